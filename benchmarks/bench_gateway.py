@@ -21,10 +21,10 @@ from benchmarks.bench_ingest import Target, connected, serve_alone
 from benchmarks.load import CREATED, Load, load
 from benchmarks.measure import print_table, started
 from benchmarks.streams.running import kafka, make_topics
-from service.http.bounds import INGEST
-from service.http.documents.models import IngestBody
-from service.http.http_server import run
-from service.supervisor.child_processes import serving
+from service.server.child_processes import serving
+from service.server.http_server import run
+from service.text.paths import INGEST
+from service.web.models import IngestBody
 from streams.kafka.connection import KafkaConnection
 
 BARE, PRODUCES, OURS = "parse only", "parse and produce", "`driftline serve --kafka`"

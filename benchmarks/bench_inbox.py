@@ -20,7 +20,7 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from benchmarks.measure import print_table
 from schemas.records import Incident
-from service.documents.inbox.incident_list import LIVE_STATES, InboxFilter, choices, inbox, open_incidents
+from service.read.inbox.incident_list import LIVE_STATES, InboxFilter, choices, inbox, open_incidents
 from streams.log.store_log import StoreLog
 from streams.watch.changing import Change, Person, change
 from streams.watch.watching import Watch

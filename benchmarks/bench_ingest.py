@@ -31,12 +31,13 @@ from benchmarks.load import CREATED, Load, body, load
 from benchmarks.measure import print_table, started
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
-from service.access.access import AccessStore, Holder, access_file
-from service.http.bounds import EXCHANGES, INGEST, ApiSettings
-from service.http.documents.models import IngestBody
-from service.http.http_server import run, server_of
-from service.supervisor.child_processes import serving
-from service.workspace import utc_now
+from service.server.child_processes import serving
+from service.server.http_server import run, server_of
+from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.workspace import utc_now
+from service.text.paths import EXCHANGES, INGEST
+from service.web.bounds import ApiSettings
+from service.web.models import IngestBody
 from streams.engine.engine import INTAKE
 from streams.judging.judged_stages import SCORING
 

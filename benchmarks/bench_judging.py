@@ -24,13 +24,13 @@ from audit.policy.policy import Policy, ProjectSettings
 from audit.redaction.redactor import Redactor
 from benchmarks.measure import best_seconds, print_table
 from schemas.records import Exchange, SessionClosed
-from service.access.access import Holder
+from service.cli.reports.cost_comparison import VARIANTS, Answers, bill
 from service.demo.conversations import PROJECTS, dialogues
 from service.demo.days import SCRIPT_END
-from service.http.documents.models import IngestBody
 from service.http.routes.ingest import exchange_of
-from service.reports.cost_comparison import VARIANTS, Answers, bill
-from service.supervisor.child_processes import serving
+from service.server.child_processes import serving
+from service.setup.access.access import Holder
+from service.web.models import IngestBody
 from streams.engine.engine import Engine
 from streams.judges.http_transport import open_client
 from streams.judges.live import LiveJudge, open_live_judge

@@ -28,12 +28,12 @@ from starlette.datastructures import QueryParams
 from analytics.store.connection import connect
 from benchmarks.measure import print_table
 from benchmarks.page_database import make_large, make_seed, policy_beside
-from service.access.access import AccessStore, Holder, access_file
-from service.pages.links import Links
 from service.pages.lists.listing import asked_of
 from service.pages.projects.fleet_list import FLEET, SHOWN, page_from
-from service.supervisor.child_processes import serving
-from service.workspace import utc_now
+from service.server.child_processes import serving
+from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.workspace import utc_now
+from service.text.links import Links
 
 SCORES = 1_000_000
 TIMES = 12

@@ -19,9 +19,9 @@ from benchmarks import bench_replay
 from benchmarks.measure import print_table
 from schemas.codec.rows import rows_as_messages
 from schemas.codec.single_object import decode_fields
-from service.replays.jobs import Aim, ReplayJob
-from service.replays.replays import Wanted, replay_of
-from service.settings import Settings
+from service.setup.settings import Settings
+from service.write.replays.jobs import Aim, ReplayJob
+from service.write.replays.replays import Wanted, replay_of
 from streams.garbage_collection import collect_rarely
 from streams.replay.plan import Asking, Scope
 from streams.replay.result import read_digests

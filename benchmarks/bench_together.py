@@ -16,9 +16,9 @@ from analytics.store.store import Store
 from benchmarks.bench_sql import DAYS, fill
 from benchmarks.callers import BUSY, Call, Crew, called
 from benchmarks.measure import print_table
-from service.access.access import AccessStore, Holder, access_file
-from service.supervisor.child_processes import serving
-from service.workspace import utc_now
+from service.server.child_processes import serving
+from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.workspace import utc_now
 from streams.engine.engine import INTAKE
 
 SCORES = int(os.environ.get("DRIFTLINE_BENCH_SCORES", "1000000"))

@@ -17,8 +17,8 @@ from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from analytics.sums.incident_outlines import outline_all
 from benchmarks.bench_sql import DAYS, MEMORY, fill
-from service.supervisor.child_processes import serving
-from service.workspace import utc_now
+from service.server.child_processes import serving
+from service.setup.workspace import utc_now
 from streams.engine.engine import INTAKE
 
 PROJECTS = 1000

@@ -10,12 +10,12 @@ from receivers import Receiver
 from analytics.store.store import Store
 from audit.policy.policy import Policy, RedactionSettings
 from audit.redaction.redactor import Redactor
-from service.access.secret_values import Secret
 from service.alerts.channels import Channel
 from service.alerts.delivery import Delivery
 from service.alerts.notices import Notice
-from service.alerts.quiet import QuietHours
 from service.alerts.raising import Alerts, Held
+from service.setup.access.secret_values import Secret
+from service.setup.quiet_hours import QuietHours
 
 PUBLIC_URL = "https://audit.example/driftline/"
 

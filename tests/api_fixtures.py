@@ -17,8 +17,8 @@ from stores import *  # noqa: F403 - pytest finds fixtures by their names here
 
 from analytics.store.store import Store
 from schemas.errors import DriftlineError
-from service.access.access import AccessStore
-from service.http.bounds import ApiSettings
+from service.setup.access.access import AccessStore
+from service.web.bounds import ApiSettings
 from streams.engine.engine import Engine
 
 

@@ -17,12 +17,12 @@ from starlette.routing import BaseRoute
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
-from service.access.access import AccessStore, Holder
-from service.http.app import ROUTERS, create_app
-from service.http.bounds import ApiSettings
-from service.http.http_server import server_of
-from service.queries.query_protocol import QueryLimits
-from service.supervisor.server_lifecycle import listen
+from service.read.queries.query_protocol import QueryLimits
+from service.server.app import ROUTERS, create_app
+from service.server.http_server import server_of
+from service.server.server_lifecycle import listen
+from service.setup.access.access import AccessStore, Holder
+from service.web.bounds import ApiSettings
 from streams.engine.engine import Engine
 from streams.engine.record_intake import RecordIntake
 from streams.judges.protocol import Judge

@@ -8,8 +8,8 @@ from http.cookies import SimpleCookie
 
 from api_server import Call
 
-from service.access.sign_ins import mark_of
-from service.http.auth.authentication import PAGE_MARK, cookie_name
+from service.setup.access.sign_ins import mark_of
+from service.web.authentication import PAGE_MARK, cookie_name
 
 SIGN_IN, SIGN_OUT = "/api/audit/sign-in", "/api/audit/sign-out"
 OURS = "http://localhost:8321"

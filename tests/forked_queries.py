@@ -1,6 +1,6 @@
 """Processes for analysts' statements and snapshots that are forked instead of started: for tests of what these answer.
 
-Such a process loads for half a second before it does anything, and hundreds of tests ask for one. `forked` has `service.queries` get
+Such a process loads for half a second before it does anything, and hundreds of tests ask for one. `forked` has `service.read.queries` get
 its processes from the one that forks commands. Each still limits itself, reads the snapshot that it was handed open, and ends as it
 would. In a soak run they are started as a server starts them.
 """
@@ -20,7 +20,7 @@ from forking import Forked
 from soak import SOAK
 
 from analytics.sandbox.subprocesses import environment
-from service.queries import query_processes
+from service.read.queries import query_processes
 
 CHUNK = 256 * 1024
 _VARIABLES = {"POLARS_MAX_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
@@ -68,7 +68,7 @@ class _Output:
 
 
 class _Process:
-    """As much of `asyncio.subprocess.Process` as `service.queries` uses."""
+    """As much of `asyncio.subprocess.Process` as `service.read.queries` uses."""
 
     def __init__(self, command: Forked, threads: ThreadPoolExecutor, stdin: int, stdout: int, stderr: int) -> None:
         self.stdin, self.stdout, self.stderr = _Input(stdin, threads), _Output(stdout, threads), _Output(stderr, threads)
@@ -107,7 +107,7 @@ async def _started(
     files: tuple[int, ...] = (),
     keeps_errors: bool = False,  # noqa: ARG001 - it always does
 ) -> AsyncIterator[_Process]:
-    """What `service.queries.query_processes` has as `started`, with a process that was forked; it is gone when the context is left."""
+    """What `service.read.queries.query_processes` has as `started`, with a process that was forked; it is gone when the context is left."""
     (given, stdin), (stdout, printed), (stderr, said) = os.pipe(), os.pipe(), os.pipe()
     command = Forked(arguments, Path("/"), environment(**_VARIABLES), [given, printed, said, *files], module)
     for end in (given, printed, said):

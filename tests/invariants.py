@@ -12,7 +12,7 @@ from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.cost.prices import nano_of
 from schemas.codec.single_object import encode
-from service.workspace import stages_behind
+from service.setup.workspace import stages_behind
 from streams.judging.judged_state import STATE
 from streams.stage_batches import StageBatch
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sites import DRIFTED, EVALUATED, QUIET, SAME, WORKING, Site
 
-from service.pages.links import Links
+from service.text.links import Links
 
 LINKS = Links()
 

@@ -24,8 +24,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from service.access.access import AccessStore, Holder, access_file
-from service.workspace import utc_now
+from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.workspace import utc_now
 
 PATIENCE = 300.0
 """Seconds that no sound server needs for anything."""
@@ -37,7 +37,7 @@ PRELOADED = """
     import importlib, pkgutil
 
     import anthropic, fastapi.openapi.utils, httptools, httpx2, numpy, polars, pythonjsonlogger.json, uvicorn, uvloop
-    import service.cli.main, service.cli.commands, service.queries.building, service.queries.child, service.supervisor.server_lifecycle, streams.judges.live
+    import service.cli.main, service.cli.commands, service.read.queries.building, service.read.queries.child, service.server.server_lifecycle, streams.judges.live
 
     for found in pkgutil.walk_packages(service.cli.commands.__path__, "service.cli.commands."):
         importlib.import_module(found.name)

@@ -30,8 +30,8 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy, load_policy
 from audit.redaction.redactor import Redactor
 from schemas.records import Alert, DimensionScore, Heartbeat, Score
-from service.access.access import AccessStore, Holder
-from service.http.bounds import ApiSettings
+from service.setup.access.access import AccessStore, Holder
+from service.web.bounds import ApiSettings
 from streams.engine.engine import Engine
 
 DRIFTED, WORKING, EVALUATED, QUIET = "support", "desk", "shop", "night"

@@ -12,7 +12,7 @@ import yaml
 from kafka_server import version
 
 from service.cli.main import application
-from service.settings import PREFIX, Settings
+from service.setup.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[1]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))

@@ -12,7 +12,7 @@ import typer.main
 from audit.detectors.detectors import FAILURE_TYPES
 from schemas.registry import schema_of
 from service.cli.main import application
-from service.settings import PREFIX, Settings
+from service.setup.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -32,8 +32,8 @@ from audit.exchanges import cascade, sampling
 from schemas.errors import DriftlineError
 from schemas.registry import current_schemas
 from service.cli.main import application
-from service.http.app import ROUTERS
-from service.settings import PREFIX, Settings
+from service.server.app import ROUTERS
+from service.setup.settings import PREFIX, Settings
 from streams.kafka.topics import TOPICS
 
 ROOT = Path(__file__).parents[1]

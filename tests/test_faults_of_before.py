@@ -20,11 +20,11 @@ from analytics.store.store import Store
 from audit.cost.prices import nano_of
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
-from service.access.access import AccessStore, Holder
-from service.http.app import create_app
-from service.http.bounds import ApiSettings
-from service.http.context import ApiContext
+from service.server.app import create_app
+from service.setup.access.access import AccessStore, Holder
 from service.simulator import RunningJudge, running
+from service.web.bounds import ApiSettings
+from service.web.context import ApiContext
 from streams.engine.engine import Engine
 from streams.watch.rounds import WatchRounds
 

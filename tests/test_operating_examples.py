@@ -15,8 +15,8 @@ import yaml
 from missing import without
 from test_deploying import options_of
 
-from service.http.routes.metrics import Metrics
-from service.settings import PREFIX, Settings
+from service.setup.settings import PREFIX, Settings
+from service.web.metrics import Metrics
 from streams.engine.engine_state import EngineState
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

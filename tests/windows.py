@@ -30,7 +30,7 @@ from playwright.sync_api import (
 from servers import PATIENCE
 from sites import Site
 
-from service.http.auth.authentication import cookie_name
+from service.web.authentication import cookie_name
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 """Programs that a browser may be, as found on PATH."""

@@ -23,8 +23,8 @@ from analytics.sums.daily import refresh_daily
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import CostAnalysis, Diagnosis, DimensionScores, Exchange, Incident, Record, Score
-from service.documents.project_checks import check_rows
-from service.documents.project_health import reasons_of
+from service.read.project_checks import check_rows
+from service.read.project_health import reasons_of
 from streams.log.store_log import StoreLog
 from streams.watch.watching import Watch
 

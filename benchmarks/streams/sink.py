@@ -13,7 +13,7 @@ from analytics.store.transaction import Partition
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from benchmarks.streams.meter import Meter
-from service.workspace import utc_now
+from service.setup.workspace import utc_now
 from streams.kafka import sink as sinks
 from streams.kafka.connection import KafkaConnection
 

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 
 from benchmarks.streams.meter import Meter
-from service.settings import Settings
-from service.supervisor import worker_process
+from service.server import worker_process
+from service.setup.settings import Settings
 from streams.kafka import computed_stage
 from streams.kafka.computed_stage import ComputedPartition
 from streams.kafka.reading import Chunk

@@ -8,12 +8,12 @@ from datetime import datetime
 
 from audit.fingerprints import stable_id
 from schemas.records import Alert
-from service.access.secret_values import Secret
 from service.alerts.notices import Notice
 from service.alerts.slack import slack_body, slack_digest
 from service.alerts.webhook import signature, webhook_body, webhook_digest
-from service.cli.terminal import counted
-from service.settings import Settings
+from service.setup.access.secret_values import Secret
+from service.setup.settings import Settings
+from service.text.plain import counted
 
 WEBHOOK, SLACK = "webhook", "slack"
 ID_HEADER = "Driftline-Delivery"

@@ -28,7 +28,7 @@ from service.alerts.notices import incident_notice, judge_notice
 from service.alerts.posting import open_client, post
 from service.alerts.raising import Alerts
 from service.alerts.retrying import MOST_ATTEMPTS, Outcome, pause
-from service.documents.unreadable_judges import UnreadableJudge, unreadable_judges
+from service.read.unreadable_judges import UnreadableJudge, unreadable_judges
 
 INTERVAL_SECONDS = 5.0
 RECENT = timedelta(days=1)

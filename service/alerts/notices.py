@@ -9,11 +9,11 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from audit.fingerprints import stable_id
-from audit.silence import Silence
 from schemas.records import Incident
-from service.documents.unreadable_judges import UnreadableJudge
-from service.documents.why.explaining import why
-from service.http.bounds import API
+from service.read.silence import SilentSession
+from service.read.unreadable_judges import UnreadableJudge
+from service.read.why.explaining import why
+from service.text.paths import API
 from streams.watch.incidents.moves import moved_of
 from streams.watch.incidents.states import SUSPECTED
 
@@ -82,18 +82,6 @@ def incident_notice(incident: Incident) -> Notice:
         f"{API}/{quote(incident.project, safe='')}/incidents/{quote(incident.incident_id, safe='')}",
         details,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class SilentSession:
-    """A session without a sign of life for a while."""
-
-    connection: str
-    session_id: str
-    project: str
-    last_received: datetime
-    interval_ms: int
-    silence: Silence
 
 
 def silence_notice(session: SilentSession) -> Notice:

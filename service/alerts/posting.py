@@ -11,7 +11,7 @@ from functools import cache
 from schemas.lazy.httpx2 import httpx2
 from service.alerts.channels import Channel, Letter
 from service.alerts.retrying import Outcome, verdict_of
-from service.workspace import Clock
+from service.setup.workspace import Clock
 from streams.judges.rate_limits import retry_after
 
 DEADLINE_SECONDS = 10.0

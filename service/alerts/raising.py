@@ -15,9 +15,9 @@ from audit.redaction.redactor import Redactor
 from schemas.records import Alert, Incident
 from service.alerts.channels import Channel, channels_of
 from service.alerts.notices import Notice
-from service.alerts.quiet import QuietHours, quiet_hours_of
-from service.settings import Settings
-from service.workspace import Clock
+from service.setup.quiet_hours import QuietHours, quiet_hours_of
+from service.setup.settings import Settings
+from service.setup.workspace import Clock
 from streams.engine.record_intake import RecordIntake
 from streams.watch.incidents.states import CONFIRMED
 

@@ -15,7 +15,7 @@ import msgspec
 
 from schemas.records import Alert
 from service.alerts.notices import Notice
-from service.cli.terminal import MISSING, plain
+from service.text.plain import MISSING, plain
 
 MAX_HEADER = 150
 """Characters that Slack takes in a header."""

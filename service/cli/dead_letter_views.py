@@ -9,8 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from schemas.records import DeadLetter
-from service.cli.terminal import counted, plain, table
-from service.dead_letters import Found, Outcome
+from service.cli.terminal import table
+from service.text.plain import counted, plain
+from service.write.dead_letters import Found, Outcome
 from streams.log.dead_letters import Return, Stays, is_whole
 
 Row = Mapping[str, Any]

@@ -10,7 +10,8 @@ from rich.console import RenderableType
 
 from audit.exchanges.labels import labels_json
 from schemas.records import Exchange
-from service.cli.terminal import MISSING, plain, table
+from service.cli.terminal import table
+from service.text.plain import MISSING, plain
 
 SHOWN = 60
 """Characters of a text that the table shows."""

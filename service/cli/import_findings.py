@@ -18,11 +18,11 @@ from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
 from service.cli.incident_views import check_limits, state_words
 from service.cli.next_steps import pages_steps, typed
-from service.cli.terminal import counted, plain
-from service.documents.project_checks import moment_words
-from service.documents.runs import Wanted, worst_runs
-from service.reports.fleet_report import heading
-from service.workspace import Workspace
+from service.cli.reports.fleet_report import heading
+from service.read.project_checks import moment_words
+from service.read.runs import Wanted, worst_runs
+from service.setup.workspace import Workspace
+from service.text.plain import counted, plain
 from streams.watch.checking import Checked
 from streams.watch.history import ProjectHistory
 from streams.watch.incidents.states import CONFIRMED

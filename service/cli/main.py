@@ -26,8 +26,9 @@ from service.cli.entry.exit_codes import ExitCode
 from service.cli.entry.groups import COMMANDS, group_of, place_of
 from service.cli.entry.start_page import start_page
 from service.cli.entry.usage_errors import usage_hint, usage_message
-from service.cli.terminal import err, out, plain
-from service.version import version as installed_version
+from service.cli.terminal import err, out
+from service.setup.version import version as installed_version
+from service.text.plain import plain
 
 OBJECTS_PER_COLLECTION = 50_000
 """New objects per garbage collection: with Python's 700, loading takes a sixth longer, and nothing loaded is garbage."""

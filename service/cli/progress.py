@@ -20,7 +20,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from service.cli.terminal import err, plain
+from service.cli.terminal import err
+from service.text.plain import plain
 
 
 class Bar(Protocol):

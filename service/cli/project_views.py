@@ -7,10 +7,11 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from service.cli.terminal import MISSING, table
-from service.documents.fleet.changes import Change
-from service.documents.project_checks import RECENT_DAYS, last_until
-from service.documents.rounding import grouped
+from service.cli.terminal import table
+from service.read.fleet.changes import Change
+from service.read.project_checks import RECENT_DAYS, last_until
+from service.text.plain import MISSING
+from service.text.rounding import grouped
 
 Row = Mapping[str, Any]
 _NAMED = 5

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -12,7 +11,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from schemas.errors import DriftlineError
 from service.cli.listings import Listing
+from service.text.plain import plain
 
 PIPE_WIDTH = 200
 """Columns of a table that does not go to a terminal, where nothing need be cut to fit."""
@@ -56,8 +57,6 @@ def print_text(text: str) -> None:
         leave_quietly()
 
 
-MISSING = "-"
-"""Shown for a missing value."""
 SEVERITY_STYLES = {
     "critical": "bold red",
     "unsafe_for_production": "bold red",
@@ -69,27 +68,16 @@ SEVERITY_STYLES = {
 }
 
 
-def plain(value: Any, limit: int = 200) -> str:
-    """Return the value as one line of printable text: control, format and lone surrogate characters become code points."""
-    text = "" if value is None else str(value)
-    shown = "".join(
-        character
-        if unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
-        else f"<U+{ord(character):04X}>"
-        for character in text[: limit + 1]
-    )
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
-
-
-def counted(number: int, thing: str) -> str:
-    """Return the number with its noun, in the plural unless it is 1."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
 def warn(sentences: Iterable[str]) -> None:
     """Print warnings to the error output, one per line."""
     for sentence in sentences:
         err.say(f"warning: {sentence}", style="yellow")
+
+
+def warn_skipped(errors: Iterable[DriftlineError]) -> None:
+    """Name files that were skipped, with the reason of each, on the error output."""
+    for error in errors:
+        err.say(f"{plain(error, 1000)}: skipped. {error.hint}")
 
 
 def styled(value: Any) -> Text:

@@ -11,11 +11,12 @@ from rich.text import Text
 
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_GATE, SKIPPED_SAMPLING, UNSCORED
 from audit.fingerprints import canonical_json
-from service.cli.terminal import MISSING, bar, counted, plain, styled, table
-from service.documents.run_rows import EXCHANGES_ONLY
+from service.cli.terminal import bar, styled, table
+from service.read.run_rows import EXCHANGES_ONLY
+from service.text.plain import MISSING, counted, plain
 
 if TYPE_CHECKING:
-    from service.documents.sessions.findings import MarkedTurn, SessionFindings
+    from service.read.sessions.findings import MarkedTurn, SessionFindings
 
 EVIDENCE_SHOWN = 5
 TURNS_SHOWN, EVENTS_SHOWN = 50, 3

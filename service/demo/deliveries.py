@@ -16,15 +16,15 @@ import httpx2
 from tenacity import AsyncRetrying, retry_if_exception_type, retry_if_result, stop_after_attempt, wait_exponential
 
 from schemas.errors import DriftlineError
-from service.access.access import AccessStore, Holder, access_file
 from service.demo.conversations import PROJECTS, Session
 from service.demo.days import present_of
 from service.demo.judge_change import STRICTNESS, JudgeSchedule, judge_anchors
 from service.demo.releases import Release, releases_until
-from service.http.bounds import API, EVENTS, INGEST
-from service.settings import Settings
-from service.supervisor.child_processes import serving
-from service.workspace import Clock, utc_now
+from service.server.child_processes import serving
+from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.settings import Settings
+from service.setup.workspace import Clock, utc_now
+from service.text.paths import API, EVENTS, INGEST
 
 AT_ONCE = 48
 """Sessions that are delivered at once: records that arrive together are committed together."""

@@ -18,9 +18,9 @@ import msgspec
 from schemas.records import Exchange
 from service.demo.conversations import Session
 from service.demo.days import moment_before
-from service.judge_setup import open_judge
-from service.settings import Settings
-from service.workspace import Workspace, open_workspace
+from service.setup.judge_setup import open_judge
+from service.setup.settings import Settings
+from service.setup.workspace import Workspace, open_workspace
 from streams.engine.engine import Engine
 from streams.upkeep.anchors import candidates, choose, run_round
 

@@ -18,9 +18,9 @@ from analytics.sandbox.snapshots import copy_database
 from analytics.store.copying import sync
 from schemas.errors import InputError
 from schemas.registry import current_schemas
-from service.access.access import access_file
-from service.access.shared_file import copy_shared
-from service.workspace import Workspace
+from service.setup.access.access import access_file
+from service.setup.access.shared_file import copy_shared
+from service.setup.workspace import Workspace
 
 UNFINISHED = ".unfinished-"
 """Begins the name of the folder of a backup that is being made."""

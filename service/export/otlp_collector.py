@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from schemas.errors import SettingsError
-from service.settings import Settings
+from service.setup.settings import Settings
 
 PATH = "/v1/logs"
 """The path of a collector that takes log records, which events are."""

@@ -23,7 +23,7 @@ from schemas.errors import DriftlineError
 from schemas.lazy.httpx2 import httpx2
 from service.export.otlp_collector import Collector
 from service.export.otlp_events import request_of
-from service.version import version
+from service.setup.version import version
 from streams.judges.rate_limits import retry_after
 
 CONSUMER = "otlp"

@@ -14,14 +14,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
 from schemas.bounds.limits import MAX_DEPTH
-from service.http.auth.audit_trail import keep_write
-from service.http.auth.authentication import connection_of
-from service.http.context import services_of
-from service.http.documents.bodies import RoundedJson, decode_body, decode_lines
-from service.http.documents.response_models import Answer
-from service.http.errors import ApiError
-from service.http.parameters import refuse_unknown
-from service.http.request_limits import NDJSON, body_kind
+from service.web.audit_trail import keep_write
+from service.web.authentication import connection_of
+from service.web.bodies import RoundedJson, decode_body, decode_lines
+from service.web.context import services_of
+from service.web.errors import ApiError
+from service.web.parameters import refuse_unknown
+from service.web.request_limits import NDJSON, body_kind
+from service.web.response_models import Answer
 
 
 class SenderRoute(APIRoute):

@@ -16,12 +16,12 @@ from fastapi.responses import HTMLResponse
 from analytics.queries import query_rows
 from schemas.bounds.limits import NAME
 from schemas.lazy.duckdb import duckdb
-from service.access.access import Holder
-from service.http.bounds import OTLP_LETTERS
-from service.http.context import ApiContext, Services
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
-from service.unused_spans import WITHIN, read_unused_spans, sum_up_expected
+from service.read.unused_spans import WITHIN, read_unused_spans, sum_up_expected
+from service.setup.access.access import Holder
+from service.web.bounds import OTLP_LETTERS
+from service.web.context import ApiContext, Services
 from streams.sources.otlp.traces.unused_spans import NO_CONTENT
 
 router = APIRouter(include_in_schema=False)

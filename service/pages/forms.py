@@ -7,9 +7,9 @@ from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
 
-from service.access.sign_ins import is_mark
-from service.http.errors import ApiError
 from service.pages.rendering import MARK_FIELD
+from service.setup.access.sign_ins import is_mark
+from service.web.errors import ApiError
 
 MAX_FIELDS = 2000
 """Fields of a form."""

@@ -10,11 +10,11 @@ from fastapi.responses import HTMLResponse
 from audit.diagnosis.diagnosis import LOWEST_TRUST
 from audit.drift.anomaly_rate import DAYS as SPIKE_DAYS
 from audit.drift.consecutive_days import SHORTEST_RUN
-from service.documents.project_health import ANOMALOUS, ENOUGH, UNSCORED
 from service.pages.incidents.wording import EXPLAINED
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
-from service.pages.words import WORDS
+from service.read.project_health import ANOMALOUS, ENOUGH, UNSCORED
+from service.text.words import WORDS
 
 
 class Word(NamedTuple):

@@ -11,8 +11,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from service.http.bounds import CALLS
 from service.pages.rendering import page
+from service.text.paths import CALLS
 
 _TITLES = {
     400: "The address is not valid",

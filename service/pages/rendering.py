@@ -20,16 +20,16 @@ from markupsafe import Markup, escape
 
 from audit.prompts.prompt_quoting import hidden_parts
 from audit.times import iso_time
-from service.access.access import Holder
-from service.access.sign_ins import mark_of
-from service.documents.addresses.window import kept_of
-from service.documents.rounding import counted, grouped
-from service.documents.run_rows import EXCHANGES_ONLY
-from service.http.auth.authentication import PAGE_MARK
-from service.http.bounds import INBOX_PAGE
-from service.pages.links import Links
-from service.pages.words import TERMS, WORDS
-from service.version import version
+from service.read.run_rows import EXCHANGES_ONLY
+from service.setup.access.access import Holder
+from service.setup.access.sign_ins import mark_of
+from service.setup.version import version
+from service.text.links import Links
+from service.text.paths import INBOX_PAGE
+from service.text.rounding import counted, grouped
+from service.text.window import kept_of
+from service.text.words import TERMS, WORDS
+from service.web.authentication import PAGE_MARK
 from streams.watch.incidents.states import recovered_since
 
 POLICY = (
@@ -42,7 +42,7 @@ FORMS_HEADERS = {
     "Referrer-Policy": "same-origin",
 }
 """The headers of a page whose forms work without a script: they may send to this server, and nowhere else."""
-_TEMPLATES = Path(__file__).parent.parent / "templates"
+_TEMPLATES = Path(__file__).parent / "templates"
 _MARK = "page mark"
 """Stands for the mark until the page is complete, which the mark depends on."""
 MARK_FIELD = "mark"

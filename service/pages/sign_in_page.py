@@ -10,13 +10,13 @@ from pathlib import Path
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
-from service.http.compression import VARIES, packed, takes_gzip
-from service.http.errors import ApiError
 from service.pages.rendering import page
 from service.pages.viewing import local_path
+from service.web.compression import VARIES, packed, takes_gzip
+from service.web.errors import ApiError
 
 router = APIRouter(include_in_schema=False)
-_FILES = Path(__file__).parent.parent / "static"
+_FILES = Path(__file__).parent / "static"
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 

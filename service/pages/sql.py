@@ -9,12 +9,12 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.sandbox.catalog import readable_catalogue
-from service.cli.worked_examples import worked_examples
-from service.http.auth.authentication import Querier
-from service.http.routes.query import MAX_SQL
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
-from service.queries.query_protocol import DEFAULT_ROWS, MAX_ROWS
+from service.pages.worked_examples import worked_examples
+from service.read.queries.query_protocol import DEFAULT_ROWS, MAX_ROWS
+from service.web.authentication import Querier
+from service.web.models import MAX_SQL
 
 router = APIRouter(include_in_schema=False)
 FIRST = "SELECT day, sum(exchanges) AS exchanges, sum(anomalies) AS anomalies\nFROM days\nGROUP BY day\nORDER BY day"

@@ -9,11 +9,11 @@ from urllib.parse import quote
 from fastapi import Depends, Path, Request
 
 from schemas.bounds.limits import NAME
-from service.access.access import Holder
-from service.http.auth.authentication import require_project
-from service.http.context import Services
-from service.http.errors import ApiError
-from service.pages.links import Links
+from service.setup.access.access import Holder
+from service.text.links import Links
+from service.web.authentication import require_project
+from service.web.context import Services
+from service.web.errors import ApiError
 
 
 async def _viewer(request: Request, services: Services) -> Holder:

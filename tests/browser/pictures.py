@@ -17,11 +17,11 @@ import httpx2
 from playwright.sync_api import Page, expect
 from windows import browser
 
-from service.access.access import AccessStore, Holder, access_file
 from service.demo.days import SCRIPT_END, present_of
-from service.pages.links import Links
-from service.supervisor.child_processes import serving
-from service.workspace import utc_now
+from service.server.child_processes import serving
+from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.workspace import utc_now
+from service.text.links import Links
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 HEAVIEST = 260_000

@@ -20,12 +20,12 @@ from servers import ROOT
 from sites import DRIFTED, Site
 from windows import PHONE, Window
 
-from service.documents.addresses.window import BEFORE, LENGTHS
-from service.http.app import ROUTERS
-from service.http.auth.authentication import cookie_name
-from service.http.bounds import API
+from service.server.app import ROUTERS
+from service.text.paths import API
+from service.text.window import BEFORE, LENGTHS
+from service.web.authentication import cookie_name
 
-TEMPLATES = ROOT / "service" / "templates"
+TEMPLATES = ROOT / "service" / "pages" / "templates"
 HEAVIEST = 300_000
 """Bytes that a page may weigh, compressed."""
 LOOKS = ("color-contrast", "link-in-text-block", "target-size", "scrollable-region-focusable")

@@ -36,8 +36,8 @@ from servers import Home, nursery
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
+from service.setup.workspace import utc_now
 from service.simulator import running
-from service.workspace import utc_now
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.sink import Sink
 

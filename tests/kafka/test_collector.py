@@ -29,7 +29,7 @@ from schemas.codec.single_object import decode
 from schemas.records import DeadLetter, Span
 from schemas.registry import topics
 from service.cli.main import application
-from service.workspace import utc_now
+from service.setup.workspace import utc_now
 from streams.kafka.collector import collector_stages
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer

@@ -18,8 +18,8 @@ from kafka_server import Broker, free_port, quick
 from missing import without
 
 from schemas.errors import SettingsError
-from service.kafka import connection_of
-from service.settings import load_settings
+from service.setup.kafka import connection_of
+from service.setup.settings import load_settings
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 

@@ -20,9 +20,9 @@ from audit.evaluation.cases.case import Case
 from audit.evaluation.cases.case_files import LoadedProfile, shipped_system_prompt
 from audit.evaluation.cases.profile import Profile, plans
 from schemas.registry import topics
-from service.evaluations.client import EvaluationClient, Terms
-from service.evaluations.evaluating import Progress
+from service.cli.evaluations.client import EvaluationClient, Terms
 from service.simulator import running
+from service.write.evaluations.evaluating import Progress
 from streams.evaluations.selecting import Wanted
 from streams.judging.judged_stages import EVALUATION
 from streams.kafka.connection import KafkaConnection

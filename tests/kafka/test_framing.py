@@ -33,8 +33,8 @@ from schemas.errors import RecordError, RegistryFramingError, SettingsError
 from schemas.records import DeadLetter, Exchange, Record
 from schemas.registry import Json, earlier_schemas, schema_of, topics
 from service.cli.main import run as run_command
-from service.kafka import framing_of
-from service.settings import load_settings
+from service.setup.kafka import framing_of
+from service.setup.settings import load_settings
 from streams.engine.stage_runs import StageRuns
 from streams.judging.recorded_judgements import nothing_recorded
 from streams.kafka.computed_stage import Computing

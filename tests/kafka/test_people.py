@@ -14,9 +14,9 @@ from sinks import MakeTopics, gateway_over, held_back, land_all, produce, produc
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.registry import topics
-from service.access.access import AccessStore, Holder
-from service.http.app import create_app
-from service.http.bounds import ApiSettings
+from service.server.app import create_app
+from service.setup.access.access import AccessStore, Holder
+from service.web.bounds import ApiSettings
 from streams.kafka.connection import KafkaConnection
 from streams.upkeep.anchors import choose, run_round, withdraw
 

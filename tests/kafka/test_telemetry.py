@@ -12,7 +12,8 @@ from analytics.store.store import Store
 from schemas.records import Heartbeat
 from schemas.registry import topics
 from service.alerts.raising import Alerts
-from service.supervisor.silence_watchdog import SilenceWatchdog, listening_of, open_sessions
+from service.read.silence import listening_of, open_sessions
+from service.server.silence_watchdog import SilenceWatchdog
 from streams.engine.engine import Engine
 from streams.kafka.connection import KafkaConnection
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from clocks import Clock
 
-from service.access.access import AccessStore
 from service.cli.main import run
+from service.setup.access.access import AccessStore
 
 Command = Callable[..., tuple[int, str, str]]
 

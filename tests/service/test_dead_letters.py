@@ -23,8 +23,8 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Record, ScoringTask
 from schemas.registry import earlier_schemas
-from service.dead_letters import letter_box, letter_of
-from service.settings import Settings
+from service.setup.settings import Settings
+from service.write.dead_letters import letter_box, letter_of
 from streams.log.admission import Accepted, Admission, Place, Refusal
 from streams.log.dead_letters import Return, Stays, way_back
 from streams.steps.intake import IntakeStep

@@ -29,17 +29,17 @@ from audit.anchors.names import anchor_project
 from service.cli.commands.server.demo import MARKER
 from service.cli.main import run as run_command
 from service.cli.next_steps import QUERIES
-from service.cli.worked_examples import worked_examples
 from service.demo import judge_change
 from service.demo.conversations import PROJECTS, dialogues
 from service.demo.days import SCRIPT_END, present_of
 from service.demo.fleet_faults import SECRETS
 from service.demo.judge_change import JudgeSchedule
 from service.demo.releases import AGENT, FIRST, WORSE_AGENT, WORSE_VERSION, releases_until, worse_since
-from service.documents.anchors import anchors_document
-from service.documents.incidents import incident_records
-from service.documents.why.explaining import why
-from service.documents.why.slices import deployments_of, which_part_of
+from service.pages.worked_examples import worked_examples
+from service.read.anchors import anchors_document
+from service.read.incidents import incident_records
+from service.read.why.explaining import why
+from service.read.why.slices import deployments_of, which_part_of
 from streams.upkeep.anchors import changes
 from streams.upkeep.deployments import deployments
 from streams.watch.measured import TIERS

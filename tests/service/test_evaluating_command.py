@@ -17,9 +17,9 @@ from audit.evaluation.publish import FOLDER as SCHEMAS
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
-from service.evaluations.output_tables import SIMULATED_NOTE
+from service.cli.evaluations.output_tables import SIMULATED_NOTE
+from service.setup.workspace import utc_now
 from service.simulator import RunningJudge, running
-from service.workspace import utc_now
 from streams.engine.embedded import EmbeddedRunner
 from streams.log.admission import Accepted
 from streams.log.ownership import SINK

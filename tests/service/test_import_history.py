@@ -15,12 +15,12 @@ from exchange_tables import write_lines
 from servers import LONG, Child, Home, nursery
 
 from service.cli.commands.drift.watching import check_projects
-from service.imports.exchange_files import exchange_source, looked_at
-from service.imports.history import begin_history
-from service.imports.importing import Importer
-from service.settings import load_settings
-from service.wiring import policy_of, redactor_of
-from service.workspace import open_workspace
+from service.setup.settings import load_settings
+from service.setup.wiring import policy_of, redactor_of
+from service.setup.workspace import open_workspace
+from service.write.imports.exchange_files import exchange_source, looked_at
+from service.write.imports.history import begin_history
+from service.write.imports.importing import Importer
 from streams.sources.transcript_sources import SOURCES
 
 Command = Callable[..., tuple[int, str, str]]

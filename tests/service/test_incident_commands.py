@@ -14,9 +14,9 @@ from watched import END, fallen, history, put, steady
 from analytics.queries import query_records
 from analytics.store.store import Store
 from schemas.records import Incident
-from service.access.access import AccessStore, Holder, access_file
 from service.cli.entry.exit_codes import ExitCode
 from service.cli.main import run
+from service.setup.access.access import AccessStore, Holder, access_file
 from streams.upkeep.reviewing import MAX_COMMENT
 
 AS_OF = "2026-11-01T12:00:00Z"

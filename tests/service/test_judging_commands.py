@@ -20,7 +20,7 @@ from audit.policy.policy import Policy, ProjectSettings
 from schemas.codec.single_object import encode
 from schemas.records import Incident, Record
 from service.cli.views import scores_table
-from service.judge_setup import unpriced_note, unpriced_projects
+from service.setup.judge_setup import unpriced_note, unpriced_projects
 from service.simulator.api.loopback_server import running
 
 Command = Callable[..., tuple[int, str, str]]

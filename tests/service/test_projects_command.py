@@ -11,9 +11,9 @@ from servers import Home, Nursery, nursery
 from watched import fallen, history, put, steady
 
 from analytics.store.store import Store
-from service.access.access import AccessStore, Holder, access_file
 from service.cli.main import run
-from service.workspace import utc_now
+from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.workspace import utc_now
 
 AS_OF = "2026-11-01T12:00:00Z"
 UNTIL = "2026-11-01"

@@ -14,8 +14,8 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
+from service.setup.workspace import utc_now
 from service.simulator import RunningJudge, running
-from service.workspace import utc_now
 from streams.engine.embedded import EmbeddedRunner
 from streams.log.admission import Accepted
 

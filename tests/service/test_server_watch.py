@@ -11,7 +11,7 @@ from servers import Home, nursery, until
 from watched import fallen, history, put
 
 from analytics.store.store import Store
-from service.workspace import utc_now
+from service.setup.workspace import utc_now
 
 
 def test_drift_is_found_by_itself_and_once_through_kills(tmp_path: Path) -> None:

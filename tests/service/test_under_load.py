@@ -21,7 +21,7 @@ from watched import fallen, history, put
 
 from analytics.store.store import Store
 from benchmarks.callers import BUSY, Call, Crew, called
-from service.workspace import utc_now
+from service.setup.workspace import utc_now
 
 SECONDS = times(3, soak=60)
 """How long all call at once; while no second copy has been made, or one has hardly called, they do so again, and for longer."""
@@ -42,11 +42,11 @@ REFUSALS = {"busy", "log_unavailable", "no_snapshot"}
 """What a 503 may be for."""
 CONNECTION = "bench"
 OFTEN = """
-    import functools, service.queries.snapshot_cache, service.supervisor.server_lifecycle
-    from service.queries.query_protocol import QueryLimits
+    import functools, service.read.queries.snapshot_cache, service.server.server_lifecycle
+    from service.read.queries.query_protocol import QueryLimits
 
-    service.queries.snapshot_cache.REST = 0
-    service.supervisor.server_lifecycle.ApiSettings = functools.partial(service.supervisor.server_lifecycle.ApiSettings, queries=QueryLimits(fresh_for=0.2))
+    service.read.queries.snapshot_cache.REST = 0
+    service.server.server_lifecycle.ApiSettings = functools.partial(service.server.server_lifecycle.ApiSettings, queries=QueryLimits(fresh_for=0.2))
 """
 """Has a server copy its database for analysts all the time, instead of once a minute."""
 

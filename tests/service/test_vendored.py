@@ -14,7 +14,7 @@ PUBLISHED = {
     "uplot-1.6.32/LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
 }
 """The SHA-256 of each file in the package."""
-VENDOR = resources.files("service") / "static" / "vendor"
+VENDOR = resources.files("service") / "pages" / "static" / "vendor"
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

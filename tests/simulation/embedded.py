@@ -19,7 +19,7 @@ from simulation.world import LawBrokenError, World
 
 from audit.redaction.redactor import Redactor
 from schemas.errors import StoreError
-from service.workspace import stages_behind
+from service.setup.workspace import stages_behind
 from streams.engine.engine import Engine
 from streams.engine.engine_state import EngineLimits
 from streams.upkeep.erasing import ErasureTask

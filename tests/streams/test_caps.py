@@ -16,7 +16,7 @@ from audit.cost.prices import nano_of, price_of, worst_case
 from audit.prompts.exchange_prompts import tier2_question
 from benchmarks.counting_api import TOKENIZERS, CountingApi
 from schemas.records import Exchange
-from service.settings import Settings
+from service.setup.settings import Settings
 from streams.judges.live import LiveJudge, open_live_judge
 from streams.judges.rate_limits import Waiting
 

@@ -26,7 +26,7 @@ from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
 from schemas.errors import InputError
 from schemas.records import DeadLetter, EvaluationRequest
-from service.documents.evaluations import evaluation_page, evaluation_state
+from service.read.evaluations import evaluation_page, evaluation_state
 from streams.evaluations import finished_sessions as reading
 from streams.evaluations.estimating import Estimate
 from streams.evaluations.finished_sessions import Limits, read_runs

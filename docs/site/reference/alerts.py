@@ -15,7 +15,6 @@ from service.alerts.notices import (
     TELEMETRY,
     TEST,
     Notice,
-    SilentSession,
     incident_notice,
     judge_notice,
     silence_notice,
@@ -23,7 +22,8 @@ from service.alerts.notices import (
 )
 from service.alerts.slack import slack_body
 from service.alerts.webhook import signature, webhook_body, webhook_digest
-from service.documents.unreadable_judges import UnreadableJudge
+from service.read.silence import SilentSession
+from service.read.unreadable_judges import UnreadableJudge
 
 _AT = datetime(2026, 10, 28, 9, 0, tzinfo=UTC)
 _SERVER = "https://audit.example.com"

@@ -11,8 +11,8 @@ import msgspec
 from fastapi import FastAPI
 
 from reference.markdown import code, fenced, page, table, words
-from service.http.app import ROUTERS
-from service.http.documents.description import JSON, describe
+from service.http.answers.description import JSON, describe
+from service.server.app import ROUTERS
 
 _GROUPS = {
     "records": "Deliver records", "sessions": "Sessions", "telemetry": "Telemetry", "alerts": "Alerts", "reading": "Read",

@@ -13,13 +13,13 @@ import msgspec
 import typer
 from rich.console import RenderableType
 
-from service.cli.commands.times import moment_of
 from service.cli.completion.values import PROJECTS, completed
 from service.cli.terminal import err, out, print_text
-from service.documents.addresses.window import age_start
-from service.documents.rounding import rounded
-from service.settings import Settings, load_settings
-from service.workspace import Clock, utc_now
+from service.setup.settings import Settings, load_settings
+from service.setup.workspace import Clock, utc_now
+from service.text.rounding import rounded
+from service.text.times import moment_of
+from service.text.window import age_start
 
 Row = Mapping[str, Any]
 Found = TypeVar("Found")

@@ -51,7 +51,7 @@ def known_values(kind: str, given: Mapping[str, str]) -> list[str]:
 
 def _projects(given: Mapping[str, str]) -> set[str]:
     """Return the projects of the database, the policy and the tokens, as far as they can be read at once."""
-    from service.settings import load_settings  # noqa: PLC0415 - only completing a project needs it
+    from service.setup.settings import load_settings  # noqa: PLC0415 - only completing a project needs it
 
     found: set[str] = set()
     with contextlib.suppress(DriftlineError, ValueError):
@@ -69,7 +69,7 @@ _FILES = {"--db": "database", "--policy": "policy"}
 
 def _of_tokens(database: Path) -> set[str]:
     """Return the projects of connections and operators; the file is read as it is, and not brought up to date."""
-    from service.access.access import access_file  # noqa: PLC0415 - as above
+    from service.setup.access.access import access_file  # noqa: PLC0415 - as above
 
     address = f"{access_file(database).resolve().as_uri()}?mode=ro"
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address, uri=True)) as file:

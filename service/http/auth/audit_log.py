@@ -9,15 +9,15 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
-from service.access.audit_log import Line
-from service.documents.addresses.cursors import Place, page_of
-from service.http.auth.authentication import FleetAdmin
-from service.http.bounds import API
-from service.http.context import Services
-from service.http.documents.models import ConnectionName
-from service.http.documents.response_models import Answer
-from service.http.errors import documented
-from service.http.paging import Cursor, Limit, NextCursor
+from service.setup.access.audit_log import Line
+from service.text.cursors import Place, page_of
+from service.text.paths import API
+from service.web.authentication import FleetAdmin
+from service.web.context import Services
+from service.web.errors import documented
+from service.web.models import ConnectionName
+from service.web.paging import Cursor, Limit, NextCursor
+from service.web.response_models import Answer
 
 router = APIRouter(tags=["access"])
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 
-from service.access.sign_ins import LASTS
-from service.http.auth.authentication import Reader, is_encrypted, name_in
-from service.http.bounds import API
-from service.http.context import Services, durable_or_refused
-from service.http.documents.bodies import JsonRoute
-from service.http.errors import documented
+from service.setup.access.sign_ins import LASTS
+from service.text.paths import API
+from service.web.authentication import Reader, is_encrypted, name_in
+from service.web.bodies import JsonRoute
+from service.web.context import Services, durable_or_refused
+from service.web.errors import documented
 
 router = APIRouter(route_class=JsonRoute, tags=["access"])
 

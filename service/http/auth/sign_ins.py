@@ -5,15 +5,15 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from service.access.access import MARK
-from service.http.auth.authentication import FleetAdmin
+from service.http.answers.project_answers import Moment
 from service.http.auth.tokens import WRITES, Name, require_holder
-from service.http.bounds import API
-from service.http.context import Services
-from service.http.documents.bodies import JsonRoute
-from service.http.documents.project_answers import Moment
-from service.http.documents.response_models import Answer
-from service.http.errors import documented
+from service.setup.access.access import MARK
+from service.text.paths import API
+from service.web.authentication import FleetAdmin
+from service.web.bodies import JsonRoute
+from service.web.context import Services
+from service.web.errors import documented
+from service.web.response_models import Answer
 
 router = APIRouter(route_class=JsonRoute, tags=["access"])
 

@@ -14,16 +14,16 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field, StringConstraints
 
 from schemas.errors import InputError
-from service.access.access import MARK, SCOPES, AccessStore, Holder, Kind, Scope, TokenState
-from service.http.auth.audit_trail import name_subject
-from service.http.auth.authentication import FleetAdmin
-from service.http.bounds import API
-from service.http.context import Services
-from service.http.documents.bodies import JsonRoute
-from service.http.documents.models import ConnectionName, Id, OperatorBody
-from service.http.documents.project_answers import Moment
-from service.http.documents.response_models import Answer
-from service.http.errors import ApiError, documented
+from service.http.answers.project_answers import Moment
+from service.setup.access.access import MARK, SCOPES, AccessStore, Holder, Kind, Scope, TokenState
+from service.text.paths import API
+from service.web.audit_trail import name_subject
+from service.web.authentication import FleetAdmin
+from service.web.bodies import JsonRoute
+from service.web.context import Services
+from service.web.errors import ApiError, documented
+from service.web.models import ConnectionName, Id, OperatorBody
+from service.web.response_models import Answer
 
 router = APIRouter(route_class=JsonRoute, tags=["access"])
 WRITES = (400, 408, 413, 415)

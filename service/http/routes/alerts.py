@@ -9,17 +9,17 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from analytics.store.outbox import Outbox
-from service.documents.addresses.cursors import Place, after, page_of
-from service.http.auth.authentication import Reader, require_project
-from service.http.bounds import API
-from service.http.context import Services
-from service.http.documents.project_answers import Moment
-from service.http.documents.response_models import Answer
-from service.http.errors import documented
-from service.http.paging import Cursor, Limit, NextCursor
+from service.http.answers.project_answers import Moment
+from service.text.cursors import Place, after, page_of
+from service.text.paths import API
+from service.web.authentication import Reader, require_project
+from service.web.context import Services
+from service.web.errors import documented
+from service.web.models import AlertStatus
+from service.web.paging import Cursor, Limit, NextCursor
+from service.web.response_models import Answer
 
 router = APIRouter(tags=["alerts"])
-Status = Literal["waiting", "delivered", "given_up"]
 
 
 class AlertAnswer(Answer):
@@ -31,7 +31,7 @@ class AlertAnswer(Answer):
     subject: str = Field(description="Id of the incident, connection and id of the session, or the model that judges.")
     project: str | None
     severity: Literal["warning", "critical"]
-    status: Status
+    status: AlertStatus
     created_at: Moment
     not_before: Moment = Field(description="Time of the next attempt, or of the last one. Quiet hours and failures delay it.")
     attempts: int
@@ -52,7 +52,7 @@ async def alerts(
     *,
     caller: Reader,
     services: Services,
-    status: Annotated[Status | None, Query(description="Only those.")] = None,
+    status: Annotated[AlertStatus | None, Query(description="Only those.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> AlertsAnswer:

@@ -8,15 +8,15 @@ from fastapi import APIRouter, Path
 from pydantic import Field, model_validator
 
 from schemas.errors import InputError
-from service.documents.anchors import anchor_document, anchors_document
-from service.http.auth.authentication import Admin, Reader, Reviewer, VisibleProject
-from service.http.bounds import API
-from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.bodies import JsonRoute
-from service.http.documents.models import ConnectionName, Id, OperatorBody
-from service.http.documents.project_answers import Moment
-from service.http.documents.response_models import Answer
-from service.http.errors import ApiError, documented
+from service.http.answers.project_answers import Moment
+from service.read.anchors import anchor_document, anchors_document
+from service.text.paths import API
+from service.web.authentication import Admin, Reader, Reviewer, VisibleProject
+from service.web.bodies import JsonRoute
+from service.web.context import ApiContext, Services, durable_or_refused
+from service.web.errors import ApiError, documented
+from service.web.models import ConnectionName, Id, OperatorBody
+from service.web.response_models import Answer
 from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
 
 router = APIRouter(route_class=JsonRoute, tags=["anchors"])

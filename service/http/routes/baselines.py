@@ -8,15 +8,15 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from schemas.records import Baseline
-from service.documents.incidents import NO_BASELINE, baseline_document
-from service.http.auth.authentication import Admin, Reader, VisibleProject
-from service.http.bounds import API
-from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.bodies import JsonRoute
-from service.http.documents.models import OperatorBody
-from service.http.documents.project_answers import Moment, ProjectAnswer, Share
-from service.http.documents.response_models import Answer
-from service.http.errors import documented
+from service.http.answers.project_answers import Moment, ProjectAnswer, Share
+from service.read.incidents import NO_BASELINE, baseline_document
+from service.text.paths import API
+from service.web.authentication import Admin, Reader, VisibleProject
+from service.web.bodies import JsonRoute
+from service.web.context import ApiContext, Services, durable_or_refused
+from service.web.errors import documented
+from service.web.models import OperatorBody
+from service.web.response_models import Answer
 
 router = APIRouter(route_class=JsonRoute, tags=["baselines"])
 BASELINE = f"{API}/{{project}}/baseline"

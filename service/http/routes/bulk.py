@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from service.http.documents.bodies import FaultyLine
-from service.http.documents.response_models import Answer, Refused
+from service.web.bodies import FaultyLine
+from service.web.response_models import Answer, Refused
 
 Kind = TypeVar("Kind")
 Refusal = TypeVar("Refusal", bound=Refused)

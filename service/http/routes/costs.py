@@ -10,15 +10,15 @@ from pydantic import Field
 
 from analytics.queries import run_query
 from schemas.bounds.limits import EARLIEST
-from service.documents.addresses.cursors import Place, encode_place
-from service.http.auth.authentication import Reader, VisibleProject
-from service.http.bounds import API
-from service.http.context import ApiContext, Services
-from service.http.documents.models import QueryMoment
-from service.http.documents.response_models import Answer
-from service.http.errors import documented
-from service.http.paging import Cursor, Limit, NextCursor
 from service.http.routes.scores import PROJECT, require_window
+from service.text.cursors import Place, encode_place
+from service.text.paths import API
+from service.web.authentication import Reader, VisibleProject
+from service.web.context import ApiContext, Services
+from service.web.errors import documented
+from service.web.models import QueryMoment
+from service.web.paging import Cursor, Limit, NextCursor
+from service.web.response_models import Answer
 
 router = APIRouter(tags=["reading"])
 From = Annotated[QueryMoment | None, Query(alias="from", description="Only judgements at or after this time.")]

@@ -10,15 +10,15 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from schemas.bounds.limits import MAX_LABEL
-from service.documents.deployments import deployment_document
-from service.http.auth.authentication import Reader, Reviewer, VisibleProject
-from service.http.bounds import API
-from service.http.context import Services, durable_or_refused
-from service.http.documents.bodies import JsonRoute
-from service.http.documents.models import Id, Moment, OperatorBody, QueryMoment, Text
-from service.http.documents.project_answers import Moment as AnsweredMoment
-from service.http.documents.response_models import Answer
-from service.http.errors import documented
+from service.http.answers.project_answers import Moment as AnsweredMoment
+from service.read.deployments import deployment_document
+from service.text.paths import API
+from service.web.authentication import Reader, Reviewer, VisibleProject
+from service.web.bodies import JsonRoute
+from service.web.context import Services, durable_or_refused
+from service.web.errors import documented
+from service.web.models import Id, Moment, OperatorBody, QueryMoment, Text
+from service.web.response_models import Answer
 from streams.upkeep.deployments import DEFAULT_LABEL, MAX_COMMENT, MAX_URL, MOST, TOPIC, deployment, deployments, known_already
 
 router = APIRouter(route_class=JsonRoute, tags=["deployments"])

@@ -15,14 +15,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from analytics.queries import query_rows
 from schemas.errors import SettingsError
 from schemas.records import Evaluation, EvaluationRequest
-from service.documents.addresses.cursors import Place, after, page_of
-from service.documents.evaluations import evaluation_page, evaluation_state
-from service.http.auth.audit_trail import name_subject
-from service.http.auth.authentication import Admin, Reader, VisibleProject
-from service.http.bounds import EVALUATIONS
-from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.bodies import JsonRoute
-from service.http.documents.evaluation_answers import (
+from service.http.answers.evaluation_answers import (
     AskedAnswer,
     EstimateAnswer,
     EvaluateAnswer,
@@ -30,12 +23,19 @@ from service.http.documents.evaluation_answers import (
     EvaluationsAnswer,
     OneEvaluationAnswer,
 )
-from service.http.documents.evaluation_bodies import MAX_EVALUATIONS, EvaluateBody, Terms, terms_of
-from service.http.documents.models import Id
-from service.http.errors import ApiError, documented
-from service.http.paging import Cursor, Limit
-from service.judge_models import refuse_unconfigured
-from service.judge_setup import LIVE
+from service.http.answers.evaluation_bodies import MAX_EVALUATIONS, EvaluateBody, Terms, terms_of
+from service.read.evaluations import evaluation_page, evaluation_state
+from service.setup.judge_models import refuse_unconfigured
+from service.setup.judge_setup import LIVE
+from service.text.cursors import Place, after, page_of
+from service.text.paths import EVALUATIONS
+from service.web.audit_trail import name_subject
+from service.web.authentication import Admin, Reader, VisibleProject
+from service.web.bodies import JsonRoute
+from service.web.context import ApiContext, Services, durable_or_refused
+from service.web.errors import ApiError, documented
+from service.web.models import Id
+from service.web.paging import Cursor, Limit
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import FinishedSession, Wanted, finished_sessions
 from streams.judging.judged_stages import EVALUATION

@@ -23,15 +23,15 @@ from audit.surrogates import json_bytes
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import AgentEvent
-from service.access.access import Holder
-from service.http.auth.authentication import Connection
-from service.http.bounds import EVENTS
-from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.models import NO_MOMENT, EventsBody
-from service.http.documents.response_models import EventsAnswer, RefusedEvent
-from service.http.errors import ApiError, documented
 from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
 from service.http.sender_route import BatchRoute, json_response
+from service.setup.access.access import Holder
+from service.text.paths import EVENTS
+from service.web.authentication import Connection
+from service.web.context import ApiContext, Services, durable_or_refused
+from service.web.errors import ApiError, documented
+from service.web.models import NO_MOMENT, EventsBody
+from service.web.response_models import EventsAnswer, RefusedEvent
 from streams.engine.record_intake import RecordIntake
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, admissible
 from streams.sources.event_records import Owner, SessionEvents

@@ -17,13 +17,6 @@ from pydantic import ValidationError
 
 from audit.surrogates import json_bytes
 from schemas.records import AgentEvent
-from service.access.access import Holder
-from service.http.auth.authentication import Connection
-from service.http.bounds import EVENTS_BULK
-from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.models import BulkEvent, EventsInBulk
-from service.http.documents.response_models import BulkEventsAnswer, RefusedBulkEvent, TakenEvent
-from service.http.errors import documented, problems_at
 from service.http.routes.bulk import Batch
 from service.http.routes.events import (
     CONFLICTING_ID,
@@ -37,6 +30,13 @@ from service.http.routes.events import (
 )
 from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
 from service.http.sender_route import BatchRoute, json_response
+from service.setup.access.access import Holder
+from service.text.paths import EVENTS_BULK
+from service.web.authentication import Connection
+from service.web.context import ApiContext, Services, durable_or_refused
+from service.web.errors import documented, problems_at
+from service.web.models import BulkEvent, EventsInBulk
+from service.web.response_models import BulkEventsAnswer, RefusedBulkEvent, TakenEvent
 from streams.engine.engine_state import Published
 from streams.engine.record_intake import RecordIntake
 from streams.log.admission import KNOWN, Accepted, Admission, Place, Refusal

@@ -9,15 +9,15 @@ from pydantic import Field
 
 from analytics.queries import query_rows
 from schemas.lazy.duckdb import duckdb
-from service.documents.members import Document
-from service.documents.scores import score_by_id
-from service.http.auth.authentication import Reader, VisibleProject
-from service.http.context import Services
-from service.http.documents.models import ConnectionName, Id
-from service.http.documents.project_answers import Moment, ScoreAnswer
-from service.http.documents.response_models import Answer
-from service.http.errors import ApiError, documented
+from service.http.answers.project_answers import Moment, ScoreAnswer
 from service.http.routes.scores import PROJECT
+from service.read.scores import score_by_id
+from service.text.members import Document
+from service.web.authentication import Reader, VisibleProject
+from service.web.context import Services
+from service.web.errors import ApiError, documented
+from service.web.models import ConnectionName, Id
+from service.web.response_models import Answer
 
 router = APIRouter(tags=["reading"])
 ExchangeId = Annotated[Id, Path(description="Id from its sender; slashes need no escaping.", examples=["deploy-0114:7"])]

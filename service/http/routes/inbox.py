@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Literal, cast
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from service.documents.addresses.cursors import page_of
-from service.documents.inbox.incident_list import MAX_TEXT, ME, InboxFilter, Sort, inbox
-from service.documents.incidents import incident_document
-from service.http.auth.audit_trail import name_subject
-from service.http.auth.authentication import Reader, Reviewer, require_project
-from service.http.bounds import INBOX, INBOX_BULK
-from service.http.context import Services, durable_or_refused
-from service.http.documents.bodies import JsonRoute
-from service.http.documents.incident_bodies import BulkBody, GivenStatus
-from service.http.documents.models import ConnectionName, Id
-from service.http.documents.response_models import Answer
-from service.http.errors import documented
-from service.http.incident_changes import Outcome, change_selected
-from service.http.paging import Cursor, Limit, NextCursor
-from service.http.routes.incidents import IncidentAnswer, IncidentStatus, IncidentType
+from service.http.routes.incidents import IncidentAnswer, IncidentStatus
+from service.read.inbox.incident_list import MAX_TEXT, ME, InboxFilter, Sort, inbox
+from service.read.incidents import incident_document
+from service.text.cursors import page_of
+from service.text.paths import INBOX, INBOX_BULK
+from service.web.authentication import Reader, Reviewer, require_project
+from service.web.bodies import JsonRoute
+from service.web.context import Services, durable_or_refused
+from service.web.errors import documented
+from service.web.incident_bodies import BulkBody, GivenStatus
+from service.web.incident_changes import Outcome, change_selected, name_selected
+from service.web.models import ConnectionName, Id, IncidentType
+from service.web.paging import Cursor, Limit, NextCursor
+from service.web.response_models import Answer
 from streams.watch.incidents.states import assignee_of, current_status
 
 router = APIRouter(route_class=JsonRoute, tags=["incidents"])
@@ -125,11 +123,6 @@ async def change_incidents(caller: Reviewer, request: Request, services: Service
     results = [_outcome(one) for one in outcomes]
     done = sum(one.done for one in results)
     return BulkAnswer(results=results, done=done, failed=len(results) - done)
-
-
-def name_selected(request: Request, selected: Sequence[tuple[str, str]]) -> None:
-    """Name the incidents that a call changes in its line of the audit log: how many, and as many ids as have room."""
-    name_subject(request, f"{len(selected)} incidents: {' '.join(identity for _, identity in selected)}")
 
 
 def _outcome(one: Outcome) -> OutcomeAnswer:

@@ -7,16 +7,15 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from pydantic import Field, StringConstraints
 
-from service.access.access import Holder
-from service.access.saved_views import MAX_VIEW_NAME, View
-from service.documents.inbox.inbox_address import query_of, read_query
-from service.http.auth.authentication import Reader, require_project
-from service.http.bounds import INBOX
-from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.bodies import JsonRoute
-from service.http.documents.models import OperatorBody
-from service.http.documents.response_models import Answer
-from service.http.errors import ApiError, documented
+from service.setup.access.saved_views import MAX_VIEW_NAME, View
+from service.text.paths import INBOX
+from service.web.authentication import Reader
+from service.web.bodies import JsonRoute
+from service.web.context import Services
+from service.web.errors import documented
+from service.web.inbox_views import deleted_view, saved_view, views_of
+from service.web.models import OperatorBody
+from service.web.response_models import Answer
 
 router = APIRouter(route_class=JsonRoute, tags=["incidents"])
 VIEWS = f"{INBOX}/views"
@@ -71,36 +70,6 @@ def delete_view(
     """Delete one of the caller's saved views."""
     deleted_view(services, caller, name)
     return Response(status_code=204)
-
-
-def views_of(services: ApiContext, caller: Holder) -> list[View]:
-    """Return the views that a caller sees: own ones, and shared ones that name no project which the caller may not see."""
-    found = services.access.saved_views.seen_by(caller.name)
-    return [one for one in found if one.owner == caller.name or _names_no_other(one, caller)]
-
-
-def saved_view(services: ApiContext, caller: Holder, name: str, query: str, *, is_shared: bool) -> View:
-    """Save a view; InputError that names a wrong field, ApiError (403) for what the caller may not do."""
-    asked = read_query(query)
-    for project in asked.get("project", ()):
-        require_project(caller, project)
-    if is_shared and "review" not in caller.scopes:
-        raise ApiError(403, "scope_required", "shared: the token lacks the scope review")
-    view = View(caller.name, name.strip(), query_of(asked), is_shared)
-    with durable_or_refused():
-        services.access.saved_views.save(view)
-    return view
-
-
-def deleted_view(services: ApiContext, caller: Holder, name: str) -> None:
-    """Delete a view of the caller; ApiError (404) if there is none of this name."""
-    with durable_or_refused():
-        if not services.access.saved_views.delete(caller.name, name):
-            raise ApiError(404, "not_found", "you have no view of this name")
-
-
-def _names_no_other(view: View, caller: Holder) -> bool:
-    return caller.project is None or set(read_query(view.query).get("project", ())) <= {caller.project}
 
 
 def _answer(view: View) -> ViewAnswer:

@@ -8,29 +8,29 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
-from service.documents.addresses.cursors import Place, after, page_of
-from service.documents.incidents import check_document, history_of, incident_document, incident_records
-from service.documents.members import Document
-from service.http.auth.authentication import Admin, Reader, Reviewer, VisibleProject
-from service.http.bounds import API
-from service.http.context import Services, durable_or_refused
-from service.http.documents.bodies import JsonRoute
-from service.http.documents.incident_bodies import ChangeBody, GivenStatus
-from service.http.documents.models import Id
-from service.http.documents.project_answers import Moment, ProjectAnswer
-from service.http.documents.response_models import Answer
-from service.http.errors import ApiError, documented
-from service.http.incident_changes import change_selected
-from service.http.paging import Cursor, Limit, NextCursor
+from service.http.answers.project_answers import Moment, ProjectAnswer
 from service.http.routes.baselines import BaselineAnswer
+from service.read.incidents import check_document, history_of, incident_document, incident_records
+from service.text.cursors import Place, after, page_of
+from service.text.members import Document
+from service.text.paths import API
+from service.web.authentication import Admin, Reader, Reviewer, VisibleProject
+from service.web.bodies import JsonRoute
+from service.web.context import Services, durable_or_refused
+from service.web.errors import ApiError, documented
+from service.web.incident_bodies import ChangeBody, GivenStatus
+from service.web.incident_changes import change_selected
+from service.web.models import Id, IncidentType
+from service.web.paging import Cursor, Limit, NextCursor
+from service.web.response_models import Answer
 from streams.watch.changing import PROBLEMS
 from streams.watch.incidents.states import confidence_of, current_status
 
 _STATUS = {"not_found": 404, "conflict": 409}
+
 router = APIRouter(route_class=JsonRoute, tags=["incidents"])
 PROJECT = f"{API}/{{project}}"
 IncidentStatus = Literal["open", "acknowledged", "resolved", "dismissed"]
-IncidentType = Literal["drift", "anomaly_spike"]
 IncidentId = Annotated[Id, Path(description="Id of the incident.")]
 
 

@@ -16,14 +16,14 @@ from audit.redaction.redactor import Redactor
 from schemas.bounds.limits import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES
 from schemas.errors import BoundsError
 from schemas.records import Exchange, Label
-from service.access.access import Holder
-from service.http.auth.authentication import Connection
-from service.http.bounds import INGEST
-from service.http.context import Services, durable_or_refused
-from service.http.documents.models import IngestBody
-from service.http.documents.response_models import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
-from service.http.errors import ApiError, documented
 from service.http.sender_route import SenderRoute, json_response
+from service.setup.access.access import Holder
+from service.text.paths import INGEST
+from service.web.authentication import Connection
+from service.web.context import Services, durable_or_refused
+from service.web.errors import ApiError, documented
+from service.web.models import IngestBody
+from service.web.response_models import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
 from streams.engine.record_intake import QUEUED, IngestResult, RecordIntake
 from streams.log.admission import WRITTEN
 from streams.sources.exchange_builder import Clean, Filing, ToldExchange, build_exchange

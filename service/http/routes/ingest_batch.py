@@ -17,13 +17,6 @@ from audit.redaction.redactor import Redactor
 from schemas.bounds.limits import MAX_DEPTH, is_too_deep
 from schemas.errors import RecordError
 from schemas.records import Exchange
-from service.access.access import Holder
-from service.http.auth.authentication import Connection
-from service.http.bounds import EXCHANGES
-from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.models import ExchangesBody, IngestBody
-from service.http.documents.response_models import ExchangesAnswer, RefusedExchange
-from service.http.errors import ApiError, documented, problems_at
 from service.http.routes.bulk import Batch
 from service.http.routes.ingest import (
     TOPIC,
@@ -36,6 +29,13 @@ from service.http.routes.ingest import (
     require_audit,
 )
 from service.http.sender_route import BatchRoute, json_response
+from service.setup.access.access import Holder
+from service.text.paths import EXCHANGES
+from service.web.authentication import Connection
+from service.web.context import ApiContext, Services, durable_or_refused
+from service.web.errors import ApiError, documented, problems_at
+from service.web.models import ExchangesBody, IngestBody
+from service.web.response_models import ExchangesAnswer, RefusedExchange
 from streams.engine.record_intake import IngestResult
 
 _EXPLAINED = 10

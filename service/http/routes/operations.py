@@ -16,12 +16,12 @@ from fastapi.responses import JSONResponse
 
 from schemas.errors import DriftlineError
 from schemas.lazy.duckdb import duckdb
-from service.access.access import Holder
-from service.http.auth.authentication import METRICS, caller_of, require_project
-from service.http.context import ApiContext, Services
-from service.http.errors import ApiError, documented
-from service.http.routes.metrics import CONTENT_TYPE
-from service.unused_spans import count_by_state, read_unused_spans
+from service.read.unused_spans import count_by_state, read_unused_spans
+from service.setup.access.access import Holder
+from service.web.authentication import METRICS, caller_of, require_project
+from service.web.context import ApiContext, Services
+from service.web.errors import ApiError, documented
+from service.web.metrics import CONTENT_TYPE
 
 router = APIRouter(tags=["operations"])
 log = logging.getLogger(__name__)

@@ -9,17 +9,17 @@ from pydantic import Field, StringConstraints
 
 from audit.agreement import HIGHEST, LOWEST
 from schemas.errors import PolicyError
-from service.documents.members import Document
-from service.documents.people import MAX_SKIPPED, agreement_document, human_scores, next_to_review, with_human_score
-from service.documents.scores import score_by_id
-from service.http.auth.authentication import Reader, Reviewer, VisibleProject
-from service.http.bounds import API
-from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.bodies import JsonRoute
-from service.http.documents.models import Id, OperatorBody, QueryMoment, Text
-from service.http.documents.project_answers import Moment, OneScoreAnswer, ScoreAnswer
-from service.http.documents.response_models import Answer
-from service.http.errors import ApiError, documented
+from service.http.answers.project_answers import Moment, OneScoreAnswer, ScoreAnswer
+from service.read.people import MAX_SKIPPED, agreement_document, human_scores, next_to_review, with_human_score
+from service.read.scores import score_by_id
+from service.text.members import Document
+from service.text.paths import API
+from service.web.authentication import Reader, Reviewer, VisibleProject
+from service.web.bodies import JsonRoute
+from service.web.context import ApiContext, Services, durable_or_refused
+from service.web.errors import ApiError, documented
+from service.web.models import Id, OperatorBody, QueryMoment, Text
+from service.web.response_models import Answer
 from streams.upkeep.reviewing import MAX_COMMENT, REVIEWS, human_score, require_human_scores
 
 router = APIRouter(route_class=JsonRoute, tags=["people"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date
 from typing import Annotated, Any
 
@@ -10,21 +10,20 @@ import msgspec
 from fastapi import APIRouter, Query
 from pydantic import BeforeValidator, Field
 
-from analytics.sums.whole_days import query_days
 from schemas.bounds.limits import EARLIEST
-from service.documents.addresses.cursors import Place, page_of
-from service.documents.addresses.window import read_day, recent_window
-from service.documents.fleet.changes import LEVEL_DAYS, with_changes, with_levels
-from service.documents.fleet.rows import rows_of_fleet
-from service.documents.project_checks import RECENT_DAYS, CheckState, asked_of_projects, blind_spots, check_state, last_until
-from service.documents.project_health import ENOUGH, Health, Reason, anomalous_share, unscored_share
-from service.http.auth.authentication import Reader
-from service.http.bounds import API
-from service.http.context import ApiContext, Services
-from service.http.documents.project_answers import Moment, ProjectAnswer, Share
-from service.http.documents.response_models import Answer
-from service.http.errors import documented
-from service.http.paging import Cursor, NextCursor
+from service.http.answers.project_answers import Moment, ProjectAnswer, Share
+from service.read.fleet.changes import LEVEL_DAYS
+from service.read.project_checks import RECENT_DAYS, CheckState, blind_spots, check_state, last_until
+from service.read.project_health import ENOUGH, Health, Reason, anomalous_share, unscored_share
+from service.text.cursors import Place, page_of
+from service.text.paths import API
+from service.text.window import read_day
+from service.web.authentication import Reader
+from service.web.context import Services
+from service.web.errors import documented
+from service.web.paging import Cursor, NextCursor
+from service.web.projects import project_rows, rows_with_changes
+from service.web.response_models import Answer
 
 router = APIRouter(tags=["reading"])
 MAX_PROJECTS = 5000
@@ -168,41 +167,6 @@ async def projects(
     blind = await services.ask(lambda cursor: blind_spots(cursor, shown, caller.project))
     return ProjectsAnswer(
         projects=[_answer(row, blind[row["project"]]) for row in shown], count=len(shown), next_cursor=following
-    )
-
-
-async def project_rows(services: ApiContext, own: str | None, until: date | None = None) -> list[Row]:
-    """Return every project, or `own`, by name, with its health: also those that only have a connection.
-
-    `until` is the last of the days of their figures, today by default.
-    """
-    now = services.engine.now()
-    values = asked_of_projects(own, now, until)
-    found: Sequence[Row] = await services.ask(lambda cursor: query_days(cursor, "projects", values))
-    connected = {project for project in services.access.connected_projects() if own in (None, project)}
-    return rows_of_fleet(found, connected, services.engine.policy, recent_window(now, until).last)
-
-
-async def worst_of(services: ApiContext, rows: Sequence[Row], own: str | None) -> Mapping[str, Mapping[str, Any]]:
-    """Return the incident that says most about each project, the worst first; `rows` are those of projects, `own` the only one to be seen."""
-    return await services.worst_incidents(own) if any(row["open_incidents"] for row in rows) else {}
-
-
-async def rows_with_changes(services: ApiContext, rows: Sequence[Row], own: str | None) -> list[Row]:
-    """Return rows of projects, each with its `change` and the levels of that by day; None where nothing is known."""
-    changed = with_changes(rows, await worst_of(services, rows, own))
-    return await services.ask(lambda cursor: with_levels(cursor, changed, own))
-
-
-async def project_row(services: ApiContext, project: str) -> Row:
-    """Return one project with its health; that of an empty one if it is unknown."""
-    return row_of(services, project, await project_rows(services, project))
-
-
-def row_of(services: ApiContext, project: str, rows: Sequence[Row]) -> Row:
-    """Return the one row of a project, or that of an empty one."""
-    return (
-        rows[0] if rows else rows_of_fleet((), {project}, services.engine.policy, recent_window(services.engine.now()).last)[0]
     )
 
 

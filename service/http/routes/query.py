@@ -15,19 +15,18 @@ from pydantic import ConfigDict, Field, StringConstraints
 from analytics.sandbox.result_formats import FORMATS
 from audit.times import iso_time
 from schemas.errors import QueryError, StoreError
-from service.http.auth.authentication import Querier
-from service.http.bounds import API
-from service.http.documents.bodies import JsonRoute
-from service.http.documents.examples import EXAMPLES
-from service.http.documents.models import OperatorBody, Text
-from service.http.documents.response_models import Answer
-from service.http.errors import ApiError, documented
-from service.http.request_limits import ClientGone
-from service.queries import query_pool
-from service.queries.query_protocol import DEFAULT_ROWS, MAX_ROWS, Question
+from service.read.queries import query_pool
+from service.read.queries.query_protocol import DEFAULT_ROWS, MAX_ROWS, Question
+from service.text.paths import API
+from service.web.authentication import Querier
+from service.web.bodies import JsonRoute
+from service.web.errors import ApiError, documented
+from service.web.examples import EXAMPLES
+from service.web.models import MAX_SQL, OperatorBody, Text
+from service.web.request_limits import ClientGone
+from service.web.response_models import Answer
 
 router = APIRouter(route_class=JsonRoute, tags=["query"])
-MAX_SQL = 50_000
 MAX_PARAMETERS = 100
 Done = TypeVar("Done")
 Scalar = Text | int | float | bool | None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from service.http.auth.authentication import Admin, VisibleProject
-from service.http.bounds import API
-from service.http.context import Services, durable_or_refused
-from service.http.documents.bodies import JsonRoute
-from service.http.documents.models import RejudgeBody
-from service.http.documents.response_models import Requested
-from service.http.errors import ApiError, documented
+from service.text.paths import API
+from service.web.authentication import Admin, VisibleProject
+from service.web.bodies import JsonRoute
+from service.web.context import Services, durable_or_refused
+from service.web.errors import ApiError, documented
+from service.web.models import RejudgeBody
+from service.web.response_models import Requested
 
 router = APIRouter(route_class=JsonRoute, tags=["judging"])
 

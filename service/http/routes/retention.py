@@ -13,22 +13,20 @@ from pydantic import AliasChoices, Field
 from analytics.deletion.plans import RetentionPlan, plan_erasure
 from audit.policy.policy_fields import Days
 from schemas.bounds.limits import EARLIEST
-from service.documents.addresses.cursors import Place, page_of
-from service.http.auth.audit_trail import name_subject
-from service.http.auth.authentication import FleetAdmin
-from service.http.bounds import API
-from service.http.context import Services, durable_or_refused
-from service.http.documents.bodies import JsonRoute
-from service.http.documents.models import ConnectionName, Id, OperatorBody, Text
-from service.http.documents.response_models import Answer
-from service.http.errors import documented
-from service.http.paging import Cursor, Limit, NextCursor
+from service.text.cursors import Place, page_of
+from service.text.paths import API
+from service.web.audit_trail import name_subject
+from service.web.authentication import FleetAdmin
+from service.web.bodies import JsonRoute
+from service.web.context import Services, durable_or_refused
+from service.web.errors import documented
+from service.web.models import MAX_COMMENT, ConnectionName, Id, OperatorBody, Text
+from service.web.paging import Cursor, Limit, NextCursor
+from service.web.response_models import Answer
 from streams.upkeep.erasing import Requested, erasure, erasures, remains, request_erasure
 from streams.upkeep.retention import cutoff, plan_purge, purge
 
 router = APIRouter(route_class=JsonRoute, tags=["retention"])
-MAX_COMMENT = 2000
-"""Characters of a comment."""
 
 
 class RetentionBody(OperatorBody):

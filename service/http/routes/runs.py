@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Response
 from pydantic import Field
 
 from audit.diagnosis.diagnosis import LOWEST_TRUST
-from service.documents.addresses.cursors import Place, page_of
-from service.documents.runs import run_document, run_page
-from service.http.auth.authentication import Reader, VisibleProject
-from service.http.context import Services
-from service.http.documents.project_answers import Moment
-from service.http.documents.response_models import Answer
-from service.http.errors import ApiError, documented
-from service.http.paging import Cursor, Limit, NextCursor
+from service.http.answers.project_answers import Moment
 from service.http.routes.scores import PROJECT
+from service.read.runs import run_document, run_page
+from service.text.cursors import Place, page_of
+from service.web.authentication import Reader, VisibleProject
+from service.web.context import Services
+from service.web.errors import ApiError, documented
+from service.web.models import RunId
+from service.web.paging import Cursor, Limit, NextCursor
+from service.web.response_models import Answer
 
 router = APIRouter(tags=["reading"])
-RunId = Annotated[str, Path(pattern="^run_[0-9]{3,18}$", description="Id of the run.", examples=["run_001"])]
 
 
 class RunAnswer(Answer):

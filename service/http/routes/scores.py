@@ -9,20 +9,20 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import PlainTextResponse
 
-from service.banner import banner_text
-from service.documents.addresses.cursors import Place, page_of
-from service.documents.incidents import baseline_document
-from service.documents.members import Document
-from service.documents.project_checks import check_words
-from service.documents.scores import Wanted, project_scores, project_summary, score_by_id
-from service.http.auth.authentication import Reader, VisibleProject
-from service.http.bounds import API
-from service.http.context import ApiContext, Services
-from service.http.documents.models import Id, QueryMoment
-from service.http.documents.project_answers import AnomaliesAnswer, OneScoreAnswer, ScoreAnswer, ScoresAnswer, SummaryAnswer
-from service.http.errors import ApiError, documented
-from service.http.paging import Cursor, Limit
-from service.http.routes.projects import project_row
+from service.http.answers.project_answers import AnomaliesAnswer, OneScoreAnswer, ScoreAnswer, ScoresAnswer, SummaryAnswer
+from service.read.banner import banner_text
+from service.read.incidents import baseline_document
+from service.read.project_checks import check_words
+from service.read.scores import Wanted, project_scores, project_summary, score_by_id
+from service.text.cursors import Place, page_of
+from service.text.members import Document
+from service.text.paths import API
+from service.web.authentication import Reader, VisibleProject
+from service.web.context import ApiContext, Services
+from service.web.errors import ApiError, documented
+from service.web.models import Id, QueryMoment
+from service.web.paging import Cursor, Limit
+from service.web.projects import project_row
 
 router = APIRouter(tags=["reading"])
 PROJECT = f"{API}/{{project}}"

@@ -8,17 +8,17 @@ from fastapi import APIRouter, Path, Query, Response
 
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Heartbeat
-from service.access.access import Holder
-from service.documents.sessions.session import Part, read_session, session_places, session_turns
-from service.http.auth.authentication import Caller, Reader, VisibleProject
-from service.http.bounds import API
-from service.http.context import ApiContext, Services, durable_or_refused
-from service.http.documents.bodies import JsonRoute
-from service.http.documents.models import ConnectionName, FinalizeBody, Id, SessionBody
-from service.http.documents.response_models import Done
-from service.http.documents.session_answers import OneSessionAnswer, session_answer, turn_answer
-from service.http.errors import ApiError, documented
+from service.http.answers.session_answers import OneSessionAnswer, session_answer, turn_answer
 from service.http.routes.ingest import require_audit
+from service.read.sessions.session import Part, read_session, session_places, session_turns
+from service.setup.access.access import Holder
+from service.text.paths import API
+from service.web.authentication import Caller, Reader, VisibleProject
+from service.web.bodies import JsonRoute
+from service.web.context import ApiContext, Services, durable_or_refused
+from service.web.errors import ApiError, documented
+from service.web.models import ConnectionName, FinalizeBody, Id, SessionBody
+from service.web.response_models import Done
 
 router = APIRouter(route_class=JsonRoute, tags=["sessions"])
 MOST_TURNS = 50

@@ -9,16 +9,16 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from audit.silence import Status
-from service.documents.addresses.cursors import Place, after, page_of
-from service.http.auth.authentication import Reader, require_project
-from service.http.bounds import API
-from service.http.context import Services
-from service.http.documents.models import ConnectionName
-from service.http.documents.project_answers import Moment
-from service.http.documents.response_models import Answer
-from service.http.errors import documented
-from service.http.paging import Cursor, Limit, NextCursor
-from service.supervisor.silence_watchdog import Listed, listening_of, open_sessions
+from service.http.answers.project_answers import Moment
+from service.read.silence import Listed, listening_of, open_sessions
+from service.text.cursors import Place, after, page_of
+from service.text.paths import API
+from service.web.authentication import Reader, require_project
+from service.web.context import Services
+from service.web.errors import documented
+from service.web.models import ConnectionName
+from service.web.paging import Cursor, Limit, NextCursor
+from service.web.response_models import Answer
 
 router = APIRouter(tags=["telemetry"])
 _MILLISECOND = timedelta(milliseconds=1)

@@ -6,12 +6,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from service.access.access import Holder
-from service.http.auth.authentication import Connection
-from service.http.bounds import LOGS, METRICS, TRACES
-from service.http.context import ApiContext, Services
-from service.http.errors import documented
-from service.http.request_limits import GZIP, JSON, PROTOBUF, body_kind, header_values
+from service.setup.access.access import Holder
+from service.text.paths import LOGS, METRICS, TRACES
+from service.web.authentication import Connection
+from service.web.context import ApiContext, Services
+from service.web.errors import documented
+from service.web.request_limits import GZIP, JSON, PROTOBUF, body_kind, header_values
 
 router = APIRouter(tags=["traces"])
 _CONTENT: dict[str, Any] = {
@@ -45,7 +45,7 @@ async def refuse_metrics(request: Request, caller: Connection, services: Service
 
 async def _take(signal: str, request: Request, caller: Holder, services: ApiContext) -> Response:
     # Protobuf takes a while to load and some memory, and many installations need none.
-    from service.otlp.receiving import Body, receive  # noqa: PLC0415
+    from service.http.otlp.receiving import Body, receive  # noqa: PLC0415
     from streams.sources.otlp.signals import as_json  # noqa: PLC0415
 
     is_json = body_kind(request.scope) == JSON

@@ -13,16 +13,16 @@ from analytics.queries import query_rows
 from audit.exchanges.wrap_quality import STEPS
 from schemas.bounds.limits import EARLIEST, LATEST
 from schemas.lazy.duckdb import duckdb
-from service.documents.addresses.cursors import Place, after, page_of
-from service.documents.addresses.window import LENGTHS, AskedRange, read_day, window_of
-from service.documents.runs import wrap_page
-from service.documents.scores import newest_score
-from service.http.auth.authentication import Reader, VisibleProject
-from service.http.context import Services
-from service.http.documents.project_answers import Moment, ProjectAnswer, Share
-from service.http.errors import documented
-from service.http.paging import Cursor, Limit, NextCursor
+from service.http.answers.project_answers import Moment, ProjectAnswer, Share
 from service.http.routes.scores import PROJECT, From, To, require_window
+from service.read.runs import wrap_page
+from service.read.scores import newest_score
+from service.text.cursors import Place, after, page_of
+from service.text.window import LENGTHS, AskedRange, read_day, window_of
+from service.web.authentication import Reader, VisibleProject
+from service.web.context import Services
+from service.web.errors import documented
+from service.web.paging import Cursor, Limit, NextCursor
 
 router = APIRouter(tags=["reading"])
 TIERS = ("tier1", "tier2", "tier2_5", "tier3")

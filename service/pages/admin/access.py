@@ -12,15 +12,15 @@ from fastapi import APIRouter, Path, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
-from service.access.access import MARK, MAX_LIVE, Holder, Kind, TokenState
-from service.http.context import ApiContext, Services
-from service.http.documents.models import ConnectionName
-from service.http.errors import ApiError
-from service.known_projects import known_projects, named_projects
 from service.pages.admin.deeds import deed_of
 from service.pages.admin.roles import CHOICES, role_of
 from service.pages.admin.viewing import Administrator
 from service.pages.rendering import page
+from service.read.known_projects import known_projects, named_projects
+from service.setup.access.access import MARK, MAX_LIVE, Holder, Kind, TokenState
+from service.web.context import ApiContext, Services
+from service.web.errors import ApiError
+from service.web.models import ConnectionName
 
 router = APIRouter(include_in_schema=False)
 EXPIRIES = ((365, "In a year"), (90, "In 90 days"), (30, "In 30 days"), (7, "In a week"), (None, "Never"))

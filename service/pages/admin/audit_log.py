@@ -8,14 +8,14 @@ from datetime import datetime
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from service.documents.addresses.cursors import Place, page_of
-from service.http.context import Services
-from service.http.documents.models import ConnectionName
-from service.http.paging import Cursor
 from service.pages.admin.deeds import deed_of
 from service.pages.admin.viewing import Administrator
-from service.pages.links import Links
 from service.pages.rendering import page
+from service.text.cursors import Place, page_of
+from service.text.links import Links
+from service.web.context import Services
+from service.web.models import ConnectionName
+from service.web.paging import Cursor
 
 router = APIRouter(include_in_schema=False)
 SHOWN = 100

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from service.access.access import Holder, Kind
-from service.access.audit_log import Line
 from service.pages.admin.roles import role_of
-from service.pages.words import WORDS
+from service.setup.access.access import Holder, Kind
+from service.setup.access.audit_log import Line
+from service.text.words import WORDS
 
 Known = Callable[[Kind, str], Holder | None]
 """Finds who has a name: what a name may do is given once, and never changed."""

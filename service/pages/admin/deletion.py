@@ -10,15 +10,14 @@ from fastapi.responses import HTMLResponse
 
 from analytics.deletion.plans import plan_erasure
 from schemas.errors import InputError
-from service.documents.addresses.cursors import Place, page_of
-from service.http.context import Services
-from service.http.documents.models import ConnectionName, Id
-from service.http.paging import Cursor
-from service.http.routes.retention import MAX_COMMENT
-from service.known_projects import known_projects, named_projects
 from service.pages.admin.viewing import Administrator
-from service.pages.links import Links
 from service.pages.rendering import page
+from service.read.known_projects import known_projects, named_projects
+from service.text.cursors import Place, page_of
+from service.text.links import Links
+from service.web.context import Services
+from service.web.models import MAX_COMMENT, ConnectionName, Id
+from service.web.paging import Cursor
 from streams.upkeep.erasing import erasure, erasures, remains
 from streams.upkeep.retention import plan_purge
 

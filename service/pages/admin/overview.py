@@ -7,11 +7,11 @@ import asyncio
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from service.http.admin.installation import installed
-from service.http.admin.policy import is_in_force, policy_file, standing
-from service.http.context import Services
 from service.pages.admin.viewing import Administrator
 from service.pages.rendering import page
+from service.web.context import Services
+from service.web.installation import installed
+from service.web.policy import is_in_force, policy_file, standing
 
 router = APIRouter(include_in_schema=False)
 

@@ -11,17 +11,17 @@ from fastapi.responses import HTMLResponse
 
 from audit.policy.policy import Policy
 from audit.policy.settings_files import MAX_FILE_BYTES
-from service.http.admin.policy import TrialBody, is_in_force, policy_file, standing, tried
-from service.http.bounds import POLICY_TRIAL_PART
-from service.http.context import Services
-from service.http.documents.bodies import JsonRoute
-from service.http.documents.models import ConnectionName
-from service.known_projects import known_projects, named_projects
 from service.pages.admin.viewing import Administrator, Sender
 from service.pages.rendering import page
-from service.policies.changes import EVERY_OTHER, FLEET, changes, effective
-from service.policies.effect import DAYS, MOST
-from service.policies.policy_file import fingerprint
+from service.read.known_projects import known_projects, named_projects
+from service.text.paths import POLICY_TRIAL_PART
+from service.web.bodies import JsonRoute
+from service.web.context import Services
+from service.web.models import ConnectionName
+from service.web.policy import TrialBody, is_in_force, policy_file, standing, tried
+from service.write.policies.changes import EVERY_OTHER, FLEET, changes, effective
+from service.write.policies.effect import DAYS, MOST
+from service.write.policies.policy_file import fingerprint
 from streams.log.ownership import is_fed_by_kafka
 
 router = APIRouter(include_in_schema=False, route_class=JsonRoute)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from service.access.access import SCOPES, Holder, Scope
+from service.setup.access.access import SCOPES, Holder, Scope
 
 
 @dataclass(frozen=True, slots=True)

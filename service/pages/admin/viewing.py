@@ -7,10 +7,10 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from service.access.access import SCOPES, AccessStore, Holder
-from service.http.context import Services
-from service.http.errors import ApiError
 from service.pages.viewing import Viewer
+from service.setup.access.access import SCOPES, AccessStore, Holder
+from service.web.context import Services
+from service.web.errors import ApiError
 
 NAMED = 3
 """Admins that are named."""

@@ -13,13 +13,13 @@ from analytics.queries import query_rows
 from analytics.sums.whole_days import query_days
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
-from service.documents.addresses.window import Window
 from service.pages.charts.charts import Band, Chart, Point, line
 from service.pages.charts.marks import Mark, judge_moves, marks_within, run_policies
 from service.pages.incidents.change_days import days_of, expected_of
 from service.pages.incidents.wording import tier_name
-from service.pages.links import Links
 from service.pages.rendering import share
+from service.text.links import Links
+from service.text.window import Window
 from streams.watch.incidents.moves import seen_by_rules
 from streams.watch.incidents.states import is_live
 from streams.watch.rules.run_rules import RUNS

@@ -13,12 +13,12 @@ from markupsafe import Markup
 
 from audit.drift.consecutive_days import SMALLEST_SIGMA
 from schemas.records import Baseline, Incident, TierStatistics
-from service.documents.addresses.window import Window
 from service.pages.charts.charts import Band, Chart, Point, bars, line, stacked_bars
 from service.pages.charts.marks import Mark
 from service.pages.incidents.change_days import before_of, marked_days, shown_by
 from service.pages.rendering import number, usd
-from service.pages.words import TERMS
+from service.text.window import Window
+from service.text.words import TERMS
 
 Row = Mapping[str, Any]
 TIERS = {"tier1": (0.0, 1.0), "tier2": (0.0, 1.0), "tier2_5": (0.0, 1.0), "tier3": (1.0, 5.0)}

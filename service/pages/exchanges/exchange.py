@@ -10,15 +10,15 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
 from schemas.lazy.duckdb import duckdb
-from service.http.context import ApiContext, Services
-from service.http.documents.models import Id, QueryMoment
-from service.http.errors import ApiError
 from service.pages.exchanges.exchange_sections import TEXTS, calls_of, texts_of, tiers_of, whole_text
 from service.pages.exchanges.record import ExchangeRecord, exchange_record
-from service.pages.links import Links
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
-from service.pages.words import WORDS
+from service.text.links import Links
+from service.text.words import WORDS
+from service.web.context import ApiContext, Services
+from service.web.errors import ApiError
+from service.web.models import Id, QueryMoment
 from streams.upkeep.reviewing import MAX_COMMENT
 
 router = APIRouter(include_in_schema=False)

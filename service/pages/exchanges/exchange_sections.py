@@ -14,7 +14,7 @@ from audit.policy.policy import ProjectPolicy
 from schemas.records import Exchange, Judgement
 from service.pages.exchanges.record import ExchangeRecord
 from service.pages.texts import Excerpt, excerpt
-from service.pages.words import WORDS
+from service.text.words import WORDS
 
 Row = Mapping[str, Any]
 Whole = Callable[[str], str]

@@ -9,8 +9,8 @@ from typing import Any
 from analytics.queries import query_records, query_rows
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Exchange, Judgement
-from service.documents.members import Document
-from service.documents.people import ScoreTimes, human_scores
+from service.read.people import ScoreTimes, human_scores
+from service.text.members import Document
 
 Row = dict[str, Any]
 _AROUND = timedelta(days=1)

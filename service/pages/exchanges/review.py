@@ -14,13 +14,13 @@ from analytics.queries import query_rows
 from audit.agreement import HIGHEST, LOWEST, MIN_EXCHANGES, MIN_SESSIONS
 from schemas.errors import PolicyError
 from schemas.lazy.duckdb import duckdb
-from service.documents.people import agreement_document, next_to_review
-from service.http.context import ApiContext, Services
-from service.http.documents.models import Id
-from service.pages.links import Links
 from service.pages.rendering import page
 from service.pages.texts import Excerpt, excerpt
 from service.pages.viewing import ShownProject, Viewer
+from service.read.people import agreement_document, next_to_review
+from service.text.links import Links
+from service.web.context import ApiContext, Services
+from service.web.models import Id
 from streams.upkeep.reviewing import MAX_COMMENT, require_human_scores
 
 router = APIRouter(include_in_schema=False)

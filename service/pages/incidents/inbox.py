@@ -11,24 +11,24 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from schemas.errors import InputError
-from service.access.access import Holder
-from service.access.saved_views import MAX_VIEW_NAME
-from service.documents.addresses.cursors import Place, encode_place, page_of
-from service.documents.addresses.window import bounds, listed_window, range_of
-from service.documents.inbox.assignees import people_of
-from service.documents.inbox.inbox_address import FIELDS, Asked, filter_of, query_of, read_address, read_query
-from service.documents.inbox.incident_list import ANY, MAX_TEXT, ME, NOBODY, SEVERITIES, TYPES, choices, inbox
-from service.http.auth.authentication import require_project
-from service.http.bounds import INBOX_PAGE
-from service.http.context import ApiContext, Services
-from service.http.errors import ApiError
-from service.http.paging import Cursor
-from service.http.routes.inbox_views import views_of
 from service.pages.incidents.incidents import USUAL, since_of
-from service.pages.links import Links
 from service.pages.rendering import page
 from service.pages.times.range_control import range_control
 from service.pages.viewing import Viewer
+from service.read.inbox.assignees import people_of
+from service.read.inbox.inbox_address import FIELDS, Asked, filter_of, query_of, read_address, read_query
+from service.read.inbox.incident_list import ANY, MAX_TEXT, ME, NOBODY, SEVERITIES, TYPES, choices, inbox
+from service.setup.access.access import Holder
+from service.setup.access.saved_views import MAX_VIEW_NAME
+from service.text.cursors import Place, encode_place, page_of
+from service.text.links import Links
+from service.text.paths import INBOX_PAGE
+from service.text.window import bounds, listed_window, range_of
+from service.web.authentication import require_project
+from service.web.context import ApiContext, Services
+from service.web.errors import ApiError
+from service.web.inbox_views import views_of
+from service.web.paging import Cursor
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.incidents.states import STATUSES
 

@@ -11,21 +11,21 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
-from service.access.access import Holder
-from service.documents.inbox.inbox_address import read_query
-from service.documents.inbox.incident_list import ME, NOBODY
-from service.http.bounds import INBOX_PAGE, INBOX_VIEWS_PAGE, MAX_SELECTED
-from service.http.context import Services, durable_or_refused
-from service.http.errors import ApiError
-from service.http.incident_changes import Outcome, change_selected
-from service.http.paging import Cursor
-from service.http.routes.inbox import name_selected
-from service.http.routes.inbox_views import deleted_view, saved_view
 from service.pages.forms import Fields, Form
 from service.pages.incidents.inbox import asked_of, inbox_values
-from service.pages.links import Links
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
+from service.read.inbox.inbox_address import read_query
+from service.read.inbox.incident_list import ME, NOBODY
+from service.setup.access.access import Holder
+from service.text.links import Links
+from service.text.paths import INBOX_PAGE, INBOX_VIEWS_PAGE
+from service.web.bounds import MAX_SELECTED
+from service.web.context import Services, durable_or_refused
+from service.web.errors import ApiError
+from service.web.inbox_views import deleted_view, saved_view
+from service.web.incident_changes import Outcome, change_selected, name_selected
+from service.web.paging import Cursor
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.changing import Change, Person
 from streams.watch.incidents.states import ACKNOWLEDGED, DISMISSED, NEW_NORMAL, OPEN, RESOLVED

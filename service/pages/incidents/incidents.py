@@ -15,24 +15,6 @@ from analytics.queries import query_rows
 from audit.drift.consecutive_days import DAYS
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
-from service.documents.addresses.cursors import Place, after, page_of
-from service.documents.addresses.window import Window, bounds, last_period, listed_window
-from service.documents.inbox.assignees import people_of
-from service.documents.incidents import history_of, incident_records
-from service.documents.members import Document
-from service.documents.project_checks import blind_spots, check_by_hand, check_rows, check_words
-from service.documents.runs import Wanted, worst_runs
-from service.documents.why.explaining import why_of
-from service.documents.why.facts import Facts
-from service.documents.why.slices import deployments_of
-from service.documents.why.twins import APART, suspected_cause, twins_of
-from service.http.context import Services
-from service.http.documents.incident_bodies import GivenStatus
-from service.http.documents.models import Id
-from service.http.errors import ApiError
-from service.http.paging import Cursor
-from service.http.routes.incidents import IncidentType
-from service.http.routes.projects import project_row
 from service.pages.charts.incidents import chart_of
 from service.pages.incidents.reproduce import found_again
 from service.pages.incidents.wording import EXPLAINED, NAMES, Figure, cause_in_words, figures, tier_name
@@ -42,7 +24,24 @@ from service.pages.times.asked import AskedOfList
 from service.pages.times.comparison import compared
 from service.pages.times.range_control import range_control
 from service.pages.viewing import ShownProject, Viewer
-from service.pages.words import WORDS
+from service.read.inbox.assignees import people_of
+from service.read.incidents import history_of, incident_records
+from service.read.project_checks import blind_spots, check_by_hand, check_rows, check_words
+from service.read.runs import Wanted, worst_runs
+from service.read.why.explaining import why_of
+from service.read.why.facts import Facts
+from service.read.why.slices import deployments_of
+from service.read.why.twins import APART, suspected_cause, twins_of
+from service.text.cursors import Place, after, page_of
+from service.text.members import Document
+from service.text.window import Window, bounds, last_period, listed_window
+from service.text.words import WORDS
+from service.web.context import Services
+from service.web.errors import ApiError
+from service.web.incident_bodies import GivenStatus
+from service.web.models import Id, IncidentType
+from service.web.paging import Cursor
+from service.web.projects import project_row
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.incidents.moves import evidence_of, listed, moved_of, seen_by_rules, series_of
 from streams.watch.incidents.states import STATUSES, assignee_of, confidence_of, current_status, is_live

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from schemas.records import Incident
-from service.documents.members import Document
+from service.text.members import Document
 from streams.watch.incidents.moves import seen_by_rules
 
 TITLES: Mapping[str, str] = {

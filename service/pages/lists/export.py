@@ -14,8 +14,8 @@ import msgspec
 from analytics.sandbox.result_formats import FORMULA
 from audit.times import iso_time
 from schemas.lazy.duckdb import duckdb
-from service.http.context import ApiContext
 from service.pages.lists.listing import Asked, Bounds, Column, Row, place_of, read_list
+from service.web.context import ApiContext
 
 MOST_ROWS, AT_ONCE = 50_000, 1_000
 """Rows of a file, and those that are read together."""

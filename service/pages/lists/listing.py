@@ -24,8 +24,8 @@ from analytics.queries import queries, query_rows
 from analytics.sums.whole_days import query_days
 from audit.prompts.prompt_quoting import hidden_parts
 from schemas.lazy.duckdb import duckdb
-from service.documents.addresses.cursors import MAX_CURSOR, NO_CURSOR
-from service.http.errors import ApiError
+from service.text.cursors import MAX_CURSOR, NO_CURSOR
+from service.web.errors import ApiError
 
 Row = dict[str, Any]
 Bounds = tuple[datetime | None, datetime | None]

@@ -12,9 +12,6 @@ from fastapi.responses import HTMLResponse, StreamingResponse
 
 from schemas.bounds.limits import EARLIEST
 from schemas.lazy.duckdb import duckdb
-from service.documents.addresses.window import AskedRange, Window, bounds, last_period, listed_window
-from service.http.context import ApiContext, Services
-from service.http.errors import ApiError
 from service.pages.lists.export import AT_ONCE, MOST_ROWS, WRITERS, pieces
 from service.pages.lists.listing import BY_TIME, Bounds, Listing, ListOf, asked_of, page_of_list, read_list
 from service.pages.lists.listing import Asked as AskedList
@@ -23,6 +20,9 @@ from service.pages.rendering import page
 from service.pages.times.asked import Asked, AskedOfList
 from service.pages.times.range_control import range_control
 from service.pages.viewing import ShownProject, Viewer
+from service.text.window import AskedRange, Window, bounds, last_period, listed_window
+from service.web.context import ApiContext, Services
+from service.web.errors import ApiError
 
 router = APIRouter(include_in_schema=False)
 _DAY = timedelta(days=1)

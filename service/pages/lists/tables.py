@@ -8,7 +8,7 @@ from typing import Any
 
 from audit.detectors.detectors import FAILURE_TYPES
 from service.pages.lists.listing import Column, Filter, ListOf, decimal, unnamed, yes_no
-from service.pages.words import TERMS, WORDS
+from service.text.words import TERMS, WORDS
 
 NO_FAILURE = "-"
 """Stands for runs without a failure."""

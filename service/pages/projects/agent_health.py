@@ -16,9 +16,6 @@ from markupsafe import Markup
 from analytics.queries import query_rows
 from audit.diagnosis.diagnosis import LOWEST_TRUST
 from schemas.lazy.duckdb import duckdb
-from service.documents.addresses.window import Window, bounds, last_period, listed_window, quarter_to
-from service.documents.agents.versions import agent_versions
-from service.http.context import Services
 from service.pages.charts.charts import Chart, line
 from service.pages.charts.marks import Mark, marks_between
 from service.pages.charts.spark import spark
@@ -27,6 +24,9 @@ from service.pages.runs.view import run_point
 from service.pages.times.asked import AskedOfList
 from service.pages.times.range_control import range_control
 from service.pages.viewing import ShownProject, Viewer
+from service.read.versions import agent_versions
+from service.text.window import Window, bounds, last_period, listed_window, quarter_to
+from service.web.context import Services
 
 router = APIRouter(include_in_schema=False)
 Row = Mapping[str, Any]

@@ -9,9 +9,6 @@ from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
 from schemas.lazy.duckdb import duckdb
-from service.documents.addresses.window import Window, bounds
-from service.documents.members import Document
-from service.http.context import Services
 from service.pages.charts.spark import share_bar
 from service.pages.lists.pages import listed
 from service.pages.lists.tables import ANOMALIES
@@ -20,6 +17,9 @@ from service.pages.rendering import number, page
 from service.pages.times.asked import AskedOfList
 from service.pages.times.comparison import compared
 from service.pages.viewing import ShownProject, Viewer
+from service.text.members import Document
+from service.text.window import Window, bounds
+from service.web.context import Services
 
 router = APIRouter(include_in_schema=False)
 _REASONS = 30

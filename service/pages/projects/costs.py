@@ -8,8 +8,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from schemas.lazy.duckdb import duckdb
-from service.documents.addresses.window import Window
-from service.http.context import Services
 from service.pages.charts.projects import known_sum
 from service.pages.lists.pages import listed
 from service.pages.lists.tables import COSTS
@@ -18,6 +16,8 @@ from service.pages.rendering import page, usd
 from service.pages.times.asked import Asked
 from service.pages.times.comparison import compared
 from service.pages.viewing import ShownProject, Viewer
+from service.text.window import Window
+from service.web.context import Services
 
 router = APIRouter(include_in_schema=False)
 

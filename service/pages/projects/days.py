@@ -9,10 +9,10 @@ from typing import Any
 from analytics.queries import query_rows
 from analytics.sums.whole_days import query_days
 from schemas.lazy.duckdb import duckdb
-from service.documents.addresses.window import Window
 from service.pages.charts.marks import Mark
 from service.pages.charts.projects import Stretch
-from service.pages.links import Links
+from service.text.links import Links
+from service.text.window import Window
 
 Row = Mapping[str, Any]
 _NOTHING = {**dict.fromkeys(("anomalies", "runs", "unsafe_runs", "incidents", "evaluations"), 0), "mean_score": None}

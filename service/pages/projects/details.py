@@ -14,11 +14,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from schemas.lazy.duckdb import duckdb
-from service.documents.addresses.window import Window, window_of
-from service.documents.members import Document
-from service.documents.runs import run_page
-from service.documents.scores import project_summary
-from service.http.context import Services
 from service.pages.charts.marks import marks_within
 from service.pages.charts.projects import Stretch, cost_days, known_sum, model_costs
 from service.pages.charts.spark import share_bar
@@ -27,7 +22,12 @@ from service.pages.rendering import links_of, number, page, usd
 from service.pages.times.asked import Asked
 from service.pages.times.comparison import compared
 from service.pages.viewing import ShownProject, Viewer
-from service.pages.words import WORDS
+from service.read.runs import run_page
+from service.read.scores import project_summary
+from service.text.members import Document
+from service.text.window import Window, window_of
+from service.text.words import WORDS
+from service.web.context import Services
 
 router = APIRouter(include_in_schema=False)
 Row = Mapping[str, Any]

@@ -16,15 +16,8 @@ from analytics.queries import query_rows
 from audit.evaluation.dimensions import HIGHEST, LOWEST, MEANINGS
 from audit.evaluation.results.report import LATER_ATTEMPT_FAILED
 from schemas.lazy.duckdb import duckdb
-from service.documents.addresses.window import Window, bounds
-from service.documents.evaluations import EvaluationState, evaluation_state
-from service.documents.members import Document
-from service.http.context import ApiContext, Services
-from service.http.documents.models import Id
-from service.http.errors import ApiError
 from service.pages.charts.charts import Chart, Point, line
 from service.pages.charts.marks import Mark, marks_between
-from service.pages.links import Links
 from service.pages.lists.pages import listed
 from service.pages.lists.tables import EVALUATIONS
 from service.pages.projects.days import counts_of
@@ -33,6 +26,13 @@ from service.pages.texts import MAX_SHOWN, excerpt
 from service.pages.times.asked import AskedOfList
 from service.pages.times.comparison import compared, compared_means
 from service.pages.viewing import ShownProject, Viewer
+from service.read.evaluations import EvaluationState, evaluation_state
+from service.text.links import Links
+from service.text.members import Document
+from service.text.window import Window, bounds
+from service.web.context import ApiContext, Services
+from service.web.errors import ApiError
+from service.web.models import Id
 
 router = APIRouter(include_in_schema=False)
 MOST_CASES = 50

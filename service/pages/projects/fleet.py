@@ -9,21 +9,21 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from service.documents.addresses.window import RECENT
-from service.documents.fleet.changes import LEVEL_DAYS, Change
-from service.documents.fleet.order import WORST, standings, worst_first
-from service.documents.project_checks import RECENT_DAYS, blind_spots, check_words, last_until
-from service.documents.project_health import anomalous_share, unscored_share
-from service.http.context import Services
-from service.http.routes.projects import project_rows, rows_with_changes, worst_of
 from service.pages.charts.spark import spark
-from service.pages.links import Links
 from service.pages.lists.listing import asked_of
 from service.pages.projects.fleet_list import FLEET, VIEWS, orders, page_of_fleet
 from service.pages.projects.wording import age_words, newest_of, reason_words
 from service.pages.rendering import number, page, share
 from service.pages.viewing import Viewer
-from service.pages.words import TERMS
+from service.read.fleet.changes import LEVEL_DAYS, Change
+from service.read.fleet.order import WORST, standings, worst_first
+from service.read.project_checks import RECENT_DAYS, blind_spots, check_words, last_until
+from service.read.project_health import anomalous_share, unscored_share
+from service.text.links import Links
+from service.text.window import RECENT
+from service.text.words import TERMS
+from service.web.context import Services
+from service.web.projects import project_rows, rows_with_changes, worst_of
 from streams.watch.measured import TIERS
 
 router = APIRouter(include_in_schema=False)

@@ -11,10 +11,10 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from service.documents.fleet.order import WORST, Standing, badness
-from service.documents.project_health import anomalous_share
 from service.pages.lists.listing import Asked, Column, Filter, Last, Listing, ListOf, encoded
-from service.pages.words import TERMS
+from service.read.fleet.order import WORST, Standing, badness
+from service.read.project_health import anomalous_share
+from service.text.words import TERMS
 
 Row = dict[str, Any]
 SHOWN = 60

@@ -15,15 +15,6 @@ from analytics.queries import query_records
 from audit.drift.consecutive_days import DAYS
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Baseline, Incident
-from service.banner import banner_text
-from service.documents.addresses.window import AskedRange, Window, last_period, quarter_to, window_of
-from service.documents.inbox.incident_list import LIVE_STATES, InboxFilter, inbox
-from service.documents.incidents import incident_records
-from service.documents.project_checks import RECENT_DAYS, blind_spots, check_by_hand, check_words
-from service.documents.scores import newest_score
-from service.documents.why.twins import suspected_cause, twins_of
-from service.http.context import ApiContext, Services
-from service.http.routes.projects import project_rows, row_of
 from service.pages.charts.marks import Mark, judge_moves, marks_within
 from service.pages.charts.projects import (
     SPIKE,
@@ -38,7 +29,6 @@ from service.pages.charts.projects import (
 )
 from service.pages.incidents.change_days import marked_days, shown_by
 from service.pages.incidents.incidents import since_of
-from service.pages.links import Links
 from service.pages.projects.days import costs_of, newest_event, points_of, stretch_of
 from service.pages.projects.wording import reason_words, silence_words
 from service.pages.rendering import number, page
@@ -46,7 +36,17 @@ from service.pages.times.asked import Asked
 from service.pages.times.comparison import compared, compared_means
 from service.pages.times.range_control import range_control
 from service.pages.viewing import ShownProject, Viewer
-from service.pages.words import TERMS
+from service.read.banner import banner_text
+from service.read.inbox.incident_list import LIVE_STATES, InboxFilter, inbox
+from service.read.incidents import incident_records
+from service.read.project_checks import RECENT_DAYS, blind_spots, check_by_hand, check_words
+from service.read.scores import newest_score
+from service.read.why.twins import suspected_cause, twins_of
+from service.text.links import Links
+from service.text.window import AskedRange, Window, last_period, quarter_to, window_of
+from service.text.words import TERMS
+from service.web.context import ApiContext, Services
+from service.web.projects import project_rows, row_of
 from streams.watch.incidents.states import is_live
 
 router = APIRouter(include_in_schema=False)

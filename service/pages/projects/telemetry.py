@@ -11,17 +11,16 @@ from fastapi.responses import HTMLResponse
 
 from analytics.store.outbox import Outbox
 from audit.silence import Status
-from service.access.access import Holder
-from service.documents.addresses.cursors import Place, after, page_of
-from service.http.auth.authentication import require_project
-from service.http.context import ApiContext, Services
-from service.http.documents.models import ConnectionName
-from service.http.paging import Cursor
-from service.http.routes.alerts import Status as AlertStatus
-from service.pages.links import Links
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
-from service.supervisor.silence_watchdog import Listed, listening_of, open_sessions
+from service.read.silence import Listed, listening_of, open_sessions
+from service.setup.access.access import Holder
+from service.text.cursors import Place, after, page_of
+from service.text.links import Links
+from service.web.authentication import require_project
+from service.web.context import ApiContext, Services
+from service.web.models import AlertStatus, ConnectionName
+from service.web.paging import Cursor
 
 router = APIRouter(include_in_schema=False)
 STATUSES: tuple[Status, ...] = ("red", "yellow", "green")

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
 from itertools import pairwise
 
-from service.documents.project_checks import check_words, moment_words
-from service.documents.project_health import ENOUGH, Reason, Row, anomalous_share
-from service.documents.rounding import counted
 from service.pages.rendering import number, share
+from service.read.project_checks import check_words, moment_words
+from service.read.project_health import ENOUGH, Reason, Row, anomalous_share
+from service.text.rounding import counted
 
 _DAY = timedelta(days=1)
 

@@ -10,8 +10,6 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from audit.exchanges.wrap_quality import STEPS
-from service.documents.runs import with_run_ids
-from service.http.context import Services
 from service.pages.charts.spark import share_bar
 from service.pages.lists.listing import Listing
 from service.pages.lists.pages import listed
@@ -19,6 +17,8 @@ from service.pages.lists.tables import WRAPS
 from service.pages.rendering import page
 from service.pages.times.asked import AskedOfList
 from service.pages.viewing import ShownProject, Viewer
+from service.read.runs import with_run_ids
+from service.web.context import Services
 
 router = APIRouter(include_in_schema=False)
 _SHOWN = 25

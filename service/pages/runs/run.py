@@ -10,12 +10,6 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from schemas.lazy.duckdb import duckdb
-from service.documents.addresses.window import Window as TimeWindow
-from service.documents.runs import Row
-from service.documents.sessions.findings import finding_events
-from service.http.context import Services
-from service.http.errors import ApiError
-from service.http.routes.runs import RunId
 from service.pages.lists.pages import first_day, listed
 from service.pages.lists.tables import READINESS, RUNS
 from service.pages.projects.days import counts_of
@@ -35,6 +29,12 @@ from service.pages.runs.view import Address, Window, run_values
 from service.pages.times.asked import AskedOfList
 from service.pages.times.comparison import compared
 from service.pages.viewing import ShownProject
+from service.read.runs import Row
+from service.read.sessions.findings import finding_events
+from service.text.window import Window as TimeWindow
+from service.web.context import Services
+from service.web.errors import ApiError
+from service.web.models import RunId
 
 router = APIRouter(include_in_schema=False)
 NO_RUN = "the project has no run of this id"

@@ -1,7 +1,7 @@
 """Data of a run's page: the recorded diagnosis, and its events without their payloads.
 
 The verdict is the recorded one, which lists, alerts and gates go by. Which events its findings are about is told by
-`service.documents.sessions.findings`. What is read is bounded, whatever a session holds.
+`service.read.sessions.findings`. What is read is bounded, whatever a session holds.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from audit.evaluation.view.trace import FAILED_STATUSES, has_failed
 from schemas.errors import InputError
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Diagnosis
-from service.documents.evaluations import evaluation_page
-from service.documents.members import Document
-from service.documents.runs import Row, run_row
-from service.documents.sessions.findings import FindingEvents, session_findings
-from service.documents.sessions.session import session_places
 from service.pages.charts.graph_layout import Reinforcing
 from service.pages.charts.marks import Mark, marks_between
 from service.pages.sessions.finding_links import finding_links
+from service.read.evaluations import evaluation_page
+from service.read.runs import Row, run_row
+from service.read.sessions.findings import FindingEvents, session_findings
+from service.read.sessions.session import session_places
+from service.text.members import Document
 
 EVENTS_READ = 20_000
 """Events of a session that a page reads: the first ones. All of them are in its files."""

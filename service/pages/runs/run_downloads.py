@@ -12,13 +12,13 @@ from fastapi.responses import StreamingResponse
 from analytics.queries import query_rows
 from audit.diagnosis.events import raw_event
 from schemas.errors import InputError
-from service.documents.runs import Row, run_document, run_row
-from service.http.context import ApiContext, Services
-from service.http.errors import ApiError
-from service.http.routes.runs import RunId
 from service.pages.runs.run import NO_RUN
 from service.pages.runs.run_data import payloads_of
 from service.pages.viewing import ShownProject
+from service.read.runs import Row, run_document, run_row
+from service.web.context import ApiContext, Services
+from service.web.errors import ApiError
+from service.web.models import RunId
 
 router = APIRouter(include_in_schema=False)
 AT_ONCE = 200

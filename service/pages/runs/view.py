@@ -15,12 +15,10 @@ from audit.diagnosis.diagnosis import LOWEST_TRUST, READY_TRUST, SAFE_TRUST
 from audit.diagnosis.events import raw_event
 from schemas.errors import InputError
 from schemas.records import Diagnosis, FailureCause
-from service.documents.runs import Row
 from service.pages.charts.charts import Chart, Point, line
 from service.pages.charts.graph_drawing import Addresses, draw
 from service.pages.charts.graph_layout import GraphEvents, layout
 from service.pages.charts.marks import Mark
-from service.pages.links import Links
 from service.pages.rendering import number
 from service.pages.runs.run_data import (
     EVENTS_READ,
@@ -32,7 +30,9 @@ from service.pages.runs.run_data import (
     tells_of_failure,
 )
 from service.pages.runs.timeline import ONLY, Asked, Timeline
-from service.pages.words import TERMS
+from service.read.runs import Row
+from service.text.links import Links
+from service.text.words import TERMS
 
 LISTED = 100
 """Evidence events of a failure that the text beside the graph names."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from service.documents.sessions.findings import Finding, MarkedEvent, MarkedTurn
-from service.documents.sessions.session import SessionPlace
-from service.pages.links import Links
+from service.read.sessions.findings import Finding, MarkedEvent, MarkedTurn
+from service.read.sessions.session import SessionPlace
+from service.text.links import Links
 
 STEPS = 12
 """Events of a turn in the conversation: the first ones; the others have a page of their own."""

@@ -10,14 +10,14 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from analytics.queries import query_rows
 from schemas.lazy.duckdb import duckdb
-from service.documents.sessions.session import SessionPlace, read_session, session_places
-from service.http.context import ApiContext, Services
-from service.http.documents.models import ConnectionName, Id
-from service.http.errors import ApiError
-from service.pages.links import Links
 from service.pages.rendering import day, page
 from service.pages.sessions.view import Asked, session_values, shown_part
 from service.pages.viewing import ShownProject, Viewer
+from service.read.sessions.session import SessionPlace, read_session, session_places
+from service.text.links import Links
+from service.web.context import ApiContext, Services
+from service.web.errors import ApiError
+from service.web.models import ConnectionName, Id
 
 router = APIRouter(include_in_schema=False)
 SessionId = Annotated[Id, Path()]

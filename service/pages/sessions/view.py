@@ -9,7 +9,11 @@ from typing import Any
 
 from audit.exchanges.states import SCORED
 from schemas.lazy.duckdb import duckdb
-from service.documents.sessions.session import (
+from service.pages.runs.run_data import PAYLOAD_SHOWN, payloads_of, tells_of_failure
+from service.pages.runs.view import gist, indented
+from service.pages.sessions.finding_links import STEPS, event_link, finding_links
+from service.pages.texts import Excerpt, excerpt
+from service.read.sessions.session import (
     Part,
     Row,
     SessionPlace,
@@ -17,11 +21,7 @@ from service.documents.sessions.session import (
     session_steps,
     session_turns,
 )
-from service.pages.links import Links
-from service.pages.runs.run_data import PAYLOAD_SHOWN, payloads_of, tells_of_failure
-from service.pages.runs.view import gist, indented
-from service.pages.sessions.finding_links import STEPS, event_link, finding_links
-from service.pages.texts import Excerpt, excerpt
+from service.text.links import Links
 
 TURNS, STEPS_ALONE = 20, 100
 """Turns of a page, and events of a part that is shown alone."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from fastapi import Depends, Query, Request
 from pydantic import BeforeValidator
 
-from service.documents.addresses.window import ALL, BEFORE, NAMES, USUAL, AskedRange, Length, read_until
+from service.text.window import ALL, BEFORE, NAMES, USUAL, AskedRange, Length, read_until
 
 _Until = Annotated[
     date | datetime | None, BeforeValidator(read_until), Query(description="The last day, or the end; now by default.")

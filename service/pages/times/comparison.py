@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from service.documents.rounding import signed
 from service.pages.rendering import NOTHING, number
+from service.text.rounding import signed
 
 
 def compared(value: float | None, before: float | None, written: Callable[[float | None], str]) -> str:

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from fastapi import Request
 
-from service.documents.addresses.window import ALL, BEFORE, LENGTHS, NAMES, AskedRange, Window, window_of
+from service.text.window import ALL, BEFORE, LENGTHS, NAMES, AskedRange, Window, window_of
 
 _UNITS = {"h": "hours", "d": "days"}
 _REPLACED = frozenset({*NAMES, "since", "cursor"})

@@ -14,7 +14,7 @@ from analytics.store.outbox import Outbox
 from analytics.store.store import Store
 from schemas.errors import SettingsError
 from schemas.records import Alert
-from service.settings import load_settings
+from service.setup.settings import load_settings
 
 Command = Callable[..., tuple[int, str, str]]
 AT = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)

@@ -17,8 +17,8 @@ from schemas.codec.single_object import encode
 from schemas.records import Incident
 from service.alerts import posting
 from service.alerts.notices import Notice, incident_notice
-from service.alerts.quiet import quiet_hours_of
 from service.alerts.retrying import MOST_ATTEMPTS
+from service.setup.quiet_hours import quiet_hours_of
 from streams.judges.circuit_breaker import MAX_UNREADABLE
 
 HUSH = "hush-hush"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from service.alerts.quiet import QuietHours, quiet_hours_of
+from service.setup.quiet_hours import QuietHours, quiet_hours_of
 
 BERLIN = "Europe/Berlin"
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from receivers import Receiver
 
 from audit.silence import silence
-from service.alerts.notices import Notice, SilentSession, incident_notice, silence_notice
+from service.alerts.notices import Notice, incident_notice, silence_notice
 from service.alerts.slack import slack_body, slack_digest
+from service.read.silence import SilentSession
 
 SECRET = "a secret of the receiver"
 AT = datetime(2026, 10, 1, 11, 40, tzinfo=UTC)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from service.access.access import AccessStore, Holder, access_file
 from service.cli.completion.answers import FILES, completions
 from service.cli.completion.commands import known_commands
 from service.cli.completion.generate import main as generate
 from service.cli.completion.scripts import Shell, script_of
 from service.cli.entry.groups import COMMANDS
-from service.workspace import utc_now
+from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.workspace import utc_now
 
 Command = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[3]
@@ -112,7 +112,7 @@ def test_it_loads_no_database(words: list[str]) -> None:
     command = [sys.executable, "-P", "-c", statement]
     done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True)
 
-    heavy = ("duckdb", "polars", "pydantic_settings", "yaml", "service.workspace", "service.settings", "audit.")
+    heavy = ("duckdb", "polars", "pydantic_settings", "yaml", "service.setup.workspace", "service.setup.settings", "audit.")
     assert [] == [name for name in done.stderr.splitlines() if name.startswith(heavy)]
     assert done.stdout
 

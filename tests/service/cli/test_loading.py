@@ -23,11 +23,11 @@ import asyncio, sys
 from pathlib import Path
 
 import service.cli.commands.server.serving
-from service.access.access import AccessStore, access_file
-from service.judge_setup import NONE, OpenedJudge
-from service.settings import Settings
-from service.supervisor import server_lifecycle as server
-from service.workspace import open_workspace
+from service.setup.access.access import AccessStore, access_file
+from service.setup.judge_setup import NONE, OpenedJudge
+from service.setup.settings import Settings
+from service.server import server_lifecycle as server
+from service.setup.workspace import open_workspace
 
 async def rest(settings):
     with open_workspace(settings, writes=True) as workspace, AccessStore(access_file(settings.database), workspace.now) as access:
@@ -82,7 +82,7 @@ def test_listing_the_commands_loads_none() -> None:
 
 def test_a_server_loads_no_client_of_a_judge_before_it_has_one() -> None:
     """Its 2 900 modules take 45 MB and a second."""
-    found = loaded_by("import service.supervisor.server_lifecycle")
+    found = loaded_by("import service.server.server_lifecycle")
 
     assert not {"anthropic", "aiokafka", "faust"} & found
 

@@ -12,7 +12,6 @@ import httpx2
 import pytest
 
 from schemas.errors import DriftlineError
-from service.access.access import AccessStore
 from service.demo import deliveries
 from service.demo.conversations import PROJECTS, Session, dialogues
 from service.demo.days import SCRIPT_END, present_of
@@ -20,9 +19,10 @@ from service.demo.deliveries import OPERATOR, DeliveryError, Tokens, deliver, is
 from service.demo.fleet_faults import SECRETS
 from service.demo.releases import releases_until
 from service.demo.texts import policy_file
-from service.settings import load_settings
+from service.setup.access.access import AccessStore
+from service.setup.settings import load_settings
+from service.setup.workspace import utc_now
 from service.simulator import running
-from service.workspace import utc_now
 
 TOKENS = Tokens({name: f"token-of-{name}" for name in PROJECTS}, "token-of-operator")
 DONE = 'driftline_queue_size{queue="commits"} 0.0\ndriftline_queue_size{queue="tasks"} 0.0\n'

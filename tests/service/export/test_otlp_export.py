@@ -19,7 +19,7 @@ from schemas.errors import SettingsError
 from schemas.records import DimensionScore, Score
 from service.export import otlp_export
 from service.export.otlp_collector import Collector, collector_of
-from service.settings import Settings
+from service.setup.settings import Settings
 
 SECRET = "Bearer collector-secret-0123456789"
 

@@ -21,14 +21,14 @@ from engines import live_judge, policy_of
 from fastapi import FastAPI
 from watched import fallen, history, put
 
-import service.http.app as app_module
+import service.server.app as app_module
 from analytics.store.store import Store
 from audit.redaction.redactor import Redactor
-from service.access.access import SCOPES, AccessStore, Holder
-from service.http.app import prepare_routes
-from service.http.bounds import LINES, ApiSettings
-from service.policies.policy_file import SKELETON, fingerprint
+from service.server.app import prepare_routes
+from service.setup.access.access import SCOPES, AccessStore, Holder
 from service.simulator import running
+from service.web.bounds import LINES, ApiSettings
+from service.write.policies.policy_file import SKELETON, fingerprint
 from streams.engine.engine import Engine
 
 Who = Literal["connection", "read", "review", "query", "admin", "open"]

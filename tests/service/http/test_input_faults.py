@@ -9,8 +9,8 @@ import pytest
 from api_server import BodyBuilder, Call, Tokens
 
 from analytics.store.store import Store
-from service.http.bounds import BODY_LIMITS
-from service.http.documents.models import NO_MOMENT
+from service.web.bounds import BODY_LIMITS
+from service.web.models import NO_MOMENT
 
 INGEST = "/api/audit/ingest"
 LIMIT = BODY_LIMITS[INGEST]

@@ -12,8 +12,8 @@ import pytest
 from api_server import BodyBuilder, Call, Tokens
 from fastapi import FastAPI
 
-from service.http.bounds import ApiSettings
-from service.http.request_limits import BodyLimits, InFlight, host_name
+from service.web.bounds import ApiSettings
+from service.web.request_limits import BodyLimits, InFlight, host_name
 from streams.engine.engine import Engine
 
 INGEST = "/api/audit/ingest"
@@ -137,7 +137,7 @@ def test_a_fault_of_ours_says_nothing_internal_and_is_logged(
 
 def test_a_call_is_one_line_without_what_was_asked(call: Call, tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
     """A log is read by more people than the data."""
-    with caplog.at_level(logging.INFO, logger="service.http"):
+    with caplog.at_level(logging.INFO, logger="service.web"):
         call("GET", "/api/audit/ops/scores?limit=7", tokens.root)
         call("GET", f"/nowhere/{tokens.root}")
         call("GET", f"/api/audit/{tokens.root}/scores", tokens.root)

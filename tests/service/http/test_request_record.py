@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from service.http.bounds import INGEST
-from service.http.request_middleware import RequestRecord
-from service.http.routes.metrics import Metrics
+from service.text.paths import INGEST
+from service.web.metrics import Metrics
+from service.web.request_middleware import RequestRecord
 
 
 class Clock:
@@ -55,7 +55,7 @@ def record(clock: Clock, caplog: pytest.LogCaptureFixture) -> RequestRecord:
     async def app(scope: Any, _: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": scope["answer"], "headers": []})
 
-    caplog.set_level(logging.INFO, "service.http.request_middleware")
+    caplog.set_level(logging.INFO, "service.web.request_middleware")
     return RequestRecord(app, Metrics(), clock)
 
 

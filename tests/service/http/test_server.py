@@ -14,9 +14,9 @@ import pytest
 from api_server import BodyBuilder, LiveServer, Tokens
 from servers import until
 
-from service.access.access import AccessStore
-from service.http.bounds import ApiSettings
-from service.http.http_server import MAX_HEAD
+from service.server.http_server import MAX_HEAD
+from service.setup.access.access import AccessStore
+from service.web.bounds import ApiSettings
 
 INGEST = "/api/audit/ingest"
 

@@ -24,13 +24,13 @@ from analytics.sandbox.snapshots import copy_database
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store
 from schemas.records import Alert, Incident
-from service.access.access import AccessStore, Holder
 from service.cli.main import run
-from service.documents.incidents import incident_records
 from service.pages.incidents.incidents import FIRST_MOVED, MAX_REASON, PAGE
 from service.pages.incidents.reproduce import command
 from service.pages.incidents.wording import EXPLAINED, NAMES, figures, odds
-from service.pages.links import Links
+from service.read.incidents import incident_records
+from service.setup.access.access import AccessStore, Holder
+from service.text.links import Links
 from streams.watch.rules.drift_rules import ALL_RULES
 from streams.watch.rules.run_rules import RUNS
 

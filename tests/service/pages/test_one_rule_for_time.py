@@ -19,7 +19,7 @@ from paused import DAYS_AGO, LIVE, PAUSED, count_within, put_paused
 
 from analytics.store.store import Store
 from service.cli.main import run
-from service.workspace import utc_now
+from service.setup.workspace import utc_now
 
 Look = Callable[[str], str]
 TABS = {

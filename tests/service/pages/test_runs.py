@@ -18,9 +18,9 @@ from analytics.sandbox.adhoc import read_only_rows
 from analytics.sandbox.snapshots import copy_database
 from analytics.store.store import Store
 from schemas.bounds.limits import EARLIEST
-from service.documents.addresses.cursors import Place, encode_place
-from service.pages.links import Links
 from service.pages.lists.listing import SHOWN as PAGE
+from service.text.cursors import Place, encode_place
+from service.text.links import Links
 
 LINKS = Links()
 RUNS = LINKS.runs("ops")

@@ -19,13 +19,13 @@ from listed import projects_of
 from watched import put
 
 from analytics.store.store import Store
-from service.access.access import AccessStore, Holder
-from service.access.sign_ins import LASTS, mark_of
-from service.http.auth.authentication import PAGE_MARK, cookie_name
-from service.http.bounds import ApiSettings
 from service.pages.viewing import local_path
-from service.settings import Settings
-from service.supervisor.server_lifecycle import api_settings
+from service.server.server_lifecycle import api_settings
+from service.setup.access.access import AccessStore, Holder
+from service.setup.access.sign_ins import LASTS, mark_of
+from service.setup.settings import Settings
+from service.web.authentication import PAGE_MARK, cookie_name
+from service.web.bounds import ApiSettings
 
 
 def looks(call: Call, value: str) -> httpx2.Response:

@@ -11,9 +11,9 @@ from api_server import Call, Tokens
 from browsers import cookie, from_page, signed_in
 
 from analytics.sandbox.catalog import readable_catalogue
-from service.access.access import AccessStore, Holder
-from service.cli.worked_examples import worked_examples
 from service.pages.sql import FIRST
+from service.pages.worked_examples import worked_examples
+from service.setup.access.access import AccessStore, Holder
 
 SQL = "/sql"
 HOSTILE = "</textarea><script>alert(1)</script> $x"

@@ -14,8 +14,8 @@ from finished import filled
 from watched import put
 
 from analytics.store.store import Store
-from service.documents.addresses.window import LENGTHS, AskedRange, age_start, kept_of, window_of
-from service.pages.links import Links
+from service.text.links import Links
+from service.text.window import LENGTHS, AskedRange, age_start, kept_of, window_of
 
 LATE = datetime(2026, 10, 1, 12, 34, 56, tzinfo=UTC)
 Look = Callable[..., str]

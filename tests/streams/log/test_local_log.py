@@ -29,10 +29,10 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from schemas.records import Erasure, Exchange, Heartbeat, JudgingRequest, Record
-from service.access.access import AccessStore
-from service.http.bounds import ApiSettings
-from service.http.context import ApiContext
-from service.http.routes.metrics import Metrics
+from service.setup.access.access import AccessStore
+from service.web.bounds import ApiSettings
+from service.web.context import ApiContext
+from service.web.metrics import Metrics
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine import Engine
 from streams.engine.engine_state import EngineLimits

@@ -16,7 +16,7 @@ from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.records import Incident
-from service.documents.incidents import history_of
+from service.read.incidents import history_of
 from streams.log.store_log import StoreLog
 from streams.watch.changing import Change, Changed, Person, change
 from streams.watch.incidents.states import ACKNOWLEDGED, DISMISSED, OPEN, RESOLVED, assignee_of, with_decision

@@ -17,7 +17,7 @@ from audit.drift.reference import Reference
 from audit.policy.policy import Policy
 from schemas.records import Incident, Review
 from schemas.registry import current_schemas, earlier_schemas
-from service.documents.incidents import history_of, incident_document, incident_records
+from service.read.incidents import history_of, incident_document, incident_records
 from streams.log.store_log import StoreLog
 from streams.watch.rules.references import references_of
 from streams.watch.watching import Watch

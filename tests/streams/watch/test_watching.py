@@ -17,7 +17,7 @@ from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import DimensionScore, Exchange, Incident, Record, Review, Score
-from service.documents.why.explaining import why
+from service.read.why.explaining import why
 from streams.engine.engine_state import Published
 from streams.log.store_log import StoreLog
 from streams.watch.checking import Checked

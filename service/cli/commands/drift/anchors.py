@@ -13,11 +13,12 @@ import typer
 from schemas.errors import InputError, SettingsError
 from service.cli.commands.options import AsJson, Database, OfProject, PolicyFile, print_json, settings_of
 from service.cli.progress import working
-from service.cli.terminal import MISSING, counted, err, out, plain, table
-from service.documents.anchors import anchor_document, anchors_document
-from service.judge_setup import NAME_A_JUDGE, open_judge
-from service.known_projects import require_known
-from service.workspace import Workspace, open_workspace
+from service.cli.terminal import err, out, table
+from service.read.anchors import anchor_document, anchors_document
+from service.read.known_projects import require_known
+from service.setup.judge_setup import NAME_A_JUDGE, open_judge
+from service.setup.workspace import Workspace, open_workspace
+from service.text.plain import MISSING, counted, plain
 from streams.engine.engine import Engine
 from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
 

@@ -9,14 +9,15 @@ import typer
 
 from schemas.bounds.limits import NAME
 from schemas.errors import InputError
-from service.banner import banner_text
 from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
 from service.cli.completion.values import PROJECTS, completed
-from service.cli.terminal import err, out, plain
-from service.documents.project_checks import check_row, check_words
-from service.judge_setup import who_judges
-from service.known_projects import require_known
-from service.workspace import Workspace, open_workspace
+from service.cli.terminal import err, out
+from service.read.banner import banner_text
+from service.read.known_projects import require_known
+from service.read.project_checks import check_row, check_words
+from service.setup.judge_setup import who_judges
+from service.setup.workspace import Workspace, open_workspace
+from service.text.plain import plain
 
 
 def banner(

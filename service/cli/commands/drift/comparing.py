@@ -10,11 +10,11 @@ import typer
 
 from service.cli.commands.options import AsJson, Database, Project, print_json, settings_of
 from service.cli.progress import working
+from service.cli.reports.comparison import compare as compared
+from service.cli.reports.comparison import side_of
+from service.cli.reports.comparison_tables import comparison_view
 from service.cli.terminal import out
-from service.remote.copies import readable_file
-from service.reports.comparison import compare as compared
-from service.reports.comparison import side_of
-from service.reports.comparison_tables import comparison_view
+from service.setup.remote.copies import readable_file
 from streams.replay.plan import LIVE
 
 

@@ -25,11 +25,12 @@ from service.cli.commands.options import (
     show_rows,
     since_of,
 )
-from service.cli.commands.times import moment_of
-from service.cli.terminal import MISSING, out, plain, table
-from service.documents.deployments import deployment_document
-from service.known_projects import require_known
-from service.workspace import open_workspace, utc_now
+from service.cli.terminal import out, table
+from service.read.deployments import deployment_document
+from service.read.known_projects import require_known
+from service.setup.workspace import open_workspace, utc_now
+from service.text.plain import MISSING, plain
+from service.text.times import moment_of
 from streams.log.admission import Accepted, admissible
 from streams.upkeep.deployments import DEFAULT_LABEL, TOPIC, deployment, deployments, known_already
 

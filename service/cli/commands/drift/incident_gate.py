@@ -7,8 +7,8 @@ from enum import StrEnum
 
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
-from service.cli.terminal import plain
-from service.documents.incidents import incident_records
+from service.read.incidents import incident_records
+from service.text.plain import plain
 from streams.watch.incidents.states import ACKNOWLEDGED, CONFIRMED, OPEN
 from streams.watch.rules.findings import CRITICAL
 

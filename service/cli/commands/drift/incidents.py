@@ -16,7 +16,6 @@ import typer
 from analytics.queries import query_records
 from schemas.errors import InputError
 from schemas.records import Incident
-from service.access.access import AccessStore, access_file
 from service.cli.commands.drift.watching import watch_over
 from service.cli.commands.option_groups import with_option_group
 from service.cli.commands.options import (
@@ -36,12 +35,14 @@ from service.cli.commands.options import (
 from service.cli.commands.runs.listing import of_project, opened_to_show
 from service.cli.completion.values import completed
 from service.cli.incident_views import incident_view, incidents_table, state_words
-from service.cli.terminal import out, plain
-from service.documents.inbox.assignees import assignee_problem, people_of
-from service.documents.inbox.incident_list import ME, NOBODY, SEVERITIES, SORTS, TYPES, InboxFilter, inbox
-from service.documents.incidents import history_of, incident_document
-from service.documents.project_checks import Row, check_row, check_rows, unchecked_words
-from service.workspace import Workspace, open_workspace
+from service.cli.terminal import out
+from service.read.inbox.assignees import assignee_problem, people_of
+from service.read.inbox.incident_list import ME, NOBODY, SEVERITIES, SORTS, TYPES, InboxFilter, inbox
+from service.read.incidents import history_of, incident_document
+from service.read.project_checks import Row, check_row, check_rows, unchecked_words
+from service.setup.access.access import AccessStore, access_file
+from service.setup.workspace import Workspace, open_workspace
+from service.text.plain import plain
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.changing import PROBLEMS, Change, Changed, Person, change
 from streams.watch.incidents.states import (

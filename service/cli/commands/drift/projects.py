@@ -9,18 +9,18 @@ import typer
 
 from analytics.sums.whole_days import query_days
 from schemas.errors import SettingsError
-from service.access.access import AccessStore, access_file
 from service.cli.commands.options import SHOWN, AsJson, Database, Limit, PolicyFile, show_rows
 from service.cli.commands.runs.listing import opened_to_show
 from service.cli.project_views import projects_table, silent_words
 from service.cli.terminal import err
-from service.documents.addresses.window import read_day, recent_window
-from service.documents.fleet.changes import with_changes, worst_incidents
-from service.documents.fleet.order import WORST, standings, worst_first
-from service.documents.fleet.rows import rows_of_fleet
-from service.documents.project_checks import asked_of_projects, last_until
-from service.known_projects import IMPORT_FIRST
-from service.workspace import Workspace
+from service.read.fleet.changes import with_changes, worst_incidents
+from service.read.fleet.order import WORST, standings, worst_first
+from service.read.fleet.rows import rows_of_fleet
+from service.read.known_projects import IMPORT_FIRST
+from service.read.project_checks import asked_of_projects, last_until
+from service.setup.access.access import AccessStore, access_file
+from service.setup.workspace import Workspace
+from service.text.window import read_day, recent_window
 
 _SAID = ("project", "health", "reasons", "open_incidents", "exchanges", "scores", "runs", "last_exchange_at", "last_run_at")
 """What JSON says of a project beside its last days, as `GET /api/audit/projects` calls it."""

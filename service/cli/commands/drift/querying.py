@@ -26,13 +26,14 @@ from analytics.sums.daily import refresh_daily
 from schemas.errors import QueryError, SettingsError, StoreError
 from schemas.lazy.polars import pl
 from service.cli.commands.options import AsJson, Database, Limit, Project, json_line, print_json, settings_of
-from service.cli.commands.times import moment_of
 from service.cli.progress import working
-from service.cli.terminal import MISSING, counted, err, leave_quietly, out, plain, table
-from service.known_projects import require_known
-from service.remote.copies import readable_file
-from service.settings import Settings
-from service.workspace import open_workspace, require_database, utc_now
+from service.cli.terminal import err, leave_quietly, out, table
+from service.read.known_projects import require_known
+from service.setup.remote.copies import readable_file
+from service.setup.settings import Settings
+from service.setup.workspace import open_workspace, require_database, utc_now
+from service.text.plain import MISSING, counted, plain
+from service.text.times import moment_of
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 """Text that can only be the name of a query: a statement has more than one word."""

@@ -12,12 +12,13 @@ import typer
 
 from schemas.errors import InputError
 from service.cli.commands.options import AsJson, Database, OfProject, PolicyFile, print_json, settings_of
-from service.cli.terminal import MISSING, err, out, plain, table
+from service.cli.terminal import err, out, table
 from service.cli.views import agreement_cells
-from service.documents.people import agreement_document, next_to_review, with_human_score
-from service.documents.scores import score_by_id
-from service.known_projects import require_known
-from service.workspace import open_workspace
+from service.read.known_projects import require_known
+from service.read.people import agreement_document, next_to_review, with_human_score
+from service.read.scores import score_by_id
+from service.setup.workspace import open_workspace
+from service.text.plain import MISSING, plain
 from streams.upkeep.reviewing import REVIEWS, human_score, require_human_scores
 
 review_app = typer.Typer(no_args_is_help=True, help="Review exchanges yourself: show the next one, score it.")

@@ -26,12 +26,13 @@ from service.cli.commands.options import (
 from service.cli.entry.exit_codes import fails_when, leave
 from service.cli.incident_views import check_view
 from service.cli.progress import counting, working
-from service.cli.terminal import counted, err, out
-from service.documents.incidents import check_document
-from service.documents.project_checks import moment_words
-from service.imports.history import resume_histories
-from service.known_projects import require_known
-from service.workspace import Workspace, open_workspace
+from service.cli.terminal import err, out
+from service.read.incidents import check_document
+from service.read.known_projects import require_known
+from service.read.project_checks import moment_words
+from service.setup.workspace import Workspace, open_workspace
+from service.text.plain import counted
+from service.write.imports.history import resume_histories
 from streams.watch.checking import Checked
 from streams.watch.watching import AT_ONCE, Watch
 

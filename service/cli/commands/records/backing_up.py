@@ -9,10 +9,11 @@ import typer
 
 from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
 from service.cli.progress import growing
-from service.cli.terminal import counted, out
+from service.cli.terminal import out
 from service.export.backups import back_up, begun
-from service.settings import Settings
-from service.workspace import open_workspace
+from service.setup.settings import Settings
+from service.setup.workspace import open_workspace
+from service.text.plain import counted
 
 
 def backup(

@@ -17,13 +17,14 @@ from schemas.errors import SettingsError
 from schemas.registry import current_schemas
 from service.cli.commands.options import AsJson, Database, Kafka, PolicyFile, print_json, settings_of
 from service.cli.progress import working
-from service.cli.terminal import err, out, plain, table
-from service.judge_setup import OTHERS, PRICE_IT, unpriced_note
-from service.kafka import connection_of, framing_of
-from service.remote.server_link import STOP_IT
-from service.settings import Settings
-from service.wiring import embedded_runner
-from service.workspace import open_workspace
+from service.cli.terminal import err, out, table
+from service.setup.judge_setup import OTHERS, PRICE_IT, unpriced_note
+from service.setup.kafka import connection_of, framing_of
+from service.setup.remote.server_link import STOP_IT
+from service.setup.settings import Settings
+from service.setup.wiring import embedded_runner
+from service.setup.workspace import open_workspace
+from service.text.plain import plain
 from streams.topology import derived_tables
 
 NO_COPY = (

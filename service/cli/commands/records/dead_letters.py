@@ -23,9 +23,10 @@ from service.cli.commands.options import (
 from service.cli.dead_letter_views import letter_document, letter_view, letters_view, outcome_document, outcome_lines
 from service.cli.entry.exit_codes import fails_when, leave
 from service.cli.progress import working
-from service.cli.terminal import counted, err, leave_quietly, out
-from service.dead_letters import Filters, ids_to_retry, letter_box, letter_of, open_letters, reasons
-from service.dead_letters import retry as retried
+from service.cli.terminal import err, leave_quietly, out
+from service.text.plain import counted
+from service.write.dead_letters import Filters, ids_to_retry, letter_box, letter_of, open_letters, reasons
+from service.write.dead_letters import retry as retried
 
 letters_app = typer.Typer(no_args_is_help=True, help="List refused records, look at them, retry them.")
 Stage = Annotated[

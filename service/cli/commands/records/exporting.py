@@ -11,12 +11,13 @@ import typer
 from schemas.errors import InputError
 from service.cli.commands.options import AsJson, Database, Project, Since, print_json, settings_of, since_of
 from service.cli.progress import working
-from service.cli.terminal import counted, out
+from service.cli.terminal import out
 from service.export.exporting import export_tables
 from service.export.partitions import KEYS, days_of, export_partitions
-from service.known_projects import require_known
-from service.remote.copies import own_store
-from service.workspace import open_workspace
+from service.read.known_projects import require_known
+from service.setup.remote.copies import own_store
+from service.setup.workspace import open_workspace
+from service.text.plain import counted
 
 LastDay = Annotated[
     datetime | None, typer.Option("--until", metavar="DAY", formats=["%Y-%m-%d"], help="Up to and including this UTC day.")

@@ -35,13 +35,14 @@ from service.cli.commands.records.rejudging import (
 from service.cli.entry.exit_codes import fails_when, leave
 from service.cli.exchange_views import exchange_document, exchange_view
 from service.cli.progress import working
-from service.cli.terminal import counted, err, out, plain, print_text
-from service.imports.exchange_files import Looked, exchange_source, exchanges_in, first_exchanges, looked_at
-from service.imports.history import begin_history
-from service.imports.importing import Importer
-from service.settings import Settings
-from service.wiring import policy_of, redactor_of
-from service.workspace import Clock, Workspace
+from service.cli.terminal import err, out, print_text, warn_skipped
+from service.setup.settings import Settings
+from service.setup.wiring import policy_of, redactor_of
+from service.setup.workspace import Clock, Workspace
+from service.text.plain import counted, plain
+from service.write.imports.exchange_files import Looked, exchange_source, exchanges_in, first_exchanges, looked_at
+from service.write.imports.history import begin_history
+from service.write.imports.importing import Importer
 from streams.judging.rejudging import estimate_bulk
 from streams.sources.exchange_files.first_look import FirstLook, Layout
 from streams.sources.exchange_files.mapping import load_mapping, mapping_text
@@ -81,7 +82,7 @@ def import_exchanges(
     rules = policy_of(settings)
     redactor = redactor_of(settings, rules)
     looked = looked_at(paths, fields, redactor, whole=not (dry_run or save_map is not None))
-    looked.found().report()
+    warn_skipped(looked.found().refused)
     if looked.other_tables:
         err.say(f"{counted(looked.other_tables, 'file')} of the export left out: other tables than exchanges")
     if save_map is not None:

@@ -28,12 +28,13 @@ from service.cli.entry.exit_codes import agree
 from service.cli.import_findings import Drift, drift_lines, import_findings, incident_steps
 from service.cli.next_steps import program_name, typed
 from service.cli.progress import counting, measuring
-from service.cli.terminal import counted, err, out, plain
-from service.imports.history import check_history
-from service.imports.importing import ImportSummary, Report, stamp_of
-from service.judge_setup import paid_note
-from service.settings import Settings
-from service.workspace import Workspace, open_workspace
+from service.cli.terminal import err, out
+from service.setup.judge_setup import paid_note
+from service.setup.settings import Settings
+from service.setup.workspace import Workspace, open_workspace
+from service.text.plain import counted, plain
+from service.write.imports.history import check_history
+from service.write.imports.importing import ImportSummary, Report, stamp_of
 
 REFUSED = "a file or a record is refused, or you decline"
 """When an import ends with `FAILED`."""

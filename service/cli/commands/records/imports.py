@@ -26,11 +26,11 @@ from service.cli.commands.records.import_results import (
 )
 from service.cli.entry.exit_codes import fails_when, leave
 from service.cli.import_findings import Drift
-from service.cli.terminal import err
-from service.imports.history import begin_history, check_history
-from service.imports.importing import Importer, ImportSummary, Stamp, stamp_of_account
-from service.imports.input_files import checked, input_files
-from service.workspace import Workspace
+from service.cli.terminal import err, warn_skipped
+from service.setup.workspace import Workspace
+from service.write.imports.history import begin_history, check_history
+from service.write.imports.importing import Importer, ImportSummary, Stamp, stamp_of_account
+from service.write.imports.input_files import checked, input_files
 from streams.sources.copies import Account
 from streams.sources.event_files import EVENT_FILES
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
@@ -57,7 +57,7 @@ def _add_command(source: TranscriptSource) -> None:
         if not files and not follow:
             raise InputError(f"no transcript under {', '.join(map(str, paths))}", hint=source.hint)
         found = checked(files, paths, source, allow_empty=follow)
-        found.report()
+        warn_skipped(found.refused)
         with filing.opened() as workspace:
             confirm_paid(workspace, yes=filing.yes)
             begin_history(workspace, workspace.settings.project)
@@ -86,7 +86,7 @@ def import_events(
 ) -> None:
     """Import files of runtime events; importing twice changes nothing."""
     found = input_files(paths, EVENT_FILES)
-    found.report()
+    warn_skipped(found.refused)
     with filing.opened() as workspace:
         begin_history(workspace, workspace.settings.project)
         with file_progress(found.files) as report:

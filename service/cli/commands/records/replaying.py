@@ -29,10 +29,7 @@ from service.cli.commands.options import (
     until_of,
 )
 from service.cli.entry.exit_codes import agree, fails_when, leave_interrupted
-from service.cli.terminal import err, out
-from service.judge_setup import OpenedJudge
-from service.replays.replays import OffsetRange, Replay, Wanted, default_workers, replay_of, replays_in
-from service.replays.wording import (
+from service.cli.replay_wording import (
     estimate_document,
     estimate_in_words,
     outcome_document,
@@ -41,6 +38,9 @@ from service.replays.wording import (
     replays_table,
     telling,
 )
+from service.cli.terminal import err, out
+from service.setup.judge_setup import OpenedJudge
+from service.write.replays.replays import OffsetRange, Replay, Wanted, default_workers, replay_of, replays_in
 from streams.judging.call_budget import StoppedError
 from streams.replay.plan import Asking, Outcome, Plan, Scope
 

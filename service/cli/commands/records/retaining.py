@@ -17,8 +17,9 @@ from schemas.errors import InputError
 from service.cli.commands.options import AsJson, AsOf, Database, PolicyFile, Yes, clock_of, print_json, settings_of
 from service.cli.entry.exit_codes import agree, fails_when
 from service.cli.progress import growing, working
-from service.cli.terminal import counted, err, out, plain
-from service.workspace import open_workspace, require_database
+from service.cli.terminal import err, out
+from service.setup.workspace import open_workspace, require_database
+from service.text.plain import counted, plain
 from streams.log.admission import Accepted
 from streams.upkeep.erasing import COPIES, erasure, erasures
 from streams.upkeep.erasing import erase as erase_all

@@ -12,9 +12,10 @@ from rich.table import Table
 
 from service.cli.commands.options import AsJson, Kafka, print_json, settings_of
 from service.cli.entry.exit_codes import fails_when, leave
-from service.cli.terminal import counted, err, out, plain, table
-from service.kafka import collector_topics, connection_of
-from service.settings import Settings
+from service.cli.terminal import err, out, table
+from service.setup.kafka import collector_topics, connection_of
+from service.setup.settings import Settings
+from service.text.plain import counted, plain
 from streams.kafka.topics import COLLECTOR, DEFAULT_PARTITIONS, REPLICATION, TOPICS
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import typer
 
 from service.cli.commands.options import AsJson, print_json
 from service.cli.entry.exit_codes import fails_when, leave
+from service.cli.session_files import FaultReport, diagnose_files
 from service.cli.terminal import out
 from service.cli.views import diagnosis_view
-from service.imports.session_files import FaultReport, diagnose_files
 
 FILES = "Sessions as JSON lines, a session.json, or an OpenClaw transcript; - reads standard input."
 

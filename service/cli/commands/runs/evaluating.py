@@ -33,21 +33,22 @@ from service.cli.commands.options import (
 )
 from service.cli.commands.records.rejudging import say_who_judges
 from service.cli.entry.exit_codes import agree, fails_when, leave, leave_interrupted
-from service.cli.terminal import counted, err, out, print_text, warn
-from service.evaluations.chart import require_charts, write_chart
-from service.evaluations.client import EvaluationClient, Terms, token_of_environment
-from service.evaluations.evaluating import catch_up
-from service.evaluations.evaluating import evaluate as make_evaluations
-from service.evaluations.evaluation_files import readable_json, write_files
-from service.evaluations.inputs import chosen_plans, load_cases, warnings_of
-from service.evaluations.output_tables import evaluation_view
-from service.evaluations.wording import estimate_document, estimate_in_words, telling
-from service.judge_models import refuse_unconfigured
-from service.judge_setup import LIVE, who_judges
-from service.known_projects import require_known
-from service.reports.result_files import make_folder
-from service.settings import Settings
-from service.workspace import open_workspace
+from service.cli.evaluations.chart import require_charts, write_chart
+from service.cli.evaluations.client import EvaluationClient, Terms, token_of_environment
+from service.cli.evaluations.evaluation_files import readable_json, write_files
+from service.cli.evaluations.inputs import chosen_plans, load_cases, warnings_of
+from service.cli.evaluations.output_tables import evaluation_view
+from service.cli.evaluations.wording import estimate_document, estimate_in_words, telling
+from service.cli.reports.result_files import make_folder
+from service.cli.terminal import err, out, print_text, warn
+from service.read.known_projects import require_known
+from service.setup.judge_models import refuse_unconfigured
+from service.setup.judge_setup import LIVE, who_judges
+from service.setup.settings import Settings
+from service.setup.workspace import open_workspace
+from service.text.plain import counted
+from service.write.evaluations.evaluating import catch_up
+from service.write.evaluations.evaluating import evaluate as make_evaluations
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import MOST, Wanted
 from streams.judging.call_budget import StoppedError

@@ -31,15 +31,16 @@ from service.cli.commands.options import (
     since_of,
     wants_json,
 )
-from service.cli.commands.times import moment_of
-from service.cli.terminal import MISSING, err, plain, print_text, table
+from service.cli.evaluations.output_tables import SIMULATED_NOTE, model_name, usd
+from service.cli.evaluations.summary import summary_markdown
+from service.cli.terminal import err, print_text, table
 from service.cli.views import agreement_cells
-from service.documents.evaluation_history import beside_people, models_compared, quality_by_case
-from service.documents.evaluations import evaluation_page, evaluation_state
-from service.evaluations.output_tables import SIMULATED_NOTE, model_name, usd
-from service.evaluations.summary import summary_markdown
-from service.known_projects import require_known
-from service.workspace import open_workspace, utc_now
+from service.read.evaluation_history import beside_people, models_compared, quality_by_case
+from service.read.evaluations import evaluation_page, evaluation_state
+from service.read.known_projects import require_known
+from service.setup.workspace import open_workspace, utc_now
+from service.text.plain import MISSING, plain
+from service.text.times import moment_of
 
 
 class By(StrEnum):

@@ -24,9 +24,9 @@ from service.cli.commands.options import (
 )
 from service.cli.terminal import err
 from service.cli.views import runs_table, scores_table
-from service.documents.run_rows import ended_at, runs_of
-from service.known_projects import require_known
-from service.workspace import CATCH_UP, Workspace, open_workspace, stages_behind
+from service.read.known_projects import require_known
+from service.read.run_rows import ended_at, runs_of
+from service.setup.workspace import CATCH_UP, Workspace, open_workspace, stages_behind
 
 
 def runs(

@@ -31,19 +31,20 @@ from service.cli.commands.options import (
 from service.cli.commands.runs.listing import of_project, opened_to_show
 from service.cli.completion.values import completed
 from service.cli.entry.exit_codes import fails_when, leave
+from service.cli.evaluations.gate import READINESS, USUAL_READINESS, Gate, failures
 from service.cli.progress import counting
-from service.cli.terminal import counted, err, out, plain, warn
+from service.cli.session_files import FaultReport, diagnose_files
+from service.cli.terminal import err, out, warn
 from service.cli.views import diagnosis_view, findings_view, wrap_table
-from service.documents.members import Document
-from service.documents.run_rows import runs_of
-from service.documents.runs import export_runs, run_documents, wrap_rows
-from service.documents.sessions.findings import SessionFindings, findings_documents
-from service.documents.sessions.session import run_findings
-from service.evaluations.gate import READINESS, USUAL_READINESS, Gate, failures
-from service.imports.session_files import FaultReport, diagnose_files
-from service.known_projects import require_known
-from service.sessions import finalize_session
-from service.workspace import CATCH_UP, open_workspace, stages_behind
+from service.read.known_projects import require_known
+from service.read.run_rows import runs_of
+from service.read.runs import export_runs, run_documents, wrap_rows
+from service.read.sessions.findings import SessionFindings, findings_documents
+from service.read.sessions.session import run_findings
+from service.setup.workspace import CATCH_UP, open_workspace, stages_behind
+from service.text.members import Document
+from service.text.plain import counted, plain
+from service.write.ending_sessions import finalize_session
 
 
 def finalize(

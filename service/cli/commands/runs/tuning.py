@@ -26,10 +26,11 @@ from service.cli.commands.options import (
     print_json,
     settings_of,
 )
-from service.cli.terminal import MISSING, counted, out, plain, table
-from service.known_projects import require_known
-from service.tuning import ProfileTuning, RunsLeftOut, tune_agent
-from service.workspace import Workspace, open_workspace
+from service.cli.terminal import out, table
+from service.read.known_projects import require_known
+from service.read.tuning import ProfileTuning, RunsLeftOut, tune_agent
+from service.setup.workspace import Workspace, open_workspace
+from service.text.plain import MISSING, counted, plain
 
 
 def tune(

@@ -30,9 +30,10 @@ from service.cli.commands.options import (
 )
 from service.cli.completion.values import completed
 from service.cli.entry.exit_codes import fails_when, leave
-from service.cli.terminal import MISSING, out, plain, table
-from service.known_projects import require_known
-from service.workspace import open_workspace, utc_now
+from service.cli.terminal import out, table
+from service.read.known_projects import require_known
+from service.setup.workspace import open_workspace, utc_now
+from service.text.plain import MISSING, plain
 
 alerts_app = typer.Typer(no_args_is_help=True, help="Test the alert channels, and list alerts.")
 Status = Annotated[

@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from schemas.errors import InputError
-from service.access.access import MARK, SCOPES, AccessStore, Holder, Kind, TokenState, access_file, scopes_of
-from service.access.audit_log import Write
 from service.cli.commands.options import AsJson, Database, OfProject, Project, print_json, settings_of, show_rows
-from service.cli.terminal import MISSING, counted, err, out, table
-from service.workspace import utc_now
+from service.cli.terminal import err, out, table
+from service.setup.access.access import MARK, SCOPES, AccessStore, Holder, Kind, TokenState, access_file, scopes_of
+from service.setup.access.audit_log import Write
+from service.setup.workspace import utc_now
+from service.text.plain import MISSING, counted
 
 connections_app = typer.Typer(no_args_is_help=True, help="Connections that send records, and their tokens.")
 operators_app = typer.Typer(no_args_is_help=True, help="Operators who read and decide, and their tokens.")

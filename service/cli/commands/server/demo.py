@@ -19,6 +19,10 @@ from service.cli.commands.drift.watching import check_projects
 from service.cli.commands.records.import_results import file_progress, show
 from service.cli.incident_views import check_limits, check_view
 from service.cli.progress import working
+from service.cli.reports.cost_comparison import records_of
+from service.cli.reports.cost_report import cost_report
+from service.cli.reports.exchange_report import delivered_line, exchange_report, worst_first
+from service.cli.reports.fleet_report import fleet_report, heading, worst_run
 from service.cli.terminal import err, out
 from service.cli.views import SIMULATED
 from service.demo import judge_change
@@ -29,15 +33,11 @@ from service.demo.fleet_events import EVENTS_FILE
 from service.demo.judge_change import JudgeSchedule
 from service.demo.releases import worse_since
 from service.demo.texts import policy_file
-from service.documents.why.explaining import why
-from service.imports.importing import Importer
-from service.reports.cost_comparison import records_of
-from service.reports.cost_report import cost_report
-from service.reports.exchange_report import delivered_line, exchange_report, worst_first
-from service.reports.fleet_report import fleet_report, heading, worst_run
-from service.settings import Settings, load_settings
-from service.supervisor.child_processes import unwound_by_signals
-from service.workspace import Workspace, open_workspace, utc_now
+from service.read.why.explaining import why
+from service.server.child_processes import unwound_by_signals
+from service.setup.settings import Settings, load_settings
+from service.setup.workspace import Workspace, open_workspace, utc_now
+from service.write.imports.importing import Importer
 from streams.sources.transcript_sources import OPENCLAW
 
 MARKER = ".driftline-demo"

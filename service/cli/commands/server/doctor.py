@@ -15,18 +15,19 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy, load_policy
 from schemas.errors import DriftlineError
 from schemas.lazy.duckdb import duckdb
-from service.access.access import AccessStore, access_file
 from service.cli.commands.options import AsJson, Database, PolicyFile, for_database, print_json, settings_of
 from service.cli.commands.records.topics import CollectorTopic, administration_of, topics_of_collector
 from service.cli.entry.exit_codes import fails_when, leave
-from service.cli.terminal import counted, out, plain
-from service.documents.unreadable_judges import unreadable_judges
-from service.judge_setup import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
-from service.kafka import framing_of
-from service.settings import Settings
-from service.unused_spans import UnusedSpans, read_unused_spans, sum_up_expected
-from service.wiring import policy_of
-from service.workspace import CATCH_UP, opened_store, stages_behind, utc_now
+from service.cli.terminal import out
+from service.read.unreadable_judges import unreadable_judges
+from service.read.unused_spans import UnusedSpans, read_unused_spans, sum_up_expected
+from service.setup.access.access import AccessStore, access_file
+from service.setup.judge_setup import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
+from service.setup.kafka import framing_of
+from service.setup.settings import Settings
+from service.setup.wiring import policy_of
+from service.setup.workspace import CATCH_UP, opened_store, stages_behind, utc_now
+from service.text.plain import counted, plain
 from streams.kafka.topics import COLLECTOR
 from streams.log.ownership import log_folder
 from streams.sources.openclaw.storage.state import PLUGIN, STATE_VARIABLE, OpenClawState, look_at_state, state_folders

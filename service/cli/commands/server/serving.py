@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from service.cli.commands.options import ChosenJudge, Database, Kafka, PolicyFile, settings_of
-from service.cli.commands.times import moment_of
 from service.cli.terminal import out
-from service.judge_setup import LIVE, NONE, SIMULATED, WORKERS
-from service.supervisor.logs import configure_logs
-from service.wiring import policy_of, redactor_of
-from service.workspace import utc_now
+from service.server.logs import configure_logs
+from service.setup.judge_setup import LIVE, NONE, SIMULATED, WORKERS
+from service.setup.wiring import policy_of, redactor_of
+from service.setup.workspace import utc_now
+from service.text.times import moment_of
 
 JUDGES = {
     NONE: "no judge: Tiers 2, 2.5 and 3 stay unscored (no_judge); `driftline rejudge` scores them later",
@@ -49,7 +49,7 @@ def serve(
     With --kafka it produces records to the topics for workers to score, and lands every topic in the database. Stops at SIGTERM or
     Ctrl-C.
     """
-    from service.supervisor.server_lifecycle import serve as run_server  # noqa: PLC0415 - the web framework takes half a second to load
+    from service.server.server_lifecycle import serve as run_server  # noqa: PLC0415 - the web framework takes half a second to load
 
     settings = settings_of(database, policy, host=host, port=port, judge=judge, kafka=kafka)
     start = None if as_of is None else moment_of(as_of, "--as-of", utc_now())

@@ -12,10 +12,10 @@ from schemas.errors import SettingsError
 from service.cli.commands.options import ChosenJudge, Kafka, PolicyFile, settings_of
 from service.cli.entry.exit_codes import end_with
 from service.cli.terminal import out
-from service.judge_setup import unpriced_note, who_judges
-from service.kafka import collector_topics, connection_of
-from service.supervisor.logs import configure_logs
-from service.wiring import policy_of, redactor_of
+from service.server.logs import configure_logs
+from service.setup.judge_setup import unpriced_note, who_judges
+from service.setup.kafka import collector_topics, connection_of
+from service.setup.wiring import policy_of, redactor_of
 from streams.kafka.topics import COLLECTOR
 from streams.topology import TOPOLOGY
 
@@ -47,10 +47,10 @@ def worker(
     in_force = policy_of(settings)
     configure_logs(sys.stderr, redactor_of(settings, in_force))
     if child:
-        from service.supervisor.worker_process import run_worker  # noqa: PLC0415 - the streaming framework takes a second to load
+        from service.server.worker_process import run_worker  # noqa: PLC0415 - the streaming framework takes a second to load
 
         end_with(run_worker(settings, wanted, sys.stdin.fileno(), collected))
-    from service.supervisor.supervisor import partitions_of, supervise  # noqa: PLC0415 - whoever works needs no client of administration
+    from service.server.supervisor import partitions_of, supervise  # noqa: PLC0415 - whoever works needs no client of administration
 
     partitions = partitions_of(connection_of(settings), wanted, collected)
     out.say(f"{processes} worker {'process' if processes == 1 else 'processes'}: {_told(partitions)}")

@@ -9,9 +9,9 @@ import pytest
 from api_server import NOW, PATIENT, BodyBuilder, Call, Tokens
 from fastapi import FastAPI
 
-from service.access.access import AccessStore
-from service.http.bounds import ApiSettings
-from service.policies.policy_file import fingerprint
+from service.setup.access.access import AccessStore
+from service.web.bounds import ApiSettings
+from service.write.policies.policy_file import fingerprint
 
 POLICY, TRIAL = "/api/audit/policy", "/api/audit/policy/trial"
 PRESENT = "version: 1\nprojects: {dark: {enabled: false}, capped: {costCapPerSession: 0}}\n"

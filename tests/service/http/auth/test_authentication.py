@@ -9,9 +9,9 @@ import pytest
 from api_server import BodyBuilder, Call, Tokens
 from fastapi import FastAPI
 
-from service.access.access import AccessStore
-from service.http.auth.authentication import WINDOW, Failures
-from service.http.bounds import ApiSettings
+from service.setup.access.access import AccessStore
+from service.web.authentication import WINDOW, Failures
+from service.web.bounds import ApiSettings
 
 OPEN = {"/healthz", "/readyz", "/metrics"}
 

@@ -11,7 +11,7 @@ from api_server import BodyBuilder, Call, Tokens, engine_of
 from engines import live_judge
 
 from analytics.store.store import Store
-from service.access.access import AccessStore, Holder
+from service.setup.access.access import AccessStore, Holder
 from service.simulator import running
 from streams.engine.engine import Engine
 

@@ -13,7 +13,7 @@ from watched import history, put, steady
 
 from analytics.store.store import Store
 from service.pages.charts.charts import Chart, Point, bars, line
-from service.pages.links import Links
+from service.text.links import Links
 
 PATH = "/api/audit/ops/deployments"
 AT = "2026-10-01T08:00:00Z"

@@ -20,8 +20,8 @@ from pydantic.alias_generators import to_camel
 from analytics.store.store import Store
 from audit.evaluation.cases.case_files import shipped_system_prompt
 from schemas.records import DeadLetter
-from service.access.access import AccessStore, Holder
 from service.http.routes import evaluations as endpoint
+from service.setup.access.access import AccessStore, Holder
 from service.simulator import running
 from streams.engine.engine import Engine
 from streams.evaluations.estimating import Estimate

@@ -8,8 +8,8 @@ import pytest
 from api_server import Call, Tokens
 
 from analytics.store.store import Store
-from service.http.bounds import BODY_LIMITS
-from service.http.documents.models import NO_MOMENT
+from service.web.bounds import BODY_LIMITS
+from service.web.models import NO_MOMENT
 
 EVENTS = "/api/audit/events"
 

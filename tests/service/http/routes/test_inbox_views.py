@@ -10,8 +10,8 @@ import pytest
 from api_server import Call, Tokens
 from browsers import OURS, cookie, signed_in
 
-from service.access.access import AccessStore, Holder
-from service.access.sign_ins import mark_of
+from service.setup.access.access import AccessStore, Holder
+from service.setup.access.sign_ins import mark_of
 
 VIEWS = "/api/audit/incidents/views"
 

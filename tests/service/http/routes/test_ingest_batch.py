@@ -10,7 +10,8 @@ from api_server import BodyBuilder, Call, Tokens
 
 from analytics.store.store import Store
 from schemas.errors import BusyError
-from service.http.bounds import BODY_LIMITS, EXCHANGES, MAX_BULK
+from service.text.paths import EXCHANGES
+from service.web.bounds import BODY_LIMITS, MAX_BULK
 from streams.engine.engine import Engine
 
 INGEST = "/api/audit/ingest"

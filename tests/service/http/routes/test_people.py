@@ -18,8 +18,8 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
-from service.access.access import AccessStore, Holder
-from service.documents.people import human_scores
+from service.read.people import human_scores
+from service.setup.access.access import AccessStore, Holder
 from streams.engine.engine import Engine
 
 SCORE = "/api/audit/ops/scores/score s:1/human"

@@ -18,9 +18,9 @@ from fastapi import FastAPI
 from forked_queries import forked
 from servers import LONG, until
 
-from service.access.access import AccessStore, Holder
-from service.http.bounds import ApiSettings
-from service.queries import query_pool
+from service.read.queries import query_pool
+from service.setup.access.access import AccessStore, Holder
+from service.web.bounds import ApiSettings
 from streams.engine.engine import Engine
 
 QUERY = "/api/audit/query"

@@ -11,9 +11,9 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from analytics.store.store import Store
-from service.documents.rounding import rounded
-from service.documents.scores import Wanted, project_scores, project_summary
-from service.http.documents.project_answers import ExchangeCounts, ScoreAnswer, ScoreFigures, SummaryAnswer
+from service.http.answers.project_answers import ExchangeCounts, ScoreAnswer, ScoreFigures, SummaryAnswer
+from service.read.scores import Wanted, project_scores, project_summary
+from service.text.rounding import rounded
 from streams.engine.engine import Engine
 
 SCORES = "/api/audit/ops/scores"

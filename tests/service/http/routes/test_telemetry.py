@@ -16,7 +16,7 @@ from audit.times import iso_time
 from schemas.codec.single_object import encode
 from schemas.records import Alert, Heartbeat
 from service.alerts.raising import Alerts
-from service.supervisor.silence_watchdog import SilenceWatchdog
+from service.server.silence_watchdog import SilenceWatchdog
 from streams.engine.engine import Engine
 
 TELEMETRY, ALERTS = "/api/audit/telemetry", "/api/audit/alerts"

@@ -20,8 +20,8 @@ from otlp.spans import agent, body, chat, span, tool
 
 from analytics.store.store import Store
 from schemas.errors import BrokerError, BusyError
-from service.http.bounds import BODY_LIMITS, MAX_SPANS, MAX_UNPACKED
-from service.otlp.receiving import MAX_LETTERS
+from service.http.otlp.receiving import MAX_LETTERS
+from service.web.bounds import BODY_LIMITS, MAX_SPANS, MAX_UNPACKED
 from streams.engine.engine import Engine
 
 TRACES, LOGS, METRICS = "/v1/traces", "/v1/logs", "/v1/metrics"

@@ -10,13 +10,13 @@ from api_server import PATIENT, BodyBuilder, Call, Tokens
 from browsers import Elements, cookie, from_page, signed_in
 from fastapi.routing import APIRoute
 
-from service.access.access import AccessStore, Holder
-from service.access.audit_log import Write
-from service.http.app import ROUTERS
-from service.http.auth.audit_trail import READS
-from service.http.bounds import DRY_RUNS, ApiSettings
-from service.pages.words import WORDS
-from service.policies.policy_file import SKELETON
+from service.server.app import ROUTERS
+from service.setup.access.access import AccessStore, Holder
+from service.setup.access.audit_log import Write
+from service.text.words import WORDS
+from service.web.audit_trail import READS
+from service.web.bounds import DRY_RUNS, ApiSettings
+from service.write.policies.policy_file import SKELETON
 
 PAGES = (
     "/admin",

@@ -18,9 +18,9 @@ from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import thinking_question, tier2_question
 from audit.redaction.redactor import Redactor
 from schemas.records import DimensionScore, Exchange, Judgement, Score
-from service.access.access import AccessStore, Holder
-from service.pages.links import Links
 from service.pages.texts import MAX_SHOWN
+from service.setup.access.access import AccessStore, Holder
+from service.text.links import Links
 from streams.engine.engine import Engine
 
 LINKS = Links()

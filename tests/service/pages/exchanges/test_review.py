@@ -16,7 +16,7 @@ from watched import put
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
-from service.access.access import AccessStore, Holder
+from service.setup.access.access import AccessStore, Holder
 from streams.engine.engine import Engine
 
 REVIEW = "/projects/ops/review"

@@ -22,13 +22,13 @@ from watched import put
 from analytics.store.store import Store
 from schemas.errors import InputError
 from schemas.records import Incident
-from service.access.access import AccessStore, Holder
-from service.access.sign_ins import mark_of
-from service.documents.inbox.inbox_address import FIELDS, filter_of, read_address
-from service.documents.inbox.incident_list import ANY, LIVE_STATES, SORTS
 from service.pages.incidents.inbox import HEADINGS, ORDERS, PAGE
 from service.pages.incidents.inbox_actions import DONE
-from service.pages.links import Links
+from service.read.inbox.inbox_address import FIELDS, filter_of, read_address
+from service.read.inbox.incident_list import ANY, LIVE_STATES, SORTS
+from service.setup.access.access import AccessStore, Holder
+from service.setup.access.sign_ins import mark_of
+from service.text.links import Links
 
 LINKS = Links()
 FORM = "application/x-www-form-urlencoded"

@@ -15,7 +15,7 @@ from documents_why import RULE, count, deployed
 from watched import put
 
 from analytics.store.store import Store
-from service.pages.links import Links
+from service.text.links import Links
 
 LINKS = Links()
 Look = Callable[..., str]

@@ -18,9 +18,9 @@ from watched import put
 
 from analytics.store.store import Store
 from schemas.records import Exchange, Label, Score
-from service.pages.links import Links
 from service.pages.lists import export, listing
 from service.pages.lists.tables import LISTS
+from service.text.links import Links
 
 LINKS = Links()
 Look = Callable[..., str]

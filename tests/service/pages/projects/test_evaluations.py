@@ -17,9 +17,9 @@ from watched import put
 
 from analytics.store.store import Store
 from schemas.records import DeadLetter, Evaluation, Heartbeat
-from service.access.access import AccessStore, Holder
 from service.pages.lists import listing
 from service.pages.texts import MAX_SHOWN
+from service.setup.access.access import AccessStore, Holder
 
 LIST = "/projects/shop/evaluations"
 

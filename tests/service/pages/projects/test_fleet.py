@@ -18,8 +18,8 @@ from listed import text_of as text
 from watched import JUDGED, fallen, history, put, steady
 
 from analytics.store.store import Store
-from service.access.access import AccessStore, Holder
-from service.documents.project_health import ENOUGH
+from service.read.project_health import ENOUGH
+from service.setup.access.access import AccessStore, Holder
 
 
 def test_an_empty_server_says_what_to_do_first(call: Call, access: AccessStore) -> None:

@@ -17,9 +17,9 @@ from listed import projects_of, text_of
 from watched import JUDGED, put
 
 from analytics.store.store import Store
-from service.documents.fleet.order import standings
-from service.pages.links import Links
 from service.pages.projects.fleet_list import FLEET, SHOWN
+from service.read.fleet.order import standings
+from service.text.links import Links
 
 OWN = 4
 """Projects that the server's connections have."""

@@ -21,9 +21,9 @@ from watched import JUDGED, fallen, history, put
 
 from analytics.store.store import Store
 from schemas.records import Baseline, Incident, TierStatistics
-from service.access.access import AccessStore, Holder
 from service.pages.rendering import NOTHING
-from service.pages.words import WORDS
+from service.setup.access.access import AccessStore, Holder
+from service.text.words import WORDS
 
 HOSTILE = '"><img src=x onerror=alert(1)><script>alert(1)</script>\u202eexe'
 LATELY = timedelta(hours=6)

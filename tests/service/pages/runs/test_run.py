@@ -24,10 +24,10 @@ from audit.detectors.thresholds import EVENTS as AS_EVENTS
 from audit.diagnosis.diagnosis import _readiness, diagnose
 from audit.diagnosis.diagnosis_record import to_record
 from audit.diagnosis.evidence import SessionEvidence
-from service.documents.runs import events_of, run_row
-from service.documents.sessions.findings import finding_events
 from service.pages.runs.run_data import PAYLOAD_SHOWN, read_context, read_events
 from service.pages.runs.view import GIST_SHOWN, because
+from service.read.runs import events_of, run_row
+from service.read.sessions.findings import finding_events
 from streams.engine.engine import Engine
 
 RUNS = "/projects/ops/runs"

@@ -23,10 +23,10 @@ from audit.diagnosis.diagnosis_record import to_record
 from audit.diagnosis.evidence import SessionEvidence
 from schemas.records import AgentEvent, Diagnosis, Record
 from service.cli.main import run as run_command
-from service.documents.sessions import findings as module
-from service.documents.sessions.findings import NOT_MARKED
-from service.pages.links import Links
 from service.pages.sessions.finding_links import STEPS
+from service.read.sessions import findings as module
+from service.read.sessions.findings import NOT_MARKED
+from service.text.links import Links
 
 LINKS = Links()
 HOSTILE = "<script>alert(1)</script>\u202etxt.exe"

@@ -16,10 +16,10 @@ from watched import put
 
 from analytics.store.store import Store
 from schemas.records import DimensionScore, Erasure, Heartbeat, Label, Redaction
-from service.access.access import AccessStore, Holder
-from service.pages.links import Links
 from service.pages.sessions.finding_links import STEPS
 from service.pages.sessions.view import STEPS_ALONE, TEXT_SHOWN, TURNS
+from service.setup.access.access import AccessStore, Holder
+from service.text.links import Links
 from streams.engine.engine import Engine
 
 LINKS = Links()

@@ -1,0 +1,252 @@
+"""Evaluations by a server: requested over HTTP, awaited, and read back as if they had been made here.
+
+1. Asking twice asks no judge twice: a call whose answer was lost is made again.
+2. The server does the work. A caller that stops waiting loses nothing; asked for again, it is found.
+3. The token goes in plain text over http:// to this machine only, unless the caller says that the way to another one is safe.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+import msgspec
+from pydantic.alias_generators import to_camel
+from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_attempt, wait_exponential
+
+from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.case_files import LoadedProfile
+from audit.evaluation.cases.profile import Plan
+from audit.evaluation.results.report import Evaluated
+from schemas.errors import DriftlineError, SettingsError
+from service.read.evaluations import evaluation_of
+from service.text.paths import EVALUATIONS
+from service.write.evaluations.evaluating import Progress, failed_evaluations, numbered
+from streams.evaluations.estimating import Estimate
+from streams.evaluations.preparing import Prepared
+from streams.evaluations.selecting import Wanted
+
+TOKEN = "DRIFTLINE_TOKEN"  # noqa: S105 - the name of the variable
+"""The variable with the operator's token; on a command line others could read it."""
+QUIET = 1800.0
+"""Seconds without a new evaluation after which waiting ends."""
+_CALL_SECONDS = 600.0
+"""Preparing hundreds of evaluations takes a while."""
+_CONNECT_SECONDS = 10.0
+_ATTEMPTS = 6
+_LATER = frozenset({408, 429, 503})
+"""Statuses after which the same call may be made again."""
+_LOOKS = (0.2, 2.0)
+"""Seconds between checks of an evaluation: at first, and at most."""
+_SAFE_WAYS = (
+    "Give an https:// address, or a tunnel's end on this machine (ssh -L 8377:127.0.0.1:8377 HOST, then --server http://127.0.0.1:8377), "
+    "or use --insecure if the way is safe, as in your own network."
+)
+_HINTS = {
+    401: f"{TOKEN} must hold the token of an operator.",
+    403: "The token must be an operator's, with the scope admin, for the requested project.",
+    404: "Name the address of a Driftline server of this version, such as http://127.0.0.1:8377.",
+}
+
+
+class ServerError(DriftlineError):
+    """The server failed to do what was requested."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The cases, judges and sessions of an evaluation."""
+
+    cases: Sequence[Case]
+    profile: LoadedProfile
+    plans: Sequence[Plan]
+    wanted: Wanted
+    retry_failed: bool
+
+
+class EvaluationClient:
+    """Calls a server; to be closed. SettingsError for an invalid address, or one that the token may not go to.
+
+    `insecure`: it may go to another machine over http:// as well, where everybody on the way can read it.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        token: str,
+        *,
+        insecure: bool = False,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        quiet: float = QUIET,
+    ) -> None:
+        url = _url(server)
+        if url.scheme == "http" and not insecure and not is_loopback(url.host):
+            raise SettingsError(f"--server: over http:// others on the way to {url.host} could read the token", hint=_SAFE_WAYS)
+        self._quiet = quiet
+        self._sleep = sleep
+        self._clock = clock
+        # A proxy that the environment names has nothing to do with a server on this machine, and would see the token.
+        self._client = httpx2.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=httpx2.Timeout(_CALL_SECONDS, connect=_CONNECT_SECONDS),
+            trust_env=not is_loopback(url.host),
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def estimate(self, terms: Terms) -> Prepared:
+        """Estimate the cost; no judge is asked."""
+        answer = self._post(terms, dry_run=True)
+        known = {field.name: answer["estimate"].get(to_camel(field.name)) or 0 for field in fields(Estimate)}
+        return Prepared(estimate=Estimate(**known), sessions=answer["sessions"])
+
+    def evaluate(self, terms: Terms, report: Callable[[Progress], None]) -> list[Evaluated]:
+        """Have evaluations made, and return them in the server's order. InputError for failed ones."""
+        asked = self._post(terms, dry_run=False)["evaluations"]
+        calls: Counter[str] = Counter()
+        made: list[Evaluated] = []
+        missing = []
+        spent, total = 0.0, sum(not one["reused"] for one in asked)
+        for one in asked:
+            document = self._awaited(one)
+            if document["setAside"] is not None:
+                missing.append(f"{one['caseId']} on {one['sessionId']} ({document['setAside']})")
+                continue
+            found = _evaluated(one, document)
+            made.append(found)
+            if not found.reused:
+                iterations = document["evaluation"]["judgeResult"]["iterations"]
+                calls.update(answer["outcome"] for answer in iterations if answer["attempts"])
+                spent += found.evaluation.cost_usd or 0.0
+                report(Progress(sum(not each.reused for each in made), total, dict(calls), spent))
+        if missing:
+            raise failed_evaluations(missing, len(asked), "`driftline dead-letters list --stage evaluation` on the server")
+        return made
+
+    def _awaited(self, one: Mapping[str, Any]) -> Any:
+        """Return the document of an evaluation when the requested attempt is answered."""
+        path = f"{EVALUATIONS}/{quote(one['id'], safe='')}"
+        pause, most = _LOOKS
+        ends_at = self._clock() + self._quiet
+        while True:
+            document = self._call("GET", path)
+            if document["setAside"] is not None or _answered(document) >= one["attempt"]:
+                return document
+            if self._clock() >= ends_at:
+                raise ServerError(
+                    f"nothing was evaluated for {self._quiet / 60:g} minutes",
+                    hint="Check that it has a judge (`driftline doctor`) and, over Kafka, workers (`driftline worker`). Run the same command to continue.",
+                )
+            self._sleep(pause)
+            pause = min(pause * 1.5, most)
+
+    def _post(self, terms: Terms, *, dry_run: bool) -> Any:
+        return self._call("POST", EVALUATIONS, _body(terms, dry_run=dry_run))
+
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Make a call, again if allowed; ServerError with the server's words."""
+        request = f"{self._client.base_url}: {method} {path}"
+        again = Retrying(
+            retry=retry_if_exception_type(httpx2.TransportError) | retry_if_result(lambda found: found.status_code in _LATER),
+            wait=wait_exponential(multiplier=0.5),
+            stop=stop_after_attempt(_ATTEMPTS),
+            sleep=self._sleep,
+            retry_error_callback=lambda tried: tried.outcome and tried.outcome.result(),
+        )
+        try:
+            answer = again(self._client.request, method, path, json=body)
+        except httpx2.TransportError as error:
+            hint = "Is the server running, and reachable from here?"
+            raise ServerError(f"{request}: {type(error).__name__}", hint=hint) from error
+        if not answer.is_success:
+            raise ServerError(f"{request}: {_words(answer)}", hint=_HINTS.get(answer.status_code, ""))
+        return _json(answer)
+
+
+def token_of_environment() -> str:
+    """Return the token; SettingsError if there is none."""
+    token = os.environ.get(TOKEN, "").strip()
+    if not token or not token.isascii() or not token.isprintable():
+        raise SettingsError(
+            f"{TOKEN}: {'is not set' if not token else 'is not a token'}",
+            hint="Set it to the token of an operator with the scope admin: `driftline operators add NAME` creates one.",
+        )
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a host is this machine."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _url(server: str) -> httpx2.URL:
+    try:
+        url = httpx2.URL(server)
+    except httpx2.InvalidURL:
+        url = httpx2.URL("")
+    if url.scheme not in {"http", "https"} or not url.host or url.userinfo or url.query or url.fragment:
+        raise SettingsError("--server: this is not a server's address", hint="Write it as http://127.0.0.1:8377.")
+    return url
+
+
+def _body(terms: Terms, *, dry_run: bool) -> dict[str, Any]:
+    wanted, profile = terms.wanted, terms.profile.profile
+    body: dict[str, Any] = {
+        "cases": [case.model_dump(mode="json", exclude_unset=True) for case in terms.cases],
+        "profile": profile.model_dump(mode="json", exclude_unset=True, exclude={"judge_system_prompt_path"}),
+        "judgeRuns": [plan.judge_run_id for plan in terms.plans],
+        "sessions": list(wanted.sessions),
+        "tags": list(wanted.tags),
+        "limit": wanted.limit,
+        "retryFailed": terms.retry_failed,
+        "dryRun": dry_run,
+    }
+    if profile.judge_system_prompt_path is not None:
+        body["systemPrompt"] = terms.profile.system_prompt
+    if wanted.project is not None:
+        body["project"] = wanted.project
+    if wanted.since is not None:
+        body["since"] = wanted.since.isoformat()
+    return body
+
+
+def _answered(document: Mapping[str, Any]) -> int:
+    """Return the newest answered attempt, finished or failed; -1 if there is none."""
+    found, failed = document["evaluation"], document.get("failedAttempt")
+    return max(-1 if found is None else found["revision"], -1 if failed is None else failed)
+
+
+def _evaluated(one: Mapping[str, Any], document: Mapping[str, Any]) -> Evaluated:
+    """Return the evaluation, numbered as requested."""
+    evaluation = numbered(evaluation_of(document["evaluation"]), one["attempt"], one["repetition"])
+    return Evaluated(evaluation, document["systemPrompt"] or "", document["userPrompt"] or "", reused=one["reused"])
+
+
+def _json(answer: httpx2.Response) -> Any:
+    try:
+        return msgspec.json.decode(answer.content)
+    except msgspec.DecodeError:
+        raise ServerError(f"{answer.request.url}: answers no JSON", hint=_HINTS[404]) from None
+
+
+def _words(answer: httpx2.Response) -> str:
+    """Return the server's own words about the error, if it has any."""
+    try:
+        said = msgspec.json.decode(answer.content, type=dict[str, Any]).get("error")
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        said = None
+    return f"{answer.status_code} {said}" if isinstance(said, str) else str(answer.status_code)

@@ -1,1 +1,0 @@
-"""The agents of a project: their versions, each beside the one before."""

@@ -1,0 +1,107 @@
+"""The description of the API in OpenAPI, completed with details that endpoints do not state themselves.
+
+1. What middleware does to every endpoint: polling by ETag.
+2. An example of every body and answer; lines where an array may be sent as lines.
+3. Not that a wrong body is answered 422: it is answered 400, as everything that is wrong with a request.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fastapi import FastAPI
+
+from service.text.paths import API
+from service.web.bounds import LINES
+
+Json = dict[str, Any]
+JSON, NDJSON = "application/json", "application/x-ndjson"
+_IF_NONE_MATCH = {
+    "name": "If-None-Match",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "maxLength": 1024},
+    "description": "The ETag of an earlier answer: if nothing has changed, the answer is 304 without a body.",
+}
+_ETAG = {"ETag": {"schema": {"type": "string"}, "description": "Digest of this answer; changes exactly when the answer does."}}
+_NOT_MODIFIED = {"description": "The answer is still the one of this ETag", "headers": _ETAG}
+_LINES = {"type": "string", "description": "The values of the array, one per line."}
+_UNUSED = ("HTTPValidationError", "ValidationError")
+
+
+def describe(app: FastAPI) -> None:
+    """Complete the application's description; this happens once, on request."""
+    described = app.openapi
+
+    @functools.cache
+    def complete() -> Json:
+        document = described()
+        schemas = document["components"]["schemas"]
+        for path, operations in document["paths"].items():
+            for method, operation in operations.items():
+                operation["responses"].pop("422", None)
+                for content in _contents(operation):
+                    content["example"] = example_of(content["schema"], schemas)
+                if path in LINES:
+                    operation["requestBody"]["content"][NDJSON] = {"schema": _LINES}
+                if method == "get" and path.startswith(f"{API}/"):
+                    _add_polling(operation)
+        for name in _UNUSED:
+            schemas.pop(name, None)
+        return document
+
+    app.openapi = complete  # type: ignore[method-assign]
+
+
+def _contents(operation: Json) -> Iterator[Json]:
+    """Return the JSON of an endpoint: of its body and of its answers."""
+    for part in (operation.get("requestBody", {}), *operation["responses"].values()):
+        content = part.get("content", {}).get(JSON)
+        if content and content.get("schema"):
+            yield content
+
+
+def _add_polling(operation: Json) -> None:
+    operation.setdefault("parameters", []).append(_IF_NONE_MATCH)
+    operation["responses"]["200"]["headers"] = _ETAG
+    operation["responses"]["304"] = _NOT_MODIFIED
+
+
+Schema = Mapping[str, Any]
+_REFERENCE = "#/components/schemas/"
+_BY_FORMAT = {"date-time": "2026-10-01T09:07:00Z", "date": "2026-10-01"}
+_BY_TYPE: Mapping[str, Any] = {"string": "…", "integer": 1, "number": 1, "boolean": True, "null": None}
+MAX_NESTED = 8
+"""Levels; no body and no answer has more."""
+
+
+def example_of(schema: Schema, components: Mapping[str, Schema], depth: int = 0) -> Any:
+    """Return a value that a schema allows: its own example if it has one, else one made of its parts' examples."""
+    if "$ref" in schema:
+        return example_of(components[schema["$ref"].removeprefix(_REFERENCE)], components, depth)
+    for name in ("examples", "enum"):
+        if schema.get(name):
+            return schema[name][0]
+    for name in ("example", "const"):
+        if name in schema:
+            return schema[name]
+    if depth > MAX_NESTED:
+        return None
+    for name in ("anyOf", "oneOf", "allOf"):
+        if name in schema:
+            return example_of(schema[name][0], components, depth + 1)
+    return _made(schema, components, depth)
+
+
+def _made(schema: Schema, components: Mapping[str, Schema], depth: int) -> Any:
+    kind = schema.get("type", "object")
+    if kind == "object":
+        fields = schema.get("properties", {})
+        return {name: example_of(field, components, depth + 1) for name, field in fields.items() if not field.get("deprecated")}
+    if kind == "array":
+        return [example_of(schema["items"], components, depth + 1)] if "items" in schema else []
+    if "format" in schema:
+        return _BY_FORMAT.get(schema["format"], _BY_TYPE[kind])
+    return schema.get("default", schema.get("minimum", _BY_TYPE[kind]))

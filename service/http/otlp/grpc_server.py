@@ -1,0 +1,112 @@
+"""OTLP over gRPC: the same spans and records as over HTTP, for exporters and Collectors whose default this is.
+
+1. The token is in the call's metadata: `authorization: Bearer dl_…`. Failures are counted by address, as over HTTP.
+2. A refusal has the code by which exporters tell what to do: UNAVAILABLE is tried again, all others but RESOURCE_EXHAUSTED are not.
+3. There is no TLS here, as there is none over HTTP: a proxy in front of both speaks it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NoReturn
+from urllib.parse import unquote
+
+import grpc
+from starlette.exceptions import HTTPException
+
+from schemas.errors import BrokerError, BusyError
+from service.http.otlp.receiving import Body, receive
+from service.setup.access.access import Holder
+from service.text.paths import TRACES
+from service.web.authentication import Failures, bearer_token, counted_address, why_refused
+from service.web.bounds import BODY_LIMITS
+from service.web.context import ApiContext
+
+SERVICES: Mapping[str, str] = {
+    "traces": "opentelemetry.proto.collector.trace.v1.TraceService",
+    "logs": "opentelemetry.proto.collector.logs.v1.LogsService",
+    "metrics": "opentelemetry.proto.collector.metrics.v1.MetricsService",
+}
+"""The services of OTLP by signal; each has the one method Export."""
+_CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    413: grpc.StatusCode.INVALID_ARGUMENT,
+    429: grpc.StatusCode.UNAVAILABLE,
+    503: grpc.StatusCode.UNAVAILABLE,
+}
+log = logging.getLogger(__name__)
+Context = grpc.aio.ServicerContext[bytes, bytes]
+Method = Callable[[bytes, Context], Awaitable[bytes]]
+
+
+class Receiver:
+    """The server; it belongs to the event loop that starts it."""
+
+    def __init__(self, services: ApiContext) -> None:
+        self._services = services
+        self._failures = Failures(services.settings.max_failures)
+        limit = BODY_LIMITS[TRACES]
+        self._server = grpc.aio.server(
+            maximum_concurrent_rpcs=services.settings.max_in_flight,
+            options=[("grpc.max_receive_message_length", limit), ("grpc.so_reuseport", 0)],
+        )
+        for signal, name in SERVICES.items():
+            method: Any = grpc.unary_unary_rpc_method_handler(self._method(signal))
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"Export": method}),))
+
+    def listen(self, host: str, port: int) -> int:
+        """Take the address; return the port, which is a free one for 0. RuntimeError when it cannot be had."""
+        return int(self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
+
+    async def start(self) -> None:
+        """Take calls."""
+        await self._server.start()
+
+    async def stop(self, grace: float) -> None:
+        """Take no more calls, and let those under way come to their end for so many seconds."""
+        await self._server.stop(grace)
+
+    def _method(self, signal: str) -> Method:
+        async def export(body: bytes, context: Context) -> bytes:
+            caller = await self._caller(context)
+            try:
+                answer = await receive(signal, Body(body), caller, self._services)
+            except HTTPException as error:
+                await context.abort(_CODES.get(error.status_code, grpc.StatusCode.INTERNAL), error.detail)
+            except BusyError as error:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            except BrokerError as error:
+                log.warning("spans were refused: %s", error)
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the log cannot take records at the moment")
+            return bytes(answer.SerializeToString())
+
+        return export
+
+    async def _caller(self, context: Context) -> Holder:
+        """Return the connection that calls; a call without a valid token of one ends here."""
+        given = [_bytes(value) for name, value in context.invocation_metadata() or () if name == "authorization"]
+        token = bearer_token(given)
+        caller = self._services.access.find(token) if token else None
+        if caller is None:
+            await self._refuse(given, context)
+        if caller.kind != "connection":
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this needs the token of a connection")
+        return caller
+
+    async def _refuse(self, given: list[bytes], context: Context) -> NoReturn:
+        wait = self._failures.count(_address(context.peer()))
+        if wait:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"too many wrong tokens; wait {wait} s")
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, why_refused(given))
+
+
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _address(peer: str) -> str:
+    """The address in `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
+    return counted_address(unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]"))

@@ -1,0 +1,146 @@
+"""The JSON documents of baselines and incidents, and pages of incidents."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from analytics.queries import query_records, query_rows
+from audit.times import iso_time
+from schemas.lazy.duckdb import duckdb
+from schemas.records import Baseline, Incident, TierStatistics
+from service.read.project_checks import spot_words
+from service.read.why.explaining import why_document
+from service.text.members import Document, members
+from streams.watch.checking import Checked
+from streams.watch.incidents.moves import Moved, evidence_of, listed, moved_of, series_of
+from streams.watch.incidents.states import assignee_of
+
+NO_BASELINE = "There is no baseline: the project has no scores within the window."
+_SHOWN = 3
+"""Decimals of averages and deviations."""
+_INCIDENT = (
+    "id=incident_id project type status severity title description detected_at resolved_at resolved_by tier direction rule cause "
+    "confidence confirmed_at resolution acknowledged_at acknowledged_by assignee assigned_at agent baseline_id checked_at revision"
+)
+"""The members of an incident that are fields of its record."""
+
+
+def baseline_document(baseline: Baseline | None, schema_version: str) -> Document | None:
+    """Return the document of a baseline, rounded to three decimals; `schema_version` is that of the methodology."""
+    if baseline is None:
+        return None
+    averages = {name: _tier(getattr(baseline, name)) for name in ("tier1", "tier2", "tier2_5", "tier3")}
+    return {
+        **members(baseline, "id=baseline_id project computed_at window_start window_end exchange_count"),
+        "dimensionAverages": {**averages, "anomalyRate": _rounded(baseline.anomaly_rate)},
+        "schemaVersion": schema_version,
+    }
+
+
+def incident_document(incident: Incident, *, with_sql: bool = True) -> Document:
+    """Return the document of an incident; without `with_sql` its queries are named and their texts left out."""
+    evidence, moved = evidence_of(incident), moved_of(incident)
+    if not with_sql:
+        evidence["queries"] = [_named(query) for query in evidence.get("queries", ())]
+    return {
+        **members(msgspec.structs.replace(incident, assignee=assignee_of(incident)), _INCIDENT),
+        "why": why_document(incident),
+        "metadata": evidence,
+        "firstDay": _day(incident.first_day) or _first_day(moved),
+        "lastDay": _day(incident.last_day),
+        "moved": listed(moved, series_of(incident), with_rules=False),
+    }
+
+
+def incident_records(
+    cursor: duckdb.DuckDBPyConnection,
+    project: str | None,
+    *,
+    statuses: Collection[str] = (),
+    kind: str | None = None,
+    confidence: str | None = None,
+    before: tuple[datetime, str] | None = None,
+    between: tuple[datetime | None, datetime | None] = (None, None),
+    limit: int = 100,
+    outlined: bool = False,
+) -> list[Incident]:
+    """Return the incidents of a project (None: all) in some states (none: any), newest first, after the last one shown.
+
+    `between` leaves only those that were open at some time between two moments; None is no bound. If `outlined`, their evidence has
+    nothing but what moved and what the rules saw: lists and charts need no more.
+    """
+    at, identity = before or (None, None)
+    values = {
+        "project": project,
+        "statuses": list(statuses) or None,
+        "type": kind,
+        "confidence": confidence,
+        "before_at": at,
+        "before_id": identity,
+        "from": between[0],
+        "to": between[1],
+        "limit": limit,
+        "outlined": outlined,
+    }
+    return list(query_records(cursor, "project_incidents", Incident, values))
+
+
+def history_of(cursor: duckdb.DuckDBPyConnection, incident_id: str) -> list[Document]:
+    """Return what people did with an incident, oldest first: decisions, assignments and comments, with who and when."""
+    rows = query_rows(cursor, "incident_history", {"incident": incident_id})
+    return [
+        {"kind": row["kind"].removeprefix("incident_")} | members(row, "by=reviewer at=occurred_at status assignee comment")
+        for row in rows
+    ]
+
+
+def check_document(checked: Checked, schema_version: str) -> Document:
+    """Return the findings of a check, and their outcome."""
+    return {
+        "project": checked.project,
+        "asOf": iso_time(checked.as_of),
+        "exchanges": checked.looked.exchanges if checked.looked else 0,
+        "notCompared": [spot_words(msgspec.structs.asdict(spot)) for spot in checked.looked.blind_spots]
+        if checked.looked
+        else [],
+        "baseline": baseline_document(checked.baseline, schema_version),
+        "findings": [
+            {
+                **{name: getattr(one.key, name) for name in ("type", "tier", "direction", "agent")},
+                **{name: getattr(one, name) for name in ("rule", "kind", "severity", "confirmed", "title", "description")},
+                "interval": [f"{day}" for day in one.first_days],
+                "since": f"{one.since}",
+                "until": f"{one.until}",
+            }
+            for one in checked.findings
+        ],
+        "incidents": [incident_document(one, with_sql=False) for one in checked.incidents],
+        "opened": [one.incident_id for one in checked.opened],
+    }
+
+
+def _day(at: datetime | None) -> str | None:
+    return None if at is None else f"{at:%Y-%m-%d}"
+
+
+def _first_day(moved: Sequence[Moved]) -> str | None:
+    """Return the first day in the evidence; records of older versions have no other."""
+    return f"{moved[0].since}" if moved else None
+
+
+def _tier(statistics: TierStatistics) -> Document:
+    # One score has no spread.
+    spread = statistics.stddev if statistics.count > 1 else None
+    return {"avg": _rounded(statistics.mean), "stddev": _rounded(spread), "count": statistics.count}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _SHOWN)
+
+
+def _named(query: Mapping[str, Any]) -> Document:
+    return {name: value for name, value in query.items() if name != "sql"}

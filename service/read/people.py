@@ -1,0 +1,172 @@
+"""Human scores as documents: the scores, the next exchange to review, and the agreement with the judge."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from analytics.queries import query_records, query_rows
+from analytics.sums.whole_days import query_days
+from audit.agreement import Estimate, Label, agreement
+from audit.times import iso_time
+from schemas.lazy.duckdb import duckdb
+from schemas.records import Exchange, Review
+from service.read.scores import newest_score, score_by_id
+from service.text.members import Document, camel, members
+
+MAX_SKIPPED = 1000
+"""Scores that a reviewer can skip at once."""
+MAX_FOUND = 10_000
+"""Times of single scores that are kept; after that the one found first is forgotten."""
+DAYS_BACK = (None, 1, 4, 16, 64, None)
+"""Bounds of the parts of the log that a score is looked for in, one after the other, in days before the newest exchange."""
+
+
+class ScoreTimes:
+    """Times of the exchanges whose scores people have opened, read once and kept. It can be shared between threads.
+
+    An id does not say where a score lies among millions, its time does, and the time of an exchange never changes. A few hundred
+    kept times spare a page reading the ids of all.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], datetime] = {}
+        self._found: dict[tuple[str, str], datetime] = {}
+
+    def of_people(self, cursor: duckdb.DuckDBPyConnection, project: str, rater: str | None = None) -> list[datetime]:
+        """Return the times of a project's exchanges that people have scored, or one of them has, each once."""
+        scored = [row["score_id"] for row in query_rows(cursor, "people_scores", {"project": project, "rater": rater})]
+        unknown = [one for one in scored if (project, one) not in self._known]
+        if unknown:
+            for row in _times_of(cursor, project, unknown, None, None):
+                self.learn(project, row["score_id"], row["exchange_at"])
+        found = (self._known.get((project, one)) for one in scored)
+        return sorted({at for at in found if at is not None})
+
+    def time_of(self, project: str, score_id: str) -> datetime | None:
+        """Return the time of a score's exchange; None if it is not known yet."""
+        return self._known.get((project, score_id)) or self._found.get((project, score_id))
+
+    def find(self, cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> datetime | None:
+        """Return the time of a score's exchange, which is looked for once; None if the project has no such score.
+
+        Most scores that are looked at are new, so the newest exchanges come first: reading the ids of all takes half a second.
+        """
+        at = self.time_of(project, score_id)
+        if at is None:
+            at = _found_time(cursor, project, score_id)
+            if at is not None:
+                self._found[project, score_id] = at
+                if len(self._found) > MAX_FOUND:
+                    self._found.pop(next(iter(self._found)), None)
+        return at
+
+    def learn(self, project: str, score_id: str, at: datetime) -> None:
+        """Keep the time of a score that was read anyway."""
+        self._known[project, score_id] = at
+
+
+def _found_time(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> datetime | None:
+    """Return the time of a score's exchange; None if there is none."""
+    newest = newest_score(cursor, None)
+    if newest is None:
+        return None
+    bounds = [None if days is None else newest - timedelta(days=days) for days in DAYS_BACK]
+    for until, since in pairwise(bounds):
+        for row in _times_of(cursor, project, [score_id], since, until):
+            at: datetime = row["exchange_at"]
+            return at
+    return None
+
+
+def _times_of(
+    cursor: duckdb.DuckDBPyConnection, project: str, scores: Sequence[str], since: datetime | None, until: datetime | None
+) -> list[dict[str, Any]]:
+    """Return the times of scores among the exchanges between two moments; None is no bound."""
+    return query_rows(cursor, "score_times", {"project": project, "scores": scores, "since": since, "until": until})
+
+
+def known_times(times: ScoreTimes | None, cursor: duckdb.DuckDBPyConnection, project: str) -> Sequence[datetime] | None:
+    """Return the times for a query that takes them; None, which such a query reads as unknown, if there are none."""
+    return None if times is None else times.of_people(cursor, project)
+
+
+def human_scores(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> list[Document]:
+    """Return all human scores of a score, newest first; `counts` marks the newest of each person."""
+    rows = query_rows(cursor, "human_scores", {"project": project, "score": score_id})
+    return [members(row, "rater score comment scored_at counts") for row in rows]
+
+
+def with_human_score(document: Mapping[str, Any], review: Review) -> Document:
+    """Return a score's document with a new human score as its newest, whether or not it has landed."""
+    said = {"humanScore": review.score, "humanComment": review.comment, "humanScoredAt": iso_time(review.occurred_at)}
+    return {**document, **said}
+
+
+def next_to_review(
+    cursor: duckdb.DuckDBPyConnection, project: str, rater: str, skip: Sequence[str] = (), *, blind: bool = False
+) -> Document | None:
+    """Return the exchange most worth reviewing, with its texts; None if nothing is left.
+
+    With `blind` the judge's verdict is left out, so that it cannot bias the score. Texts are None where the exchange is not there any more.
+    """
+    rows = query_rows(cursor, "review_queue", {"project": project, "rater": rater, "skip": list(skip)})
+    if not rows:
+        return None
+    (row,) = rows
+    score = score_by_id(cursor, project, row["score_id"], row["exchange_at"])
+    if score is None:
+        return None
+    wanted = {"connection": row["connection"], "exchange": row["exchange_id"], "at": row["exchange_at"]}
+    exchange = next(query_records(cursor, "exchange_of", Exchange, wanted), None)
+    return {
+        **members(row, "score_id exchange_id connection pick seen_by"),
+        **{name: score[name] for name in ("sessionId", "turnNumber", "exchangeTimestamp")},
+        **{camel(name): exchange and getattr(exchange, name) for name in ("user_message", "agent_response", "agent_thinking")},
+        "stratum": None if blind else row["stratum"],
+        "score": None if blind else score,
+    }
+
+
+def agreement_document(
+    cursor: duckdb.DuckDBPyConnection,
+    project: str,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    times: ScoreTimes | None = None,
+) -> Document:
+    """Return the agreement of people and judge in a project, for exchanges from `start` (inclusive) to `end` (exclusive)."""
+    asked = {"project": project, "from": start, "to": end, "times": known_times(times, cursor, project)}
+    rows = query_days(cursor, "agreement_pairs", asked)
+    judged = [row for row in rows if row["judge_score"] is not None]
+    labels = [
+        Label(
+            exchange=row["score_id"],
+            session=(row["connection"], row["session_id"]),
+            rater=row["rater"],
+            human=row["human_score"],
+            judge=row["judge_score"],
+            stratum=row["stratum"],
+        )
+        for row in judged
+    ]
+    population = {row["stratum"]: row["in_stratum"] for row in judged}
+    if judged:
+        population["unseen"] = judged[0]["judged"] - sum(population.values())
+    found = agreement(labels, population)
+    return {
+        "project": project,
+        "overall": estimate_document(found.overall),
+        "raters": [{"rater": name, **estimate_document(one)} for name, one in found.raters.items()],
+        "betweenRaters": estimate_document(found.between_raters),
+        "covered": found.covered,
+        "unjudged": len(rows) - len(judged),
+    }
+
+
+def estimate_document(found: Estimate) -> Document:
+    """Return an estimate as a document."""
+    return {camel(name): value for name, value in dataclasses.asdict(found).items()}

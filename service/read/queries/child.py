@@ -1,0 +1,94 @@
+"""The process that answers one statement. It limits itself before it runs anything.
+
+1. It dies with the server, after its time, and when it has used its share of the processor.
+2. It cannot take more memory than it was given, write to any file, open many files, or leave a core behind.
+3. The snapshot is a file without a name that it was handed open; DuckDB reads it alone, and nothing can be set any more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import resource
+import signal
+import sys
+from contextlib import suppress
+
+import msgspec
+
+from analytics.sandbox.adhoc import LOOK_FIRST
+from analytics.sandbox.bounded import limited_frame, open_snapshot
+from analytics.sandbox.result_formats import FORMATS
+from analytics.sandbox.subprocesses import end_with_parent
+from schemas.errors import QueryError
+from service.read.queries.query_protocol import Outcome, QueryLimits, Task
+
+FILES = 64
+NICE = 10
+PR_SET_NO_NEW_PRIVS = 38
+LOOK_FIRST_HERE = "SHOW TABLES lists the tables and views, DESCRIBE turns the columns of one."
+OUT_OF_MEMORY = "Out of Memory Error"
+"""The beginning of DuckDB's message; the rest of it advises settings that cannot be changed here."""
+TOO_MUCH = Outcome(
+    error="the statement needs more memory than allowed", hint="Query less at once: fewer columns, a shorter time."
+)
+
+
+def main() -> None:
+    """Read a task from standard input; write its outcome as a line of JSON, and after it the bytes of the answer."""
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
+    limit_process(task.limits)
+    try:
+        outcome, body = _answered(task)
+    except QueryError as error:
+        outcome, body = _refused(error), b""
+    except MemoryError:
+        outcome, body = TOO_MUCH, b""
+    except BaseException as error:
+        # Where no memory is left, polars says so with an exception of its own that is none of Python's usual ones.
+        if not type(error).__name__.startswith("Panic"):
+            raise
+        outcome, body = TOO_MUCH, b""
+    sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n" + body)
+    sys.stdout.buffer.flush()
+    os._exit(0)  # nothing is left to tidy up, and taking DuckDB down takes as long as a small statement
+
+
+def _refused(error: QueryError) -> Outcome:
+    if str(error).startswith(OUT_OF_MEMORY):
+        return TOO_MUCH
+    return Outcome(error=str(error), hint=LOOK_FIRST_HERE if error.hint == LOOK_FIRST else error.hint)
+
+
+def limit_process(limits: QueryLimits) -> None:
+    """Bound this process from now on; no code that it runs can undo that."""
+    end_with_parent()
+    with suppress(OSError, AttributeError):  # Linux alone has this
+        ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    os.nice(NICE)
+    whole = limits.seconds + limits.grace
+    signal.setitimer(signal.ITIMER_REAL, whole)
+    cpu = math.ceil(whole) + 1
+    bounds = {
+        resource.RLIMIT_DATA: limits.data,
+        resource.RLIMIT_AS: limits.address_space,
+        resource.RLIMIT_CPU: cpu,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_NOFILE: FILES,
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, bound in bounds.items():
+        resource.setrlimit(kind, (bound, bound))
+
+
+def _answered(task: Task) -> tuple[Outcome, bytes]:
+    question, limits = task.question, task.limits
+    connection = open_snapshot(task.file, memory=limits.memory, seconds=limits.seconds)
+    frame, types, more = limited_frame(connection, question.sql, question.parameters, question.limit)
+    body = FORMATS[question.format].encode(frame)
+    return Outcome(columns=list(zip(frame.columns, types, strict=True)), rows=frame.height, truncated=more), body
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""The snapshot that analysts' statements read: made on the first request, and again when it is old and records have changed.
+
+1. Never two at once: one task copies and builds; others wait for that one.
+2. A snapshot that is ready has no name: it is deleted as soon as it is open, and its room on the disk is free again when the last
+   statement that reads it has ended. A crash leaves at most a copy or a half of one, which the next start removes.
+3. While a new one is made there is the old one. Each answer says of what time it is. One that has become too old is given up, so
+   that it holds no room in vain and nothing that was deleted lives on in it.
+4. A slow one comes to its end all the same: it gets a larger share of a busy machine where statements wait for it, and the server's
+   own priority and more time after an attempt that failed.
+5. What was answered before the time that a snapshot says is in it: `flush` is awaited after that time is read, and before the copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from analytics.sandbox.snapshots import Changes, changes_of, copy_database, progress_of
+from analytics.store.store import Store
+from schemas.errors import BusyError, DriftlineError, StoreError
+from schemas.lazy.duckdb import duckdb
+from service.read.queries.query_processes import build
+from service.read.queries.query_protocol import QueryLimits
+from service.text.rounding import grouped
+
+SUFFIX = ".analysts"
+"""The suffix of the folder beside the database in which snapshots are made."""
+REST = 5
+"""A snapshot is used for this many times the time it took, so that snapshots take a small share of one processor."""
+ROOM = 2.2
+"""Free disk that is needed, in sizes of the database: for the copy, the snapshot, and commits meanwhile."""
+NICE_REFRESH, NICE_FIRST = 15, 5
+"""Steps below the server's priority at which a snapshot is made: while there is an older one, and while statements wait for it."""
+MOST_TIME = 4
+"""Times the usual limit that an attempt may take after others have failed."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Snapshot:
+    """An open file without a name, and its time."""
+
+    file: int
+    at: datetime
+    changes: Changes
+    made: float
+    seconds: float
+    users: int = 0
+    replaced: bool = False
+
+    def close_when_unused(self) -> None:
+        """Release its disk space when it has no readers and there is a newer one."""
+        if self.replaced and not self.users and self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotState:
+    """The snapshot there is, the one that is being made, and the last attempt that failed; each None where there is none."""
+
+    at: datetime | None
+    """The time of which the snapshot is."""
+    since: datetime | None
+    """When the making of the next one began."""
+    step: str
+    """What is being done for it, such as "copying the database"."""
+    progress: str
+    """How far that is, as far as files show it, such as "410 of 1 355 MB"; empty where they do not."""
+    failed_at: datetime | None
+    """When the last attempt failed, if none has succeeded since."""
+    failure: str
+    """Why it failed, without the paths of this machine."""
+
+
+NO_STATE = SnapshotState(None, None, "", "", None, "")
+
+
+class Snapshots:
+    """The present snapshot of a store, and the making of the next one."""
+
+    def __init__(
+        self, store: Store, now: Callable[[], datetime], limits: QueryLimits, flush: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._store, self._now, self._limits, self._flush = store, now, limits, flush
+        self._current: Snapshot | None = None
+        self._making: asyncio.Task[None] | None = None
+        self._state = NO_STATE
+        self._progress: Callable[[], str] = str
+        self._failures = 0
+
+    async def fresh(self) -> Snapshot:
+        """Return the snapshot to read. If a new one is due, wait a little for it, then use the old one.
+
+        StoreError when there is none and none can be made; BusyError when the first one is still being made.
+        """
+        self.prepare()
+        if self._making is not None:
+            patience = self._limits.patience if self._current else self._limits.first_patience
+            await asyncio.wait([self._making], timeout=patience)
+        if self._current is None:
+            if self._making is not None and not self._making.done():
+                raise BusyError(f"the first snapshot is still being made: {self._state.step}")
+            raise self._none_made()
+        return self._current
+
+    def state(self) -> SnapshotState:
+        """Return what can be said of the snapshots at this moment."""
+        at = None if self._current is None else self._current.at
+        return replace(self._state, at=at, progress=self._progress() if self._state.since else "")
+
+    async def ready(self) -> None:
+        """Return as soon as there is a snapshot, however long that takes; StoreError when none can be made."""
+        self.prepare()
+        if self._making is not None:
+            await asyncio.wait([self._making])
+        if self._current is None:
+            raise self._none_made()
+
+    def prepare(self) -> None:
+        """Begin to make a snapshot if one is due."""
+        if self._is_due() and self._making is None:
+            self._making = asyncio.create_task(self._make())
+
+    @contextlib.contextmanager
+    def reading(self, snapshot: Snapshot) -> Iterator[int]:
+        """The open file of a snapshot, kept while the context is."""
+        snapshot.users += 1
+        try:
+            yield snapshot.file
+        finally:
+            snapshot.users -= 1
+            snapshot.close_when_unused()
+
+    async def close(self) -> None:
+        """Stop making snapshots, and release the disk space."""
+        if self._making is not None:
+            self._making.cancel()
+            await asyncio.wait([self._making])
+        self._replace(None)
+
+    def _is_due(self) -> bool:
+        current, path = self._current, self._store.path
+        if current is None or path is None:
+            return True
+        age = time.monotonic() - current.made
+        return age > max(self._limits.fresh_for, REST * current.seconds) and changes_of(path) != current.changes
+
+    async def _make(self) -> None:
+        self._state = replace(self._state, since=self._now())
+        try:
+            made = await self._made()
+            self._replace(made)
+            self._state, self._failures = NO_STATE, 0
+            kept_for = max(self._limits.kept_for, 2 * REST * made.seconds)
+            asyncio.get_running_loop().call_later(kept_for, self._give_up, made)
+        except (DriftlineError, duckdb.Error, OSError) as error:
+            log.exception("no snapshot was made")
+            self._failures += 1
+            self._state = replace(self._state, failed_at=self._now(), failure=self._words_of(error))
+        finally:
+            self._state = replace(self._state, since=None, step="")
+            self._making = None
+
+    def _step(self, words: str, progress: Callable[[], str] = str) -> None:
+        self._state, self._progress = replace(self._state, step=words), progress
+
+    def _words_of(self, error: Exception) -> str:
+        """Return what went wrong, without the folder of the database."""
+        words = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return words if self._store.path is None else words.replace(f"{self._store.path.absolute().parent}{os.sep}", "")
+
+    def _none_made(self) -> StoreError:
+        return StoreError(f"the snapshot could not be made: {self._state.failure}", hint="See the server's log.")
+
+    def _nice(self) -> int:
+        """Return how many steps below the server's priority the next snapshot is made."""
+        return 0 if self._failures else NICE_FIRST if self._current is None else NICE_REFRESH
+
+    async def _made(self) -> Snapshot:
+        path = self._store.path
+        if path is None:
+            raise StoreError("a database in memory has no snapshots", hint="Open a file.")
+        folder = path.absolute().with_name(path.name + SUFFIX)  # the process that builds is in another folder
+        copy, target, spill = (folder / name for name in ("copy.duckdb", "driftline.duckdb", "spill"))
+        began = time.monotonic()
+        try:
+            await asyncio.to_thread(_prepare, folder, path)
+            self._step("writing accepted records to the database")
+            at = self._now()
+            await self._flush()
+            self._step("copying the database", lambda: f"{_megabytes(copy)} of {_megabytes(path)} MB")
+            changes = await asyncio.to_thread(copy_database, self._store, copy)
+            self._step("building the tables", lambda: _built(target))
+            patient = msgspec.structs.replace(self._limits, building=self._limits.building * min(MOST_TIME, 1 + self._failures))
+            await build(copy, target, spill, patient, self._nice())
+            file = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return Snapshot(file, at, changes, time.monotonic(), time.monotonic() - began)
+
+    def _give_up(self, snapshot: Snapshot) -> None:
+        if snapshot is self._current:
+            self._replace(None)
+
+    def _replace(self, snapshot: Snapshot | None) -> None:
+        before, self._current = self._current, snapshot
+        if before is not None:
+            before.replaced = True
+            before.close_when_unused()
+
+
+def _built(target: Path) -> str:
+    """Say how much of the rows is in tables that are done, which table is being made, with its share, and how many bytes are written."""
+    found = progress_of(target)
+    if found is None or not found.total:
+        return ""
+    done, now = (f"{rows / found.total:.0%}" for rows in (found.done, found.rows))
+    return f"{done} of the rows are done, now {found.table} with {now} of them; {_megabytes(target)} MB written"
+
+
+def _megabytes(path: Path) -> str:
+    try:
+        return grouped(path.stat().st_size / 1e6)
+    except OSError:
+        return "0"
+
+
+def _prepare(folder: Path, database: Path) -> None:
+    """Return an empty folder, readable by its owner alone, on a disk with room; leftovers of a crash are removed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    needed, free = int(ROOM * database.stat().st_size), shutil.disk_usage(folder).free
+    if free < needed:
+        raise StoreError(
+            f"a snapshot needs {needed} bytes and the disk has {free}", hint="Free disk space beside the database."
+        )

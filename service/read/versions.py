@@ -1,0 +1,231 @@
+"""Versions of agents: is an agent better since its last version than with the one before?
+
+1. A version is what exchanges name in a label such as agent_version. If an agent's exchanges name none, it is that of the deployment before them.
+2. Versions are compared, and not the times before and after: two may run beside each other. Of several labels, that of the newest version counts.
+3. Scores are of Tier 2, or of Tier 1 where no judge was asked. Their interval has sessions as clusters (`audit.drift.slices`), that of unsafe
+   runs is Newcombe's (`audit.shares`). What chance may explain is called no difference; with too few sessions nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Literal
+
+from analytics.queries import query_rows
+from audit.drift.slices import FEWEST_SESSIONS, Moments, Part, explain
+from audit.shares import Pair, share_difference
+from schemas.lazy.duckdb import duckdb
+from service.text.rounding import counted, signed
+from streams.upkeep.seen_versions import VERSIONS
+from streams.watch.measured import TIERS
+
+Row = Mapping[str, Any]
+Verdict = Literal["better", "worse", "mixed", "no difference", "too early", "first"]
+BEFORE_DEPLOYMENT = "before the first deployment"
+"""The name of what was there before the first deployment, where exchanges name no version."""
+_KINDS = {"agent_version": "Version", "prompt_version": "Prompt", "tool_version": "Tool"}
+"""The labels in words."""
+_JUDGED, _BY_RULES = "tier2", "tier1"
+MOST_EXCHANGES = 20_000
+"""Exchanges in which versions are compared, or about as many: many times what an interval needs, and read in a fraction of a second."""
+_REACH = 25 * MOST_EXCHANGES
+"""Exchanges, and the rest of a day, of which these are those of some sessions: so far back ids are looked through."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of an agent with what it did in a time."""
+
+    row: Row
+    """Its row of the query `agent_versions`."""
+
+    @property
+    def label(self) -> str:
+        """The label that names it."""
+        return str(self.row["label"])
+
+    @property
+    def value(self) -> str | None:
+        """Its name; None for what was before the first deployment."""
+        value: str | None = self.row["version"]
+        return value
+
+    @property
+    def name(self) -> str:
+        """Its name for people."""
+        return self.value if self.value is not None else BEFORE_DEPLOYMENT
+
+    @property
+    def began_at(self) -> datetime:
+        """Its deployment, or its first exchange."""
+        began: datetime = self.row["began_at"]
+        return began
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of its scores, each with its weight; None without one."""
+        return self.row["t"] / self.row["w"] if self.row["w"] else None
+
+    @property
+    def unsafe(self) -> tuple[int, int]:
+        """Its unsafe runs, and its runs."""
+        return self.row["unsafe_runs"], self.row["runs"]
+
+    @property
+    def moments(self) -> Moments:
+        """Its scores as sums over sessions."""
+        w, t, ww, wt, tt = (float(self.row[name]) for name in ("w", "t", "ww", "wt", "tt"))
+        return Moments(self.row["sessions"], self.row["exchanges"], w, t, ww, wt, tt, ww, wt, wt, tt)
+
+
+@dataclass(frozen=True)
+class AgentVersions:
+    """The versions of an agent, the one that began last first."""
+
+    agent: str
+    tier: str
+    """The tier of the scores."""
+    versions: list[Version]
+
+    @property
+    def newest(self) -> Version:
+        """The version that began last."""
+        return self.versions[0]
+
+    @property
+    def previous(self) -> Version | None:
+        """The one before it; None for the only one."""
+        return self.versions[1] if len(self.versions) > 1 else None
+
+    @property
+    def is_scored(self) -> bool:
+        """True if either version has scores of the tier."""
+        return any(one.row["judged"] for one in self.versions[:2])
+
+    @cached_property
+    def score_change(self) -> Part | None:
+        """The change of the mean score with its interval; None with too few sessions to tell."""
+        if self.previous is None or self._few:
+            return None
+        found = explain({}, {}, (self.previous.moments, self.newest.moments))
+        return Part(0.0, 0.0, 0.0) if found is None else found.change
+
+    @cached_property
+    def unsafe_change(self) -> Pair | None:
+        """The interval of the change of the share of unsafe runs; None without runs of both."""
+        return None if self.previous is None else share_difference(self.previous.unsafe, self.newest.unsafe)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The answer in a word."""
+        if self.previous is None:
+            return "first"
+        ends = [None if self.score_change is None else self.score_change[1:], self.unsafe_change]
+        sides = [_side(found, worse) for found, worse in zip(ends, (-1, 1), strict=True) if found is not None]
+        if not any(sides):
+            return "too early" if self.score_change is None else "no difference"
+        return "mixed" if {1, -1} <= set(sides) else "worse" if -1 in sides else "better"
+
+    @property
+    def sentence(self) -> str:
+        """The answer in a sentence, with its numbers."""
+        previous = self.previous
+        newest = f"{_KINDS.get(self.newest.label, self.newest.label)} {self.newest.name}"
+        if previous is None:
+            return f"{newest} is the only one seen, so there is nothing to compare it with."
+        words = {
+            "better": f"{newest} is better than {previous.name}",
+            "worse": f"{newest} is worse than {previous.name}",
+            "mixed": f"{newest} is better than {previous.name} in one way and worse in the other",
+            "no difference": f"{newest} is no different from {previous.name} beyond chance",
+            "too early": f"Too early to tell whether {_lower(newest)} is better than {previous.name}",
+        }
+        told = "; ".join(part for part in (self._scores(previous), self._runs(previous)) if part)
+        return f"{words[self.verdict]}: {told}."
+
+    @property
+    def _few(self) -> bool:
+        return any(one.row["sessions"] < FEWEST_SESSIONS for one in self.versions[:2])
+
+    def _scores(self, previous: Version) -> str:
+        newest, name = self.newest, TIERS[self.tier]
+        sizes = f"{_scored(newest)}, before {_scored(previous)}"
+        if newest.mean is None or previous.mean is None or self.score_change is None:
+            return f"{name} of {sizes}; it takes {FEWEST_SESSIONS} sessions of each"
+        change = self.score_change
+        interval = f"{signed(change.amount, 2)}, 95 %: {signed(change.low, 2)} to {signed(change.high, 2)}"
+        return f"{name} {newest.mean:.2f}, before {previous.mean:.2f} ({interval}; {sizes})"
+
+    def _runs(self, previous: Version) -> str:
+        if not self.newest.unsafe[1] and not previous.unsafe[1]:
+            return ""
+        told = "{} of {} runs unsafe, before {} of {}".format(*self.newest.unsafe, *previous.unsafe)
+        if self.unsafe_change is None:
+            return told
+        low, high = (signed(100 * one) for one in self.unsafe_change)
+        return f"{told} (95 %: {low} to {high} points)"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The versions of agents, and what was read of a time."""
+
+    agents: list[AgentVersions]
+    since: datetime | None = None
+    """The time from which exchanges were read, where that is later than asked for."""
+    one_in: int = 1
+    """Of how many sessions one was read."""
+
+
+def agent_versions(
+    cursor: duckdb.DuckDBPyConnection, project: str, since: datetime, until: datetime, agent: str | None = None
+) -> Compared:
+    """Return the versions that agents of a project had in a time, by agent; of one agent ('' for none named), or of all.
+
+    Of a project with more than MOST_EXCHANGES in the time, some sessions are read, of one with more than _REACH, some of its newest days.
+    """
+    asked = {"project": project, "labels": list(VERSIONS), "until": until}
+    found = query_rows(cursor, "version_days", {**asked, "since": since, "most": MOST_EXCHANGES, "reach": _REACH})
+    if not found or not found[0]["is_versioned"]:
+        return Compared([])
+    start, one_in = found[0]["since"], found[0]["one_in"]
+    asked |= {"since": start, "one_in": one_in, "agent": agent}
+
+    def of_tier(tier: str) -> list[AgentVersions]:
+        return versions_of(query_rows(cursor, "agent_versions", {**asked, "tier": tier}), tier)
+
+    judged = of_tier(_JUDGED)
+    if not all(one.is_scored for one in judged):
+        by_rules = {one.agent: one for one in of_tier(_BY_RULES)}
+        judged = [one if one.is_scored else by_rules[one.agent] for one in judged]
+    return Compared(judged, start if start > since else None, one_in)
+
+
+def versions_of(rows: Iterable[Row], tier: str) -> list[AgentVersions]:
+    """Return the agents of rows of the query `agent_versions`, each with the versions of the label whose version began last."""
+    labels: dict[str, dict[str, list[Version]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        labels[row["agent"]][row["label"]].append(Version(row))
+    return [
+        AgentVersions(agent, tier, max(by_label.values(), key=lambda found: (len(found) > 1, found[0].began_at)))
+        for agent, by_label in labels.items()
+    ]
+
+
+def _side(ends: Iterable[float], worse: int) -> int:
+    """Return 1 if an interval lies on the better side of 0, -1 on the worse one, 0 across it; `worse` is the sign of a change for the worse."""
+    low, high = ends
+    side = 1 if low > 0 else -1 if high < 0 else 0
+    return -worse * side
+
+
+def _scored(version: Version) -> str:
+    return f"{counted(version.row['judged'], 'score')} of {counted(version.row['sessions'], 'session')}"
+
+
+def _lower(words: str) -> str:
+    return f"{words[:1].lower()}{words[1:]}"

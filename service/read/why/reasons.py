@@ -1,0 +1,296 @@
+"""Reasons of an incident in sentences, the most telling first.
+
+The most telling is the judge, where the anchors say that it changed. Else it is the first symptom, counted, and then what comes nearest
+to a cause: the part of the traffic that changed, with its deployment. Then come the other symptoms.
+
+1. A sentence gives counts with what they are of, before and since. It says what moved together with the change and names no cause:
+   two counts coincide. Only anchors tell agent and judge apart.
+2. What chance may explain is left out: a share must have moved by more than three standard errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from service.read.why.facts import Count, Facts
+from service.read.why.slices import Slice, part_explained
+from service.text.rounding import counted, grouped
+from service.text.words import TERMS, WORDS
+from streams.watch.incidents.moves import Moved
+from streams.watch.incidents.reasons import has_risen
+
+MOST_NAMED = 4
+"""Reasons, failures or series that a sentence names."""
+MAX_NAME = 120
+"""Characters of a name that a sender or a judge chose."""
+_FLAGS: Mapping[str, tuple[str, str]] = {
+    "constraint_disclosure": ("unexplained refusal", "unexplained refusals"),
+    "silent_refusal": ("empty answer", "empty answers"),
+    "self_identification": ("denial of being an AI", "denials of being an AI"),
+}
+"""What a check of Tier 1 flags, one and many."""
+UNEXPLAINED = "unexplained"
+"""The kind of the sentence that says that there is no reason."""
+_NO_REASON = (
+    "The evidence names no reason: no check, dimension, failure or part of the traffic moved with it by more than chance. "
+    "Reading the sessions may."
+)
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """A reason in a sentence, with the counts that it rests on."""
+
+    kind: str
+    text: str
+    counts: list[Count] = []
+
+
+def statements(facts: Facts) -> list[Statement]:
+    """Return the reasons that the evidence has, the most telling first; one that says so if it has none."""
+    order = next((order for holds, order in _ORDERS if holds(facts)), ())
+    is_judge = _is_judge(facts)
+    found = [one for kind in dict.fromkeys(("cause", *order) if is_judge else order) for one in _KINDS[kind](facts)]
+    if is_judge:
+        return found
+    if any(one.kind in _TELLING for one in found):
+        return _with_part(found) if facts.which_part is not None and facts.which_part.found is not None else found
+    return [Statement(UNEXPLAINED, _NO_REASON), *found]
+
+
+def _with_part(found: Sequence[Statement]) -> list[Statement]:
+    """Return the reasons with the part that changed, and what was deployed then, directly after the first symptom."""
+    part = [one for one in found if one.kind in PART]
+    others = [one for one in found if one.kind not in PART]
+    symptoms = 1 if others and others[0].kind in _TELLING else 0
+    return [*others[:symptoms], *part, *others[symptoms:]]
+
+
+def _is_judge(facts: Facts) -> bool:
+    """Tell whether the anchors say in words that the judge changed."""
+    return facts.incident.cause == "judge" and any(_cause(facts))
+
+
+def _flags(facts: Facts) -> Iterator[Statement]:
+    checks = facts.risen(facts.flags)[:MOST_NAMED]
+    total = facts.reason("flagged")
+    if total is not None and facts.risen([total]):
+        parts = ", ".join(_flagged(one.after, one.name) for one in checks)
+        yield Statement(
+            "tier1_flags", f"{_of(total)} exchanges were flagged by Tier 1, {_before(total)}{_listed(parts)}.", [total, *checks]
+        )
+    elif checks:
+        first, *others = checks
+        text = f"Tier 1 flagged {_flagged(first.after, first.name)} in {grouped(first.all_after)} exchanges, before {grouped(first.before)}"
+        rest = [f"{_flagged(one.after, one.name)}, before {grouped(one.before)}" for one in others]
+        yield Statement("tier1_flags", "; ".join([f"{text} in {grouped(first.all_before)}", *rest]) + ".", checks)
+
+
+def _anomalies(facts: Facts) -> Iterator[Statement]:
+    total = facts.reason("anomalous") or facts.spike
+    if total is None or not facts.risen([total]):
+        yield from _flags(facts)
+        return
+    reasons = facts.risen(one for one in facts.reasons if one.kind == "anomaly")[:MOST_NAMED]
+    parts = ", ".join(f"{_named(one.name)} ({grouped(one.after)})" for one in reasons)
+    if not reasons:  # evidence of earlier versions has the checks of Tier 1 only
+        reasons = facts.risen(facts.flags)[:MOST_NAMED]
+        parts = ", ".join(_flagged(one.after, one.name) for one in reasons)
+    yield Statement(
+        "anomalies", f"{_of(total)} exchanges have an anomaly, {_before(total)}{_listed(parts)}.", [total, *reasons]
+    )
+
+
+def _judge_flags(facts: Facts) -> Iterator[Statement]:
+    words = {
+        "judge_flag": "judged turns were flagged by the judge",
+        "sycophancy": "turns with thinking agree with the user against their own reasoning",
+        "advocacy_suppression": "turns with thinking recommend less than their own reasoning does",
+    }
+    for kind, said in words.items():
+        found = facts.reason(kind)
+        if found is not None and facts.risen([found]):
+            yield Statement(kind, f"{_of(found)} {said}, {_before(found)}.", [found])
+
+
+def _dimensions(facts: Facts) -> Iterator[Statement]:
+    """Name the dimensions that moved most, with the turns that the means are of."""
+    found = facts.dimensions[:MOST_NAMED]
+    if not found:
+        return
+    verb = "rose" if facts.incident.direction == "up" else "fell"
+    parts = [f"{_named(_term(one.dimension))} {one.mean_before:.2f} → {one.mean_after:.2f}" for one in found]
+    first = found[0]
+    turns = f"{grouped(first.judged_after)} judged turns since the change, {grouped(first.judged_before)} before"
+    then = f", then {', '.join(parts[1:])}" if parts[1:] else ""
+    yield Statement("dimensions", f"The judge's scores {verb} most in {parts[0]} ({turns}){then}.")
+
+
+def _failures(facts: Facts) -> Iterator[Statement]:
+    found = facts.risen(facts.failures, fewest=2)[:MOST_NAMED]
+    if not found:
+        return
+    rest = "".join(f"; {_named(_term(one.name))} in {grouped(one.after)}, before {grouped(one.before)}" for one in found[1:])
+    first = found[0]
+    text = f"{_named(_term(first.name))} in {_of(first)} runs, {_before(first)}{rest}."
+    yield Statement("failures", text, found)
+
+
+def _slices(facts: Facts) -> Iterator[Statement]:
+    which = facts.which_part
+    best = which.found if which is not None else None
+    if which is None or best is None:
+        return
+    mixed = abs(best.mix.amount) > abs(best.within.amount)
+    level = f"rate of anomalies went {best.rates}" if facts.is_spike else f"mean went {best.means}"
+    how = f"its share went {best.shares}" if mixed else f"its {level}"
+    twins = f" The same exchanges are {', '.join(_named(one.name) for one in best.same_as)}." if best.same_as else ""
+    yield Statement(
+        "slice",
+        f"{_named(best.name)} explains {part_explained(best)} of the change: {how}{_exchanges(best, facts.unit)}.{twins}",
+    )
+
+
+def _everywhere(facts: Facts) -> Iterator[Statement]:
+    which = facts.which_part
+    if which is not None and which.state == "everywhere":
+        yield Statement("everywhere", which.summary)
+
+
+def _deployments(facts: Facts) -> Iterator[Statement]:
+    made = [f"{_named(one.name)} ({_moment(one.at)}, by {_named(one.by)}{_said(one.comment)})" for one in facts.deployments]
+    if made:
+        more = f" and {len(made) - MOST_NAMED} more" if len(made) > MOST_NAMED else ""
+        yield Statement(
+            "deployments",
+            f"It coincides with {'a deployment' if len(made) == 1 else 'deployments'}: {', '.join(made[:MOST_NAMED])}{more}.",
+        )
+
+
+def _moved(facts: Facts) -> Iterator[Statement]:
+    """Name what moved along, with levels; shares of runs as shares."""
+    others = [text for one in facts.moved[1:] if (text := level_words(one))]
+    if others:
+        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+        yield Statement("moved_too", f"Moved on the same days: {', '.join(others[:MOST_NAMED])}{more}.")
+
+
+def _cause(facts: Facts) -> Iterator[Statement]:
+    words = facts.mix_words or facts.cause.get("words")
+    if facts.incident.cause and isinstance(words, str) and words:
+        yield Statement("cause", words)
+
+
+def _policy(facts: Facts) -> Iterator[Statement]:
+    note = facts.evidence.get("note")
+    if isinstance(note, str) and note:
+        yield Statement("policy", note)
+
+
+def _sampling(facts: Facts) -> Iterator[Statement]:
+    found = [one for one in facts.mix if has_risen(one.row)][:MOST_NAMED]
+    if not found or not (facts.is_judged or facts.is_spike):
+        return
+    first, *rest = found
+    parts = [f"{_sampled(first.name)} {_of(first)}, {_before(first)}"]
+    parts += [f"{_sampled(one.name)} {grouped(one.after)}, before {grouped(one.before)}" for one in rest]
+    alone = (
+        "Anomalies that only the judge finds may be more for that reason alone."
+        if facts.is_spike
+        else "Scores count by their sampling probability, so this alone does not move the mean."
+    )
+    yield Statement("sampling", f"Other turns were judged than before: {'; '.join(parts)}. {alone}", found)
+
+
+_KINDS: Mapping[str, Callable[[Facts], Iterator[Statement]]] = {
+    "flags": _flags,
+    "anomalies": _anomalies,
+    "judge_flags": _judge_flags,
+    "dimensions": _dimensions,
+    "failures": _failures,
+    "slices": _slices,
+    "everywhere": _everywhere,
+    "deployments": _deployments,
+    "moved": _moved,
+    "cause": _cause,
+    "policy": _policy,
+    "sampling": _sampling,
+}
+_REST = ("everywhere", "moved", "cause", "policy", "sampling")
+_CONTEXT = ("slices", "everywhere", "deployments", "moved", "cause", "policy", "sampling")
+_ORDERS: Sequence[tuple[Callable[[Facts], bool], tuple[str, ...]]] = (
+    (lambda facts: facts.is_of_runs, ("failures", "flags", *_CONTEXT)),
+    (lambda facts: facts.is_spike, ("anomalies", "failures", *_CONTEXT)),
+    (lambda facts: facts.incident.tier == "tier1", ("flags", "failures", *_CONTEXT)),
+    (lambda _: True, ("flags", "slices", "deployments", "failures", "judge_flags", "dimensions", *_REST)),
+)
+"""The order of the sentences, by what the incident is about; the first that holds."""
+PART = frozenset({"slice", "deployments"})
+"""Kinds that say which part of the traffic changed, and what was deployed then."""
+_TELLING = frozenset(
+    {"tier1_flags", "anomalies", "judge_flag", "sycophancy", "advocacy_suppression"}
+    | {"dimensions", "failures", "slice", "deployments"}
+)
+"""Kinds that tell something of the why; the others say what else is known."""
+
+
+def level_words(moved: Moved) -> str | None:
+    """Return a series that moved with its levels before and since; None if the evidence has none, as of a spread."""
+    level = moved.level
+    if level is None:
+        return None
+    series = moved.key.tier or ""
+    is_share = not series or series.startswith(("unsafe", "failure:"))
+    before, after = (f"{one:.0%}" if is_share else f"{one:.{1 if series == 'trust' else 2}f}" for one in level[:2])
+    return f"{_named(moved.name)} {before} → {after}"
+
+
+def _exchanges(row: Slice, unit: str) -> str:
+    if not row.exchanges_before and not row.exchanges_after:
+        return ""
+    return f" ({counted(row.exchanges_after, unit)} since the change, {grouped(row.exchanges_before)} before)"
+
+
+def _flagged(count: int, flag: str) -> str:
+    one, many = _FLAGS.get(flag, (f"flagged by {flag}", f"flagged by {flag}"))
+    return f"{grouped(count)} {_named(one if count == 1 else many)}"
+
+
+def _listed(parts: str) -> str:
+    return f": {parts}" if parts else ""
+
+
+def _of(count: Count) -> str:
+    return f"{grouped(count.after)} of {grouped(count.all_after)}"
+
+
+def _before(count: Count) -> str:
+    return (
+        f"before {grouped(count.before)} of {grouped(count.all_before)}" if count.all_before else "with none to compare before"
+    )
+
+
+def _named(name: str) -> str:
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
+
+
+def _said(comment: str | None) -> str:
+    """Quote the comment of a deployment, which often says what a release was meant to change."""
+    return f": \u201c{_named(comment)}\u201d" if comment else ""
+
+
+def _term(name: str) -> str:
+    return TERMS.get(name) or name.replace("_", " ")
+
+
+def _sampled(name: str) -> str:
+    return _named(WORDS["sampling_reasons"].get(name) or name.replace("_", " "))
+
+
+def _moment(at: str) -> str:
+    try:
+        return f"{datetime.fromisoformat(at):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return _named(at)

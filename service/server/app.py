@@ -1,0 +1,113 @@
+"""The application: endpoints, and around them the layers that each request passes, from the outside in.
+
+record and error answers → host → token → requests in flight → body limits → ETags → audit log → endpoints.
+A request without a right token costs no more than a look at its head.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+
+from schemas.errors import BrokerError, BusyError
+from service.http.answers.description import describe
+from service.pages.problems import add_problem_pages
+from service.read.queries.query_pool import QueryPool
+from service.setup.access.access import AccessStore
+from service.setup.version import version
+from service.web.audit_trail import AuditTrail, keep_write
+from service.web.authentication import Authentication
+from service.web.bodies import RoundedJson
+from service.web.bounds import ApiSettings
+from service.web.context import ApiContext
+from service.web.errors import ApiError, add_error_answers, error_response
+from service.web.etags import Etags
+from service.web.metrics import Metrics
+from service.web.parameters import refuse_unknown
+from service.web.request_limits import BodyLimits, HostCheck, InFlight
+from service.web.request_middleware import RequestRecord
+from streams.engine.record_intake import RecordIntake
+
+RETRY_AFTER = "2"
+"""Seconds after which a sender may try again when the log was busy."""
+RETRY_BROKER = "5"
+"""Seconds after which a sender may try again when Kafka took no records."""
+_PLACES = {
+    "http.routes": "ingest ingest_batch events events_bulk traces sessions telemetry alerts projects scores exchanges trends baselines "
+    "inbox inbox_views incidents costs runs people anchors deployments rejudging retention query evaluations operations",
+    "http.auth": "tokens sign_ins audit_log sign_in",
+    "http.admin": "policy installation",
+    "http.answers": "docs",
+    "pages": "sign_in_page help_page connect sql",
+    "pages.projects": "fleet project anomalies costs details wrap_quality agent_health telemetry evaluations",
+    "pages.exchanges": "exchange review",
+    "pages.incidents": "incidents inbox inbox_actions",
+    "pages.runs": "run run_downloads",
+    "pages.sessions": "session",
+    "pages.lists": "pages",
+    "pages.admin": "overview access policy deletion audit_log",
+}
+"""The modules with the endpoints and the pages, by package; the description of the API keeps their order."""
+ROUTERS: tuple[APIRouter, ...] = tuple(
+    importlib.import_module(f"service.{package}.{name}").router for package, names in _PLACES.items() for name in names.split()
+)
+log = logging.getLogger(__name__)
+
+
+def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings) -> FastAPI:
+    """Build the application over a started engine and the tokens that open it."""
+    app = FastAPI(
+        title="Driftline",
+        version=version(),
+        summary="Continuous audit of AI agent fleets.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        default_response_class=RoundedJson,
+        dependencies=[Depends(refuse_unknown), Depends(keep_write)],
+        generate_unique_id_function=_operation_id,
+    )
+    metrics = Metrics()
+    app.state.context = ApiContext(engine, access, settings, metrics)
+    app.state.query_pool = QueryPool(engine.store, engine.now, settings.queries, engine.flush)
+    for router in ROUTERS:
+        app.include_router(router)
+    describe(app)
+    add_error_answers(app)
+    add_problem_pages(app)
+    app.add_exception_handler(BusyError, _busy)
+    app.add_exception_handler(BrokerError, _without_broker)
+    app.add_middleware(AuditTrail, access=access)
+    app.add_middleware(Etags)
+    app.add_middleware(BodyLimits, settings=settings)
+    app.add_middleware(InFlight, limit=settings.max_in_flight)
+    app.add_middleware(Authentication, access=access, settings=settings)
+    app.add_middleware(HostCheck, settings=settings)
+    app.add_middleware(RequestRecord, metrics=metrics)
+    return app
+
+
+def prepare_routes(app: FastAPI) -> None:
+    """Have FastAPI build every endpoint now: it builds those of a router when a call first looks for a path among them."""
+    for route in app.routes:
+        route.matches({"type": "http", "method": "GET", "path": "/", "headers": []})
+
+
+async def _busy(_: Request, error: Exception) -> JSONResponse:
+    return error_response(ApiError(503, "busy", str(error), {"Retry-After": RETRY_AFTER}))
+
+
+async def _without_broker(_: Request, error: Exception) -> JSONResponse:
+    # What the error says of brokers and addresses is for whoever runs the server.
+    log.warning("a record was refused: %s", error)
+    words = "the log cannot take records at the moment"
+    return error_response(ApiError(503, "log_unavailable", words, {"Retry-After": RETRY_BROKER}))
+
+
+def _operation_id(route: APIRoute) -> str:
+    """Name an endpoint for generated clients: its subject and its function."""
+    return "_".join([*map(str, route.tags[:1]), route.name])

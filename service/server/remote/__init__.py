@@ -1,0 +1,1 @@
+"""The server's end of commands that run beside it."""

@@ -1,0 +1,242 @@
+"""Running the server: it listens before it works, and stops so that nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import ipaddress
+import logging
+import math
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from analytics.deletion.compaction import compact_at_start
+from audit.policy.policy import Policy
+from schemas.errors import SettingsError
+from service.http.otlp.grpc_listener import Listener
+from service.http.otlp.grpc_listener import listen as otlp_listener
+from service.server.app import create_app, prepare_routes
+from service.server.http_server import run, server_of
+from service.server.periodic_tasks import periodic_tasks_of
+from service.server.remote.command_server import taking_commands
+from service.setup.access.access import AccessStore, access_file
+from service.setup.judge_setup import WORKERS, OpenedJudge, open_judge, unpriced_note
+from service.setup.kafka import connection_of, framing_of
+from service.setup.settings import Settings
+from service.setup.wiring import policy_of
+from service.setup.workspace import Clock, Workspace, open_workspace, utc_now
+from service.text.paths import LOOPBACK_NAMES
+from service.web.bounds import ApiSettings
+from streams.engine.engine import Engine
+from streams.engine.record_intake import RecordIntake
+from streams.garbage_collection import collect_in_short_pauses
+from streams.stop_signals import handled_in_loop
+from streams.upkeep.assembling import TraceAssembler
+from streams.upkeep.periodic_tasks import PeriodicTasks
+
+_NOBODY = "no operator yet, so no one can sign in: driftline operators add NAME prints a token, also while the server runs"
+_ALREADY = "Another server has the database: stop it, or name another database with --db."
+log = logging.getLogger(__name__)
+Announce = Callable[[str, str, Sequence[str]], None]
+"""Called with the address of a started server, its judge, and the reasons that keep exchanges from being judged."""
+
+
+def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: Announce, as_of: datetime | None = None) -> None:
+    """Serve until a signal asks to stop; `announce` is called once calls are accepted.
+
+    With `as_of` the clock starts at that time, and nothing is checked for drift. SettingsError when the address cannot be had, or when it
+    is no loopback address and `expose` does not say that it may be.
+    """
+    with listen(settings.host, settings.port, expose=expose) as listener:
+        while run(_serve(settings, listener, names, announce, as_of)):
+            # Calls that come meanwhile wait at the listener. What the round before has left may go.
+            gc.unfreeze()
+            gc.collect()
+            announce = _announce_again
+
+
+def _announce_again(address: str, _judge: str, _notes: Sequence[str]) -> None:
+    log.warning("started again at %s with the policy of the file", address)
+
+
+def _clock_from(start: datetime) -> Clock:
+    """Return a clock that shows that time now, and goes on from there."""
+    ahead = start - utc_now()
+    return lambda: utc_now() + ahead
+
+
+async def _serve(
+    settings: Settings, listener: socket.socket, names: Sequence[str], announce: Announce, as_of: datetime | None
+) -> bool:
+    """Serve until something asks to stop; answers whether to start again."""
+    # Whether there is a judge is settled first: without the key that was asked for, no file is made or opened.
+    by_workers = settings.kafka is not None
+    opened = OpenedJudge(None, WORKERS) if by_workers else await open_judge(settings, policy_of(settings), os.environ)
+    judge = opened.judge
+    async with contextlib.AsyncExitStack() as stack:
+        if judge is not None:
+            stack.push_async_callback(judge.aclose)
+        compact_at_start(settings.database)
+        now = utc_now if as_of is None else _clock_from(as_of)
+        workspace = stack.enter_context(open_workspace(settings, now=now, create=True, writes=not by_workers, alone=_ALREADY))
+        workspace.store.give_memory_back()
+        # A token that has expired stays so, whatever the time that is shown.
+        access = stack.enter_context(AccessStore(access_file(settings.database), utc_now))
+        engine = _engine_over_kafka(workspace) if by_workers else _engine(workspace, opened)
+        app = create_app(engine, access, api_settings(settings, names))
+        stack.push_async_callback(app.state.query_pool.close)
+        spans = otlp_listener(settings, app.state.context)
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        config = server_of(app, host, port).config
+        config.timeout_graceful_shutdown = math.ceil(settings.client_grace)
+        notes = _notes(opened, workspace.policy, access)
+        notes += [] if spans is None else [f"OpenTelemetry over gRPC is taken at {spans.address}"]
+        server = _Server(config, listener, partial(announce, f"http://{shown}:{port}", opened.name, notes))
+        app.state.context.restart = server.start_again
+        with handled_in_loop(server.asked_to_stop):
+            # Settings that are wrong are said before anything has begun.
+            periodic_tasks = PeriodicTasks(periodic_tasks_of(engine, settings, app.state.context, watches=as_of is None))
+            await engine.start()
+            prepare_routes(app)
+            # What is loaded now stays: looking through it for garbage would hold up all calls for a tenth of a second.
+            collect_in_short_pauses()
+            engine.has_more = partial(periodic_tasks.poke, TraceAssembler.name)
+            periodic_tasks.start()
+            watch = asyncio.create_task(server.stopped_by(engine.broken))
+            try:
+                async with taking_commands(settings.database, engine, app.state.context.watch), _taking(spans):
+                    # uvicorn closes what it is given, and the listener is needed if the server starts again.
+                    await server.serve(sockets=[listener.dup()])
+                if engine.broken.is_set():
+                    raise engine.failure()
+            finally:
+                watch.cancel()
+                await periodic_tasks.stop()
+                await _stop(engine, 0 if engine.broken.is_set() else settings.judge_grace, server.hurry)
+    return server.starts_again
+
+
+def _taking(spans: Listener | None) -> contextlib.AbstractAsyncContextManager[None]:
+    return contextlib.nullcontext() if spans is None else spans.taking()
+
+
+def api_settings(settings: Settings, names: Sequence[str]) -> ApiSettings:
+    """Return the names that the server answers to, and those behind a proxy that speaks TLS."""
+    public = urlsplit(settings.public_url or "")
+    known = LOOPBACK_NAMES | {settings.host} | set(names) | ({public.hostname} if public.hostname else set())
+    encrypted = frozenset({public.netloc.lower().removesuffix(":443")} if public.scheme == "https" else ())
+    return ApiSettings(allowed_hosts=frozenset(known), encrypted_hosts=encrypted, policy_file=settings.policy)
+
+
+def _engine(workspace: Workspace, opened: OpenedJudge) -> Engine:
+    """Open the engine that audits in this process."""
+    store, policy, redactor, now = workspace.store, workspace.policy, workspace.redactor, workspace.now
+    return Engine(store, policy, redactor, now, judge=opened.judge, judge_name=opened.name)
+
+
+def _engine_over_kafka(workspace: Workspace) -> Engine:
+    """Open the engine that hands records on to workers."""
+    from streams.kafka.kafka_log import KafkaLog  # noqa: PLC0415 - the clients of Kafka take a while to load, and most need none
+
+    store, policy, redactor, now = workspace.store, workspace.policy, workspace.redactor, workspace.now
+    framing = framing_of(workspace.settings)
+    reframe = None if framing is None else framing.reframe
+    topics = KafkaLog(store, redactor, now, connection_of(workspace.settings), reframe=reframe)
+    return Engine(store, policy, redactor, now, judge_name=WORKERS, log=topics)
+
+
+def _notes(opened: OpenedJudge, policy: Policy, access: AccessStore) -> list[str]:
+    """Return the reasons that keep an existing judge from judging, and people from signing in."""
+    notes = [note for note in (opened.note, unpriced_note(policy)) if note and opened.judge is not None]
+    return notes if access.holders("operator") else [*notes, _NOBODY]
+
+
+async def _stop(engine: RecordIntake, grace: float, hurry: asyncio.Event) -> None:
+    """Stop the engine; at a second signal without waiting for judgements in progress. Waiting records are always committed."""
+    stopping, hurried = asyncio.create_task(engine.stop(grace)), asyncio.create_task(hurry.wait())
+    await asyncio.wait([stopping, hurried], return_when=asyncio.FIRST_COMPLETED)
+    hurried.cancel()
+    if not stopping.done():
+        await engine.stop(0)
+    await stopping
+
+
+class _Server(uvicorn.Server):
+    """Announces when it accepts calls, and leaves signals to its caller: after it, the engine has to commit waiting records."""
+
+    def __init__(self, config: uvicorn.Config, listener: socket.socket, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._listener = listener
+        self.hurry = asyncio.Event()
+        """Set by a second signal."""
+        self.starts_again = False
+        """Whether it stops in order to start again."""
+        self._announce = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start as usual, then say so."""
+        await super().startup(sockets)
+        if not self.should_exit:
+            self._announce()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop as usual. New calls are refused at once if there is no next round to answer them."""
+        if not self.starts_again:
+            self._listener.close()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+    async def stopped_by(self, event: asyncio.Event) -> None:
+        """Stop when the event is set."""
+        await event.wait()
+        self.should_exit = True
+
+    def start_again(self) -> None:
+        """Stop, and have the caller start again; not if it stops already."""
+        self.starts_again = not self.should_exit
+        self.should_exit = True
+
+    def asked_to_stop(self, _signal: signal.Signals) -> None:
+        """Stop, and hurry when asked again; nothing is interrupted halfway, however often that is."""
+        if self.should_exit and not self.starts_again:
+            self.force_exit = True
+            self.hurry.set()
+        self.starts_again = False
+        self.should_exit = True
+
+
+def listen(host: str, port: int, *, expose: bool = False) -> socket.socket:
+    """Return a listening socket; SettingsError as described at `serve`."""
+    try:
+        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise SettingsError(f"host {host}: {error.strerror}", hint="Name an address of this machine.") from error
+    if not ipaddress.ip_address(address[0]).is_loopback and not expose:
+        raise SettingsError(
+            f"{host} can be reached from other machines",
+            hint="Say --expose when that is wanted, and put TLS in front; without it only loopback is listened on.",
+        )
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise SettingsError(
+            f"{host} port {port}: {error.strerror}", hint="Name another with --port; 0 takes a free one."
+        ) from error
+    return listener

@@ -1,0 +1,119 @@
+"""Supervised worker processes: one that dies is restarted, and all stop together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Collection, Sequence
+
+from schemas.errors import BrokerError
+from service.setup.settings import Settings
+from streams.kafka.administration import TopicAdministration
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.topics import SPANS, TOPICS, state_topic
+from streams.log.admission import DEAD_LETTERS
+from streams.stop_signals import handled_in_loop
+from streams.topology import Stage
+
+FIRST_BACKOFF, LAST_BACKOFF = 1.0, 30.0
+"""Seconds before a process that died is started again; doubled each time, until one lived for longer than the last backoff."""
+KILL_AFTER = 15.0
+"""Seconds beyond the grace after which a process that does not stop is killed."""
+log = logging.getLogger(__name__)
+
+
+def partitions_of(connection: KafkaConnection, stages: Sequence[Stage], foreign: Collection[str] = ()) -> dict[str, int]:
+    """Return the number of partitions of each stage's source; BrokerError if a topic of the stages is missing or differs.
+
+    `foreign` are topics of a Collector: each has the number of its own, 0 where it is not there.
+    """
+    with TopicAdministration(connection) as administration:
+        there, found = administration.describe(), administration.foreign(foreign)
+    needed = {topic for stage in stages for topic in (stage.source, state_topic(stage.name), *stage.sinks)} | {DEAD_LETTERS}
+    if foreign:
+        needed.add(SPANS)
+    if any(stage.judged for stage in stages):
+        needed.add("judgements")
+    missing = sorted(needed - there.keys())
+    if missing:
+        names = ", ".join(map(connection.topic, missing))
+        raise BrokerError(f"Kafka at {connection.bootstrap} has no topic {names}", hint="Run driftline topics create.")
+    keyed = {name: there[name].partitions for name in sorted(needed) if TOPICS[name].is_keyed}
+    if len(set(keyed.values())) > 1:
+        counts = ", ".join(f"{connection.topic(name)} has {count}" for name, count in keyed.items())
+        raise BrokerError(
+            f"the topics differ in their partitions, so a session is not on the same number everywhere: {counts}",
+            hint="`driftline topics check` says what does not fit and what to do.",
+        )
+    ours = {stage.name: there[stage.source].partitions for stage in stages}
+    return ours | {name: found.get(name, 0) for name in foreign}
+
+
+def supervise(settings: Settings, arguments: Sequence[str], processes: int) -> None:
+    """Run a number of `driftline worker` processes with these arguments until a signal asks to stop."""
+    asyncio.run(_Supervisor(settings.judge_grace, arguments).run(processes))
+
+
+class _Supervisor:
+    def __init__(self, grace: float, arguments: Sequence[str]) -> None:
+        self._grace = grace
+        self._command = [sys.executable, "-P", "-m", "service.cli.main", "worker", *arguments]
+        self._stopping = asyncio.Event()
+        self._children: set[asyncio.subprocess.Process] = set()
+
+    async def run(self, processes: int) -> None:
+        """Watch the processes; a second signal is passed on, and hurries them."""
+        with handled_in_loop(self._asked):
+            await asyncio.gather(*(self._keep(number + 1) for number in range(processes)))
+
+    async def _keep(self, number: int) -> None:
+        backoff = FIRST_BACKOFF
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            code = await self._child()
+            if self._stopping.is_set():
+                return
+            backoff = FIRST_BACKOFF if time.monotonic() - started > LAST_BACKOFF else backoff
+            log.error("worker %d ended with %d; it is started again in %.0f s", number, code, backoff)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), backoff)
+            backoff = min(2 * backoff, LAST_BACKOFF)
+
+    async def _child(self) -> int:
+        """Run one process to its end; return its exit code."""
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # Its standard input ends with us, however we end; a process group of its own keeps Ctrl-C for us.
+        child = await asyncio.create_subprocess_exec(
+            *self._command, stdin=asyncio.subprocess.PIPE, env=environment, process_group=0
+        )
+        self._children.add(child)
+        ended, stopping = asyncio.create_task(child.wait()), asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([ended, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done():
+            _signal(child, signal.SIGTERM)
+            await asyncio.wait([ended], timeout=self._grace + KILL_AFTER)
+            if not ended.done():
+                log.error("worker process %d does not stop; it is killed", child.pid)
+                _signal(child, signal.SIGKILL)
+        stopping.cancel()
+        code = await ended
+        self._children.discard(child)
+        if child.stdin is not None:
+            child.stdin.close()
+        return code
+
+    def _asked(self, _number: signal.Signals) -> None:
+        if self._stopping.is_set():
+            for child in self._children:
+                _signal(child, signal.SIGTERM)
+        self._stopping.set()
+
+
+def _signal(child: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        child.send_signal(number)

@@ -1,0 +1,209 @@
+"""One worker process: wired from the settings, at work until it is told to stop or cannot go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from audit.policy.policy import Policy
+from audit.redaction.redactor import Redactor
+from service.setup.judge_setup import open_judge
+from service.setup.kafka import connection_of, framing_of
+from service.setup.settings import Settings
+from service.setup.wiring import policy_of, redactor_of
+from service.setup.workspace import utc_now
+from streams.engine.stage_runs import StageRuns
+from streams.engine.turns import Turns
+from streams.garbage_collection import collect_rarely
+from streams.judges.protocol import Judge
+from streams.judging.judge_calls import JudgeCalls
+from streams.judging.recorded_judgements import nothing_recorded
+from streams.kafka.agents import Worker
+from streams.kafka.computed_stage import Computing
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.ownership import STUCK, SURE_SECONDS, Membership, Watchdog
+from streams.kafka.partitions import KafkaStage, end_process
+from streams.kafka.producing import RecordProducer
+from streams.kafka.schema_registry import RegistryFraming
+from streams.kafka.states import StateTopic
+from streams.stop_signals import handled_in_loop
+from streams.topology import Stage
+
+LEAVING_SECONDS = 15.0
+"""Time that a stop may take beyond its grace."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The parts that a worker's processors are made of."""
+
+    connection: KafkaConnection
+    policy: Policy
+    redactor: Redactor
+    judge: Judge | None
+    calls: JudgeCalls
+    producer: RecordProducer
+    membership: Membership
+    framing: RegistryFraming | None
+    turns: Turns
+
+
+def run_worker(
+    settings: Settings, stages: Sequence[Stage], orphaned: int | None, collected: Mapping[str, str] | None = None
+) -> int:
+    """Work until a signal asks to stop; return the exit code. The file `orphaned` ends when our supervisor does.
+
+    `collected` are the topics of a Collector that are read, too, each with its signal.
+    """
+    collect_rarely()
+    return asyncio.run(_run(settings, stages, orphaned, collected or {}))
+
+
+async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None, collected: Mapping[str, str]) -> int:
+    policy, connection = policy_of(settings), connection_of(settings)
+    async with contextlib.AsyncExitStack() as stack:
+        judge = (await open_judge(settings, policy, os.environ)).judge if any(stage.judged for stage in stages) else None
+        if judge is not None:
+            stack.push_async_callback(judge.aclose)
+        producer = RecordProducer(connection)
+        stack.push_async_callback(producer.stop)
+        await producer.start()
+        membership, framing = Membership(SURE_SECONDS), framing_of(settings)
+        parts = _Parts(
+            connection,
+            policy,
+            redactor_of(settings, policy),
+            judge,
+            JudgeCalls(),
+            producer,
+            membership,
+            framing,
+            Turns(settings.judge_concurrency),
+        )
+        states = {stage.name: _states(stage, parts) for stage in stages}
+        for topic in states.values():
+            stack.callback(topic.close)
+        at_work = [_at_work(stage, states[stage.name], parts) for stage in stages]
+        worker = Worker(connection, [*at_work, *_collector(collected, parts)], membership=membership)
+        return await _work(worker, [stage.source for stage in stages if stage.judged], settings.judge_grace, orphaned)
+
+
+def _states(stage: Stage, parts: _Parts) -> StateTopic:
+    """Return the states of the stage."""
+    return StateTopic(
+        parts.connection, stage.name, parts.producer, source=stage.source, holds=stage.state_type, redactor=parts.redactor
+    )
+
+
+def _at_work(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
+    """Return the stage with the means to work on partitions."""
+    if stage.judged is not None:
+        from streams.kafka.judged_stage import CHUNK_TASKS, KafkaJudging  # noqa: PLC0415 - a worker without such a stage asks no judge
+
+        judging = KafkaJudging(
+            stage=stage.judged,
+            policy=parts.policy,
+            judge=parts.judge,
+            redactor=parts.redactor,
+            now=utc_now,
+            calls=parts.calls,
+            turns=parts.turns,
+            connection=parts.connection,
+            producer=parts.producer,
+            states=states,
+            is_sure=parts.membership.is_sure,
+        )
+        return KafkaStage(stage.source, judging.open_partition, records_at_once=CHUNK_TASKS)
+    computing = Computing(
+        stage=stage,
+        runs=StageRuns(parts.policy, nothing_recorded, parts.redactor, utc_now),
+        redactor=parts.redactor,
+        now=utc_now,
+        producer=parts.producer,
+        states=states,
+        reframe=None if parts.framing is None else parts.framing.insist,
+    )
+    return KafkaStage(stage.source, computing.open_partition, records_at_once=stage.records_at_once)
+
+
+def _collector(topics: Mapping[str, str], parts: _Parts) -> Sequence[KafkaStage]:
+    """Return a stage for each topic of a Collector."""
+    if not topics:
+        return ()
+    from streams.kafka.collector import collector_stages  # noqa: PLC0415 - most workers need no protobuf
+
+    return collector_stages(topics, policy=parts.policy, redactor=parts.redactor, now=utc_now, producer=parts.producer)
+
+
+async def _work(worker: Worker, patient: Sequence[str], grace: float, orphaned: int | None) -> int:
+    """Work until stopped, or until the worker fails; a second signal hurries the stop. `patient` are topics that may wait."""
+    asked = asyncio.Queue[str]()
+    with handled_in_loop(lambda number: asked.put_nowait(f"signal {number.name}")), _ended_with(orphaned, asked):
+        await worker.start()
+        watchdog = Watchdog(worker.stages, worker.consumer.waiting, patient=patient)
+        stop, fail = asyncio.create_task(asked.get()), asyncio.create_task(worker.failed())
+        with _background([watchdog.run()]):
+            await asyncio.wait([stop, fail], return_when=asyncio.FIRST_COMPLETED)
+        if fail.done():
+            log.critical("the consumer failed: %s", fail.result(), exc_info=fail.result())
+            logging.shutdown()
+            os._exit(STUCK)
+        log.info("stopping: %s", stop.result())
+        fail.cancel()
+        await _stop(worker, grace, asked)
+    return 0
+
+
+async def _stop(worker: Worker, grace: float, asked: asyncio.Queue[str]) -> None:
+    # Without a broker the client leaves its group for ever, and where the supervisor is gone, too, nobody else ends the process.
+    asyncio.get_running_loop().call_later(grace + LEAVING_SECONDS, os._exit, STUCK)
+    stopping, again = asyncio.create_task(worker.stop(grace)), asyncio.create_task(asked.get())
+    await asyncio.wait([stopping, again], return_when=asyncio.FIRST_COMPLETED)
+    if again.done():
+        log.info("hurrying: %s", again.result())
+        await worker.hurry()
+    again.cancel()
+    await stopping
+
+
+@contextlib.contextmanager
+def _ended_with(supervisor: int | None, asked: asyncio.Queue[str]) -> Iterator[None]:
+    """Watch for the end of our supervisor, if we have one: `supervisor` is a descriptor that ends with it."""
+    loop = asyncio.get_running_loop()
+    if supervisor is not None:
+        loop.add_reader(supervisor, _hear_end, loop, supervisor, asked)
+    try:
+        yield
+    finally:
+        if supervisor is not None:
+            loop.remove_reader(supervisor)
+
+
+def _hear_end(loop: asyncio.AbstractEventLoop, orphaned: int, asked: asyncio.Queue[str]) -> None:
+    if not os.read(orphaned, 1):
+        loop.remove_reader(orphaned)
+        asked.put_nowait("the supervisor is gone")
+
+
+@contextlib.contextmanager
+def _background(works: Iterable[Coroutine[Any, Any, None]]) -> Iterator[None]:
+    """Run coroutines beside the context; if one fails, the process ends, because its work would be left undone."""
+    tasks = [asyncio.create_task(work) for work in works]
+    for task in tasks:
+        task.add_done_callback(_fault)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _fault(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        end_process(error)

@@ -1,0 +1,101 @@
+"""The audit log: changes by operators over HTTP and by commands on access, one line each, in the file of tokens.
+
+1. A line is begun before anything is done, and completed with how it ended. One that was never completed was cut short, by a
+   kill for example: whether its change was made is to be looked up.
+2. It says who, when, by which token (its public prefix), what (method and the route's template, or the command), in which
+   project, about which subject. Bodies are not kept.
+3. A completed line cannot be changed; lines go by age, and by number if they become too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from service.setup.access.shared_file import SharedFile, stamped
+
+Outcome = Literal["done", "refused", "failed"]
+KEPT = timedelta(days=400)
+"""The time that lines are kept: a year, and some time to look at it."""
+MAX_LINES = 1_000_000
+PRUNED_EVERY = 1000
+_COLUMNS = "id, at, kind, name, token, method, route, project, subject, request_id, status, outcome"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """A requested change."""
+
+    kind: Literal["operator", "command"]
+    name: str
+    """The operator, or the account of the machine that ran the command."""
+    token: str | None = None
+    method: str
+    route: str
+    project: str | None = None
+    subject: str | None = None
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line(Write):
+    """A line of the log. `outcome` is None while the change is in progress, and for ever if it was interrupted."""
+
+    id: int
+    at: str
+    status: int | None
+    outcome: Outcome | None
+
+
+class AuditLog:
+    """The table `writes` of the file."""
+
+    def __init__(self, file: SharedFile, now: Callable[[], datetime]) -> None:
+        self._file = file
+        self._now = now
+
+    def begin(self, write: Write) -> int:
+        """Record a requested change; return the number of its line. StoreError if it cannot be recorded."""
+        values = [
+            stamped(self._now()),
+            write.kind,
+            write.name,
+            write.token,
+            write.method,
+            write.route,
+            write.project,
+            write.subject,
+            write.request_id,
+        ]
+        with self._file.transaction() as cursor:
+            cursor.execute(
+                "INSERT INTO writes (at, kind, name, token, method, route, project, subject, request_id) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                values,
+            )
+            line = cursor.lastrowid or 0
+            if line % PRUNED_EVERY == 0:
+                oldest = [stamped(self._now() - KEPT), line - MAX_LINES]
+                cursor.execute("DELETE FROM writes WHERE at < ? OR id <= ?", oldest)
+            return line
+
+    def end(self, line: int, outcome: Outcome, status: int | None = None, subject: str | None = None) -> None:
+        """Complete a line: the outcome, the status over HTTP, and its subject if that was not known before."""
+        with self._file.transaction() as cursor:
+            cursor.execute(
+                "UPDATE writes SET outcome = ?, status = ?, subject = coalesce(subject, ?) WHERE id = ?",
+                [outcome, status, subject, line],
+            )
+
+    def lines(
+        self, limit: int, before: int | None = None, *, name: str | None = None, project: str | None = None
+    ) -> list[Line]:
+        """Return lines, newest first: those before the line of a number, of a name, of a project."""
+        rows = self._file.rows(
+            f"SELECT {_COLUMNS} FROM writes WHERE (:before IS NULL OR id < :before) AND (:name IS NULL OR name = :name) "  # noqa: S608 - a literal
+            "AND (:project IS NULL OR project = :project) ORDER BY id DESC LIMIT :limit",
+            {"before": before, "limit": limit, "name": name, "project": project},
+        )
+        return [Line(**dict(zip(_COLUMNS.split(", "), row, strict=True))) for row in rows]

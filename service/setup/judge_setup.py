@@ -1,0 +1,126 @@
+"""Setup of the judge: the one place where settings and the environment become a judge, or the reason there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from audit.cost.prices import price_of
+from audit.policy.policy import Policy, ProjectPolicy
+from service.setup.remote.server_link import ServerLink
+from service.setup.settings import Settings
+from service.text.paths import LOOPBACK_NAMES
+from streams.judges.credentials import DEFAULT_BASE_URL, credentials
+from streams.judges.protocol import SIMULATED_HEADER, Judge
+
+NONE, LIVE, SIMULATED, WORKERS = "none", "live", "simulated judge", "asked by the workers"
+"""Names of a judge for people."""
+OTHERS = "(others)"
+"""Stands for every project that a policy does not name."""
+PRICE_IT = "Give the model a price under prices: in the policy, or set costCapPerSession: null."
+NAME_A_JUDGE = "Set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a server of your own."
+PROBE_SECONDS = 2.0
+"""Seconds within which your own server has to answer at all."""
+_NAMED = 10
+"""Projects that a message names; the others are counted."""
+
+
+class OpenedJudge(NamedTuple):
+    """The judge (None for no judge), its name, its address, and its problem, if any."""
+
+    judge: Judge | None
+    name: str
+    address: str = ""
+    note: str = ""
+
+
+async def open_judge(settings: Settings, policy: Policy, environ: Mapping[str, str]) -> OpenedJudge:
+    """Open the judge that the settings ask for; the caller closes it. SettingsError without credentials.
+
+    Whether the API answers is not tried: only an address of one's own is called, once, to hear whether it simulates.
+    """
+    found = credentials(environ)
+    if settings.judge == "none" or (settings.judge == "auto" and found == (None, None)):
+        return OpenedJudge(None, NONE)
+    from streams.judges.live import open_live_judge  # noqa: PLC0415 - the client of the API takes a second and 40 MB
+
+    judge = open_live_judge(
+        *found,
+        lambda model: traits_of(policy, model),
+        deadline=settings.judge_deadline,
+        concurrency=settings.judge_concurrency,
+    )
+    if found.base_url is None:
+        return OpenedJudge(judge, LIVE, DEFAULT_BASE_URL)
+    simulates = await _simulates(found.base_url)
+    note = _silent(found.base_url) if simulates is None else ""
+    return OpenedJudge(judge, SIMULATED if simulates else LIVE, found.base_url, note)
+
+
+def who_judges(settings: Settings, policy: Policy) -> OpenedJudge:
+    """Return the judge by the settings and the environment; nothing is left open."""
+
+    async def look() -> OpenedJudge:
+        opened = await open_judge(settings, policy, os.environ)
+        if opened.judge is not None:
+            await opened.judge.aclose()
+        return opened._replace(judge=None)
+
+    return asyncio.run(look())
+
+
+def paid_note(server: ServerLink | None) -> str:
+    """Say what exchanges cost that go to a server with a live judge; nothing elsewhere: without a server, none is asked."""
+    if server is None or server.call("describe") != LIVE:
+        return ""
+    return "the server has a live judge and judges what comes in: calls are paid for, under each session's cap"
+
+
+def is_unpriced(project: ProjectPolicy) -> bool:
+    """Tell whether the project's judge is not asked, because a cap needs a price and the model has none."""
+    return project.settings.enabled and project.cap is not None and project.price is None
+
+
+def unpriced_projects(policy: Policy) -> list[str]:
+    """Return the projects whose judge is not asked for want of a price, in policy order; "" is every unnamed one."""
+    return [name for name in ("", *policy.projects) if is_unpriced(policy.for_project(name))]
+
+
+def unpriced_note(policy: Policy) -> str:
+    """Say which projects' judge is not asked for want of a price; nothing if there is none."""
+    found = unpriced_projects(policy)
+    named = [f"{name or OTHERS} ({policy.for_project(name).settings.judge_model})" for name in found[:_NAMED]]
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    if not found:
+        return ""
+    return f"no price is known of the judge's model, so under a cap nothing is asked (unknown_price): {', '.join(named)}{more}"
+
+
+def traits_of(policy: Policy, model: str) -> tuple[int | None, bool]:
+    """Return the smallest prefix that the model caches, and whether it thinks by default."""
+    price = price_of(model, policy.prices)
+    return (price.cache_minimum, price.switch_off_thinking) if price else (None, False)
+
+
+async def _simulates(base_url: str) -> bool | None:
+    """Tell whether the server says that it only simulates a judge; None if it does not answer."""
+    import httpx2  # noqa: PLC0415 - it takes a while to load
+
+    # A proxy of the environment cannot reach this machine's own loopback.
+    beyond = httpx2.URL(base_url).host not in LOOPBACK_NAMES
+    try:
+        async with httpx2.AsyncClient(timeout=PROBE_SECONDS, trust_env=beyond) as client:
+            answer = await client.get(base_url)
+    except httpx2.HTTPError:
+        return None
+    return SIMULATED_HEADER in answer.headers
+
+
+def _silent(address: str) -> str:
+    """Explain what a judge that does not answer means."""
+    return (
+        f"{address} does not answer: until it does, nothing is judged (provider_error, timeout); "
+        "`driftline rejudge` takes exchanges up later, the same `driftline evaluate` its runs"
+    )

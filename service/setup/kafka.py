@@ -1,0 +1,102 @@
+"""The connection to Kafka that the settings describe."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from schemas.errors import SettingsError
+from service.setup.settings import PREFIX, Settings
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.topics import TOPICS
+
+if TYPE_CHECKING:
+    from streams.kafka.schema_registry import RegistryFraming
+
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
+
+
+def connection_of(settings: Settings) -> KafkaConnection:
+    """Return the connection; SettingsError naming the variable that is missing, wrong or in conflict with another."""
+    connection = KafkaConnection(
+        bootstrap=_bootstrap(settings.kafka),
+        prefix=settings.kafka_prefix,
+        security_protocol=settings.kafka_security,
+        sasl_mechanism=settings.kafka_mechanism,
+        username=settings.kafka_username,
+        password=None if settings.kafka_password is None else settings.kafka_password.reveal(),
+        ca_file=settings.kafka_ca,
+    )
+    _check_sasl(connection)
+    if connection.ca_file is not None and not connection.uses_tls:
+        hint = f"Set {PREFIX}KAFKA_SECURITY to SSL or SASL_SSL, or leave the file out."
+        raise SettingsError(f"{PREFIX}KAFKA_CA: {connection.security_protocol} checks no certificates", hint=hint)
+    return connection
+
+
+def collector_topics(settings: Settings) -> dict[str, str]:
+    """Return the topics of an OpenTelemetry Collector by their names on the cluster, each with its signal.
+
+    SettingsError for a name of our own topics, and for one that is both.
+    """
+    named = {"traces": settings.kafka_otlp_spans, "logs": settings.kafka_otlp_logs}
+    signals = {signal: [name for name in names.split(",") if name] for signal, names in named.items()}
+    ours = {settings.kafka_prefix + name for name in TOPICS}
+    for name in (name for names in signals.values() for name in names if name in ours):
+        raise SettingsError(
+            f"{PREFIX}KAFKA_OTLP_SPANS, …LOGS: {name} is a topic of Driftline", hint="Name the Collector's topics."
+        )
+    for name in set(signals["traces"]) & set(signals["logs"]):
+        words = f"{PREFIX}KAFKA_OTLP_SPANS, …LOGS: {name} cannot hold both"
+        raise SettingsError(words, hint="Let the Collector put spans and logs on topics of their own.")
+    return {name: signal for signal, names in signals.items() for name in names}
+
+
+def framing_of(settings: Settings) -> RegistryFraming | None:
+    """Return the reader of framed values; None without a schema registry. SettingsError for a login without one."""
+    auth = settings.schema_registry_auth
+    if settings.schema_registry is None:
+        if auth is not None:
+            hint = f"Set {PREFIX}SCHEMA_REGISTRY, or leave the login out."
+            raise SettingsError(f"{PREFIX}SCHEMA_REGISTRY_AUTH: there is no schema registry to log in to", hint=hint)
+        return None
+    from streams.kafka.schema_registry import RegistryFraming  # noqa: PLC0415 - most installations have no registry
+
+    if auth is None:
+        return RegistryFraming(settings.schema_registry)
+    name, _, password = auth.reveal().partition(":")
+    if not name or not password:
+        raise SettingsError(f"{PREFIX}SCHEMA_REGISTRY_AUTH: not of the form name:password", hint="Put a colon between the two.")
+    return RegistryFraming(settings.schema_registry, (name, password))
+
+
+def _bootstrap(given: str | None) -> str:
+    """Return the addresses, checked; the message does not repeat them, because a password may stand in them."""
+    if not given:
+        hint = f"Set {PREFIX}KAFKA=host:port, or give --kafka host:port."
+        raise SettingsError(f"{PREFIX}KAFKA: no Kafka cluster is named", hint=hint)
+    if not all(_is_address(address.strip()) for address in given.split(",")):
+        hint = "Give host:port, several separated by commas, without a scheme; a port is 1 to 65535."
+        raise SettingsError(f"{PREFIX}KAFKA: an address is not of the form host:port", hint=hint)
+    return given
+
+
+def _is_address(text: str) -> bool:
+    return _ADDRESS.fullmatch(text) is not None and 0 < int(text.rpartition(":")[2]) < 2**16
+
+
+def _check_sasl(connection: KafkaConnection) -> None:
+    """Require name and password exactly if they are used: a forgotten protocol must not silently send none."""
+    parts = {
+        "MECHANISM": connection.sasl_mechanism,
+        "USERNAME": connection.username,
+        "PASSWORD": connection.password,
+    }
+    for part, value in parts.items():
+        name = f"{PREFIX}KAFKA_{part}"
+        if connection.uses_sasl and value is None:
+            hint = f"Set {name}, or {PREFIX}KAFKA_SECURITY to PLAINTEXT or SSL."
+            raise SettingsError(f"{name}: {connection.security_protocol} needs it", hint=hint)
+        if value is not None and not connection.uses_sasl:
+            hint = f"Set {PREFIX}KAFKA_SECURITY to SASL_SSL, or leave {name} out."
+            raise SettingsError(f"{name}: {connection.security_protocol} does not use it", hint=hint)

@@ -1,0 +1,173 @@
+"""Settings: where things are. The rules for judging agents are in the policy, a separate file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+from msgspec.inspect import LiteralType, StructType, Type, UnionType, multi_type_info
+
+from audit.anchors.names import checked_own_name
+from schemas.bounds.limits import NAME
+from schemas.bounds.validation_messages import place_and_words
+from schemas.errors import SettingsError
+from service.setup.access.secret_values import Key, Secret, SecretAddress
+from service.setup.quiet_hours import quiet_hours_of
+from streams.kafka.connection import SaslMechanism, SecurityProtocol
+
+PREFIX = "DRIFTLINE_"
+_TOPICS = "^([A-Za-z0-9._-]{1,249}(,[A-Za-z0-9._-]{1,249})*)?$"
+_TOPIC_PREFIX = "^[A-Za-z0-9._-]{0,100}$"
+_ADDRESS = "^https?://[^/@]+(/.*)?$"
+_PUBLIC_ADDRESS = r"^https?://[^\s/@|<>]+(/[^\s|<>]*)?$"
+
+CLIENT_GRACE = 20.0
+RECORDING_SECONDS = 5.0
+"""Seconds that recording the outcome of a call may take."""
+_RULES: Mapping[str, Callable[[str], object]] = {
+    "connection": checked_own_name,
+    "project": checked_own_name,
+    "quiet_hours": quiet_hours_of,
+}
+"""What a form does not say of a text: each raises ValueError in words."""
+_AS_TEXT = ", not a string"
+"""What msgspec says of any wrong value, as all come from variables: it helps no one."""
+_TRUTHS = {"yes": True, "y": True, "on": True, "t": True, "no": False, "n": False, "off": False, "f": False}
+"""Words for true and false in variables, beside `true`, `false`, `1` and `0`, which msgspec reads."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Read from the environment (`DRIFTLINE_DATABASE`, …); a command's options win over it."""
+
+    database: Path = Path("driftline.duckdb")
+    """The DuckDB file."""
+    policy: Path | None = None
+    """The policy file; without one every default is in force."""
+    redaction_key: Key | None = None
+    """Key of the markers that replace secrets; without one a public default is used."""
+    connection: Annotated[str, Meta(pattern=f"^{NAME}$")] = "local"
+    """Connection that imported records are filed under."""
+    project: Annotated[str, Meta(pattern=f"^{NAME}$")] = "default"
+    """Project that imported records are filed under."""
+    judge: Literal["auto", "live", "none"] = "auto"
+    """The judge: `live` asks the Messages API, `none` asks no judge; `auto` is live if there is a key."""
+    judge_concurrency: Annotated[int, Meta(ge=1, le=1024)] = 16
+    """Judge calls at once, at most."""
+    judge_deadline: Annotated[float, Meta(gt=0, le=3600)] = 120.0
+    """Seconds one question may take, retries included."""
+    host: str = "127.0.0.1"
+    """Address the server listens on."""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8377
+    """Port the server listens on; 0 takes a free one."""
+    otlp_grpc_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
+    """Port on which the server takes OpenTelemetry's protocol over gRPC, by custom 4317; 0 takes a free one, and without it
+    there is none."""
+    stop_grace: Annotated[float, Meta(ge=0, le=3600)] | None = None
+    """Seconds a stop waits for calls of clients, and again for judge calls under way; without it 20 s for clients, and as long
+    as a question may take for the judge."""
+    kafka: str | None = None
+    """Addresses of the Kafka cluster, `host:port`, separated by commas."""
+    kafka_prefix: Annotated[str, Meta(pattern=_TOPIC_PREFIX)] = ""
+    """Prefix of every topic's name on the cluster."""
+    kafka_security: SecurityProtocol = "PLAINTEXT"
+    """Encryption and login: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL."""
+    kafka_mechanism: SaslMechanism | None = None
+    """Login with SASL: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."""
+    kafka_username: Annotated[str, Meta(min_length=1)] | None = None
+    """Name at the login with SASL."""
+    kafka_password: Secret | None = None
+    """Password at the login with SASL."""
+    kafka_ca: Path | None = None
+    """Certificates (PEM) to check the brokers against; else those of the system."""
+    kafka_otlp_spans: Annotated[str, Meta(pattern=_TOPICS)] = "otlp_spans"
+    """Topics on which an OpenTelemetry Collector puts spans, separated by commas; their names have no prefix."""
+    kafka_otlp_logs: Annotated[str, Meta(pattern=_TOPICS)] = "otlp_logs"
+    """Topics on which an OpenTelemetry Collector puts records of logs, separated by commas; empty for none."""
+    schema_registry: Annotated[str, Meta(pattern=_ADDRESS)] | None = None
+    """Address of a schema registry; values in Confluent framing are then read."""
+    schema_registry_auth: Secret | None = None
+    """Name and password at the schema registry, `name:password`."""
+    alert_webhook: SecretAddress | None = None
+    """Address that alerts are posted to as JSON."""
+    alert_secret: Key | None = None
+    """Secret that alerts to the webhook are signed with."""
+    alert_slack: SecretAddress | None = None
+    """Address of an incoming webhook of Slack, for alerts."""
+    quiet_hours: str | None = None
+    """Hours in which alerts wait, such as `22:00-07:00 Europe/Berlin`; UTC without a zone."""
+    quiet_for: Literal["warning", "all"] = "warning"
+    """Alerts that wait in quiet hours: `warning`, while critical alerts go out, or `all`."""
+    public_url: Annotated[str, Meta(pattern=_PUBLIC_ADDRESS)] | None = None
+    """Address of the server for people: alerts link to it, and where it is https, cookies are for encrypted calls alone."""
+    otlp_endpoint: Annotated[str, Meta(pattern=_ADDRESS)] | None = None
+    """Address of an OpenTelemetry collector (OTLP over HTTP) that scores are sent to as events."""
+    otlp_explanations: bool = False
+    """Whether the judge's words go to the collector, too."""
+    batch_records: Annotated[int, Meta(ge=1, le=1_000_000)] = 20_000
+    """Records that are taken in or read by a stage at once."""
+
+    @property
+    def client_grace(self) -> float:
+        """Seconds that a stop waits for calls of clients."""
+        return CLIENT_GRACE if self.stop_grace is None else self.stop_grace
+
+    @property
+    def judge_grace(self) -> float:
+        """Seconds that a stop waits for open judge calls: one that is cut off is paid for twice."""
+        return self.judge_deadline + RECORDING_SECONDS if self.stop_grace is None else self.stop_grace
+
+
+def load_settings(**given: object) -> Settings:
+    """Return the settings from the environment, overridden by the command line; SettingsError naming the variable."""
+    found = {name.lower(): value for name, value in os.environ.items()}
+    names = Settings.__struct_fields__
+    values: dict[str, object] = {name: found[key] for name in names if (key := f"{PREFIX}{name}".lower()) in found}
+    values |= {name: value for name, value in given.items() if value is not None}
+    for name in values:
+        if Settings.__annotations__.get(name) == "bool":
+            values[name] = _TRUTHS.get(str(values[name]).lower(), values[name])
+    try:
+        settings = msgspec.convert(values, Settings, strict=False, dec_hook=_made)
+    except msgspec.ValidationError as error:
+        name, words = place_and_words(error)
+        raise _refused(name, _choices(name) or words.removesuffix(_AS_TEXT).replace(" or null", "")) from error
+    for name, rule in _RULES.items():
+        _check(name, rule, getattr(settings, name))
+    return settings
+
+
+def kinds_of_settings() -> dict[str, tuple[Type, ...]]:
+    """The types that each setting may have, with their bounds, as `msgspec.inspect` tells them."""
+    (told,) = multi_type_info([Settings])
+    fields = told.fields if isinstance(told, StructType) else ()
+    return {one.name: one.type.types if isinstance(one.type, UnionType) else (one.type,) for one in fields}
+
+
+def _made(kind: Callable[[Any], object], value: object) -> object:
+    """Make a path or a secret of a text."""
+    return kind(value)
+
+
+def _choices(name: str) -> str:
+    """Say which values a setting may have; nothing if they are not a list."""
+    for kind in kinds_of_settings()[name]:
+        if isinstance(kind, LiteralType):
+            *first, last = map(repr, kind.values)
+            return f"must be {', '.join(first)} or {last}"
+    return ""
+
+
+def _check(name: str, rule: Callable[[str], object], value: str | None) -> None:
+    try:
+        if value is not None:
+            rule(value)
+    except ValueError as error:
+        raise _refused(name, str(error)) from error
+
+
+def _refused(name: str, words: str) -> SettingsError:
+    return SettingsError(f"{PREFIX}{name.upper()}: {words}", hint="Correct the variable or the option.")

@@ -1,0 +1,83 @@
+"""Wiring: settings and a database become the parts of commands that judge, redact or write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from analytics.store.store import Appended, Store
+from audit.policy.policy import Policy, load_policy
+from audit.redaction.redactor import DEFAULT_KEY, Redactor
+from schemas.records import ImportProgress
+from service.setup.remote.remote_runner import RemoteLog, RemoteRunner
+from service.setup.remote.server_link import ServerLink
+from service.setup.settings import Settings
+from streams.engine.embedded import EmbeddedRunner
+from streams.log.admission import Accepted
+from streams.log.ownership import log_folder
+from streams.log.store_log import Log, StoreLog
+
+
+class Runner(Protocol):
+    """Publishes records and has the stages read them: in this process, or in a server that has the database."""
+
+    def publish(
+        self, accepted: Accepted, progress: Sequence[ImportProgress] = (), *, are_own: bool = False
+    ) -> Mapping[str, Appended]:
+        """Publish accepted records, durable on return, and note the import's progress. `are_own`: this program has just encoded them."""
+        ...
+
+    def run(self) -> object:
+        """Return when the stages have read the present records."""
+        ...
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """See the module."""
+
+    policy: Policy
+    redactor: Redactor
+    runner: Runner
+    log: Log
+
+
+def policy_of(settings: Settings) -> Policy:
+    """Return the policy in force; PolicyError naming file and line if it cannot be used."""
+    return load_policy(settings.policy) if settings.policy else Policy()
+
+
+def redaction_key_of(settings: Settings) -> bytes:
+    """Return the key of the markers that replace secrets."""
+    return settings.redaction_key.reveal().encode() if settings.redaction_key else DEFAULT_KEY
+
+
+def redactor_of(settings: Settings, policy: Policy) -> Redactor:
+    """Return the redactor, which removes secrets from texts."""
+    return Redactor(policy.redaction, redaction_key_of(settings))
+
+
+def embedded_runner(
+    settings: Settings, store: Store, policy: Policy, redactor: Redactor, now: Callable[[], datetime]
+) -> EmbeddedRunner:
+    """Return the runner of the stages in this process, over a database that it has."""
+    return EmbeddedRunner(store, policy, redactor, now, batch_positions=settings.batch_records)
+
+
+def wire(settings: Settings, store: Store, server: ServerLink | None, now: Callable[[], datetime]) -> Wiring:
+    """Wire everything to a database of this process, or to the server that has it. PolicyError or StoreError on failure.
+
+    What a server that was killed has left in its write-ahead log lands first.
+    """
+    policy = policy_of(settings)
+    redactor = redactor_of(settings, policy)
+    if server is not None:
+        return Wiring(policy, redactor, RemoteRunner(server, redactor, now), RemoteLog(server, store, policy, now))
+    runner = embedded_runner(settings, store, policy, redactor, now)
+    if store.path is not None and log_folder(store.path).exists():
+        from streams.log.local_log import recover_closed  # noqa: PLC0415 - RocksDB takes a while to load
+
+        recover_closed(store)
+    return Wiring(policy, redactor, runner, StoreLog(store, policy, now))

@@ -1,0 +1,128 @@
+"""Workspaces: the one place where settings become a database and the parts wired to it (`service.setup.wiring`)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analytics.store.connection import IN_USE
+from analytics.store.store import Store
+from schemas.errors import SettingsError, StoreError
+from service.setup.remote.server_link import ServerLink
+from service.setup.settings import Settings
+from streams.log.ownership import is_fed_by_kafka, log_folder, require_embedded
+from streams.stage_progress import lagging
+
+if TYPE_CHECKING:
+    from audit.policy.policy import Policy
+    from audit.redaction.redactor import Redactor
+    from service.setup.wiring import Runner, Wiring
+    from streams.log.store_log import Log
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """Return the present, UTC. Everything below the service gets the time handed in."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A command's database, and the parts that settings ask for, made on first use."""
+
+    settings: Settings
+    store: Store
+    now: Clock
+    server: ServerLink | None = None
+    """The server that has the database; None if this process has it."""
+
+    @property
+    def policy(self) -> Policy:
+        """Return the policy that agents are judged by."""
+        return self._wiring.policy
+
+    @property
+    def redactor(self) -> Redactor:
+        """Return the redactor, which removes secrets from texts."""
+        return self._wiring.redactor
+
+    @property
+    def runner(self) -> Runner:
+        """Return the runner that publishes records and has the stages read them."""
+        return self._wiring.runner
+
+    @property
+    def log(self) -> Log:
+        """Return the log for records that no stage reads."""
+        return self._wiring.log
+
+    @functools.cached_property
+    def _wiring(self) -> Wiring:
+        from service.setup.wiring import wire  # noqa: PLC0415 - the one place: rules and stages take longer to load than most commands need
+
+        return wire(self.settings, self.store, self.server, self.now)
+
+
+def require_database(path: Path) -> None:
+    """SettingsError if there is no database to read from."""
+    if not path.exists():
+        raise SettingsError(f"there is no database at {path}", hint="Import something first, or name another with --db.")
+
+
+@contextlib.contextmanager
+def open_workspace(
+    settings: Settings, *, now: Clock = utc_now, create: bool = False, writes: bool = False, alone: str = ""
+) -> Iterator[Workspace]:
+    """Open the database and wire everything to it, or to the server that has it.
+
+    SettingsError when there is none and `create` is not asked for, or when the embedded runner `writes` and it is filled from Kafka.
+    StoreError where another process has it that takes no commands; where one that does has it, and `alone` says what to do about that.
+    """
+    if not create:
+        require_database(settings.database)
+    with opened_store(settings.database, alone=alone) as (store, server):
+        if writes:
+            require_embedded(store)
+        workspace = Workspace(settings, store, now, server)
+        if settings.policy is not None or (server is None and log_folder(settings.database).exists()):
+            workspace.runner  # noqa: B018 - a policy that cannot be used is said before anything is done, and what was left lands
+        yield workspace
+
+
+@contextlib.contextmanager
+def opened_store(database: Path, *, alone: str = "") -> Iterator[tuple[Store, ServerLink | None]]:
+    """Return the database, opened by this process, or through the server that has it; `alone` as `open_workspace`."""
+    with contextlib.ExitStack() as stack:
+        server = None
+        try:
+            store = stack.enter_context(Store(database))
+        except StoreError as error:
+            if error.hint != IN_USE or (server := ServerLink.to(database)) is None:
+                raise
+            stack.callback(server.close)
+            if alone:
+                raise StoreError(str(error), hint=alone) from error
+            from service.setup.remote.remote_store import RemoteStore  # noqa: PLC0415 - only beside a server
+
+            store = RemoteStore(database, server)
+        yield store, server
+
+
+CATCH_UP = (
+    "A server was stopped with work left: start it again, or run `driftline rejudge`. An import or a rebuild was cut short: "
+    "run it again. Each with the same policy."
+)
+"""The advice for stages that have not read everything."""
+
+
+def stages_behind(store: Store) -> str:
+    """Name the stages that have not read everything; nothing if all have, or if workers on Kafka do that."""
+    if is_fed_by_kafka(store):
+        return ""
+    return ", ".join(f"stage {one.stage} has read {one.position} of {one.end} records" for one in lagging(store))

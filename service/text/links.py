@@ -1,0 +1,223 @@
+"""Addresses of the pages, in one place, for links in pages and in alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from urllib.parse import quote, urlencode
+
+from audit.times import time_text
+from service.text.paths import INBOX_PAGE, INBOX_VIEWS_PAGE, POLICY_TRIAL_PART
+from service.text.window import ALL
+
+OWN_TIME = frozenset({"window", "since", "until"})
+"""Parameters by which an address says a time of its own."""
+
+
+class Links:
+    """Each method returns a path on this server; names are escaped.
+
+    Links of a page keep the time that its address asks for: `kept` are these parameters, and pages of a project take them over.
+    An address that says a time of its own keeps none.
+    """
+
+    def __init__(self, kept: Mapping[str, str] | None = None) -> None:
+        self._kept = dict(kept or {})
+
+    fleet = "/"
+    telemetry = "/telemetry"
+    sql = "/sql"
+    sql_snapshot = "/sql/snapshot"
+    sign_in = "/sign-in"
+    inbox_views = INBOX_VIEWS_PAGE
+    admin = "/admin"
+    people = "/admin/access"
+    give = "/admin/access/new"
+    policy_trial = POLICY_TRIAL_PART
+
+    def statement(self, sql: str, parameters: Mapping[str, str]) -> str:
+        """The editor with a statement and the values of its parameters."""
+        return _asked(self.sql, {"q": sql} | {f"p.{name}": value for name, value in parameters.items()})
+
+    def help(self, word: str = "") -> str:
+        """The glossary: all of it, or one term by its key such as tier2."""
+        return f"/help#{quote(word)}" if word else "/help"
+
+    def connect(self, stack: str | None = None, connection: str | None = None) -> str:
+        """How to connect an agent of a stack, and what has come from a connection."""
+        return _asked("/connect", {"stack": stack, "connection": connection})
+
+    def person(self, name: str) -> str:
+        """An operator: tokens and sign-ins."""
+        return f"{self.people}/people/{_part(name)}"
+
+    def connection(self, name: str) -> str:
+        """A connection and its tokens."""
+        return f"{self.people}/connections/{_part(name)}"
+
+    def policy(self, project: str | None = None) -> str:
+        """The policy: the file, and what is in force for a project."""
+        return _asked("/admin/policy", {"project": project})
+
+    def deletion(self, **asked: str | None) -> str:
+        """Retention and erasure: with a `connection`, and a `session` of it, what an erasure would delete."""
+        return _asked("/admin/deletion", asked)
+
+    def retention_plan(self, days: int | None = None) -> str:
+        """A dry run of retention, by the policy or keeping this number of days."""
+        return _asked("/admin/deletion/plan", {"days": None if days is None else str(days)})
+
+    def audit_log(self, **asked: str | None) -> str:
+        """The audit log: by a `name`, in a `project`, from a `cursor` on."""
+        return _asked("/admin/audit-log", asked)
+
+    def static(self, name: str) -> str:
+        """A file that pages load."""
+        return f"/static/{name}"
+
+    def fleet_of(self, **asked: str | None) -> str:
+        """The fleet; `asked` narrows and orders it, and says as what it is shown."""
+        return _asked(self.fleet, asked)
+
+    def project(self, project: str) -> str:
+        """A project."""
+        return self._within(_project(project))
+
+    def costs(self, project: str, **asked: str | None) -> str:
+        """The cost of judging by session."""
+        return self._within(f"{_project(project)}/costs", asked)
+
+    def details(self, project: str) -> str:
+        """The less urgent parts of a project: costs, sampling, runs, unscored exchanges."""
+        return self._within(f"{_project(project)}/details")
+
+    def incident(self, project: str, incident: str) -> str:
+        """An incident."""
+        return self._within(f"{_project(project)}/incidents/{_part(incident)}")
+
+    def runs(self, project: str, **asked: str | Sequence[str] | None) -> str:
+        """The finished runs of a project: by readiness, agent, days and cursor; None is any; `sort` trust."""
+        return self._within_list(f"{_project(project)}/runs", asked)
+
+    def run(self, project: str, run: str, part: str = "", **asked: str | None) -> str:
+        """A finished run, by its id such as run_001, or a `part` of its page: the timeline `at` an event, of a `type`, `only` some; a part of the `graph`."""
+        path = self._within(_run(project, run), asked)
+        return f"{path}#{quote(part)}" if part else path
+
+    def run_file(self, project: str, run: str, name: str) -> str:
+        """A file of a run: session.json, diagnosis.json, or an event's by its place in its topic."""
+        return f"{_run(project, run)}/{quote(name)}"
+
+    def sessions(self, project: str, **asked: str | None) -> str:
+        """The sessions of a project; `asked` filters and sorts the list."""
+        return self._within(f"{_project(project)}/sessions", asked)
+
+    def exchanges(self, project: str, **asked: str | None) -> str:
+        """The exchanges of a project; `asked` filters and sorts the list."""
+        return self._within(f"{_project(project)}/exchanges", asked)
+
+    def list_file(self, project: str, name: str) -> str:
+        """A list of a project as a file, such as exchanges.csv."""
+        return f"{_project(project)}/lists/{quote(name)}"
+
+    def session(
+        self, project: str, session: str, connection: str | None = None, *, fragment: str = "", **asked: str | int | None
+    ) -> str:
+        """A session, or a place on its page: from a `turn` on, around an `exchange` by its id, the events of a `part` from a `step` on, `only` anomalies."""
+        said = {"connection": connection} | {name: None if value is None else str(value) for name, value in asked.items()}
+        path = self._within(f"{_project(project)}/sessions/{_part(session)}", said)
+        return f"{path}#{quote(fragment)}" if fragment else path
+
+    def agents(self, project: str, **asked: str | None) -> str:
+        """The agents of a project, run by run: of the last `runs`, of one `agent`."""
+        return self._within_list(f"{_project(project)}/agents", asked)
+
+    def anomalies(self, project: str, **asked: str | None) -> str:
+        """The exchanges of a project with an anomaly, and why."""
+        return self._within_list(f"{_project(project)}/anomalies", asked)
+
+    def wrap_quality(self, project: str, **asked: str | None) -> str:
+        """The wrap quality of a project's sessions; `limit` is the number per page."""
+        return self._within_list(f"{_project(project)}/wrap-quality", asked)
+
+    def watched(self, **asked: str | None) -> str:
+        """The open sessions, and the alerts; `asked` narrows them."""
+        return _asked(self.telemetry, asked)
+
+    def evaluations(self, project: str, **asked: str | None) -> str:
+        """The evaluated runs of a project; `asked` narrows the list."""
+        return self._within_list(f"{_project(project)}/evaluations", asked)
+
+    def evaluation(self, project: str, evaluation: str) -> str:
+        """An evaluated run, by the id of the evaluation."""
+        return self._within(_evaluation(project, evaluation))
+
+    def evaluation_prompt(self, project: str, evaluation: str, name: str) -> str:
+        """A message to the judge for an evaluation, in full, as a file."""
+        return f"{_evaluation(project, evaluation)}/prompts/{name}"
+
+    def review(self, project: str) -> str:
+        """The review queue."""
+        return self._within(f"{_project(project)}/review")
+
+    def agreement(self, project: str, **asked: str | None) -> str:
+        """The agreement of people and judge, over some `days`."""
+        return self._within(f"{_project(project)}/agreement", asked)
+
+    def scoring(self, project: str, score: str) -> str:
+        """The endpoint for a human score, by the id of the judge's."""
+        return f"/api/audit/{quote(project)}/scores/{_part(score)}/human"
+
+    def incidents(self, project: str, **asked: str | Sequence[str] | None) -> str:
+        """The incidents of a project: of a `status` or several, a `type` and `confirmed` or not, from a `cursor` on; None is any."""
+        return self._within_list(f"{_project(project)}/incidents", asked)
+
+    def inbox(self, **asked: str | Sequence[str] | None) -> str:
+        """The incidents of all projects: of a `status` or several, a `project`, `type`, `severity`, `agent`, `assignee`, `text`, `sort`; None is any."""
+        return _asked(INBOX_PAGE, asked)
+
+    def deciding(self, project: str, incident: str) -> str:
+        """The endpoint for a decision on an incident."""
+        return f"/api/audit/{quote(project)}/incidents/{_part(incident)}"
+
+    def exchange(self, project: str, score: str, at: datetime | str | None = None) -> str:
+        """An exchange, by the id of its score; with `at`, the time of the exchange, it is found sooner among millions."""
+        return self._within(f"{_project(project)}/exchanges/{_part(score)}", {"at": time_text(at)})
+
+    def exchange_text(self, project: str, score: str, name: str, at: datetime | str | None = None) -> str:
+        """A text of an exchange in full, as a file."""
+        return _asked(f"{_project(project)}/exchanges/{_part(score)}/texts/{_part(name)}", {"at": time_text(at)})
+
+    def _within_list(self, path: str, asked: Mapping[str, str | Sequence[str] | None]) -> str:
+        """Return a list of a project that can show all of the time, with the kept time unless it says one of its own."""
+        said = {name: value for name, value in asked.items() if value is not None}
+        return _asked(path, said if said.keys() & OWN_TIME else {**said, **self._kept})
+
+    def _within(self, path: str, asked: Mapping[str, str | Sequence[str] | None] | None = None) -> str:
+        """Return a page of a project that shows a period, with the kept one unless it says one of its own."""
+        said = {name: value for name, value in (asked or {}).items() if value is not None}
+        # All of the time is no period: what shows one begins with the usual one.
+        keeps = not said.keys() & OWN_TIME and self._kept.get("window") != ALL
+        return _asked(path, {**said, **self._kept} if keeps else said)
+
+
+def _project(project: str) -> str:
+    return f"/projects/{quote(project)}"
+
+
+def _run(project: str, run: str) -> str:
+    return f"{_project(project)}/runs/{_part(run)}"
+
+
+def _evaluation(project: str, evaluation: str) -> str:
+    return f"{_project(project)}/evaluations/{_part(evaluation)}"
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _asked(path: str, asked: Mapping[str, str | Sequence[str] | None]) -> str:
+    """Return a path with its parameters."""
+    said = {name: value for name, value in asked.items() if value is not None}
+    return f"{path}?{urlencode(said, doseq=True, quote_via=quote)}" if said else path

@@ -1,0 +1,306 @@
+"""Authentication by the token of a request, before its body is read. Nothing under /api is answered without one.
+
+1. The token is in the Authorization header (`Bearer dl_…`), never in the address. A browser has a cookie instead, after signing in.
+2. A browser sends a cookie whatever page made the call. So with one, what writes has to come from a page of ours: it carries the
+   page's mark, and the browser says no other origin. A form that works without a script has the mark in its body: who reads the
+   body checks it (`service.pages.forms`).
+3. Each address may fail so many times a minute; beyond that it has to wait (429). A right token is always let in: no failures
+   of others behind the same proxy lock it out, and 256 random bits need no lock.
+4. Browsers keep the cookies of a host together, whatever the port: the name has the port, so that two servers on one machine do not
+   sign out each other's people.
+5. A proxy that speaks TLS hands on plain HTTP. So the server knows from its public address that a call came encrypted; what is set
+   in an answer to it is for encrypted calls to this very host alone (`__Host-`: https://httpwg.org/specs/rfc6265.html).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from collections import OrderedDict
+from collections.abc import Collection
+from typing import Annotated, Any
+from urllib.parse import unquote_to_bytes
+
+from fastapi import Depends, Path, Request, Security
+from fastapi.security import HTTPBearer, SecurityScopes
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from schemas.bounds.limits import NAME
+from service.setup.access.access import AccessStore, Holder, prefix_of
+from service.setup.access.sign_ins import is_mark
+from service.text.paths import CALLS
+from service.web.bounds import FORMS, ApiSettings
+from service.web.context import Services
+from service.web.errors import ApiError, refuse
+from service.web.request_limits import header_values, is_same_origin
+
+WINDOW = 60.0
+"""Seconds over which failures are counted."""
+MAX_ADDRESSES = 10_000
+"""Addresses whose failures are remembered: those that failed last."""
+METRICS = "/metrics"
+PAGE_MARK = "X-Driftline-Page"
+"""Header in which a page repeats its mark with everything it writes."""
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+NEEDED = "a Bearer token is required: Authorization: Bearer dl_…"
+CHALLENGE = {"WWW-Authenticate": 'Bearer realm="driftline"'}
+
+
+class Failures:
+    """The number of failures of each address within the last minute; the clock is monotonic, in seconds."""
+
+    def __init__(self, limit: int, clock: Any = time.monotonic) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._counts: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def count(self, address: str) -> int:
+        """Count one failure; return the seconds that the address has to wait, 0 if it has not failed too often."""
+        now = self._clock()
+        start, failed = self._counts.pop(address, (now, 0))
+        if now - start >= WINDOW:
+            start, failed = now, 0
+        self._counts[address] = start, failed + 1
+        while len(self._counts) > MAX_ADDRESSES:
+            self._counts.popitem(last=False)
+        return 0 if failed < self._limit else int(start + WINDOW - now) + 1
+
+
+class Authentication:
+    """Finds the owner of a request's token, and refuses requests without one."""
+
+    def __init__(self, app: ASGIApp, access: AccessStore, settings: ApiSettings) -> None:
+        self._app = app
+        self._access = access
+        self._encrypted_hosts = settings.encrypted_hosts
+        self._failures = Failures(settings.max_failures)
+        self._version: int | None = None
+        """The version of the file of tokens; None until it is read in this turn of the event loop."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with its caller, or refuse it with 401 or 429."""
+        if scope["type"] == "http":
+            given = list(header_values(scope, b"authorization"))
+            cookie = cookie_of(scope, self._encrypted_hosts)
+            error = self._by_token(scope, given) if given or not cookie else self._by_cookie(scope, cookie)
+            if error is not None:
+                await refuse(error, scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _by_token(self, scope: Scope, given: list[bytes]) -> ApiError | None:
+        """Note the caller by the Authorization headers; return the refusal if a token is needed and none is valid."""
+        if not (_is_api(scope) or (scope["path"] == METRICS and given)):
+            return None
+        token = bearer_token(given)
+        caller = self._access.find(token, self._file_version())
+        if caller is None:
+            return self._refusal(scope, given)
+        scope.setdefault("state", {}).update(caller=caller, token=prefix_of(token))
+        return None
+
+    def _file_version(self) -> int:
+        """Return the version of the file of tokens.
+
+        Reading it costs a fifth of an ingest, so it is read once per turn of the event loop: a call that was sent after a token was
+        revoked is read in a later turn.
+        """
+        if self._version is None:
+            self._version = self._access.version()
+            asyncio.get_running_loop().call_soon(self._forget_version)
+        return self._version
+
+    def _forget_version(self) -> None:
+        self._version = None
+
+    def _by_cookie(self, scope: Scope, cookie: bytes) -> ApiError | None:
+        """Note the caller by the cookie; return the refusal if it is not valid or no page of ours made the call."""
+        found = self._access.signed_in(cookie)
+        if found is None:
+            return ApiError(401, "signed_out", "the sign-in has ended; sign in again") if _is_api(scope) else None
+        caller, prefix = found
+        if scope["method"] not in _READS and not _is_from_page(scope, cookie):
+            return ApiError(403, "forged", "the call does not come from a page of this server; reload the page")
+        scope.setdefault("state", {}).update(caller=caller, token=prefix, cookie=cookie)
+        return None
+
+    def _refusal(self, scope: Scope, given: list[bytes]) -> ApiError:
+        wait = self._failures.count(client_address(scope))
+        if wait:
+            return ApiError(429, "too_many_failures", f"too many wrong tokens; wait {wait} s", {"Retry-After": str(wait)})
+        return ApiError(401, "unauthorized", why_refused(given), CHALLENGE)
+
+
+def client_address(scope: Scope) -> str:
+    """Return the address of a client; of IPv6, the network of one client (64 bits)."""
+    return counted_address(scope["client"][0] if scope.get("client") else "")
+
+
+def counted_address(host: str) -> str:
+    """Return the address that failures of a host are counted under."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return str(host)[:64]
+    return str(address) if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
+
+
+def bearer_token(values: list[bytes]) -> bytes:
+    """Return the token of the one Authorization header; nothing if there is none, or several."""
+    scheme, token = _credentials(values[0]) if len(values) == 1 else (b"", b"")
+    return token if scheme == b"bearer" else b""
+
+
+def _credentials(value: bytes) -> tuple[bytes, bytes]:
+    """The scheme, in lower case, and the token of a header.
+
+    OTEL_EXPORTER_OTLP_HEADERS has values in percent-encoding, which some exporters send as they are: `Bearer%20…`. No token has a percent sign.
+    """
+    scheme, _, token = (unquote_to_bytes(value) if b"%" in value else value).partition(b" ")
+    return scheme.lower(), token.strip()
+
+
+def _is_api(scope: Scope) -> bool:
+    return bool(scope["path"].startswith(CALLS))
+
+
+def _is_from_page(scope: Scope, cookie: bytes) -> bool:
+    """Tell whether a page of ours made the call: it carries the mark, and the browser names no other origin."""
+    if scope["path"] in FORMS:
+        return is_same_origin(scope)
+    marks = list(header_values(scope, PAGE_MARK.lower().encode()))
+    return len(marks) == 1 and is_mark(marks[0], cookie) and is_same_origin(scope)
+
+
+def why_refused(values: list[bytes]) -> str:
+    """Explain why these Authorization headers are refused."""
+    if not values:
+        return NEEDED
+    if len(values) > 1:
+        return "Authorization: must be given once"
+    scheme, _ = _credentials(values[0])
+    return "the token is wrong, expired or revoked" if scheme == b"bearer" else f"{NEEDED}; no other scheme is accepted"
+
+
+def caller_of(request: Request) -> Holder:
+    """Return the caller; 401 without a token or sign-in."""
+    caller: Holder | None = getattr(request.state, "caller", None)
+    if caller is None:
+        raise ApiError(401, "unauthorized", NEEDED, CHALLENGE)
+    return caller
+
+
+_CONNECTION = HTTPBearer(scheme_name="connectionToken", description="Token of a connection.", auto_error=False)
+_OPERATOR = HTTPBearer(scheme_name="operatorToken", description="Token of an operator.", auto_error=False)
+
+
+def connection_of(request: Request) -> Holder:
+    """Return the connection that calls; 401 without a token, 403 for an operator."""
+    caller = caller_of(request)
+    if caller.kind != "connection":
+        raise ApiError(403, "connection_token_required", "this needs the token of a connection")
+    return caller
+
+
+def _connection(request: Request, _: Annotated[Any, Security(_CONNECTION)]) -> Holder:
+    return connection_of(request)
+
+
+def _holds(caller: Holder, scope: str) -> Holder:
+    if caller.kind != "operator":
+        raise ApiError(403, "operator_token_required", "this needs the token of an operator")
+    if scope not in caller.scopes:
+        raise ApiError(403, "scope_required", f"the token lacks the scope {scope}")
+    return caller
+
+
+def _either(
+    request: Request, _: Annotated[Any, Security(_CONNECTION)], __: Annotated[Any, Security(_OPERATOR, scopes=["admin"])]
+) -> Holder:
+    caller = caller_of(request)
+    return caller if caller.kind == "connection" else _holds(caller, "admin")
+
+
+def _operator(request: Request, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
+    caller = caller_of(request)
+    if caller.kind != "operator":
+        raise ApiError(403, "operator_token_required", "this needs the token of an operator")
+    return caller
+
+
+def _scoped(request: Request, needed: SecurityScopes, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
+    caller = caller_of(request)
+    for scope in needed.scopes:
+        _holds(caller, scope)
+    return caller
+
+
+def _everywhere(caller: Annotated[Holder, Depends(_scoped)]) -> Holder:
+    require_project(caller, None)
+    return caller
+
+
+Connection = Annotated[Holder, Depends(_connection)]
+"""The connection that calls; 403 for an operator."""
+Caller = Annotated[Holder, Depends(_either)]
+"""The caller: a connection, or an operator with the scope admin."""
+Operator = Annotated[Holder, Depends(_operator)]
+"""The operator that calls, whatever its scopes; 403 for a connection."""
+Reader = Annotated[Holder, Security(_scoped, scopes=["read"])]
+"""An operator who may read."""
+Reviewer = Annotated[Holder, Security(_scoped, scopes=["review"])]
+"""An operator who may score and decide as a person."""
+Admin = Annotated[Holder, Security(_scoped, scopes=["admin"])]
+"""An operator who may change, purge and judge again, in the projects of the token."""
+FleetAdmin = Annotated[Holder, Security(_everywhere, scopes=["admin"])]
+"""An operator who may do the same in every project, and give access."""
+Querier = Annotated[Holder, Security(_everywhere, scopes=["query"])]
+"""An operator of every project who may run SQL: statements see all projects."""
+
+
+def require_project(caller: Holder, project: str | None) -> None:
+    """Refuse with 403 if the caller may not see the project; `None` stands for all. Its existence is not disclosed."""
+    if caller.project is not None and caller.project != project:
+        raise ApiError(403, "other_project", "the token is for another project")
+
+
+async def _visible_project(
+    caller: Operator,
+    services: Services,
+    project: Annotated[str, Path(pattern=f"^{NAME}$", description="Name of the project.", examples=["ops"])],
+) -> str:
+    require_project(caller, project)
+    await services.require_project(project)
+    return project
+
+
+VisibleProject = Annotated[str, Depends(_visible_project)]
+"""The project in the address, which the operator may see; 404 for an unknown one.
+
+What may be done there another dependency says: Reader, Reviewer, Admin.
+"""
+
+
+def is_encrypted(scope: Scope, encrypted_hosts: Collection[str]) -> bool:
+    """Tell whether a call was encrypted: up to the server itself, or up to the proxy of its host."""
+    hosts = [value.decode("latin-1").lower() for value in header_values(scope, b"host")]
+    return scope["scheme"] == "https" or (len(hosts) == 1 and hosts[0] in encrypted_hosts)
+
+
+def cookie_name(port: int | None, *, encrypted: bool) -> str:
+    """Return the name of the cookie of the server at this port."""
+    return f"{'__Host-' if encrypted else ''}driftline-{port or 0}"
+
+
+def name_in(scope: Scope, encrypted_hosts: Collection[str]) -> str:
+    """Return the name of the cookie in a call and its answer."""
+    return cookie_name((scope.get("server") or ("", 0))[1], encrypted=is_encrypted(scope, encrypted_hosts))
+
+
+def cookie_of(scope: Scope, encrypted_hosts: Collection[str]) -> bytes:
+    """Return the cookie of a sign-in; nothing if there is none, or several."""
+    wanted = name_in(scope, encrypted_hosts).encode()
+    pairs = (pair.strip().partition(b"=") for value in header_values(scope, b"cookie") for pair in value.split(b";"))
+    found = [value for name, _, value in pairs if name == wanted]
+    return found[0] if len(found) == 1 else b""

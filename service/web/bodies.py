@@ -1,0 +1,95 @@
+"""Bodies as JSON values: written rounded, and read strictly, because attacks live where JSON readers disagree.
+
+1. UTF-8 without a byte order mark. NaN, infinities and numbers beyond a double are no JSON.
+2. Half a surrogate pair, escaped, becomes U+FFFD in a text: gateways cut texts at a length, and an agent must not get out of its
+   audit by one. In an id it is refused, because two ids would become one (`service.web.models`).
+3. At most MAX_DEPTH levels of nesting, unless an endpoint looks at each part by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+import msgspec
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+
+from schemas.bounds.limits import MAX_DEPTH, is_too_deep
+from schemas.bounds.validation_messages import decoding_words
+from service.text.rounding import rounded
+from service.web.errors import ApiError
+from streams.sources.lines import decode_json
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+class RoundedJson(JSONResponse):
+    """An answer in JSON, its numbers rounded to what they mean."""
+
+    def render(self, content: Any) -> bytes:
+        """The content as JSON."""
+        return rounded_json(content)
+
+
+def rounded_json(content: Any) -> bytes:
+    """A value as the JSON of an answer, its numbers rounded to what they mean."""
+    return _encode(rounded(content)).encode()
+
+
+class _StrictJsonRequest(Request):
+    """A request whose body is read by the rules above."""
+
+    async def json(self) -> Any:
+        """Return the value of the body; ApiError (400) if it is not JSON."""
+        return decode_body(await self.body())
+
+
+class JsonRoute(APIRoute):
+    """An endpoint that reads its body by the rules above."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler, given requests of ours."""
+        handler = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            return await handler(_StrictJsonRequest(request.scope, request.receive))
+
+        return strict
+
+
+class FaultyLine(NamedTuple):
+    """A line that is not JSON, in the place of its value: the code of the reason, and the reason in words."""
+
+    code: str
+    detail: str
+
+
+def decode_lines(body: bytes) -> list[Any]:
+    """Return the values of the lines of a body, each looked at by itself; blank lines do not count. What is wrong with one stops no other."""
+    values: list[Any] = []
+    for number, line in enumerate(body.split(b"\n"), 1):
+        if line.strip():
+            try:
+                values.append(decode_body(line, None, f"line {number}"))
+            except ApiError as error:
+                values.append(FaultyLine(error.code, error.detail))
+    return values
+
+
+def decode_body(body: bytes, max_depth: int | None = MAX_DEPTH, name: str = "the body") -> Any:
+    """Return the JSON value of a body, or of what is called so; ApiError (400) says what is wrong, without repeating it."""
+    try:
+        value = decode_json(body)
+    except UnicodeDecodeError as error:
+        raise ApiError(400, "not_utf8", f"{name} is not UTF-8: {error.reason} at byte {error.start}") from None
+    except RecursionError:
+        raise ApiError(400, "too_deep", f"{name} nests far too deep") from None
+    except msgspec.DecodeError as error:
+        raise ApiError(400, "not_json", f"{name} is not JSON: {decoding_words(error)}") from None
+    # Counting brackets is cheap and rules out depth for most bodies; the walk is for the rest.
+    if max_depth is not None and body.count(b"{") + body.count(b"[") > max_depth and is_too_deep(value, max_depth):
+        raise ApiError(400, "too_deep", f"{name} nests deeper than {max_depth} levels")
+    return value

@@ -1,0 +1,141 @@
+"""Context of the endpoints, put together once per application."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
+
+import anyio
+import anyio.to_thread
+from fastapi import Depends, Request
+
+from schemas.errors import DriftlineError, RecordError, StoredRecordError, StoreError
+from schemas.lazy.duckdb import duckdb
+from service.read.fleet.changes import worst_incidents
+from service.read.inbox.incident_list import OpenIncidents, open_incidents
+from service.read.known_projects import is_known, known_projects, named_projects, nearest
+from service.read.people import ScoreTimes
+from service.read.unreadable_judges import UnreadableJudge, unreadable_judges
+from service.setup.access.access import AccessStore
+from service.web.bounds import ApiSettings
+from service.web.errors import ApiError
+from service.web.metrics import Metrics
+from streams.engine.record_intake import RecordIntake
+from streams.engine.stripes import Stripes
+from streams.watch.watching import Watch
+
+Found = TypeVar("Found")
+_STRIPES = 64
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class ApiContext:
+    """Engine, tokens, metrics, and the limits of their use."""
+
+    engine: RecordIntake
+    access: AccessStore
+    settings: ApiSettings
+    metrics: Metrics
+    watch: Watch = field(init=False)
+    """Checks the projects, and takes decisions on incidents."""
+    evaluating: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+    """Its holder may ask for evaluations."""
+    score_times: ScoreTimes = field(init=False, default_factory=ScoreTimes)
+    """The times of the exchanges that people have scored or looked for."""
+    _readers: anyio.CapacityLimiter = field(init=False)
+    turns: Stripes = field(init=False, default_factory=lambda: Stripes(_STRIPES))
+    """The turns of sessions, by connection and session id: their batches of events follow one another."""
+    restart: Callable[[], None] | None = field(init=False, default=None)
+    """Has the server start again in its process, with the policy of the file; None where nothing can."""
+
+    _of_incidents: tuple[int, dict[tuple[Any, str | None], Any]] = field(init=False, default=(-1, {}))
+    """What was read of all incidents, by how and by project, and the end of the topic then."""
+
+    _of_judges: tuple[int, dict[str | None, tuple[UnreadableJudge, ...]]] = field(init=False, default=(-1, {}))
+    """The judges whose answers cannot be read, by project, and the end of the topic then."""
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(self.engine)
+        self._readers = anyio.CapacityLimiter(self.settings.max_readers)
+
+    async def ask(self, question: Callable[[duckdb.DuckDBPyConnection], Found]) -> Found:
+        """Run a function that reads with its own cursor, in a thread; the number at once is bounded.
+
+        StoredRecordError if what is stored cannot be read: that is no fault of the caller.
+        """
+        # Whoever got a 201 sees the exchange; a failed flush does not keep anybody from reading the tables as they are.
+        with contextlib.suppress(DriftlineError, duckdb.Error):
+            await self.engine.flush()
+
+        def asked() -> Found:
+            with contextlib.closing(self.engine.store.cursor()) as cursor:
+                try:
+                    return question(cursor)
+                except RecordError as error:
+                    raise StoredRecordError(f"a stored record cannot be read: {error}", hint=error.hint) from error
+
+        return await anyio.to_thread.run_sync(asked, limiter=self._readers)
+
+    async def open_incidents(self, project: str | None) -> OpenIncidents:
+        """Count the incidents of a project (None: all) that are open or acknowledged, when any has changed."""
+        return await self._read_of_incidents(open_incidents, project)
+
+    async def unreadable_judges(self, project: str | None) -> tuple[UnreadableJudge, ...]:
+        """Return the judges whose last answers about a project (None: all) cannot be read; read when any has answered since."""
+        end = self.engine.store.end_of("judgements")
+        if self._of_judges[0] != end:
+            self._of_judges = (end, {})
+        known = self._of_judges[1]
+        if project not in known:
+            known[project] = await self.ask(lambda cursor: unreadable_judges(cursor, project, self.engine.now()))
+        return known[project]
+
+    async def worst_incidents(self, project: str | None) -> Mapping[str, Mapping[str, Any]]:
+        """Return the incident that says most about each project (None: all); read when any has changed."""
+        return await self._read_of_incidents(worst_incidents, project)
+
+    async def _read_of_incidents(
+        self, read: Callable[[duckdb.DuckDBPyConnection, str | None], Found], project: str | None
+    ) -> Found:
+        end = self.engine.store.end_of("incidents")
+        if self._of_incidents[0] != end:
+            self._of_incidents = (end, {})
+        known = self._of_incidents[1]
+        if (read, project) not in known:
+            known[read, project] = await self.ask(lambda cursor: read(cursor, project))
+        found: Found = known[read, project]
+        return found
+
+    async def require_project(self, project: str) -> None:
+        """ApiError (404) for an unknown project, with the nearest known name."""
+        named = named_projects(self.engine.policy, self.access)
+        if project in named or await self.ask(lambda cursor: is_known(cursor, project, named)):
+            return
+        known = await self.ask(lambda cursor: known_projects(cursor, named))
+        said = nearest(project, known) or "there are no projects yet"
+        raise ApiError(404, "not_found", f"there is no project {project}; {said}")
+
+
+@contextlib.contextmanager
+def durable_or_refused() -> Iterator[None]:
+    """Answer 503 if something such as a full disk keeps a record from being durable: the sender may send it again later."""
+    try:
+        yield
+    except (StoreError, duckdb.Error):
+        log.exception("the log could not take a record")
+        raise ApiError(503, "log_unavailable", "the log cannot take records at the moment", {"Retry-After": "30"}) from None
+
+
+def services_of(request: Request) -> ApiContext:
+    """Return the context of the application that a request came to."""
+    context: ApiContext = request.app.state.context
+    return context
+
+
+Services = Annotated[ApiContext, Depends(services_of)]
+"""The context of the application."""

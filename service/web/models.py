@@ -1,0 +1,270 @@
+"""Bodies, field by field: one definition for checking and for the documentation.
+
+Types are strict: a number in quotes is no number. Fields that are not known are ignored, so that a sender may know more than we do.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import Body as FromBody
+from fastapi import Path as PathParameter
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    WithJsonSchema,
+)
+
+from audit.surrogates import mended_text
+from audit.times import parse_timestamp
+from schemas.bounds.contract import IDENTIFIER
+from schemas.bounds.limits import LABEL_NAME, MAX_COUNT, MAX_ID, MAX_LABEL, MAX_LABELS, NAME, NOT_UNICODE
+from service.web.bounds import MAX_BULK, MAX_EVENTS
+from service.web.examples import EXAMPLES
+from streams.sources.event_records import has_broken_id
+
+
+def _named(text: str) -> str:
+    if fault := IDENTIFIER.fault(text):
+        raise ValueError(fault)
+    return text
+
+
+def _event(value: Any) -> Any:
+    if isinstance(value, dict) and has_broken_id(value):
+        raise ValueError(f"its event_id {NOT_UNICODE}")
+    return value
+
+
+def _moment(value: Any) -> datetime:
+    try:
+        moment = parse_timestamp(value)
+    except ValueError:
+        raise ValueError(NO_MOMENT) from None
+    if moment is None:
+        raise ValueError("is missing")
+    return moment
+
+
+def _moment_of_query(text: Any) -> datetime:
+    """Return the time in a query. Numbers are texts there, and a plus that was not escaped is a space."""
+    said = str(text).strip()
+    if _NUMBER.fullmatch(said):
+        return _moment(float(said) if "." in said else int(said))
+    return _moment(_LOST_PLUS.sub(r"\1+\2", said))
+
+
+NO_MOMENT = "must be a time in ISO 8601, or in seconds, milli- or microseconds since 1970, of the years 2000 to 2099"
+"""The problem of a time that cannot be read; the value itself may be a secret, and is not repeated."""
+_NUMBER = re.compile(r"[0-9]{1,7}|[0-9]{9,20}|[0-9]{1,20}\.[0-9]{1,9}")
+"""A number of seconds or less since 1970; eight digits are a date in ISO 8601."""
+_LOST_PLUS = re.compile(r"([0-9-]{8,10}T[0-9:.,]{1,20}) ([0-9]{2}:?[0-9]{2})")
+"""A time with an offset whose plus has become a space."""
+Text = Annotated[str, BeforeValidator(lambda value: mended_text(value) if isinstance(value, str) else value)]
+"""Text of people and models: half a surrogate pair becomes U+FFFD, and everything else stays."""
+Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID), AfterValidator(_named)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+ConnectionName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
+_MOMENT_SCHEMA = WithJsonSchema(
+    {
+        "description": "ISO 8601 (UTC without an offset), or seconds, milli- or microseconds since 1970; years 2000 to 2099.",
+        "anyOf": [{"type": "string", "format": "date-time"}, {"type": "number"}],
+    }
+)
+Moment = Annotated[datetime, BeforeValidator(_moment), PlainSerializer(datetime.isoformat), _MOMENT_SCHEMA]
+QueryMoment = Annotated[datetime, BeforeValidator(_moment_of_query), _MOMENT_SCHEMA]
+Event = Annotated[Any, AfterValidator(_event)]
+LabelsBody = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "description": "Labels of the exchange, such as agent_version, prompt_version, tool_version or tenant: "
+            f"at most {MAX_LABELS} names of a-z, 0-9, _ and ., each with a text of at most {MAX_LABEL} characters.",
+            "anyOf": [
+                {
+                    "type": "object",
+                    "propertyNames": {"pattern": f"^{LABEL_NAME}$"},
+                    "additionalProperties": {"type": "string", "minLength": 1, "maxLength": MAX_LABEL},
+                    "maxProperties": MAX_LABELS,
+                },
+                {"type": "null"},
+            ],
+        }
+    ),
+]
+Ignored = Annotated[
+    Any,
+    Field(
+        description="Ignored: the token decides. The answer says so if this names another project.",
+        json_schema_extra={"deprecated": True},
+    ),
+]
+RunId = Annotated[str, PathParameter(pattern="^run_[0-9]{3,18}$", description="Id of the run.", examples=["run_001"])]
+IncidentType = Literal["drift", "anomaly_spike"]
+AlertStatus = Literal["waiting", "delivered", "given_up"]
+MAX_SQL = 50_000
+"""Characters of an analyst's statement."""
+MAX_COMMENT = 2000
+"""Characters of a comment."""
+
+
+class Body(BaseModel):
+    """The fields and rules that every body shares."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+class OperatorBody(Body):
+    """A request of an operator. Unknown fields are refused: ignoring one could delete or revoke more than meant."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class UserMessage(Body):
+    """The message of the user."""
+
+    content: Text
+
+
+class Usage(Body):
+    """Tokens of the answer: read, with those from and for a cache, and written, with reasoning; a missing count stays missing, 0 stays 0."""
+
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+
+
+class AgentResponse(Body):
+    """The answer of the agent; the content may be empty."""
+
+    content: Text
+    thinking: Text | None = None
+    model: Id | None = None
+    usage: Usage | None = None
+    stop_reason: Id | None = Field(
+        None, description="Why the model stopped; `error` and `aborted` explain an answer without text."
+    )
+
+
+class ExchangeBody(Body):
+    """One user message with the agent's answer."""
+
+    id: Id = Field(description="Unique within the connection.")
+    timestamp: Moment
+    turn_number: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(
+        None, description="Turn within the session; counted by default."
+    )
+    user_message: UserMessage
+    agent_response: AgentResponse
+    labels: LabelsBody = None
+
+
+class IngestBody(Body):
+    """One exchange of one session."""
+
+    session_id: Id
+    exchange: ExchangeBody
+    connection_id: Ignored = None
+    project: Ignored = None
+    agent: Id | None = Field(None, description="Name of the agent; the agent of the connection overrides it.")
+    multi_user: bool = Field(False, description="Whether several users take part.")
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLES["ingest"]]})
+
+
+ExchangesBody = Annotated[
+    list[
+        Annotated[
+            Any,
+            WithJsonSchema({"description": "As the body of `POST ingest`.", "examples": [EXAMPLES["ingest"]]}),
+        ]
+    ],
+    FromBody(min_length=1, max_length=MAX_BULK, description="Exchanges of any sessions; each is handled separately."),
+]
+"""A batch of exchanges."""
+
+
+class EventsBody(Body):
+    """A batch of runtime events of one session, in order."""
+
+    session_id: Id
+    project: Ignored = None
+    agent: Id | None = Field(None, description="Name of the agent; the agent of the connection overrides it.")
+    first_seq: Annotated[int, Field(ge=0, lt=2**53)] | None = Field(
+        None, description="Position of the first event in its session. Without it every event needs its own event_id."
+    )
+    events: Annotated[
+        list[Event], Field(min_length=1, max_length=MAX_EVENTS, description="Objects; each is handled separately.")
+    ]
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLES["events"]]})
+
+
+class BulkEvent(Body):
+    """The envelope of one runtime event; the event is under `event`, or its fields stand beside those of the envelope."""
+
+    session_id: Id
+    connection: Ignored = None
+    project: Ignored = None
+    agent: Id | None = None
+
+
+EventsInBulk = Annotated[
+    list[
+        Annotated[
+            Any,
+            WithJsonSchema(
+                {
+                    "description": "An event with its `session_id` and its own `event_id`: flat, or under `event`.",
+                    "examples": [EXAMPLES["events_bulk"]],
+                }
+            ),
+        ]
+    ],
+    FromBody(min_length=1, max_length=MAX_BULK, description="Events of any sessions; each is handled separately."),
+]
+"""Events in bulk."""
+
+
+class SessionBody(Body):
+    """Names a session. An operator names its connection, too; a connection means its own."""
+
+    session_id: Id
+    connection: ConnectionName | None = None
+
+
+class FinalizeBody(Body):
+    """The connection of the session: required from an operator, ignored from a connection."""
+
+    connection: ConnectionName | None = None
+
+
+UnscoredReason = Literal[
+    "no_judge",
+    "refused",
+    "cut_off",
+    "provider_error",
+    "timeout",
+    "invalid",
+    "interrupted",
+    "unknown_price",
+    "cost_cap",
+]
+"""Reasons for a tier without a score."""
+
+
+class RejudgeBody(OperatorBody):
+    """The unscored exchanges to judge again."""
+
+    reason: UnscoredReason | None = Field(
+        None,
+        description="Only exchanges unscored for this reason; cost_cap: left out by a session's cap.",
+        examples=["timeout"],
+    )
+    limit: Annotated[int, Field(ge=1, le=100_000)] = Field(10_000, description="Maximum number, oldest first.")

@@ -1,0 +1,192 @@
+"""Request limits, applied as plain ASGI middleware before anything reads the request.
+
+1. It names the server by an allowed name: a page of elsewhere that had its own name point here is not answered.
+2. The number in progress at once is bounded.
+3. What writes is JSON (a form of a page that works without a script is a form), not compressed, not too large, and comes within a time. Its body is read whole before anything else runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from functools import lru_cache
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.web.bounds import BODY_LIMITS, DEFAULT_BODY_LIMIT, FORMS, LINES, OTLP, ApiSettings
+from service.web.errors import ApiError, refuse
+
+PROBES = frozenset({"/healthz", "/readyz"})
+"""Paths that only report the server's health: probes call by address, and need an answer under load."""
+NOT_OUR_NAME = "Host: the server does not answer to this name; allow it with `driftline serve --name HOST`"
+JSON, NDJSON, PROTOBUF = b"application/json", b"application/x-ndjson", b"application/x-protobuf"
+FORM = b"application/x-www-form-urlencoded"
+GZIP = b"gzip"
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class ClientGone(Exception):  # noqa: N818 - no fault of anybody
+    """The client went away before it had sent its request."""
+
+
+class HostCheck:
+    """Answers only to allowed names."""
+
+    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
+        self._app = app
+        self._allowed = frozenset(name.lower() for name in settings.allowed_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it with 400."""
+        if scope["type"] == "http" and scope["path"] not in PROBES:
+            hosts = list(header_values(scope, b"host"))
+            if len(hosts) != 1 or host_name(hosts[0]) not in self._allowed:
+                await refuse(ApiError(400, "host_not_allowed", NOT_OUR_NAME), scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class InFlight:
+    """Bounds the number of requests that are worked on at once."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+        self._now = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it with 503."""
+        if scope["type"] != "http" or scope["path"] in PROBES:
+            await self._app(scope, receive, send)
+            return
+        if self._now >= self._limit:
+            words = f"{self._limit} calls are in progress; try again"
+            await refuse(ApiError(503, "busy", words, {"Retry-After": "1"}), scope, receive, send)
+            return
+        self._now += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._now -= 1
+
+
+class BodyLimits:
+    """Reads the bodies of writing requests, within limits; reading ones have none."""
+
+    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
+        self._app = app
+        self._timeout = settings.read_timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with its body at hand, or refuse it with 408, 413 or 415."""
+        if scope["type"] != "http" or scope["method"] in _READS:
+            await self._app(scope, receive, send)
+            return
+        limit = BODY_LIMITS.get(scope["path"], DEFAULT_BODY_LIMIT)
+        try:
+            _check_head(scope, limit)
+            body = await read_body(receive, limit, self._timeout)
+        except ApiError as error:
+            await refuse(error, scope, receive, send)
+            return
+        await self._app(scope, replayed(body, receive), send)
+
+
+async def read_body(receive: Receive, limit: int, seconds: float) -> bytes:
+    """Return the whole body; ApiError if it is too large or too slow, ClientGone if it ends half-way."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                body += message.get("body", b"")
+                if len(body) > limit:
+                    raise _too_large(limit)
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        raise ApiError(408, "too_slow", f"the body did not arrive within {seconds:g} seconds") from None
+
+
+def header_values(scope: Scope, name: bytes) -> Iterator[bytes]:
+    """Return the values of a header, one for each occurrence."""
+    return (value for given, value in scope["headers"] if given == name)
+
+
+def is_same_origin(scope: Scope) -> bool:
+    """Tell whether the browser names no other origin: browsers send at least one of the two headers with writes."""
+    sites = set(header_values(scope, b"sec-fetch-site"))
+    origins = set(header_values(scope, b"origin"))
+    own = {scheme + host for scheme in (b"http://", b"https://") for host in header_values(scope, b"host")}
+    return bool(sites or origins) and sites <= {b"same-origin"} and origins <= own
+
+
+@lru_cache
+def host_name(value: bytes) -> str:
+    """Return the name in a Host header, without port and brackets; empty if there is none."""
+    text = value.decode("latin-1").strip().lower()
+    if text.startswith("["):
+        name, _, port = text[1:].partition("]")
+        port = port.removeprefix(":") if port.startswith(":") or not port else "?"
+    else:
+        name, _, port = text.partition(":")
+    return name.removesuffix(".") if not port or port.isdecimal() else ""
+
+
+def _check_head(scope: Scope, limit: int) -> None:
+    """ApiError for a body that is not plain JSON or says that it is too large."""
+    for value in header_values(scope, b"content-encoding"):
+        if value.strip().lower() not in (b"", b"identity", *((GZIP,) if scope["path"] in OTLP else ())):
+            more = "identity and gzip are" if scope["path"] in OTLP else "identity is"
+            raise ApiError(415, "content_encoding", f"Content-Encoding: only {more} accepted; send the body uncompressed")
+    if body_kind(scope) is None and (_has_body(scope) or any(header_values(scope, b"content-type"))):
+        words = " or ".join(kind.decode() for kind in _taken(scope))
+        raise ApiError(415, "not_json", f"Content-Type: only {words} (UTF-8) is accepted")
+    for value in header_values(scope, b"content-length"):
+        if value.isdigit() and int(value[:20]) > limit:
+            raise _too_large(limit)
+
+
+def _has_body(scope: Scope) -> bool:
+    """Tell whether the head announces a body: it gives its length, or says that it comes in chunks."""
+    lengths = header_values(scope, b"content-length")
+    return any(value.strip() != b"0" for value in lengths) or any(header_values(scope, b"transfer-encoding"))
+
+
+def body_kind(scope: Scope) -> bytes | None:
+    """Return the media type of a body, such as JSON or lines of it; None if it is missing, given twice, or one that the path does not take."""
+    given = list(header_values(scope, b"content-type"))
+    kind = _media_type(given[0]) if len(given) == 1 else None
+    return kind if kind in _taken(scope) else None
+
+
+def _taken(scope: Scope) -> tuple[bytes, ...]:
+    """Return the media types that a path takes."""
+    if scope["path"] in OTLP:
+        return PROTOBUF, JSON
+    if scope["path"] in FORMS:
+        return (FORM,)
+    return (JSON, NDJSON) if scope["path"] in LINES else (JSON,)
+
+
+@lru_cache
+def _media_type(value: bytes) -> bytes | None:
+    """Return the media type that a Content-Type header names; None if a parameter says anything but UTF-8."""
+    kind, *parameters = (part.strip().lower() for part in value.split(b";"))
+    return kind if all(part in (b"", b"charset=utf-8", b'charset="utf-8"') for part in parameters) else None
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, "too_large", f"the body is larger than {limit} bytes")
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """Deliver the body that was read, then whatever follows."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replay

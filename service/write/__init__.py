@@ -1,0 +1,1 @@
+"""What changes something: imports, replays, evaluations, policies, dead letters. Knows no caller."""

@@ -1,0 +1,193 @@
+"""Dead letters for the command line: found by filter or id, and retried if that is right."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from analytics.queries import query_rows
+from analytics.store.store import Store
+from schemas.codec.single_object import record_from
+from schemas.errors import InputError, SettingsError
+from schemas.records import DeadLetter
+from service.setup.kafka import connection_of, framing_of
+from service.setup.settings import Settings
+from service.setup.workspace import Workspace, open_workspace, utc_now
+from service.text.plain import counted, plain
+from streams.kafka.connection import KafkaConnection
+from streams.log.admission import encode_all
+from streams.log.dead_letters import Return, Stays, way_back
+from streams.log.ownership import is_fed_by_kafka
+
+if TYPE_CHECKING:
+    from streams.kafka.schema_registry import RegistryFraming
+
+AT_ONCE = 200
+"""Letters that are read and put back together."""
+ALL = 1_000_000_000
+FROM_KAFKA = "Letters that are put back into the file would not be on the topics. Give --kafka to put them back on the topics."
+
+
+@dataclass(frozen=True)
+class Found:
+    """A dead letter, and when it was retried, if it was."""
+
+    letter: DeadLetter
+    retried_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The letters to choose; None is no bound."""
+
+    stage: str | None = None
+    reason: str | None = None
+    source: str | None = None
+    since: datetime | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether all letters are chosen."""
+        return self == Filters()
+
+
+@dataclass(frozen=True)
+class LetterBox:
+    """The place of the letters: a database, or the topics of a cluster."""
+
+    store: Store
+    """The letters and their reviews; of a cluster, a copy in memory."""
+    workspace: Workspace | None = None
+    connection: KafkaConnection | None = None
+    framing: RegistryFraming | None = None
+    """Reads values that are framed for a schema registry, if one is named."""
+
+    def put_back(self, returns: Sequence[Return]) -> None:
+        """Put records back, and remember it; durable on return. BrokerError if the broker refuses them."""
+        now = utc_now()
+        if self.connection is not None:
+            asyncio.run(_produce(self.connection, returns, now))
+        elif self.workspace is not None:
+            accepted = encode_all([("reviews", one.review(now)) for one in returns])
+            for one in returns:
+                accepted.add(one.topic, one.message)
+            self.workspace.runner.publish(accepted)
+
+    def ways_back(self, letters: Sequence[DeadLetter]) -> list[Return | Stays]:
+        """Yield the way back of each letter, or the obstacle. RegistryUnavailableError if a schema cannot be read."""
+        values: Sequence[bytes] = [letter.body for letter in letters]
+        if self.framing is not None:
+            values = asyncio.run(self.framing.reframe(values))
+        now = utc_now()
+        return [way_back(letter, value, now=now) for letter, value in zip(letters, values, strict=True)]
+
+    def let_stages_run(self) -> None:
+        """Let the stages of a database read the retried records, without asking a judge; a cluster has workers for that."""
+        if self.workspace is not None:
+            self.workspace.runner.run()
+
+
+@contextlib.contextmanager
+def letter_box(settings: Settings) -> Iterator[LetterBox]:
+    """Return the letters of the cluster if one is named, else of the database."""
+    if settings.kafka is not None:
+        from streams.kafka.dead_letters import keep_letters  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+
+        connection = connection_of(settings)
+        with Store(None) as store:
+            asyncio.run(keep_letters(connection, store))
+            yield LetterBox(store, connection=connection, framing=framing_of(settings))
+        return
+    with contextlib.ExitStack() as stack:
+        workspace = stack.enter_context(open_workspace(settings))
+        yield LetterBox(workspace.store, workspace)
+
+
+def reasons(store: Store, filters: Filters) -> list[dict[str, Any]]:
+    """Count the open letters by stage and reason."""
+    return query_rows(store.cursor(), "letter_reasons", vars(filters))
+
+
+def open_letters(store: Store, filters: Filters, limit: int) -> list[dict[str, Any]]:
+    """Return the open letters without their bytes, newest first."""
+    return query_rows(store.cursor(), "letters", vars(filters) | {"limit": limit})
+
+
+def letter_of(store: Store, start: str) -> Found:
+    """Return the one letter whose id starts with this text; InputError if there is none or more than one."""
+    found = _records(store, [start]) if start else []
+    exact = [one for one in found if one.letter.dead_letter_id == start] or found
+    if not exact:
+        raise InputError(f"there is no dead letter {plain(start, 64)!r}", hint="`driftline dead-letters list` lists them.")
+    if len(exact) > 1:
+        named = ", ".join(one.letter.dead_letter_id for one in exact[:3])
+        raise InputError(
+            f"{counted(len(exact), 'dead letter')} start with {plain(start, 64)!r}: {named}", hint="Give more of the id."
+        )
+    return exact[0]
+
+
+def ids_to_retry(store: Store, starts: Sequence[str], filters: Filters, limit: int) -> tuple[list[str], list[str]]:
+    """Return the ids of the open letters that are named or match, oldest first; and the named ones retried before."""
+    if not starts:
+        rows = open_letters(store, filters, ALL)
+        return [row["dead_letter_id"] for row in reversed(rows)][:limit], []
+    named = {found.letter.dead_letter_id: found for found in (letter_of(store, start) for start in starts)}
+    done = [name for name, found in named.items() if found.retried_at is not None]
+    return [name for name in named if name not in done][:limit], done
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a retry."""
+
+    returned: list[Return]
+    stays: list[Stays]
+    again: int
+    """Letters that are open after it and were not there before: records that were set aside once more."""
+
+
+def retry(box: LetterBox, ids: Sequence[str]) -> Outcome:
+    """Retry the letters that can go back, a few hundred at a time. SettingsError for a file that is filled from Kafka."""
+    if box.workspace is not None and is_fed_by_kafka(box.store):
+        raise SettingsError(f"{box.store.path} is filled from Kafka", hint=FROM_KAFKA)
+    before = _open_ids(box.store)
+    returned, stays = list[Return](), list[Stays]()
+    for start in range(0, len(ids), AT_ONCE):
+        ways = box.ways_back([found.letter for found in _records(box.store, ids[start : start + AT_ONCE])])
+        going = [way for way in ways if isinstance(way, Return)]
+        if going:
+            box.put_back(going)
+        returned += going
+        stays += [way for way in ways if isinstance(way, Stays)]
+    if returned:
+        box.let_stages_run()
+    return Outcome(returned, stays, len(_open_ids(box.store) - before))
+
+
+async def _produce(connection: KafkaConnection, returns: Sequence[Return], now: datetime) -> None:
+    from streams.kafka.dead_letters import put_back  # noqa: PLC0415 - as above
+    from streams.kafka.producing import RecordProducer  # noqa: PLC0415 - as above
+
+    producer = RecordProducer(connection)
+    await producer.start()
+    try:
+        await put_back(producer, returns, now)
+    finally:
+        await producer.stop()
+
+
+def _records(store: Store, starts: Sequence[str]) -> list[Found]:
+    rows = query_rows(store.cursor(), "letter_records", {"starts": list(starts)})
+    return [
+        Found(record_from(DeadLetter, {name: row[name] for name in DeadLetter.__struct_fields__}), row["retried_at"])
+        for row in rows
+    ]
+
+
+def _open_ids(store: Store) -> set[str]:
+    return {row["dead_letter_id"] for row in open_letters(store, Filters(), ALL)}

@@ -1,0 +1,1 @@
+"""Evaluating finished sessions in this process."""

@@ -1,0 +1,247 @@
+"""Evaluating in this process: the judges of the plans, the engine, and the results.
+
+1. Nothing is written before it is known who judges.
+2. Batches are asked before the requests are published: a request whose batch is under way would be judged, call by call, by whatever
+   process opens the database next.
+3. A judge that is out of reach is not asked for hours: after some rounds of calls without an answer it ends with an error.
+4. However it ends, what was recorded stays. Asked for again, it goes on from there and pays for nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from analytics.queries import query_records, query_rows
+from audit.evaluation.results.report import LATER_ATTEMPT_FAILED, Evaluated
+from audit.exchanges.judgements import ANSWERED
+from schemas.errors import InputError, SettingsError
+from schemas.records import Evaluation, EvaluationRequest
+from service.setup.judge_setup import NAME_A_JUDGE, OpenedJudge, open_judge, traits_of
+from service.setup.settings import Settings
+from service.setup.wiring import embedded_runner
+from service.setup.workspace import Workspace
+from service.write.evaluations.judge_reach import Reach
+from streams.engine.engine import Engine
+from streams.evaluations.estimating import is_batched
+from streams.evaluations.preparing import Prepared
+from streams.judges.credentials import credentials
+from streams.judging.call_budget import StoppedError
+from streams.judging.judge_calls import JudgeCalls
+from streams.judging.judged_stages import EVALUATION
+from streams.stop_signals import handled_in_loop
+
+_AT_ONCE = 50
+"""Requests in one commit; each holds prompts of some hundred kilobytes."""
+_LOOK = 0.2
+"""Seconds between checks of the progress."""
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of evaluations."""
+
+    done: int
+    total: int
+    calls: Mapping[str, int]
+    """Questions to the judge, by outcome."""
+    spent_usd: float
+    """Their cost, as far as prices are known."""
+
+    @property
+    def answered(self) -> int:
+        """Count the answered questions."""
+        return self.calls.get(ANSWERED, 0)
+
+    @property
+    def failed(self) -> int:
+        """Count the failed ones."""
+        return sum(self.calls.values()) - self.answered
+
+
+Report = Callable[[Progress], None]
+
+
+def catch_up(workspace: Workspace) -> None:
+    """Let intake and diagnosis read the present records, so that sessions are complete; evaluation requests stay untouched."""
+    embedded_runner(workspace.settings, workspace.store, workspace.policy, workspace.redactor, workspace.now).catch_up()
+
+
+def evaluate(workspace: Workspace, settings: Settings, prepared: Prepared, report: Report) -> list[Evaluated]:
+    """Make the requested evaluations; return them and the reused ones, in the order of `prepared`.
+
+    SettingsError when a judge is needed and there is none; StoppedError when the process was asked to stop; StoreError when the
+    database gives up; InputError for requests that failed.
+    """
+    made = asyncio.run(_Evaluating(workspace, settings, prepared, report).run()) if prepared.asked else []
+    return sorted([*made, *prepared.reused], key=lambda one: prepared.order[one.evaluation.evaluation_id])
+
+
+def journal_of(database: Path) -> Path:
+    """Return the journal of the batches that evaluations of a database wait for."""
+    return database.with_name(f"{database.name}.evaluation-batches")
+
+
+class _Evaluating:
+    """One call of `evaluate`."""
+
+    def __init__(self, workspace: Workspace, settings: Settings, prepared: Prepared, report: Report) -> None:
+        self._workspace = workspace
+        self._settings = settings
+        self._prepared = prepared
+        self._report = report
+        self._asked = prepared.asked
+        self._batched = JudgeCalls()
+        self._stopping = asyncio.Event()
+        self._unpublished = len(prepared.requests)
+        self._told: Progress | None = None
+        self._reach = Reach(settings.judge_concurrency)
+
+    async def run(self) -> list[Evaluated]:
+        """Judge, and return the results."""
+        with handled_in_loop(_asks_to_stop(self._stopping)):
+            opened = await open_judge(self._settings, self._workspace.policy, os.environ)
+            expected = self._prepared.estimate
+            if opened.judge is None and (expected.calls or expected.left_over):
+                raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
+            try:
+                if expected.calls and any(map(is_batched, self._asked)):
+                    await self._ask_in_batches()
+            except BaseException:
+                if opened.judge is not None:
+                    await opened.judge.aclose()
+                raise
+            await self._judge(opened)
+        return _made(self._workspace, self._asked)
+
+    async def _ask_in_batches(self) -> None:
+        """Have the questions of batch judges answered. StoppedError on a stop: open ones are cancelled."""
+        # Late, because the client of the API takes a second to load.
+        from streams.evaluations.batching import ask_in_batches  # noqa: PLC0415
+        from streams.judges.batch.judge import BatchJournal, open_batch_judge  # noqa: PLC0415
+
+        workspace = self._workspace
+        journal = BatchJournal(journal_of(self._settings.database))
+        judge = open_batch_judge(*credentials(os.environ), partial(traits_of, workspace.policy), journal)
+        asking = ask_in_batches(
+            workspace.store, workspace.policy, self._asked, judge, journal, now=workspace.now, note=self._batched.note
+        )
+        try:
+            await self._watch(asking, None, judge.cancel)
+        finally:
+            await judge.aclose()
+
+    async def _judge(self, opened: OpenedJudge) -> None:
+        """Publish the requests and wait until the stage has judged them. StoppedError on a stop."""
+        workspace = self._workspace
+        engine = Engine(
+            workspace.store,
+            workspace.policy,
+            workspace.redactor,
+            workspace.now,
+            judge=opened.judge,
+            judge_name=opened.name,
+            stages=[EVALUATION],
+        )
+        await engine.start()
+        try:
+            await self._watch(self._publish(engine), engine, None)
+        finally:
+            await engine.stop(self._settings.judge_grace)
+
+    async def _publish(self, engine: Engine) -> None:
+        requests = self._prepared.requests
+        for start in range(0, len(requests), _AT_ONCE):
+            await engine.publish(EVALUATION.source, requests[start : start + _AT_ONCE])
+            self._unpublished = max(0, self._unpublished - _AT_ONCE)
+        await engine.drained()
+
+    async def _watch(self, work: Coroutine[Any, Any, None], engine: Engine | None, end: Callable[[], None] | None) -> None:
+        """Wait for the work and report its progress. On a stop, end the work, or StoppedError if it cannot be ended."""
+        working, stopping = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
+        waits: set[asyncio.Task[Any]] = {working, stopping}
+        try:
+            while not working.done():
+                await asyncio.wait(waits, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
+                self._tell(engine)
+                if stopping.done() and stopping in waits:
+                    if end is None:
+                        raise StoppedError
+                    end()
+                    waits.remove(stopping)
+            working.result()
+        finally:
+            for one in (working, stopping):
+                one.cancel()
+            await asyncio.gather(working, stopping, return_exceptions=True)
+
+    def _tell(self, engine: Engine | None) -> None:
+        """Report progress. JudgeOutOfReachError if there is no use in going on."""
+        waiting, calls, spent = len(self._asked), self._batched.outcomes, self._batched.spent_usd
+        if engine is not None:
+            state = engine.state()
+            waiting = state.queues[EVALUATION.queue] + self._unpublished
+            calls = dict(Counter(calls) + Counter(state.judge_calls))
+            spent += state.spent_usd
+        progress = Progress(max(0, len(self._asked) - waiting), len(self._asked), calls, spent)
+        if progress != self._told:
+            self._told = progress
+            self._report(progress)
+            if waiting:
+                self._reach.hear(calls)
+
+
+def _made(workspace: Workspace, asked: Sequence[EvaluationRequest]) -> list[Evaluated]:
+    """Return the results of the requests, or an earlier finished evaluation if they failed. InputError if there is neither."""
+    ids = {"evaluations": [one.evaluation_id for one in asked]}
+    with contextlib.closing(workspace.store.cursor()) as cursor:
+        rows = query_records(cursor, "evaluations_by_id", Evaluation, ids)
+        found = {one.evaluation_id: one for one in rows}
+        answered = {row["evaluation_id"]: row["made"] for row in query_rows(cursor, "evaluation_attempts", ids)}
+    made = [
+        Evaluated(numbered(found[one.evaluation_id], one.attempt, one.repetition), one.system_prompt, one.user_prompt)
+        for one in asked
+        if one.evaluation_id in found and answered[one.evaluation_id] >= one.attempt
+    ]
+    if len(made) < len(asked):
+        there = {one.evaluation.evaluation_id for one in made}
+        missing = [f"{one.case_id} on {one.session_id}" for one in asked if one.evaluation_id not in there]
+        raise failed_evaluations(missing, len(asked), "`driftline dead-letters list --stage evaluation`")
+    return made
+
+
+def failed_evaluations(missing: Sequence[str], total: int, reasons: str) -> InputError:
+    """Return the error that names some of the evaluations that failed, and says where the reasons are."""
+    more = ", …" if len(missing) > _NAMED else ""
+    return InputError(
+        f"{len(missing)} of {total} evaluations failed: {', '.join(missing[:_NAMED])}{more}",
+        hint=f"{reasons} says why; the others are reused by the next call.",
+    )
+
+
+def numbered(found: Evaluation, attempt: int, repetition: int) -> Evaluation:
+    """Return the evaluation, numbered as requested; with a warning if the request failed and it is an earlier one."""
+    late = [LATER_ATTEMPT_FAILED] if found.revision < attempt else []
+    return msgspec.structs.replace(found, repetition=repetition, warnings=(*found.warnings, *late))
+
+
+def _asks_to_stop(stopping: asyncio.Event) -> Callable[[signal.Signals], None]:
+    """Handle a signal: the first one sets the event, the second one ends the process at once."""
+
+    def ask(_: signal.Signals) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt
+        stopping.set()
+
+    return ask

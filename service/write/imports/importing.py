@@ -1,0 +1,270 @@
+"""Importing: the records of files are published in batches, and the stages run over them (see `README.md`)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from analytics.queries import run_query
+from audit.exchanges.outcomes import RULE_VERSION
+from audit.fingerprints import canonical_json, digest
+from schemas.codec.single_object import encode
+from schemas.records import Exchange, ImportProgress, JudgingRequest
+from service.setup.wiring import redaction_key_of
+from service.setup.workspace import Workspace
+from service.write.ending_sessions import close_idle_sessions
+from service.write.imports.file_reading import FileReader, FileRecords, parts_of, read_transcripts
+from streams.judging.revising import revise
+from streams.log.admission import Accepted, Admission
+from streams.sources.copies import Account, count_own_lines
+from streams.sources.derived.derivations import OUTPUT_USE
+from streams.sources.derived.skills import SKILL_USE
+from streams.sources.event_files import EVENT_FILES
+from streams.sources.openclaw.companion_files import trajectory_beside
+from streams.sources.source import FileSource, LeftOut, OpenAnswer
+from streams.sources.transcript_sources import TranscriptSource
+
+EXCHANGES = "exchanges"
+BATCH_BYTES = 64 * 1024 * 1024
+READER_VERSION = "3"
+"""Version of the reader: a file that an older version read is read again."""
+
+
+@dataclass
+class ImportSummary:
+    """The result of an import. Records that the log had already are `known`; dead letters are `faults`.
+
+    `left_out` are traces of an export that gave no exchange. `conflicts` are the records whose identity the log has with other content: among the faults the first time they are delivered.
+    `copies` are the files that told of a session which another file was read for, `lines_in_copies` those of their lines that could not
+    be joined with it.
+    `revised` are exchanges of which their source now tells more, `open` the answers that do not count yet.
+    """
+
+    files: int = 0
+    copies: int = 0
+    lines_in_copies: int = 0
+    unchanged: int = 0
+    exchanges: int = 0
+    events: int = 0
+    known: int = 0
+    conflicts: int = 0
+    revised: int = 0
+    faults: int = 0
+    sessions: set[str] = field(default_factory=set)
+    sessions_closed: int = 0
+    left_out: Counter[LeftOut] = field(default_factory=Counter)
+    open: list[OpenAnswer] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the counts, with the number of sessions read, the open answers, and the traces that gave no exchange by reason."""
+        left_out = [{**reason._asdict(), "traces": traces} for reason, traces in self.left_out.most_common()]
+        still_open = [answer._asdict() for answer in self.open]
+        return {**vars(self), "sessions": len(self.sessions), "left_out": left_out, "open": still_open}
+
+
+Report = Callable[[int], None]
+"""Called with the number of further bytes that were read."""
+
+
+class Stamp(NamedTuple):
+    """The identity of a file's content: its size and the time of its last change, including its companion files."""
+
+    size: int
+    modified_ns: int
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """Return the stamp of a file; None if it is gone.
+
+    A database that a gateway has open grows in its write-ahead log for a long time before the file itself changes, and the
+    trajectory of a transcript is written beside it.
+    """
+    try:
+        stats = [path.stat()]
+    except OSError:
+        return None
+    beside = path.with_name(f"{path.name}-wal") if path.suffix == ".sqlite" else trajectory_beside(path)
+    with contextlib.suppress(OSError):
+        stats.append(beside.stat())
+    return Stamp(sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats))
+
+
+def stamp_of_account(account: Account) -> Stamp | None:
+    """Return the stamp of a session's file with that of its copies; None if the file is gone."""
+    own = stamp_of(account.path)
+    if own is None or not account.copies:
+        return own
+    stamps = [own, *filter(None, map(stamp_of, account.copies))]
+    return Stamp(sum(stamp.size for stamp in stamps), max(stamp.modified_ns for stamp in stamps))
+
+
+class Importer:
+    """Imports files into a workspace, filed under one connection and project."""
+
+    def __init__(self, workspace: Workspace, *, agent: str | None = None, layouts: Mapping[Path, str] | None = None) -> None:
+        """`layouts` says by which layout a file is read, where there are several: with another one it is read again."""
+        settings, policy = workspace.settings, workspace.policy
+        self._workspace = workspace
+        self._reader = FileReader(
+            connection=settings.connection,
+            project=settings.project,
+            agent=agent,
+            now=workspace.now(),
+            session_gap=timedelta(minutes=policy.session_gap_minutes),
+            redaction=policy.redaction,
+            redaction_key=redaction_key_of(settings),
+        )
+        self._settings_digest = digest(
+            canonical_json(
+                [
+                    settings.connection,
+                    settings.project,
+                    agent,
+                    policy.session_gap_minutes,
+                    policy.redaction.model_dump(),
+                    RULE_VERSION,
+                    READER_VERSION,
+                    OUTPUT_USE,
+                    SKILL_USE,
+                ]
+            )
+        )
+        self._layouts = layouts or {}
+        self._summary = ImportSummary()
+        self._accepted = Accepted()
+        self._revisable: list[tuple[Path, Exchange]] = []
+        self._waiting: set[str] = set()
+        """The files of revisions that have to be brought again."""
+        self._progress: list[ImportProgress] = []
+
+    def transcripts(self, source: TranscriptSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
+        """Import the transcripts of a source. All accounts of a session have to be among the files: they are read together."""
+        accounts = source.accounts_in(files)
+        self._summary.copies = sum(len(account.copies) for account in accounts)
+        if source.id_field is None:
+            self._summary.lines_in_copies = sum(count_own_lines(account) for account in accounts if account.copies)
+        changed = self._changed(source.name, accounts, report)
+        parts = [part for account, stamp in changed for part in parts_of(source, account, stamp.size)]
+        stamps, complete = {account.path: stamp for account, stamp in changed}, True
+        for part, records in zip(parts, read_transcripts(self._reader, source.name, parts), strict=True):
+            self._take(part.path, records)
+            complete &= records.complete
+            if part.ends:
+                self._note(source.name, part.path, stamps[part.path], complete=complete)
+                complete = True
+            report(part.size)
+        return self._finish()
+
+    def events(self, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
+        """Import files of runtime events."""
+        return self._streamed(EVENT_FILES, [(path, stamp_of(path) or Stamp(0, 0)) for path in files], report)
+
+    def exchanges(self, source: FileSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
+        """Import files of exchanges."""
+        changed = self._changed(source.name, map(Account, files), report)
+        return self._streamed(source, [(account.path, stamp) for account, stamp in changed], report)
+
+    def _streamed(self, source: FileSource, files: Iterable[tuple[Path, Stamp]], report: Report) -> ImportSummary:
+        """Import files that are read part by part, because one of them may not fit into memory."""
+        for path, stamp in files:
+            complete = True
+            for records in self._reader.parts(source, path):
+                complete &= records.complete
+                self._take(path, records)
+            self._note(source.name, path, stamp, complete=complete)
+            report(stamp.size)
+        return self._finish()
+
+    def _changed(self, source: str, accounts: Iterable[Account], report: Report) -> list[tuple[Account, Stamp]]:
+        """Return the accounts whose files were not completely imported in their present state, by the present settings."""
+        rows = run_query(self._workspace.store.cursor(), "import_progress", {"source": source}).iter_rows()
+        taken = {path: known for path, *known in rows}
+        changed = []
+        for account in accounts:
+            path, stamp = account.path, stamp_of_account(account)
+            if stamp is None:  # it was there when the folder was listed: whoever took it away did not want it imported
+                continue
+            if taken.get(str(path)) == [*stamp, self._digest_of(path)]:
+                self._summary.unchanged += 1
+                report(stamp.size)
+            else:
+                changed.append((account, stamp))
+        return changed
+
+    def _take(self, path: Path, records: FileRecords) -> None:
+        self._revisable += [(path, exchange) for exchange in records.revisable]
+        self._summary.open += records.open
+        self._summary.sessions.update(records.session_ids)
+        self._summary.left_out += records.left_out
+        self._accepted.extend(records.accepted)
+        if self._accepted.records >= self._workspace.settings.batch_records or self._accepted.size >= BATCH_BYTES:
+            self._flush()
+
+    def _note(self, source: str, path: Path, stamp: Stamp, *, complete: bool) -> None:
+        """Note the progress within a file, in the transaction of its last records or in a later one."""
+        self._summary.files += 1
+        self._progress.append(
+            ImportProgress(
+                source=source,
+                path=str(path),
+                size=stamp.size,
+                modified_ns=stamp.modified_ns,
+                complete=complete,
+                settings_digest=self._digest_of(path),
+            )
+        )
+
+    def _digest_of(self, path: Path) -> str:
+        """Return the digest of everything that the records of a file depend on besides its bytes."""
+        layout = self._layouts.get(path)
+        return self._settings_digest if layout is None else digest(canonical_json([self._settings_digest, layout]))
+
+    def _flush(self) -> None:
+        """Publish the collected records and run the stages over them."""
+        revised = self._revise()
+        progress = [replace(one, complete=one.complete and one.path not in self._waiting) for one in self._progress]
+        done = self._workspace.runner.publish(self._accepted, progress, are_own=not revised)
+        for appended in done.values():
+            self._summary.known += appended.known
+            self._summary.conflicts += len(appended.conflicts)
+            self._summary.exchanges += appended.written.get("exchanges", 0)
+            self._summary.events += appended.written.get("agent_events", 0)
+            self._summary.faults += appended.written.get("dead_letters", 0)
+        self._summary.exchanges -= revised
+        self._summary.revised += revised
+        self._accepted, self._progress = Accepted(), []
+        self._workspace.runner.run()
+
+    def _revise(self) -> int:
+        """Add the exchanges that may be revisions of what was read before; how many of them are.
+
+        The stages have read what was published before. A revision that has to wait all the same is brought when its file is read again.
+        """
+        if not self._revisable:
+            return 0
+        workspace = self._workspace
+        revisions = revise(workspace.store, workspace.policy, [exchange for _, exchange in self._revisable], workspace.now())
+        admission = Admission(workspace.redactor, workspace.now())
+        for record in revisions.records:
+            if isinstance(record, JudgingRequest):
+                self._accepted.add(EXCHANGES, encode(record))
+            else:
+                admission.admit(self._accepted, EXCHANGES, [record], source="import")
+        waiting = {exchange.exchange_id for exchange in revisions.waiting}
+        self._waiting |= {str(path) for path, exchange in self._revisable if exchange.exchange_id in waiting}
+        self._revisable = []
+        return revisions.revised
+
+    def _finish(self) -> ImportSummary:
+        """Publish the rest, close idle sessions and run the stages over that."""
+        self._flush()
+        self._summary.sessions_closed = close_idle_sessions(self._workspace)
+        self._workspace.runner.run()
+        return self._summary

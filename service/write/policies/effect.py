@@ -1,0 +1,133 @@
+"""The rough effect of another policy: what share of the exchanges of the last days it would have judged, and what that costs per month.
+
+Both policies decide again on a sample of stored sessions, by the law of intake: `audit.exchanges.tier1` and `audit.exchanges.sampling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+from analytics.queries import query_rows
+from audit.cost.prices import ModelPrice, Usage, usd_of
+from audit.exchanges.sampling import Candidate, SamplingState, close, decide
+from audit.exchanges.tier1 import check_structure
+from audit.policy.policy import Policy, ProjectPolicy
+from schemas.lazy.duckdb import duckdb
+from service.write.policies.changes import EVERY_OTHER, Change
+from streams.stage_batches import named_session
+
+Row = Mapping[str, Any]
+
+DAYS = 7
+"""Days that an estimate rests on."""
+MONTH = 30
+"""Days of a month."""
+MOST = 20
+"""Projects that are estimated."""
+SAMPLE = 5_000
+"""Exchanges of a project that are decided on again: a share of them is off by 0.7 points (standard error), a little more where sessions differ."""
+_RECORD = b"-"
+"""Stands for the encoded exchange, which sampling only keeps."""
+_MATTERS = ("enabled", "judgeModel", "prices.", "sampling.")
+"""Beginnings of the names of settings whose effect is estimated. The cap and the gate depend on what the judge will say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The effect of another policy on a project's exchanges of the last days."""
+
+    project: str
+    exchanges: int
+    """Exchanges of the last days."""
+    judged_before: float
+    """Share that the present policy judges, 0 to 1."""
+    judged_after: float
+    month_before: float | None
+    """USD in thirty days like the last ones; None if no price is known."""
+    month_after: float | None
+
+
+def effects(
+    cursor: duckdb.DuckDBPyConnection,
+    before: Policy,
+    after: Policy,
+    *,
+    found: Sequence[Change],
+    projects: Sequence[str],
+    now: datetime,
+) -> list[Effect]:
+    """Return the effect on the `projects` that have exchanges and that any of the changes concerns, at most MOST."""
+    named = {*before.projects, *after.projects}
+    concerned = {one for change in found if change.setting.startswith(_MATTERS) for one in change.projects}
+    wanted = [one for one in projects if one in concerned or (EVERY_OTHER in concerned and one not in named)]
+    estimates = (_effect(cursor, one, before.for_project(one), after.for_project(one), now) for one in wanted[:MOST])
+    return [one for one in estimates if one is not None]
+
+
+def _effect(
+    cursor: duckdb.DuckDBPyConnection, project: str, before: ProjectPolicy, after: ProjectPolicy, now: datetime
+) -> Effect | None:
+    start = now - timedelta(days=DAYS)
+    sample = query_rows(cursor, "session_sample", {"project": project, "from": start, "to": now, "limit": SAMPLE})
+    if not sample:
+        return None
+    was, will = _judged(sample, before), _judged(sample, after)
+    spent = _spent(cursor, project, start, now)
+    known, factor = _month(spent, before.price), will / was if was else None
+    changed = before.settings.judge_model != after.settings.judge_model or before.price != after.price
+    per_sample = _month(spent, after.price) if changed else known
+    return Effect(
+        project=project,
+        exchanges=sample[0]["total"],
+        judged_before=was / len(sample),
+        judged_after=will / len(sample),
+        month_before=known,
+        month_after=None if per_sample is None or factor is None else per_sample * factor,
+    )
+
+
+def _judged(sample: Sequence[Row], policy: ProjectPolicy) -> int:
+    """The exchanges of a sample that a policy would have judged, had its sessions ended with it."""
+    if not policy.settings.enabled:
+        return 0
+    sessions = groupby(sample, key=lambda row: named_session(row["connection"], row["session_id"]))
+    return sum(len(_judged_in_session(key, rows, policy)) for key, rows in sessions)
+
+
+def _judged_in_session(session: str, rows: Iterable[Row], policy: ProjectPolicy) -> set[str]:
+    """The ids of the exchanges of a session that a policy would have judged."""
+    state, judged = SamplingState(), set[str]()
+    for row in rows:
+        tier1 = check_structure(row["user_message"], row["agent_response"], policy.methodology)
+        candidate = Candidate(
+            session=session,
+            exchange_id=row["exchange_id"],
+            revision=0,
+            turn_number=row["turn_number"],
+            agent_response=row["agent_response"],
+            output_tokens=row["output_tokens"],
+            tier1_flags=tier1.flags,
+            record=_RECORD,
+        )
+        decision, state = decide(state, candidate, policy.settings.sampling)
+        if decision.sampled:
+            judged.add(candidate.exchange_id)
+    last, _ = close(state, policy.settings.sampling)
+    return judged.union(parked.exchange_id for parked in last)
+
+
+def _spent(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime) -> Usage:
+    """The tokens of the judge's calls of a time."""
+    rows = query_rows(cursor, "judge_costs", {"by": "project", "project": project, "from": start, "to": end})
+    row = rows[0] if rows else dict.fromkeys(("input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens"), 0)
+    return Usage(row["input_tokens"], row["output_tokens"], row["cache_write_tokens"], row["cache_read_tokens"])
+
+
+def _month(spent: Usage, price: ModelPrice | None) -> float | None:
+    """USD for so many tokens in DAYS, in a month; None if the price is unknown. Rates of long prompts do not count: these are sums."""
+    plain = None if price is None else price.model_copy(update={"steps": ()}).cost(spent)
+    return None if plain is None else usd_of(plain) * MONTH / DAYS

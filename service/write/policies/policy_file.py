@@ -1,0 +1,178 @@
+"""The policy file of a server: what stands in it, whether another text could, and putting that in its place.
+
+1. A text is checked as a whole before it is written, against the folder of the file, because methodologies are files beside it.
+2. It is written beside the file and takes its name in one step: a reader finds the old text or the new one. The text before is kept
+   under the same name with `.previous` at its end, and can be taken back in the same way.
+3. A save names the text that it was made from. Where the file has another one meanwhile, nothing is written.
+4. A running server keeps the policy that it began with until it starts again: see `service.server.server_lifecycle`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from audit.policy.policy import Policy, load_policy
+from schemas.errors import DriftlineError, PolicyError
+
+NO_FILE = "The server was started without a policy file, so every default is in force. Set DRIFTLINE_POLICY to a file."
+SKELETON = "version: 1\n"
+"""The text to begin with where there is no file: every default."""
+CONTEXT_LINES = 3
+"""Unchanged lines around each change of a comparison."""
+_writing = threading.Lock()
+
+
+class StaleError(DriftlineError):
+    """The file is not as it was when the text was made from it."""
+
+    hint = "Load the policy again and make your change there."
+
+
+class ReadOnlyError(DriftlineError):
+    """The file cannot be written; the words say why."""
+
+    hint = "Download the checked text and put it where the file comes from."
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem of a policy text. `line` counts from 1; None where it is of no line."""
+
+    line: int | None
+    words: str
+
+
+class PolicyFile:
+    """The file at a path, or none. Nothing is kept open: it may be replaced by others at any time."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+
+    @property
+    def place(self) -> Path:
+        """The path, or the one that problems of a text are named by where there is no file."""
+        return self.path or Path("policy.yaml")
+
+    def text(self) -> str:
+        """Return what stands in the file; the shortest policy without one. PolicyError if it cannot be read."""
+        return SKELETON if self.path is None else _read(self.path)
+
+    def previous(self) -> str | None:
+        """Return the text before the last save; None if there is none."""
+        return None if self.path is None or not _before(self.path).is_file() else _read(_before(self.path))
+
+    def why_read_only(self) -> str:
+        """Say why the file cannot be written; nothing if it can."""
+        if self.path is None:
+            return NO_FILE
+        target = self.path.resolve()
+        if not target.exists():
+            return f"{self.path} does not exist."
+        if os.access(target, os.W_OK) and os.access(target.parent, os.W_OK):
+            return ""
+        return (
+            f"{self.path} is read-only for the server, as a file of a Kubernetes ConfigMap or an image is. "
+            "Change it where it comes from."
+        )
+
+    def save(self, text: str, base: str) -> None:
+        """Put a text into the file and keep the one before; `base` is the fingerprint of the text that it was made from.
+
+        ReadOnlyError or StaleError: nothing was written. The text must have been checked.
+        """
+        if reason := self.why_read_only():
+            raise ReadOnlyError(reason)
+        if self.path is None:  # pragma: no cover - said by why_read_only
+            raise ReadOnlyError(NO_FILE)
+        with _writing:
+            before = _read(self.path)
+            if fingerprint(before) != base:
+                raise StaleError("the policy file was changed meanwhile")
+            try:
+                _replace(_before(self.path), before)
+                _replace(self.path.resolve(), text)
+            except OSError as error:
+                raise ReadOnlyError(f"{self.path}: {error.strerror}") from error
+
+
+def check(file: PolicyFile, text: str, known: Collection[str]) -> Policy | list[Problem]:
+    """Return the policy that a text is, or its problems in the order of the lines.
+
+    Methodology files outside the folder are refused but for the `known` ones.
+    """
+    try:
+        return load_policy(file.place, text.encode(), confined=known)
+    except PolicyError as error:
+        return _problems(file.place, str(error))
+    except UnicodeEncodeError:
+        return [Problem(None, "half of a surrogate pair is no text")]
+
+
+def fingerprint(text: str) -> str:
+    """Return the SHA-256 of a text, by which a save names what it was made from."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def compared(before: str, after: str) -> list[str]:
+    """Return the lines of a unified comparison of two texts, without names of files; nothing if they are the same."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=CONTEXT_LINES, lineterm="")
+    return list(lines)[2:]
+
+
+def _problems(place: Path, message: str) -> list[Problem]:
+    """The problems in the message of a PolicyError; lines without a place belong to the problem before."""
+    start = re.compile(rf"{re.escape(str(place))}:(\d+): (.*)", re.DOTALL)
+    found: list[Problem] = []
+    for line in message.splitlines():
+        matched = start.fullmatch(line)
+        if matched:
+            found.append(Problem(int(matched[1]), matched[2]))
+        elif found:
+            found[-1] = Problem(found[-1].line, f"{found[-1].words}\n{line}")
+        else:
+            found.append(Problem(None, line))
+    return found
+
+
+def _before(path: Path) -> Path:
+    target = path.resolve()
+    return target.with_name(f"{target.name}.previous")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise PolicyError(f"{path}: {error.strerror}", hint="Check the path and its permissions.") from error
+    except UnicodeDecodeError as error:
+        raise PolicyError(f"{path}: is not UTF-8", hint="Save the file as UTF-8.") from error
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file in one step, durable on return, with the permissions that it has."""
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    unfinished = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.chmod(mode)
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

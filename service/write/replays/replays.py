@@ -1,0 +1,242 @@
+"""Replays: planned, estimated, run and put together; each under a label, in a file of its own beside the database."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from analytics.store.connection import IN_USE
+from schemas.errors import InputError, SettingsError, StoreError
+from service.setup.judge_setup import NAME_A_JUDGE, NONE, OpenedJudge, who_judges
+from service.setup.kafka import connection_of
+from service.read.known_projects import unknown_project
+from service.write.replays.jobs import Aim, ReplayJob
+from service.setup.settings import Settings
+from service.setup.wiring import policy_of
+from service.setup.workspace import open_workspace, require_database, stages_behind, utc_now
+from streams.replay.asking import Estimate
+from streams.replay.history import TABLES, Contents, Tables, origin_of_parquet, origin_of_tables, parts_of_tables
+from streams.replay.part_processes import Heard, in_processes
+from streams.replay.plan import Asking, Origin, Outcome, Part, Plan, ReplayFiles, Scope, default_label, folder_of
+from streams.replay.result import merge, outcome_in
+
+TOPICS = "topics"
+Tell = Callable[[Heard], None]
+_HELD = (
+    "A server or an import has the file: stop it, or replay a copy that `driftline backup` has made, the topics (--from topics), or "
+    "Parquet that `driftline export` has written."
+)
+
+
+@dataclass(frozen=True)
+class OffsetRange:
+    """A range of offsets as it was written, and parsed."""
+
+    first: str = ""
+    last: str = ""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The replay that was requested."""
+
+    source: str
+    scope: Scope
+    asking: Asking
+    label: str | None
+    workers: int
+    offsets: OffsetRange = OffsetRange()
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A replay that is ready to run, was begun, or is complete: then it has an outcome."""
+
+    settings: Settings
+    plan: Plan
+    files: ReplayFiles
+    workers: int
+    is_begun: bool = False
+    outcome: Outcome | None = None
+    note: str = ""
+    """A note about the source for the reader."""
+
+    @property
+    def positions(self) -> int:
+        """Count the positions of history to read, in all parts."""
+        return sum(part.positions for part in self.plan.parts)
+
+    def estimate(self, tell: Tell) -> Estimate:
+        """Estimate only; no judge is asked."""
+        whole = Estimate()
+        with _locked(self.files):
+            for found in self._work(Aim.ESTIMATE, tell):
+                whole.add(found)
+        if not self.is_begun and self.plan.origin.kind != TOPICS:
+            shutil.rmtree(self.files.parts)
+        return whole
+
+    def run(self, tell: Tell) -> Outcome:
+        """Run it to its end. InputError if another process runs it; finished work stays, whatever ends it."""
+        with _locked(self.files):
+            self.files.write_plan(self.plan)
+            self._work(Aim.REPLAY, tell)
+            outcome = merge(self.files, self.plan, utc_now())
+        if not outcome.exchanges:
+            self.files.result.unlink()
+            raise _nothing(self.plan.scope, None)
+        return outcome
+
+    def who_judges(self) -> OpenedJudge:
+        """Return the judge that would be asked; SettingsError if one is needed and there is none."""
+        found = who_judges(self.settings, policy_of(self.settings))
+        if found.name == NONE:
+            raise SettingsError(f"--judge {self.plan.asking}: there is no judge", hint=NAME_A_JUDGE)
+        return found
+
+    def _work(self, aim: Aim, tell: Tell) -> list[Estimate]:
+        job = ReplayJob(self.settings, self.plan, aim, min(self.workers, len(self.plan.parts)))
+        return in_processes(job, [part.number for part in self.plan.parts], self.workers, tell)
+
+
+def replay_of(settings: Settings, wanted: Wanted) -> Replay:
+    """Return the requested replay: complete, begun, or new.
+
+    SettingsError and PolicyError for options that cannot be used, also when the label is of a replay with others; InputError where
+    there is nothing to replay; StoreError when the source cannot be opened.
+    """
+    policy = policy_of(settings)
+    origin = _origin(settings, wanted)
+    options = Plan(
+        label="",
+        origin=origin,
+        scope=wanted.scope,
+        policy_digest=policy.digest,
+        asking=wanted.asking,
+        range=f"{wanted.offsets.first}..{wanted.offsets.last}".strip("."),
+    )
+    label = default_label(options) if wanted.label is None else wanted.label
+    options = msgspec.structs.replace(options, label=label)
+    files = ReplayFiles(settings.database, options.label)
+    if files.result.exists():
+        shutil.rmtree(files.parts, ignore_errors=True)
+        outcome = outcome_in(files.result)
+        _check_same(options, outcome.plan)
+        return Replay(settings, outcome.plan, files, wanted.workers, is_begun=True, outcome=outcome)
+    begun = files.plan()
+    if begun is not None:
+        _check_same(options, begun)
+        return Replay(settings, begun, files, wanted.workers, is_begun=True)
+    parts, note = _parts(settings, wanted, origin)
+    plan = msgspec.structs.replace(options, parts=parts, started_at=utc_now())
+    return Replay(settings, plan, files, wanted.workers, note=note)
+
+
+def replays_in(database: Path) -> Iterator[Outcome | Plan]:
+    """Return the replays of a database by label: outcomes of complete ones, plans of begun ones."""
+    folder = folder_of(database)
+    labels = {path.stem for path in [*folder.glob("*.duckdb"), *folder.glob("*.parts")]}
+    for label in sorted(labels):
+        files = ReplayFiles(database, label)
+        found = outcome_in(files.result) if files.result.exists() else files.plan()
+        if found is not None:
+            yield found
+
+
+def _origin(settings: Settings, wanted: Wanted) -> Origin:
+    if wanted.source != TOPICS and wanted.offsets != OffsetRange():
+        raise SettingsError("--from-offset and --to-offset need --from topics", hint="Use --since and --until.")
+    if wanted.source == TABLES:
+        require_database(settings.database)
+        return origin_of_tables(settings.database)
+    if wanted.source == TOPICS:
+        from streams.replay.topics import origin_of_topics  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+
+        return origin_of_topics(connection_of(settings))
+    return origin_of_parquet(Path(wanted.source))
+
+
+def _parts(settings: Settings, wanted: Wanted, origin: Origin) -> tuple[tuple[Part, ...], str]:
+    """Return the parts of a new replay, and notes on the source."""
+    if origin.kind == TOPICS:
+        from streams.replay.topics import bounds_of, parts_of_topics  # noqa: PLC0415 - as above
+
+        first, last = (
+            bounds_of(option, text)
+            for option, text in (("--from-offset", wanted.offsets.first), ("--to-offset", wanted.offsets.last))
+        )
+        return asyncio.run(parts_of_topics(connection_of(settings), first, last)), ""
+    note = _made_ready(settings) if origin.kind == TABLES else ""
+    with _explained(), Tables(origin) as tables:
+        contents = tables.contents(wanted.scope)
+        if not contents.exchanges:
+            raise _nothing(wanted.scope, contents)
+        return parts_of_tables(tables, wanted.workers), note
+
+
+def _made_ready(settings: Settings) -> str:
+    """Bring a database's tables up to date and its logs into the file, so that several processes can read it; return a note, if any."""
+    with _explained(), open_workspace(settings, alone=_HELD) as workspace:
+        behind = stages_behind(workspace.store)
+        workspace.store.checkpoint()
+    return f"the live scores are not complete: {behind}" if behind else ""
+
+
+def _check_same(options: Plan, known: Plan) -> None:
+    """SettingsError if the label belongs to a replay with other options."""
+    others = options.differs_from(known)
+    if others:
+        raise SettingsError(
+            f"--label: {options.label} is a replay with another {', '.join(others)}",
+            hint="Choose another --label, or remove the other replay.",
+        )
+
+
+def _nothing(scope: Scope, contents: Contents | None) -> InputError:
+    """Say that there is nothing to replay, and why."""
+    if contents is not None and contents.projects and scope.project is not None and scope.project not in contents.projects:
+        return unknown_project(scope.project, contents.projects)
+    if contents is None or contents.first is None:
+        return InputError("there are no exchanges to replay", hint="Check --project, --since, --until and the source.")
+    return InputError(
+        "--since, --until: there are no exchanges in that time",
+        hint=f"The exchanges are between {contents.first} and {contents.last}, UTC.",
+    )
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Say what a database in use means for a replay."""
+    try:
+        yield
+    except StoreError as error:
+        if error.hint != IN_USE:
+            raise
+        raise StoreError(str(error), hint=_HELD) from error
+
+
+@contextlib.contextmanager
+def _locked(files: ReplayFiles) -> Iterator[None]:
+    """Keep other processes off the label while the context is open; InputError if one works on it."""
+    files.parts.mkdir(parents=True, exist_ok=True)
+    with files.lock.open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"another process is running the replay {files.result.stem}", hint="Wait for it, or choose another --label."
+            ) from None
+        yield
+
+
+def default_workers() -> int:
+    """Return one process per core."""
+    return os.cpu_count() or 1

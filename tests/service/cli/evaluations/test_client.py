@@ -1,0 +1,272 @@
+"""`driftline evaluate --server`: a server does it, and what is written and printed is what the command would have made itself."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evaluated import PROFILE, REFUND, REPORT
+from finished import HAIKU, SONNET, filled, session
+from servers import Home, Nursery, nursery
+
+from analytics.store.store import Store
+from audit.evaluation.cases.case import Case
+from audit.evaluation.cases.case_files import LoadedProfile
+from audit.evaluation.cases.profile import Profile, plans
+from schemas.errors import InputError, SettingsError
+from service.cli.evaluations.client import EvaluationClient, ServerError, Terms, _answered, is_loopback
+from service.simulator import RunningJudge, running
+from streams.evaluations.selecting import Wanted
+
+Command = Callable[..., tuple[int, str, str]]
+BASE = ("evaluate", "--case", "cases", "--profile", "profile.yaml", "--project", "ops")
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Nursery]:
+    """Starts servers."""
+    with nursery() as opened:
+        yield opened
+
+
+@pytest.fixture
+def simulator() -> Iterator[RunningJudge]:
+    """A simulated judge."""
+    with running() as judge:
+        yield judge
+
+
+@pytest.fixture
+def home(tmp_path: Path, simulator: RunningJudge) -> Home:
+    """A database with two finished sessions, one copy for a server and one for commands; cases and a profile."""
+    (tmp_path / "server").mkdir()
+    home = Home(tmp_path / "server", ANTHROPIC_BASE_URL=simulator.base_url, ANTHROPIC_API_KEY="simulated")
+    for path in (home.database, tmp_path / "driftline.duckdb"):
+        with Store(path) as store:
+            filled(store, *session("s1", 1, SONNET), *session("s2", 2, HAIKU))
+    (tmp_path / "cases").mkdir()
+    (tmp_path / "cases" / "b.yaml").write_text(json.dumps(REFUND))
+    (tmp_path / "cases" / "a.yaml").write_text(json.dumps(REPORT))
+    (tmp_path / "prompt.md").write_text("Judge it by your own lights.")
+    (tmp_path / "profile.yaml").write_text(json.dumps(PROFILE | {"judge_system_prompt_path": "prompt.md"}))
+    return home
+
+
+def written(folder: str) -> dict[str, bytes]:
+    """What is in a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def test_a_server_makes_what_the_command_makes(
+    driftline: Command, home: Home, children: Nursery, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same scores, prompts, tables and files; the second time nobody is asked, wherever it was made."""
+    url = children.serve(home).serving()
+    monkeypatch.setenv("DRIFTLINE_TOKEN", home.operator())
+    code, out, err = driftline(*BASE, "--server", url, "--dry-run")
+    assert (0, "") == (code, out)
+    assert "2 sessions: 4 evaluations to make, 0 reused; about 12 calls and 0." in err
+    code, remote, err = driftline(*BASE, "--server", url, "--yes", "-o", "remote")
+    assert (0, 4) == (code, remote.count(" exec "))
+    assert "4 results written to remote" in err
+    asked = simulator.requests
+    code, again, err = driftline(*BASE, "--server", url, "--yes", "-o", "again")
+    assert (0, 0, 4) == (code, again.count(" exec "), again.count(" reuse "))
+    assert asked == simulator.requests
+    assert written("again") == written("remote")
+
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", simulator.base_url)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "simulated")
+    _, local, _ = driftline(*BASE, "--yes", "-o", "local")
+    here, there = written("local"), written("remote")
+    assert here.keys() == there.keys()
+    # A simulated judge says something else each time: that is what repetitions are for.
+    prompts = {name for name in here if "prompt" in name}
+    assert {name: here[name] for name in prompts} == {name: there[name] for name in prompts}
+    for name in (name for name in here if "final_result" in name):
+        mine, theirs = json.loads(here[name]), json.loads(there[name])
+        same = (
+            "evaluation_id",
+            "case_id",
+            "session_id",
+            "subject_model",
+            "checks",
+            "deterministic_dimensions",
+            "summary",
+            "warnings",
+        )
+        assert [mine[one] for one in same] == [theirs[one] for one in same]
+    assert local.splitlines()[0] == remote.splitlines()[0]
+    assert any(b"by your own lights" in content for content in here.values())
+
+
+def test_what_the_server_refuses_is_said_in_its_words(
+    driftline: Command, home: Home, children: Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what to do about it, and never with the token."""
+    url = children.serve(home).serving()
+    code, _, err = driftline(*BASE, "--server", url)
+    assert (2, True) == (code, "DRIFTLINE_TOKEN: is not set" in err)
+    monkeypatch.setenv("DRIFTLINE_TOKEN", "dl_wrong")
+    code, _, err = driftline(*BASE, "--server", url)
+    assert (2, True) == (code, "401 the token is wrong, expired or revoked" in err)
+    monkeypatch.setenv("DRIFTLINE_TOKEN", home.connection("north"))
+    code, _, err = driftline(*BASE, "--server", url)
+    assert "403 this needs the token of an operator" in err
+    monkeypatch.setenv("DRIFTLINE_TOKEN", home.operator())
+    code, _, err = driftline(*BASE[:5], "--session", "nobody", "--server", url)
+    assert "400 there is no session 'nobody'" in err
+    code, _, err = driftline(*BASE, "--server", url)
+    assert (2, True) == (code, "Use --yes to pay, or --dry-run" in err)
+    code, _, err = driftline(*BASE, "--server", url, "--db", "driftline.duckdb")
+    assert (2, True) == (code, "--server cannot be used with --db or --policy" in err)
+    assert home.operator() not in err
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """Answers one prepared answer after the other, the last one for ever."""
+
+    prepared: list[tuple[int, Any]]
+    heard: list[tuple[str, str | None]]
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.heard.append((self.path, self.headers.get("authorization")))
+        status, body = self.prepared.pop(0) if len(self.prepared) > 1 else self.prepared[0]
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(content)))
+        if 300 <= status < 400:
+            self.send_header("location", "http://127.0.0.1:9/elsewhere")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def answering(*prepared: tuple[int, Any]) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
+    """A server with prepared answers; its address, and what it has heard."""
+    heard: list[tuple[str, str | None]] = []
+    handler = type("Answers", (_Answers,), {"prepared": list(prepared), "heard": heard})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", heard
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def terms() -> Terms:
+    """One case by one judge run, over every session."""
+    profile = Profile.model_validate_json(json.dumps(PROFILE))
+    case = Case.model_validate_json(json.dumps(REFUND))
+    return Terms([case], LoadedProfile(profile, "p"), plans(profile), Wanted(), retry_failed=False)
+
+
+def asked(client_of: str, clock: Callable[[], float] = lambda: 0.0) -> Any:
+    """What comes of asking a server for evaluations, without waiting between two looks."""
+    with closing(EvaluationClient(client_of, "dl_token", sleep=lambda _: None, clock=clock)) as client:
+        return client.evaluate(terms(), lambda _: None)
+
+
+ASKED = {"id": "e", "attempt": 0, "caseId": "c", "sessionId": "s", "repetition": 1, "reused": False}
+PENDING = {"id": "e", "pending": True, "setAside": None, "evaluation": None}
+BUSY = (503, {"error": "too much waits", "code": "busy"})
+
+
+def test_a_server_that_is_busy_is_asked_again_and_not_for_ever() -> None:
+    """A start of a server, or a full queue, costs nobody an evaluation."""
+    with answering(BUSY, BUSY, (202, {"evaluations": []})) as (url, heard):
+        assert [] == asked(url)
+        assert [("/api/audit/evaluations", "Bearer dl_token")] * 3 == heard
+    with answering(BUSY) as (url, heard), pytest.raises(ServerError, match="503 too much waits"):
+        asked(url)
+    assert 6 == len(heard)
+
+
+@pytest.mark.parametrize("answer", [(302, {}), (200, b"<html>"), (500, b"\xff"), (404, {"error": 7})], ids=str)
+def test_what_is_no_server_of_ours_is_said_so(answer: tuple[int, Any]) -> None:
+    """And the token follows no redirection."""
+    with answering(answer) as (url, heard), pytest.raises(ServerError) as caught:
+        asked(url)
+    assert 1 == len(heard)
+    assert "dl_token" not in f"{caught.value} {caught.value.hint}"
+
+
+def test_what_was_set_aside_is_waited_for_no_longer() -> None:
+    """Nobody will ever judge it."""
+    set_aside = PENDING | {"pending": False, "setAside": "bounds"}
+    answers = (202, {"evaluations": [ASKED]}), (200, PENDING), (200, set_aside)
+    with answering(*answers) as (url, _), pytest.raises(InputError, match=r"1 of 1 evaluations failed: c on s \(bounds\)"):
+        asked(url)
+
+
+def test_an_attempt_that_failed_after_one_that_finished_is_waited_for_no_longer() -> None:
+    """The server shows the finished one; the attempt that was asked for is answered all the same."""
+    assert [-1, 0, 2] == [
+        _answered({"evaluation": evaluation, "failedAttempt": failed})
+        for evaluation, failed in ((None, None), ({"revision": 0}, None), ({"revision": 0}, 2))
+    ]
+
+
+def test_waiting_ends_when_nothing_comes_of_it() -> None:
+    """A build must not hang because there are no workers."""
+    ticks = iter(range(0, 10_000, 600))
+    answers = (202, {"evaluations": [ASKED]}), (200, PENDING)
+    with answering(*answers) as (url, heard), pytest.raises(ServerError, match="nothing was evaluated for 30 minutes"):
+        asked(url, lambda: float(next(ticks)))
+    assert len(heard) > 2
+
+
+@pytest.mark.parametrize("address", ["", "localhost:8377", "ftp://127.0.0.1", "http://", "http://me:secret@127.0.0.1", "http://a/?x=1", "http://[::1"])  # fmt: skip
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    """Before the token is sent anywhere; a password in it is not repeated."""
+    with pytest.raises(SettingsError) as caught:
+        EvaluationClient(address, "dl_token")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["audit.example.com", "10.0.0.7", "[2001:db8::1]", "localhost.example.com"])
+def test_a_token_goes_in_plain_text_to_this_machine_only(host: str) -> None:
+    """Everybody on the way to another one could read it, and act as an operator; who means it says so."""
+    with pytest.raises(SettingsError, match="could read the token") as caught:
+        EvaluationClient(f"http://{host}:8377", "dl_token")
+    assert all(way in caught.value.hint for way in ("https://", "ssh -L", "--insecure"))
+    EvaluationClient(f"http://{host}:8377", "dl_token", insecure=True).close()
+    EvaluationClient(f"https://{host}:8377", "dl_token").close()
+    EvaluationClient("http://127.0.0.1:8377", "dl_token").close()
+
+
+def test_the_command_asks_before_it_sends_a_token_in_plain_text(
+    driftline: Command, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is connected to; and the word for it is refused where there is nobody to send a token to."""
+    assert home.database.exists()
+    monkeypatch.setenv("DRIFTLINE_TOKEN", "dl_token")
+    code, out, err = driftline(*BASE, "--server", "http://192.0.2.1:8377")
+    assert (2, "", True) == (code, out, "could read the token" in err)
+    code, _, err = driftline(*BASE, "--insecure")
+    assert (2, True) == (code, "--insecure needs --server" in err)
+
+
+def test_only_this_machine_is_loopback() -> None:
+    """Proxies that the environment names are for the others."""
+    assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.8.9.1", "::1", "[::1]")))
+    assert not any(map(is_loopback, ("example.com", "10.0.0.1", "localhost.example.com", "")))

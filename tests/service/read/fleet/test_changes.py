@@ -1,0 +1,111 @@
+"""What changed most about a project: its incident's series, or its last days beside those before."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+from watched import END, fallen, history, put
+
+from analytics.store.store import Store
+from service.read.fleet.changes import LEVEL_DAYS, change_of, with_changes, with_levels
+
+DAY = date(2026, 10, 28)
+LATELY: dict[str, Any] = {
+    "project": "ops", "recent_until": DAY, "open_incidents": 0, "recent_tier1": 0.98, "before_tier1": 0.99, "recent_tier2": 0.61,
+    "before_tier2": 0.9, "recent_tier3": 3.0, "before_tier3": 4.0, "recent_scores": 0, "recent_anomalies": 0,
+}  # fmt: skip
+INCIDENT: dict[str, Any] = {
+    "project": "ops", "incident_id": "i", "type": "drift", "tier": "tier3", "agent": None, "since": DAY,
+    "metadata": json.dumps({"moved": [{"name": "Tier 3", "from": 4.6, "to": 3.1}]}),
+}  # fmt: skip
+
+
+def test_an_incident_comes_before_the_last_days() -> None:
+    """Its rule has found it; the last days may be chance."""
+    found = change_of(LATELY, INCIDENT)
+    assert found is not None
+    assert ("tier3", 4.6, 3.1, DAY, "i") == (found.series, found.before, found.after, found.since, found.incident)
+
+
+@pytest.mark.parametrize("metadata", ["{}", "no json", '{"moved": [{"name": "Tier 3"}]}', '{"moved": 7}', ""])
+def test_an_incident_without_levels_takes_those_of_the_last_days(metadata: str) -> None:
+    """Evidence of earlier versions has none; what fell and since when is still said."""
+    found = change_of(LATELY, INCIDENT | {"metadata": metadata})
+    assert found is not None
+    assert ("Tier 3", 4.0, 3.0, DAY) == (found.name, found.before, found.after, found.since)
+
+
+@pytest.mark.parametrize(
+    ("series", "days", "now"),
+    [
+        ("tier2", 30, 0.61),
+        ("tier2", 7, 0.61),
+        ("tier2", 6, None),
+        ("tier2", 0, None),
+        ("anomaly_spike", 30, 0.2),
+        ("unsafe", 30, None),
+    ],
+)
+def test_a_change_of_long_ago_has_the_level_of_now(series: str, days: int, now: float | None) -> None:
+    """A month-old fall may be mended or worse by now; of the last days only if all of them come after its first one."""
+    kind = "anomaly_spike" if series == "anomaly_spike" else "drift"
+    told = {"type": kind, "tier": None if kind != "drift" else series, "since": DAY - timedelta(days=days)}
+    found = change_of(LATELY | {"recent_scores": 50, "recent_anomalies": 10}, INCIDENT | told)
+    assert found is not None
+    assert now == found.now
+
+
+@pytest.mark.parametrize(("now", "is_back"), [(0.89, True), (0.81, True), (0.80, False), (0.71, False), (0.95, True)])
+def test_a_level_beyond_halfway_lies_back(now: float, is_back: bool) -> None:
+    """The line is that by which a check ends an incident; the card shows it to who comes before the next check."""
+    lead = json.dumps({"moved": [{"name": "Tier 2", "from": 0.9, "to": 0.7}]})
+    fell = INCIDENT | {"tier": "tier2", "since": DAY - timedelta(days=20), "metadata": lead}
+    found = change_of(LATELY | {"recent_tier2": now}, fell)
+    assert found is not None
+    assert is_back == found.is_back
+
+
+@pytest.mark.parametrize(
+    ("row", "series"),
+    [
+        ({}, "tier2"),
+        ({"recent_tier2": None}, "tier1"),
+        ({"before_tier2": None}, None),
+        ({"recent_tier2": None, "recent_tier1": None}, None),
+    ],
+)
+def test_without_an_incident_it_is_tier_2_or_what_there_is(row: dict[str, Any], series: str | None) -> None:
+    """Nothing is compared with days that have no score."""
+    found = change_of(LATELY | row, None)
+    assert series == (None if found is None else found.series)
+
+
+@pytest.mark.parametrize(
+    ("series", "before", "after", "worse"),
+    [
+        ("tier2", 0.9, 0.6, 0.3), ("tier2", 0.6, 0.9, -0.3), ("tier3", 5.0, 3.0, 0.5), ("trust", 100.0, 80.0, 0.2),
+        ("unsafe", 0.1, 0.5, 0.4), ("failure:loop", 0.5, 0.1, -0.4), ("anomaly_spike", 0.0, 0.5, 0.5), ("tier2", 0.9, 0.9, 0.0),
+    ],
+)  # fmt: skip
+def test_changes_compare_by_their_scales_and_by_what_is_worse(series: str, before: float, after: float, worse: float) -> None:
+    """More unsafe runs are worse, more points are better, and trust goes to a hundred."""
+    kind = "anomaly_spike" if series == "anomaly_spike" else "drift"
+    moved = json.dumps({"moved": [{"from": before, "to": after}]})
+    found = change_of(LATELY, INCIDENT | {"type": kind, "tier": None if kind != "drift" else series, "metadata": moved})
+    assert found is not None
+    assert (series, pytest.approx(worse)) == (found.series, found.worse)
+
+
+def test_levels_end_with_the_last_day_and_have_gaps() -> None:
+    """A day without a score is a gap, and no zero."""
+    with Store(None) as store:
+        put(store, "scores", [one for one in history(fallen(6), 40) if one.exchange_at.date() != date(2026, 10, 20)])
+        row = LATELY | {"recent_until": END.date()}
+        (shown,) = with_levels(store.cursor(), with_changes([row], {}), None)
+        levels = shown["change"].levels
+        assert (LEVEL_DAYS, None) == (len(levels), levels[-1 - 12])
+        assert levels[-1] < 0.55 < levels[0]
+        assert with_levels(store.cursor(), [{**row, "change": None}], None) == [{**row, "change": None}]

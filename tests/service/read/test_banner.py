@@ -1,0 +1,92 @@
+"""The start-up banner: the words an agent is given, with the settings that are in force."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from audit.policy.policy import Policy, ProjectSettings, Sampling
+from service.read.banner import banner_text
+
+
+def lines_of(settings: ProjectSettings, judge: str = "live") -> dict[str, str]:
+    """The banner's lines by what stands before the colon."""
+    return dict(line.split(": ", 1) for line in banner_text(settings, 0, judge, "Not checked yet.").splitlines())
+
+
+def test_the_defaults_give_the_banner_that_agents_know() -> None:
+    """Agents and people have learnt these words, so they stay."""
+    assert banner_text(ProjectSettings(), 2, "live", "Checked 2026-11-02 00:00 UTC: nothing found.") == (
+        "Eval Audit Mode: Active\n"
+        "Judge model: claude-haiku-4-5\n"
+        "Tiers: 1 (structural) → 2 (semantic) → 2.5 (thinking) → 3 (behavioral)\n"
+        "Sampling: every 3rd routine, always first 5 / last 3\n"
+        "Cost cap: $1.00/session\n"
+        "Open incidents: 2"
+    )
+
+
+def test_a_project_that_is_not_audited_is_not_told_that_it_is() -> None:
+    """A banner that always says Active would be believed once."""
+    assert "Eval Audit Mode: Off\nOpen incidents: 1" == banner_text(ProjectSettings(enabled=False), 1, "live", "Not checked.")
+
+
+def test_no_incident_is_told_with_whether_anybody_looked() -> None:
+    """An agent that reads of 0 incidents must not take it for a clean record before the first check."""
+    assert "0. Not checked yet." == lines_of(ProjectSettings())["Open incidents"]
+
+
+def test_without_a_judge_only_tier_1_is_promised() -> None:
+    """What will not happen must not be announced."""
+    lines = lines_of(ProjectSettings(), "none")
+    assert ("none; only Tier 1 runs", "1 (structural)") == (lines["Judge model"], lines["Tiers"])
+
+
+def test_a_simulated_judge_is_named_as_one() -> None:
+    """Nobody may take made-up verdicts for those of a model."""
+    assert "claude-haiku-4-5 (simulated judge)" == lines_of(ProjectSettings(), "simulated judge")["Judge model"]
+
+
+def test_thinking_is_not_promised_to_be_judged_where_that_is_off() -> None:
+    """The tiers are those that run."""
+    settings = ProjectSettings(thinking_block_analysis=False)
+    assert "1 (structural) → 2 (semantic) → 3 (behavioral)" == lines_of(settings)["Tiers"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"enabled": False}, "every exchange"),
+        ({"routine_interval": 1}, "every exchange"),
+        ({"routine_interval": 2}, "every 2nd routine, always first 5 / last 3"),
+        ({"routine_interval": 11}, "every 11th routine, always first 5 / last 3"),
+        ({"routine_interval": 21}, "every 21st routine, always first 5 / last 3"),
+        ({"routine_interval": 112}, "every 112th routine, always first 5 / last 3"),
+        ({"always_score_first": 0}, "every 3rd routine, always last 3"),
+        ({"always_score_last": 0}, "every 3rd routine, always first 5"),
+        ({"always_score_first": 0, "always_score_last": 0}, "every 3rd routine"),
+    ],
+)
+def test_sampling_is_said_as_it_is_set(given: dict[str, Any], expected: str) -> None:
+    """Turns that are never sampled are not announced."""
+    assert expected == lines_of(ProjectSettings(sampling=Sampling(**given)))["Sampling"]
+
+
+@pytest.mark.parametrize(
+    ("cap", "expected"),
+    [(None, "none"), (0.0, "$0.00/session"), (0.25, "$0.25/session"), (12.0, "$12.00/session"), (0.005, "$0.005/session")],
+)
+def test_the_cap_is_said_as_it_is_set(cap: float | None, expected: str) -> None:
+    """A cap of 0 is a cap and no cap is none; a small one is not rounded to nothing."""
+    assert expected == lines_of(ProjectSettings(cost_cap_per_session=cap))["Cost cap"]
+
+
+def test_a_project_s_own_settings_are_those_that_are_shown() -> None:
+    """What a project leaves out comes from the defaults, here as everywhere."""
+    policy = Policy(
+        defaults=ProjectSettings(judge_model="m", cost_cap_per_session=0.5),
+        projects={"ops": ProjectSettings(cost_cap_per_session=2.0)},
+    )
+    lines = lines_of(policy.for_project("ops").settings)
+    assert ("m", "$2.00/session") == (lines["Judge model"], lines["Cost cap"])

@@ -1,0 +1,138 @@
+"""Projects that are not known: refused by every command that asks for one, with the nearest name."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import typer
+
+from analytics.store.store import Store
+from service.cli.main import application, run
+from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.workspace import utc_now
+
+Command = Callable[..., tuple[int, str, str]]
+SESSION = '{"session_id": "s1", "event": "tool_call", "tool": "exec", "timestamp": "2026-10-01T09:00:00Z"}\n'
+NAMES = {"connections add", "operators add"} | {
+    f"import {source}" for source in ("openclaw", "claude-code", "codex", "events", "exchanges")
+}
+"""Commands that name a project: it need not be known."""
+ARGUMENTS = {
+    "agreement": [],
+    "alerts list": [],
+    "anchors add": [],
+    "anchors list": [],
+    "anchors run": [],
+    "anchors withdraw": ["a1"],
+    "deployments add": ["2.0"],
+    "deployments list": [],
+    "check": [],
+    "check-drift": [],
+    "costs": [],
+    "evaluations": [],
+    "export": ["out", "--by", "project,day"],
+    "export-runs": ["out"],
+    "incidents list": [],
+    "rejudge": ["--dry-run"],
+    "review next": [],
+    "review score": ["s1", "4"],
+    "run": ["s1"],
+    "runs": [],
+    "scores": [],
+    "sql": ["runs"],
+    "tune": [],
+    "wrap-quality": [],
+}
+"""Every other command with --project, and what else it needs."""
+ELSEWHERE = {"compare": "test_comparing", "evaluate": "test_evaluating_command", "replay": "streams/replay/test_refusals"}
+"""Commands that need more than a database with events: the tests that have it."""
+
+
+def commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command by the words that are typed."""
+    for word, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, f"{name} {word}".strip())
+    if not hasattr(command, "commands"):
+        yield name, command
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with one session of the project support. Importing takes longer than every test of this file."""
+    folder = tmp_path_factory.mktemp("imported")
+    events, database = folder / "events.jsonl", folder / "driftline.duckdb"
+    events.write_text(SESSION)
+    assert 0 == run(["import", "events", str(events), "--project", "support", "--db", str(database)])
+    return database
+
+
+@pytest.fixture
+def filled(imported: Path, tmp_path: Path) -> Path:
+    """The database of a folder with one session of the project support."""
+    return Path(shutil.copy(imported, tmp_path))
+
+
+def test_every_command_with_a_project_is_here() -> None:
+    """One that is added says all is well of a project that it has never heard of."""
+    every = commands(typer.main.get_command(application()))
+    asking = {name for name, command in every if any("--project" in one.opts for one in command.params)}
+    assert asking == NAMES | ARGUMENTS.keys() | ELSEWHERE.keys()
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("command", ARGUMENTS)
+def test_a_misspelt_project_is_refused_with_the_nearest_name(driftline: Command, command: str) -> None:
+    """`no run of project suport` reads as if the fleet had done nothing."""
+    code, out, err = driftline(*command.split(), *ARGUMENTS[command], "--project", "suport")
+    assert (2, "") == (code, out)
+    assert "error: --project: there is no project 'suport'\n       Did you mean support?\n" == err
+
+
+def test_without_a_near_name_all_are_named(driftline: Command, filled: Path) -> None:
+    """Ten are enough to see how they are called."""
+    assert "There are support.\n" in driftline("runs", "--project", "ops")[2]
+    with AccessStore(access_file(filled), utc_now) as access:
+        for number in range(11):
+            access.add(Holder("connection", f"c{number}", f"team-{number:02}"))
+    assert "There are support, team-00" in driftline("runs", "--project", "ops")[2]
+    assert "team-08 and 2 more.\n" in driftline("runs", "--project", "ops")[2]
+
+
+def test_an_empty_database_is_said_to_be_empty(driftline: Command, tmp_path: Path) -> None:
+    """Then no name would be right."""
+    Store(tmp_path / "driftline.duckdb").close()
+    code, _, err = driftline("scores", "--project", "support")
+    assert 2 == code
+    assert "error: --project: there is no project 'support': the database is empty\n       Import something first" in err
+
+
+@pytest.mark.parametrize("kind", ["connection", "operator", "policy"])
+def test_what_a_token_or_the_policy_names_is_known(
+    driftline: Command,
+    filled: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Literal["connection", "operator", "policy"],
+) -> None:
+    """A project is set up before its first session ends."""
+    if kind == "policy":
+        (tmp_path / "policy.yaml").write_text("version: 1\nprojects: {checkout: {enabled: true}}\n")
+        monkeypatch.setenv("DRIFTLINE_POLICY", str(tmp_path / "policy.yaml"))
+    else:
+        with AccessStore(access_file(filled), utc_now) as access:
+            access.add(Holder(kind, "north", "checkout"))
+    code, _, err = driftline("runs", "--project", "checkout")
+    assert (0, True) == (code, "no runs of project checkout yet" in err)
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_banner_is_printed_of_a_new_project_with_a_note(driftline: Command) -> None:
+    """It is shown before the first record, so a name may be new; it may be misspelt, too."""
+    code, out, err = driftline("banner", "suport")
+    assert (0, True) == (code, "Open incidents: 0" in out)
+    assert "note: PROJECT: there is no project 'suport'. Did you mean support?\n" == err
+    assert "" == driftline("banner", "support")[2]

@@ -1,0 +1,50 @@
+"""Versions of a project with more exchanges than are read: of some sessions, each whole."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from builders import START, exchange, score
+from stores import *  # noqa: F403 - pytest finds fixtures by their names here
+
+from analytics.store.store import Store
+from schemas.codec.single_object import encode
+from schemas.records import Label
+from service.read import versions
+
+SESSIONS, EACH = 60, 4
+
+
+@pytest.mark.parametrize("most", [SESSIONS * EACH // 3, SESSIONS * EACH])
+def test_of_many_exchanges_those_of_some_sessions_are_read_and_both_versions_are_seen(
+    store: Store, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Reading the newest exchanges alone shows a large project its newest version alone, so that nothing can be compared."""
+    monkeypatch.setattr(versions, "MOST_EXCHANGES", most)
+    said, scores = [], []
+    for session in range(SESSIONS):
+        name, version = f"s{session}", "6" if session < SESSIONS // 2 else "7"
+        for turn in range(EACH):
+            at = START + timedelta(hours=session, minutes=turn)
+            said.append(
+                exchange(
+                    name,
+                    turn,
+                    agent="cleo",
+                    occurred_at=at,
+                    ingested_at=at,
+                    labels=[Label(name="agent_version", value=version)],
+                )
+            )
+            judged = {"tier2_state": "scored", "tier2_score": 0.9 if version == "6" else 0.4, "sampling_probability": 1.0}
+            scores.append(score(name, turn, agent="cleo", exchange_at=at, scored_at=at, **judged))
+    with store.transaction() as transaction:
+        transaction.append("exchanges", [encode(one) for one in said])
+        transaction.append("scores", [encode(one) for one in scores])
+    compared = versions.agent_versions(store.cursor(), "ops", START, START + timedelta(hours=SESSIONS))
+    (found,) = compared.agents
+    assert (["7", "6"], "worse") == ([one.value for one in found.versions], found.verdict)
+    assert SESSIONS * EACH // most == compared.one_in
+    assert all(EACH * one.row["sessions"] == one.row["exchanges"] for one in found.versions)
+    assert (SESSIONS > sum(one.row["sessions"] for one in found.versions)) is (compared.one_in > 1)

@@ -1,0 +1,76 @@
+"""What is said of a project without incidents: nothing was found only where somebody looked, and looked far enough."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+
+from service.read.project_checks import EMPTY_PROJECT, check_state, check_words, unchecked_words
+from service.read.project_health import ENOUGH, health_of, reasons_of
+
+AT = datetime(2026, 11, 2, 9, 30, 59, tzinfo=UTC)
+CHECKED: dict[str, Any] = {"checked_at": AT, "check_days": 14, "baseline_days": 14, "check_findings": 0}
+FULL: dict[str, Any] = {"exchanges": 100, "scores": 100, "recent_scores": 50, "last_score_day": date(2026, 11, 2)}
+
+
+def row(**fields: Any) -> dict[str, Any]:
+    """A row of the query `projects`, of a project that is audited."""
+    return {**EMPTY_PROJECT, "project": "ops", "enabled": True, **fields}
+
+
+@pytest.mark.parametrize(
+    ("fields", "state", "words"),
+    [
+        ({}, "nothing", "Not checked yet: there are no scores to check."),
+        ({"enabled": False, **FULL}, "off", "Not checked: the policy switches auditing off."),
+        (FULL, "never", "Not checked yet."),
+        ({**FULL, **CHECKED}, "quiet", "Checked 2026-11-02 09:30 UTC: nothing found."),
+        (
+            {**FULL, **CHECKED, "check_days": 9},
+            "learning",
+            "No full baseline yet (9 of 14 days). Checked 2026-11-02 09:30 UTC: nothing found so far.",
+        ),
+        ({**FULL, **CHECKED, "check_findings": 1}, "found", "Checked 2026-11-02 09:30 UTC: 1 finding."),
+        ({**FULL, **CHECKED, "last_score_day": date(2026, 11, 3)}, "quiet", "Checked 2026-11-02 09:30 UTC: nothing found."),
+        (
+            {**FULL, **CHECKED, "last_score_day": date(2026, 11, 10)},
+            "behind",
+            "Not checked since 2026-11-02 09:30 UTC, and the newest exchange is of 2026-11-10.",
+        ),
+    ],
+)
+def test_the_absence_of_incidents_is_stated_as_what_it_is(fields: dict[str, Any], state: str, words: str) -> None:
+    """Not looked, not far enough, not since, or nothing there: each calls for something else."""
+    assert (state, words) == (check_state(row(**fields)), check_words(row(**fields)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "health", "reasons"),
+    [
+        ({**FULL, **CHECKED}, "ok", []),
+        ({**FULL, **CHECKED, "check_days": 9}, "ok", []),
+        (FULL, "unknown", ["unchecked"]),
+        ({**FULL, **CHECKED, "recent_scores": 1}, "unknown", ["too_few"]),
+        ({**FULL, "recent_scores": ENOUGH - 1}, "unknown", ["too_few", "unchecked"]),
+        ({**FULL, **CHECKED, "recent_scores": ENOUGH}, "ok", []),
+        ({"runs": ENOUGH, "runs_with_evidence": ENOUGH}, "ok", []),
+        ({"runs": ENOUGH, "runs_with_evidence": 1}, "unknown", ["too_few"]),
+        ({"runs": 1, "runs_with_evidence": 1}, "unknown", ["too_few"]),
+        ({**FULL, "recent_unsafe_runs": 1}, "warning", ["unsafe_runs"]),
+        ({**FULL, "open_incidents": 1, "critical_incidents": 1}, "critical", ["open_incidents"]),
+        ({}, "empty", []),
+    ],
+)
+def test_a_project_is_healthy_only_where_enough_was_looked_at(fields: dict[str, Any], health: str, reasons: list[str]) -> None:
+    """What is bad is bad with little data, too; what is good needs enough of it, and somebody who looked."""
+    found = reasons_of(row(**fields))
+    assert (health, reasons) == (health_of(row(**fields), found), found)
+
+
+def test_of_several_projects_those_that_were_not_checked_are_named() -> None:
+    """A list without incidents says of which projects that is good news."""
+    rows = [row(**FULL, **CHECKED), row(project="web", **FULL)]
+    assert "1 project checked. web: Not checked yet." == unchecked_words(rows)
+    assert "Not checked yet." == unchecked_words(rows[1:])

@@ -1,0 +1,622 @@
+"""Statements of analysts: what they may not do, how long they may take, and what the snapshot they read is.
+
+Limits are tried on processes that a server would start; what a statement is answered, on such that were forked, but in a soak run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import resource
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from api_server import PATIENT
+from builders import exchange
+from forked_queries import forked
+from servers import LONG
+
+from analytics.sandbox.snapshots import LEFT_OUT, WORK, copy_database, shown_columns, shown_schemas
+from analytics.store.store import Store
+from schemas.codec.single_object import encode
+from schemas.errors import BusyError, QueryError, StoreError
+from service.read.queries import snapshot_cache as keeping
+from service.read.queries.query_pool import Answer, QueryPool
+from service.read.queries.query_protocol import MAX_ROWS, QueryLimits, Question
+from service.read.queries.snapshot_cache import NO_STATE, SnapshotState
+
+LIMITS = msgspec.structs.replace(PATIENT, fresh_for=0.0)
+SHORT = msgspec.structs.replace(LIMITS, seconds=2.0, grace=0.5, fresh_for=3600.0)
+"""For statements that are to be ended."""
+REACHING = (
+    "COPY scores TO 'FOLDER/stolen.csv'",
+    "COPY (SELECT 1) TO '/dev/shm/stolen.csv'",
+    "WITH x AS (COPY (SELECT 1) TO 'FOLDER/stolen.csv') SELECT * FROM x",
+    "EXPLAIN ANALYZE COPY scores TO 'FOLDER/stolen.csv'",
+    "EXPLAIN (ANALYZE) COPY (SELECT 1) TO 'FOLDER/stolen.csv'",
+    "EXPORT DATABASE 'FOLDER/stolen'",
+    "SELECT * FROM read_csv('/etc/passwd', header = false)",
+    "SELECT * FROM read_text('/etc/passwd')",
+    "SELECT * FROM read_blob('/proc/self/environ')",
+    "SELECT * FROM read_parquet('FOLDER/x.parquet')",
+    "SELECT * FROM read_json('FOLDER/x.json')",
+    "SELECT * FROM sniff_csv('/etc/passwd')",
+    "SELECT * FROM parquet_metadata('FOLDER/x.parquet')",
+    "SELECT * FROM glob('/*')",
+    "SELECT * FROM '/etc/passwd'",
+    "SELECT * FROM 'https://example.com/x.csv'",
+    "SELECT * FROM query('SELECT * FROM read_text(''/etc/passwd'')')",
+    "SELECT * FROM query('COPY scores TO ''FOLDER/stolen.csv''')",
+    "SELECT * FROM query_table('/etc/passwd')",
+    "ATTACH 'FOLDER/fleet.duckdb' AS other",
+    "ATTACH ':memory:' AS other",
+    "DETACH driftline",
+    "USE memory",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "FORCE INSTALL httpfs FROM 'https://example.com'",
+    "SET enable_external_access = true",
+    "RESET lock_configuration",
+    "PRAGMA enable_profiling",
+    "PRAGMA database_list",
+    "CALL pragma_version()",
+    "CHECKPOINT",
+    "CREATE TABLE mine AS SELECT 1",
+    "CREATE TEMP TABLE mine AS SELECT 1",
+    "CREATE MACRO f() AS 1",
+    "CREATE SECRET s (TYPE s3)",
+    "INSERT INTO scores SELECT * FROM scores",
+    "WITH x AS (INSERT INTO scores SELECT * FROM scores RETURNING *) SELECT * FROM x",
+    "WITH x AS (DELETE FROM exchanges RETURNING *) SELECT count(*) FROM x",
+    "DELETE FROM exchanges",
+    "UPDATE exchanges SET project = 'mine'",
+    "DROP TABLE exchanges",
+    "VACUUM",
+    "PREPARE p AS SELECT 1",
+    "EXECUTE p",
+    "BEGIN",
+    "SET VARIABLE x = 1",
+    "SELECT getenv('HOME')",
+    "SELECT pg_read_file('/etc/passwd')",
+    "SELECT * FROM log.exchanges",
+    "SELECT 1; SELECT 2",
+    "SELECT 1) AS x; DROP TABLE exchanges; SELECT * FROM (SELECT 1",
+    "SELECT 1) UNION ALL (SELECT 2",
+    "",
+    ";",
+    "-- SELECT 1",
+    "/* SELECT 1 */",
+)
+"""Each is refused with words, and leaves nothing behind."""
+TELLING = (
+    "SELECT * FROM duckdb_databases()",
+    "SELECT * FROM duckdb_settings()",
+    "SELECT * FROM duckdb_secrets()",
+    "SELECT * FROM duckdb_views()",
+    "SELECT * FROM duckdb_temporary_files()",
+    "SELECT * FROM pragma_database_size()",
+    "SELECT * FROM pragma_storage_info('exchanges')",
+    "SELECT * FROM information_schema.schemata",
+    "SELECT * FROM duckdb_logs()",
+    "SELECT * FROM duckdb_variables()",
+    "SELECT current_setting('home_directory'), current_setting('secret_directory')",
+    "EXPLAIN ANALYZE SELECT * FROM exchanges",
+)
+"""Each is answered, and tells nothing of the machine."""
+RUNAWAY = (
+    "SELECT length(repeat('x', 1000000000))",
+    "SELECT levenshtein(repeat('a', 200000), repeat('b', 200000))",
+    "SELECT count(*) FROM range(1000000000) AS a(i), range(1000000000) AS b(j) WHERE i * j % 7 = 9",
+    "SELECT count(*) FROM generate_series(1, 1000000000000)",
+    "WITH RECURSIVE t AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM t) SELECT max(i) FROM t",
+    "SELECT sum(hash(i::VARCHAR)) FROM range(1000000000000) AS t(i)",
+)
+"""Each would run for minutes or take all the memory there is."""
+GREEDY = (
+    "SELECT repeat('x', 1000000) FROM range(1000)",
+    "SELECT bitstring('1010', 1000000) FROM range(1000)",
+    "SELECT format('{:>1000000}', 'x') FROM range(1000)",
+    "SELECT array_agg(i) FROM range(100000000) AS t(i)",
+    "SELECT repeat('x', 1500) FROM range(1000000)",
+    "SELECT list_sum(range(2000000000))",
+    "SELECT length(string_agg(repeat('x', 1000000), ',')) FROM range(100000)",
+    "SELECT count(DISTINCT md5(i::VARCHAR)) FROM range(100000000) AS t(i)",
+)
+"""Each would take gigabytes, most of them where DuckDB does not count."""
+RESIDENT = 1_200_000_000
+"""Bytes of memory that a statement may take, as docs/sql.md says."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the database of this module is."""
+    return tmp_path_factory.mktemp("confidential")
+
+
+@pytest.fixture(scope="module")
+def store(folder: Path) -> Iterator[Store]:
+    """A store with three exchanges."""
+    with Store(folder / "fleet.duckdb") as opened:
+        put(opened, 3)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.Runner]:
+    """One event loop for all."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def query_pool(store: Store, loop: asyncio.Runner) -> Iterator[QueryPool]:
+    """A query pool whose snapshot is made once."""
+    with prepared_desk(store, loop, msgspec.structs.replace(LIMITS, fresh_for=3600.0)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def hasty(store: Store, loop: asyncio.Runner) -> Iterator[QueryPool]:
+    """A query pool that ends statements soon."""
+    with prepared_desk(store, loop, SHORT) as opened:
+        yield opened
+
+
+@pytest.fixture
+def quick() -> Iterator[None]:
+    """Processes are forked instead of started, but in a soak run."""
+    with forked():
+        yield
+
+
+@contextlib.contextmanager
+def prepared_desk(store: Store, loop: asyncio.Runner, limits: QueryLimits) -> Iterator[QueryPool]:
+    """A query pool that has its snapshot."""
+    opened = QueryPool(store, now, limits)
+    loop.run(opened.ready())
+    yield opened
+    loop.run(opened.close())
+
+
+def now() -> datetime:
+    """The present."""
+    return datetime.now(UTC)
+
+
+def put(store: Store, number: int, session: str = "s1") -> None:
+    """Append exchanges to a session."""
+    with store.transaction() as transaction:
+        messages = [encode(exchange(session, one, user_message="private words")) for one in range(number)]
+        transaction.append("exchanges", messages, skip_known=True)
+
+
+def rows(answer: Answer) -> Any:
+    """The rows of an answer in JSON."""
+    return msgspec.json.decode(answer.body)
+
+
+def contents(folder: Path) -> dict[str, int]:
+    """Every file below a folder with its size."""
+    return {str(path): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("statement", REACHING)
+@pytest.mark.usefixtures("quick")
+def test_what_reaches_beyond_the_snapshot_is_refused_and_leaves_nothing(
+    statement: str, query_pool: QueryPool, loop: asyncio.Runner, folder: Path
+) -> None:
+    """An analyst's token, or a statement pasted from somewhere, must not become a way into the machine."""
+    before = contents(folder)
+    with pytest.raises(QueryError) as refused:
+        loop.run(query_pool.answer(Question(statement.replace("FOLDER", str(folder)))))
+
+    assert before == contents(folder)
+    assert not Path("/dev/shm/stolen.csv").exists()  # noqa: S108
+    assert "root:" not in str(refused.value)
+    assert str(folder) not in str(refused.value).replace(f"'{folder}", "").replace(f"{folder}/", "") or "FOLDER" in statement
+
+
+@pytest.mark.parametrize("statement", TELLING)
+@pytest.mark.usefixtures("quick")
+def test_what_tells_of_the_database_tells_nothing_of_the_machine(
+    statement: str, query_pool: QueryPool, loop: asyncio.Runner, folder: Path
+) -> None:
+    """Not where the file lies, not whose home it is, not what is in the environment."""
+    told = loop.run(query_pool.answer(Question(statement))).body.decode()
+
+    assert folder.name not in told
+    assert os.path.expanduser("~") not in told.replace("/proc", "")  # noqa: PTH111
+    assert os.environ["PATH"] not in told
+
+
+@pytest.mark.parametrize("statement", RUNAWAY)
+def test_a_statement_that_never_ends_is_ended(statement: str, hasty: QueryPool, loop: asyncio.Runner) -> None:
+    """DuckDB looks at its clock only between rows: the process is ended from outside."""
+    with pytest.raises(QueryError, match=r"longer than 2 seconds|maximum execution time|more memory than"):
+        loop.run(hasty.answer(Question(statement)))
+
+
+@pytest.mark.parametrize("statement", GREEDY)
+def test_a_statement_takes_no_more_memory_than_is_said(statement: str, query_pool: QueryPool, loop: asyncio.Runner) -> None:
+    """The server and the ingest share the machine with it; what is measured is the process, not what DuckDB knows of it."""
+    with pytest.raises(QueryError, match="more memory than allowed"):
+        loop.run(query_pool.answer(Question(statement, limit=MAX_ROWS)))
+
+    assert largest_child() <= RESIDENT
+
+
+def largest_child() -> int:
+    """The most bytes that a process took which this one has started and seen to its end."""
+    return 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+
+
+def test_the_largest_answer_fits_into_the_memory_there_is(query_pool: QueryPool, loop: asyncio.Runner) -> None:
+    """A limit that refused what the other limits allow would make those untrue."""
+    statement = "SELECT i, i::VARCHAR AS a, md5(i::VARCHAR) AS b FROM range(1000000) AS t(i)"
+    answer = loop.run(query_pool.answer(Question(statement, limit=MAX_ROWS)))
+
+    assert (MAX_ROWS, False) == (answer.outcome.rows, answer.outcome.truncated)
+    assert len(answer.body) > 0.9 * LIMITS.answer
+    assert largest_child() <= RESIDENT
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("SELEC 1", "LINE 1: SELEC 1"),
+        ("SELECT\n  nope + 1\nFROM turns", "nope"),
+        ("SELECT\n  1 + + FROM turns WHERE", "LINE"),
+        ("SELECT $day", "day"),
+        ("SELECT 'x'::INTEGER", "Could not convert"),
+        (f"SELECT {'(' * 5000}1{')' * 5000}", "depth"),
+    ],
+)
+@pytest.mark.usefixtures("quick")
+def test_a_mistake_is_told_in_the_words_of_the_database(
+    statement: str, said: str, query_pool: QueryPool, loop: asyncio.Runner
+) -> None:
+    """With the line the analyst wrote, not the one of what is put around it."""
+    with pytest.raises(QueryError) as refused:
+        loop.run(query_pool.answer(Question(statement)))
+
+    assert said in str(refused.value)
+    assert "SELECT * FROM (" not in str(refused.value)
+    assert "driftline sql" not in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("statement", "parameters", "expected"),
+    [
+        ("SELECT $name AS name, $n + 1 AS n", {"name": "it's; DROP", "n": 1}, [{"name": "it's; DROP", "n": 2}]),
+        ("SELECT $day::DATE + 1 AS day", {"day": "2026-10-01"}, [{"day": "2026-10-02"}]),
+        ("SELECT count(*) AS n FROM exchanges WHERE exchange_id IN (SELECT unnest($ids))", {"ids": ["s1:0", "x"]}, [{"n": 1}]),
+        ("SELECT 1 AS a, 2 AS a;", {}, [{"a": 1, "a_1": 2}]),
+        ("SELECT ';' AS x ; -- the end", {}, [{"x": ";"}]),
+        ("DESCRIBE SELECT 1 AS a", {}, None),
+        ("SUMMARIZE exchanges", {}, None),
+        ("SHOW TABLES", {}, None),
+        ("EXPLAIN SELECT 1", {}, None),
+        ("PIVOT (SELECT project, session_id FROM exchanges) ON project USING count(*)", {}, [{"session_id": "s1", "ops": 3}]),
+    ],
+)
+@pytest.mark.usefixtures("quick")
+def test_whatever_reads_is_answered(
+    statement: str, parameters: dict[str, Any], expected: Any, query_pool: QueryPool, loop: asyncio.Runner
+) -> None:
+    """Every way DuckDB has of asking, with values that are never text."""
+    answer = rows(loop.run(query_pool.answer(Question(statement, parameters))))
+
+    assert (expected or answer) == answer
+    assert answer
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_snapshot_that_was_prepared_keeps_nobody_waiting(store: Store, loop: asyncio.Runner) -> None:
+    """Whoever opens the editor writes for a while; the first statement need not wait for what can be made meanwhile."""
+    impatient = QueryPool(store, now, msgspec.structs.replace(LIMITS, first_patience=0.0, fresh_for=3600.0))
+
+    async def prepared() -> Answer:
+        impatient.prepare()
+        with pytest.raises(BusyError):
+            await impatient.answer(Question("SELECT 1 AS one"))
+        await impatient.ready()
+        return await impatient.answer(Question("SELECT 1 AS one"))
+
+    assert [{"one": 1}] == rows(loop.run(prepared()))
+    loop.run(impatient.close())
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_snapshot_has_the_analysts_tables_and_no_texts(query_pool: QueryPool, loop: asyncio.Runner) -> None:
+    """What people wrote is not needed to see drift; work that is on its way tells nothing."""
+    statement = "SELECT table_name, column_name FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal"
+    found = {(row["table_name"], row["column_name"]) for row in rows(loop.run(query_pool.answer(Question(statement))))}
+    tables = {schema.table for schema in shown_schemas()}
+
+    assert {(schema.table, column) for schema in shown_schemas() for column in shown_columns(schema)} <= found
+    assert not found & {(table, column) for table, columns in LEFT_OUT.items() for column in columns}
+    assert not {table for table, _ in found} & (WORK | {"stage_states", "watermarks"})
+    assert {"turns", "days", "dimensions", "judge_calls", "human_scores", "session_summaries", "anchor_turns"} <= {
+        table for table, _ in found
+    } - tables
+    assert not [
+        True
+        for schema in shown_schemas()
+        for field in schema.fields
+        if field["type"] == "bytes" and field["name"] in shown_columns(schema)
+    ]
+
+
+@pytest.mark.usefixtures("quick")
+def test_every_view_and_table_says_what_it_is(query_pool: QueryPool, loop: asyncio.Runner) -> None:
+    """An analyst who was shown nothing else finds the way."""
+    statement = (
+        "SELECT table_name AS name, comment FROM duckdb_tables() UNION ALL "
+        "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal"
+    )
+    assert all(row["comment"] for row in rows(loop.run(query_pool.answer(Question(statement)))))
+
+
+def test_one_more_than_may_run_at_once_is_refused(hasty: QueryPool, loop: asyncio.Runner) -> None:
+    """A crowd of analysts must not become a crowd of processes."""
+
+    async def crowd() -> list[Any]:
+        asked = (hasty.answer(Question("SELECT count(*) FROM range(100000000) t(i) WHERE hash(i) = 1")) for _ in range(4))
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    answers = loop.run(crowd())
+    assert 2 == sum(isinstance(answer, BusyError) for answer in answers)
+
+
+def test_a_question_nobody_waits_for_takes_its_process_with_it(query_pool: QueryPool, loop: asyncio.Runner) -> None:
+    """Who closes the page does not leave the machine busy, and the next one finds room."""
+
+    async def given_up() -> int:
+        asking = asyncio.create_task(
+            query_pool.answer(Question("SELECT levenshtein(repeat('a', 200000), repeat('b', 200000))"))
+        )
+        while not children():  # noqa: ASYNC110 - there is no event for a process that begins
+            await asyncio.sleep(0.01)
+        asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asking
+        return len(children())
+
+    assert 0 == loop.run(given_up())
+    assert [{"n": 1}] == rows(loop.run(query_pool.answer(Question("SELECT 1 AS n"))))
+
+
+def children() -> list[str]:
+    """The processes of this one that answer statements."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = process.read_text().rpartition(")")[2].split()[1]
+            if parent == str(os.getpid()) and b"service.read.queries.child" in (process.parent / "cmdline").read_bytes().split(
+                b"\0"
+            ):
+                found.append(process.parent.name)
+    return found
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_new_snapshot_is_made_only_when_something_has_changed(tmp_path: Path, loop: asyncio.Runner) -> None:
+    """Copying a file that is as it was would only wear the disk."""
+    with Store(tmp_path / "fleet.duckdb") as store:
+        put(store, 1)
+        query_pool = QueryPool(store, now, LIMITS)
+        keeping_rest, keeping.REST = keeping.REST, 0
+        try:
+            counted = Question("SELECT count(*) AS n FROM exchanges")
+            first, same = loop.run(query_pool.answer(counted)), loop.run(query_pool.answer(counted))
+            put(store, 2)
+            later = loop.run(query_pool.answer(counted))
+        finally:
+            keeping.REST = keeping_rest
+            loop.run(query_pool.close())
+
+    assert (first.at, [{"n": 1}]) == (same.at, rows(same))
+    assert (True, [{"n": 2}]) == (later.at > first.at, rows(later))
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_was_durable_elsewhere_before_a_snapshots_time_is_in_it(tmp_path: Path, loop: asyncio.Runner) -> None:
+    """Exchanges are answered once they are in the write-ahead log: a copy that is made before they land would lack what it promises."""
+    landings: list[datetime] = []
+    with Store(tmp_path / "fleet.duckdb") as store:
+
+        async def land() -> None:
+            landings.append(now())
+            put(store, 3)
+
+        query_pool = QueryPool(store, now, LIMITS, land)
+        answer = loop.run(query_pool.answer(Question("SELECT count(*) AS n FROM exchanges")))
+        loop.run(query_pool.close())
+
+    assert [{"n": 3}] == rows(answer)
+    assert [True] == [answer.at <= at for at in landings]
+
+
+@pytest.mark.usefixtures("quick")
+def test_nothing_of_a_snapshot_stays_on_the_disk(tmp_path: Path, loop: asyncio.Runner) -> None:
+    """It has no name once it is open; what a crash left is removed with the next one."""
+    leftovers = tmp_path / "fleet.duckdb.analysts"
+    leftovers.mkdir()
+    (leftovers / "copy.duckdb").write_bytes(b"half a copy")
+    with Store(tmp_path / "fleet.duckdb") as store:
+        query_pool = QueryPool(store, now, LIMITS)
+        loop.run(query_pool.answer(Question("SELECT 1")))
+        snapshots_held = held(tmp_path)
+        loop.run(query_pool.close())
+
+    assert not leftovers.exists()
+    assert 1 == len(snapshots_held)
+
+
+def test_a_database_named_by_a_relative_path_has_snapshots_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is how the server's default names it; the process that builds works in another folder."""
+    monkeypatch.chdir(tmp_path)
+    with Store(Path("driftline.duckdb")) as store, asyncio.Runner() as runner:
+        put(store, 2)
+        query_pool = QueryPool(store, now, LIMITS)
+        told = runner.run(query_pool.answer(Question("SELECT count(*) AS n FROM exchanges")))
+        runner.run(query_pool.close())
+
+    assert [{"n": 2}] == rows(told)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_snapshot_nobody_asks_for_is_given_up(tmp_path: Path, loop: asyncio.Runner) -> None:
+    """It holds room on the disk, and what has been erased since."""
+
+    async def left_alone(query_pool: QueryPool) -> None:
+        await query_pool.answer(Question("SELECT 1"))
+        async with asyncio.timeout(LONG):
+            while held(tmp_path):  # noqa: ASYNC110 - there is no event for a file that is closed
+                await asyncio.sleep(0.01)
+
+    with Store(tmp_path / "fleet.duckdb") as store, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keeping, "REST", 0)
+        query_pool = QueryPool(store, now, msgspec.structs.replace(LIMITS, kept_for=1.0))
+        loop.run(left_alone(query_pool))
+        assert [{"n": 1}] == rows(loop.run(query_pool.answer(Question("SELECT 1 AS n"))))
+        loop.run(query_pool.close())
+
+
+def held(folder: Path) -> list[str]:
+    """The snapshots of a database in the folder that are open here."""
+    links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [link for link in links if link.startswith(f"{folder}/fleet.duckdb.analysts/") and link.endswith("(deleted)")]
+
+
+def test_a_full_disk_means_no_snapshot_and_an_unharmed_database(
+    tmp_path: Path, loop: asyncio.Runner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ingest needs the room more than analysts do."""
+    monkeypatch.setattr(keeping.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 0))  # type: ignore[attr-defined]
+    with Store(tmp_path / "fleet.duckdb") as store, caplog.at_level(logging.ERROR):
+        query_pool = QueryPool(store, now, LIMITS)
+        with pytest.raises(StoreError, match="the snapshot could not be made"):
+            loop.run(query_pool.answer(Question("SELECT 1")))
+        put(store, 1)
+        assert 1 == store.count("exchanges")
+
+
+def test_what_is_being_done_for_a_snapshot_is_told(tmp_path: Path, loop: asyncio.Runner) -> None:
+    """On a busy machine the first one takes minutes: whoever waits wants to see that something happens."""
+
+    async def followed() -> list[SnapshotState]:
+        async def land() -> None:
+            found.append(query_pool.snapshot_state())
+
+        with Store(tmp_path / "fleet.duckdb") as store:
+            query_pool = QueryPool(store, now, LIMITS, land)
+            found = [query_pool.snapshot_state()]
+            await query_pool.ready()
+            found.append(query_pool.snapshot_state())
+            await query_pool.close()
+        return found
+
+    nothing, making, made = loop.run(followed())
+    assert NO_STATE == nothing
+    assert (None, "writing accepted records to the database") == (making.at, making.step)
+    assert making.since is not None
+    assert made.at is not None
+    assert replace(NO_STATE, at=made.at) == made
+
+
+def test_how_far_a_snapshot_is_is_told_in_bytes_and_rows(tmp_path: Path, loop: asyncio.Runner) -> None:
+    """Of ten million records it takes a minute: without a share nobody knows whether to wait for it."""
+    told: dict[str, list[str]] = {}
+
+    async def followed() -> None:
+        with Store(tmp_path / "fleet.duckdb") as store:
+            put(store, 500)
+            query_pool = QueryPool(store, now, LIMITS)
+            query_pool.prepare()
+            while query_pool.snapshot_state().at is None:
+                state = query_pool.snapshot_state()
+                told.setdefault(state.step, []).append(state.progress)
+                await asyncio.sleep(0)
+            assert "" == query_pool.snapshot_state().progress
+            await query_pool.close()
+
+    loop.run(followed())
+    assert all(re.fullmatch(r"[\d\u202f]+ of [\d\u202f]+ MB", one) for one in told["copying the database"])
+    built = [one for one in told["building the tables"] if one]
+    assert built
+    assert all(
+        re.fullmatch(r"\d{1,3}% of the rows are done, now \w+ with \d{1,3}% of them; [\d\u202f]+ MB written", one)
+        for one in built
+    )
+    shares = [int(one.split("%")[0]) for one in built]
+    assert shares == sorted(shares)
+    assert 0 < shares[-1] <= 100
+
+
+def test_a_snapshot_that_failed_says_why_and_gets_more_time_and_priority(
+    tmp_path: Path, loop: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the lowest priority a busy machine never finishes it, and each attempt begins anew."""
+    tried: list[tuple[float, int]] = []
+
+    async def build(copy: Path, target: Path, spill: Path, limits: QueryLimits, nice: int = 0) -> None:
+        tried.append((limits.building, nice))
+        if len(tried) == 1:
+            raise StoreError(f"{target}: not made in time")
+        await building(copy, target, spill, limits, nice)
+
+    building = keeping.build
+    monkeypatch.setattr(keeping, "build", build)
+    with Store(tmp_path / "fleet.duckdb") as store:
+        query_pool = QueryPool(store, now, LIMITS)
+        with pytest.raises(StoreError, match=r"could not be made: fleet\.duckdb\.analysts/driftline\.duckdb: not made in time"):
+            loop.run(query_pool.ready())
+        failed = query_pool.snapshot_state()
+        loop.run(query_pool.ready())
+        made = query_pool.snapshot_state()
+        loop.run(query_pool.close())
+    assert [(LIMITS.building, keeping.NICE_FIRST), (2 * LIMITS.building, 0)] == tried
+    assert (None, None, "fleet.duckdb.analysts/driftline.duckdb: not made in time") == (failed.at, failed.since, failed.failure)
+    assert (True, None, "") == (made.at is not None, made.failed_at, made.failure)
+
+
+def test_a_database_in_memory_has_no_snapshots(loop: asyncio.Runner) -> None:
+    """There is no file to copy."""
+    with Store(None) as store, pytest.raises(StoreError):
+        loop.run(QueryPool(store, now, LIMITS).answer(Question("SELECT 1")))
+
+
+def test_a_copy_is_whole_while_others_write(tmp_path: Path) -> None:
+    """Copies taken while a writer commits without pause open cleanly and hold a prefix of what was committed."""
+    stop, written = threading.Event(), [0]
+    with Store(tmp_path / "fleet.duckdb") as store:
+
+        def write() -> None:
+            while not stop.is_set():
+                put(store, 20, f"session-{written[0]}")
+                written[0] += 1
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for number in range(5):
+                before = written[0]
+                copy_database(store, tmp_path / f"copy-{number}.duckdb")
+                with Store(tmp_path / f"copy-{number}.duckdb") as copy:
+                    found = copy.count("exchanges")
+                assert 0 == found % 20
+                assert 20 * before <= found <= 20 * (written[0] + 1)
+        finally:
+            stop.set()
+            writer.join()

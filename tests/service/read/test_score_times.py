@@ -1,0 +1,83 @@
+"""What the server remembers of scores that people have looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from builders import score
+from watched import put
+
+from analytics.store.store import Store
+from schemas.records import Review
+from service.read import people
+from service.read.people import ScoreTimes
+
+AT = datetime(2026, 11, 1, 9, tzinfo=UTC)
+
+
+def said(score_id: str) -> Review:
+    """What somebody says of a score."""
+    return Review(
+        review_id=f"r-{score_id}", project="ops", kind="human_score", subject_id=score_id, reviewer="ann", score=3,
+        occurred_at=AT, ingested_at=AT,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """Three scores, of which people have scored two."""
+    with Store(None) as made:
+        put(
+            made,
+            "scores",
+            [score(name, 1, score_id=name, exchange_at=AT + timedelta(days=day)) for day, name in enumerate("abc")],
+        )
+        put(made, "reviews", map(said, "ac"))
+        yield made
+
+
+def test_the_times_of_what_people_scored_are_learnt_once(store: Store) -> None:
+    """Learning them reads every id of a project; so it is done for those alone that are not known."""
+    times = ScoreTimes()
+    expected = [AT, AT + timedelta(days=2)]
+    assert expected == times.of_people(store.cursor(), "ops")
+    with store.transaction() as transaction:
+        transaction.connection.execute("DELETE FROM log.scores")
+    assert expected == times.of_people(store.cursor(), "ops")
+    assert [] == times.of_people(store.cursor(), "web")
+
+
+def test_a_time_that_was_read_anyway_is_kept() -> None:
+    """The page that shows an exchange has its time: scoring it then needs no search."""
+    times = ScoreTimes()
+    assert None is times.time_of("ops", "b")
+    times.learn("ops", "b", AT)
+    assert AT == times.time_of("ops", "b")
+    assert None is times.time_of("web", "b")
+
+
+def test_a_score_is_found_by_its_id_alone_however_old_it_is(store: Store) -> None:
+    """It is looked for in one part of the log after the other: none may be left out, and bounds belong to one part each."""
+    newest = AT + timedelta(days=2)
+    ages = (0, 1, 2, 4, 5, 16, 17, 64, 65, 400)
+    kept = [score(f"old{age}", 1, score_id=f"old{age}", exchange_at=newest - timedelta(days=age)) for age in ages]
+    put(store, "scores", kept)
+    times = ScoreTimes()
+
+    assert [one.exchange_at for one in kept] == [times.find(store.cursor(), "ops", one.score_id) for one in kept]
+    assert None is times.find(store.cursor(), "ops", "gone")
+    assert None is times.find(store.cursor(), "web", "a")
+
+
+def test_a_time_that_was_found_is_not_looked_for_again_and_few_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking for an id reads those of a project; a program that walks through all scores must not fill the memory."""
+    monkeypatch.setattr(people, "MAX_FOUND", 2)
+    times = ScoreTimes()
+    expected = [times.find(store.cursor(), "ops", name) for name in "abc"]
+    assert [AT + timedelta(days=day) for day in range(3)] == expected
+    with store.transaction() as transaction:
+        transaction.connection.execute("DELETE FROM log.scores")
+
+    assert [None, *expected[1:]] == [times.find(store.cursor(), "ops", name) for name in "abc"]

@@ -1,0 +1,132 @@
+"""Spans of which nothing was made, on every surface: the same numbers, an example, and what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from api_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
+from api_server import NOW, Call, Tokens
+from browsers import cookie, signed_in
+from otlp.captured import assembled, records_of
+from otlp.spans import agent, body, request, span
+
+from analytics.store.store import Store
+from schemas.codec.single_object import encode
+from schemas.records import TraceAssembly
+from service.read.unused_spans import WITHIN, WORDS, count_by_state, read_unused_spans, sum_up_expected
+from service.setup.workspace import utc_now
+from streams.sources.otlp.traces.unused_spans import STATES
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+Command = Callable[..., tuple[int, str, str]]
+
+
+def decisions(at: datetime, connection: str = "north", kind: str = "ponder", count: int = 3) -> list[TraceAssembly]:
+    """The decisions on two traces: spans of a kind that is not read, and a turn with a query of a database."""
+    odd = [span(number, trace="ab" * 16, attributes={"gen_ai.operation.name": kind}) for number in range(count)]
+    turn = [agent(0), span(1, 0, attributes={"db.system": "duckdb"})]
+    made = assembled(records_of([request(*odd, scope="litellm"), request(*turn, scope="shop")]))
+    return [msgspec.structs.replace(one.decision, connection=connection, assembled_at=at) for one in made]
+
+
+def keep(store: Store, records: Sequence[TraceAssembly]) -> None:
+    """Put them into the log."""
+    with store.transaction() as transaction:
+        transaction.append("trace-assemblies", [encode(record) for record in records])
+
+
+def connect_page(call: Call, tokens: Tokens, connection: str = "north") -> str:
+    """The page about a connection."""
+    return call("GET", f"/connect?connection={connection}", headers=cookie(signed_in(call, tokens.root))).text
+
+
+def test_every_state_has_words() -> None:
+    """A state without any would be a page that cannot be shown."""
+    assert set(STATES) == set(WORDS)
+
+
+def test_the_page_and_the_metrics_say_the_same(call: Call, tokens: Tokens, store: Store) -> None:
+    """Somebody looks at one and asks about the other."""
+    keep(store, decisions(NOW))
+    page, figures = connect_page(call, tokens), call("GET", "/metrics", tokens.root).text
+
+    assert "3 spans of scope litellm were not understood" in page
+    assert "gen_ai.operation.name = ponder" in page
+    assert WORDS["unknown_kind"].advice in page
+    assert 'driftline_unused_spans{state="unknown_kind"} 3.0' in figures
+    assert "1 span of no model" in page
+    assert 'driftline_unused_spans{state="not_a_model_call"} 1.0' in figures
+    assert 'driftline_unused_spans{state="no_content"} 0.0' in figures
+
+
+def test_the_page_tells_of_its_connection_alone(call: Call, tokens: Tokens, store: Store) -> None:
+    """Names and examples of other projects' spans are nobody else's business."""
+    keep(store, decisions(NOW, connection="south"))
+    assert "ponder" not in connect_page(call, tokens)
+
+
+def test_an_example_is_shown_as_text(call: Call, tokens: Tokens, store: Store) -> None:
+    """It is whatever a sender wrote."""
+    keep(store, decisions(NOW, kind=HOSTILE))
+    page = connect_page(call, tokens)
+    assert HOSTILE not in page
+    assert "&lt;img" in page
+
+
+def test_what_was_mended_is_gone_a_day_later(store: Store) -> None:
+    """A note that never goes away is read by nobody."""
+    keep(store, decisions(NOW - WITHIN - timedelta(seconds=1)))
+    assert [] == read_unused_spans(store.cursor(), NOW)
+
+
+def test_a_trace_that_is_assembled_again_counts_once(store: Store) -> None:
+    """Late spans make a new revision, which replaces what was counted."""
+    first = decisions(NOW)
+    keep(store, first)
+    keep(store, [msgspec.structs.replace(one, revision=1) for one in first])
+    assert 3 == count_by_state(read_unused_spans(store.cursor(), NOW))["unknown_kind"]
+
+
+def test_refused_spans_are_on_the_page_of_their_connection(call: Call, tokens: Tokens) -> None:
+    """Its exporter was told, and few exporters pass that on."""
+    late = span(0, startTimeUnixNano="17")
+    headers = {"content-type": "application/json"}
+    assert 200 == call("POST", "/v1/traces", tokens.ops, content=json.dumps(body([late])).encode(), headers=headers).status_code
+
+    assert "1 refused" in connect_page(call, tokens)
+    assert "start_time_unix_nano" in connect_page(call, tokens)
+    assert "refused" not in connect_page(call, tokens, "south")
+
+
+def test_the_doctor_names_them_with_what_to_do(driftline: Command, tmp_path: Path) -> None:
+    """The same numbers again, for who has a terminal."""
+    with Store(tmp_path / "driftline.duckdb") as store:
+        keep(store, decisions(utc_now()))
+        unused = read_unused_spans(store.cursor(), utc_now())
+    code, out, _ = driftline("doctor", "--json")
+    findings: list[dict[str, Any]] = [finding for finding in json.loads(out) if finding["subject"] == "traces"]
+
+    assert 0 == code
+    assert [("note", WORDS["unknown_kind"].advice), ("ok", "")] == [(one["state"], one["advice"]) for one in findings]
+    assert findings[0]["detail"].startswith(unused[0].words)
+    assert "gen_ai.operation.name = ponder" in findings[0]["detail"]
+    assert findings[1]["detail"].endswith(sum_up_expected(unused))
+
+
+def test_many_groups_are_summed_up_by_the_doctor(driftline: Command, tmp_path: Path) -> None:
+    """A fleet with a hundred scopes does not fill the screen."""
+    _, odd = decisions(utc_now())
+    [group] = odd.unused_spans
+    groups = tuple(msgspec.structs.replace(group, scope=f"scope-{number}", spans=2) for number in range(20))
+    with Store(tmp_path / "driftline.duckdb") as store:
+        keep(store, [msgspec.structs.replace(odd, unused_spans=groups)])
+    _, out, _ = driftline("doctor", "--json")
+    details = [finding["detail"] for finding in json.loads(out) if finding["subject"] == "traces"]
+
+    assert 9 == len(details)
+    assert details[-1].startswith("24 more spans")

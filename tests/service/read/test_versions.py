@@ -1,0 +1,93 @@
+"""Versions of agents: the one that began last beside the one before it, and what chance may explain."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from service.read.versions import AgentVersions, versions_of
+
+OCTOBER = datetime(2026, 10, 1, tzinfo=UTC)
+
+
+def row(version: str | None, day: int, scores: list[float] | None = None, **fields: Any) -> dict[str, Any]:
+    """A row of the query: each score is that of a session of its own."""
+    known = scores or []
+    return {
+        "agent": "cleo", "label": "agent_version", "version": version, "began_at": OCTOBER.replace(day=day), "last_at": OCTOBER.replace(day=day),
+        "sessions": len(known), "exchanges": len(known), "judged": len(known), "anomalies": 0, "w": float(len(known)), "t": sum(known),
+        "ww": float(len(known)), "wt": sum(known), "tt": sum(one * one for one in known), "runs": 0, "unsafe_runs": 0, **fields,
+    }  # fmt: skip
+
+
+def only(*rows: dict[str, Any]) -> AgentVersions:
+    """The versions of the only agent."""
+    (found,) = versions_of(rows, "tier2")
+    return found
+
+
+GOOD, BAD = [0.9, 0.92, 0.88, 0.91], [0.4, 0.45, 0.5, 0.42]
+
+
+def test_a_version_whose_mean_fell_beyond_chance_is_worse_and_the_sentence_has_the_numbers() -> None:
+    """The question of who released it is answered in a sentence: by how much, how sure, of how many."""
+    found = only(row("7", 20, BAD), row("6", 1, GOOD))
+    assert "worse" == found.verdict
+    assert found.sentence.startswith("Version 7 is worse than 6: Tier 2 0.44, before 0.90 (\u22120.46, 95 %: \u2212")
+    assert found.sentence.endswith("4 scores of 4 sessions, before 4 scores of 4 sessions).")
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "verdict"),
+    [
+        (GOOD, BAD, "better"),
+        ([0.9, 0.7, 0.8, 0.95], [0.85, 0.9, 0.75, 0.8], "no difference"),
+        (GOOD, GOOD, "no difference"),
+        (BAD[:2], GOOD, "too early"),
+        ([], GOOD, "too early"),
+    ],
+)
+def test_only_what_is_beyond_chance_is_called_a_difference(after: list[float], before: list[float], verdict: str) -> None:
+    """Two sessions do not vary enough to know how much sessions vary."""
+    assert verdict == only(row("7", 20, after), row("6", 1, before)).verdict
+
+
+@pytest.mark.parametrize(
+    ("scores", "unsafe", "verdict"),
+    [(GOOD, (5, 6), "worse"), (BAD, (0, 0), "worse"), (GOOD, (1, 6), "no difference"), ([], (5, 6), "worse")],
+)
+def test_unsafe_runs_count_as_scores_do(scores: list[float], unsafe: tuple[int, int], verdict: str) -> None:
+    """An agent that loops may still answer well."""
+    newest = row("7", 20, scores, unsafe_runs=unsafe[0], runs=unsafe[1])
+    found = only(newest, row("6", 1, GOOD, runs=30))
+    assert verdict == found.verdict
+    assert (f"{unsafe[0]} of {unsafe[1]} runs unsafe, before 0 of 30" in found.sentence) is True
+
+
+def test_better_answers_and_more_unsafe_runs_are_no_verdict_either_way() -> None:
+    """Which of both matters is for a person to say."""
+    found = only(row("7", 20, GOOD, unsafe_runs=6, runs=6), row("6", 1, BAD, runs=30))
+    assert "mixed" == found.verdict
+    assert found.sentence.startswith("Version 7 is better than 6 in one way and worse in the other: ")
+
+
+def test_the_only_version_is_compared_with_nothing() -> None:
+    """A first version is neither better nor worse."""
+    assert "Version 6 is the only one seen, so there is nothing to compare it with." == only(row("6", 1, GOOD)).sentence
+
+
+def test_what_was_before_the_first_deployment_is_named_so() -> None:
+    """Exchanges that name no version are told apart by the time of deployments."""
+    found = only(row("7", 20, BAD), row(None, 1, GOOD))
+    assert found.sentence.startswith("Version 7 is worse than before the first deployment: ")
+
+
+def test_of_several_labels_that_of_the_newest_version_counts() -> None:
+    """A new prompt of an old version is what changed last; a label with a single value has not changed."""
+    versions = [row("7", 20, GOOD), row("6", 1, BAD)]
+    prompts = [row(name, day, GOOD, label="prompt_version") for name, day in (("q", 25), ("p", 2))]
+    tools = [row("t", 30, GOOD, label="tool_version")]
+    found = only(*versions, *prompts, *tools)
+    assert ("prompt_version", ["q", "p"]) == (found.newest.label, [one.name for one in found.versions])

@@ -1,0 +1,193 @@
+"""Actions of an incident: each only where its evidence is, with a link or a command that can be copied."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from documents_why import RULE, deployed, example, made, part, slices
+
+from service.cli.main import run
+from service.read.why.actions import EXAMPLES, RULES, Action
+from service.read.why.explaining import why
+
+OLD = part("6", shares=(1.0, 0.5), meanBefore=0.9, meanAfter=0.9, exchangesBefore=271, exchangesAfter=22)
+ROLL_BACK = slices(part("7"), OLD)
+INSIDE = slices(part("acme", label="tenant", shares=(0.2, 0.2), meanBefore=0.9))
+MIX = {"label": "agent", "shares": "a 20% → 70%", "words": "The mix of agents changed, and the mean with it."}
+MIXED = {"slices": {**ROLL_BACK["slices"], "mix": MIX}}
+CAUSE = {"cause": None, "words": "The anchors cannot tell."}
+LIFE: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+    ("check_judge", {"cause": {"cause": "judge", "words": "The judge explains most of it."}}, {"cause": "judge"}),
+    ("check_both", {"cause": {**CAUSE, "reason": "contradiction"}}, {}),
+    ("check_mix", MIXED, {"cause": "mix"}),
+    ("roll_back", ROLL_BACK, {}),
+    ("read_sessions", {"exchanges": [example("a", "s")]}, {}),
+    (
+        "read_runs",
+        {"runs": [{"runId": "run_001", "sessionId": "s"}]},
+        {"rule": "runs", "tier": "unsafe", "direction": "up", "agent": "scout"},
+    ),
+    ("look_at_part", INSIDE, {}),
+    ("check_deployment", {"deployments": [deployed("7")]}, {}),
+    ("new_normal", {}, {"direction": "up"}),
+    ("compare_policies", {"note": "The policy differs before and after."}, {}),
+    ("anchors", {"cause": {**CAUSE, "reason": "no_anchors"}}, {}),
+    ("widen_sampling", {"rules": {"sequential": RULE | {"sessionsAfter": 5}}}, {}),
+    ("send_labels", slices(part("7"), state="no_labels"), {}),
+    ("check_again", {}, {"confidence": "suspected"}),
+)
+"""Each rule with evidence for which it holds."""
+
+
+def actions(evidence: dict[str, Any], **fields: Any) -> dict[str, Action]:
+    """The actions of an incident by their ids."""
+    return {one.id: one for one in why(made(evidence, **fields)).actions}
+
+
+def test_every_rule_has_evidence_here() -> None:
+    """A rule that nothing tries may never hold."""
+    assert list(RULES) == [name for name, *_ in LIFE]
+
+
+@pytest.mark.parametrize(("name", "evidence", "fields"), LIFE, ids=list(RULES))
+def test_a_rule_holds_for_its_evidence_and_leads_somewhere(name: str, evidence: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Advice without a link or a command is a wish."""
+    found = actions(evidence, **fields)[name]
+    assert found.links or found.command
+    assert found.because
+
+
+def test_a_changed_mix_gives_no_advice_that_blames_an_agent() -> None:
+    """What the mix explains is no version's fault, even if a version began with it."""
+    found = actions(MIXED, cause="mix")
+    assert {"roll_back", "look_at_part"}.isdisjoint(found)
+
+
+@pytest.mark.parametrize("name", list(RULES))
+def test_no_rule_holds_without_its_evidence(name: str) -> None:
+    """An action that is always there says nothing about this incident."""
+    assert name not in actions({})
+
+
+@pytest.mark.parametrize(("name", "evidence", "fields"), LIFE, ids=list(RULES))
+def test_a_command_is_one_of_the_command_line(
+    name: str, evidence: dict[str, Any], fields: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command that is copied at night must not be unknown, nor take options that are not there."""
+    found = actions(evidence, **fields)[name]
+    for command in filter(None, [found.command, *(one.command for one in found.links)]):
+        program, *words = shlex.split(command)
+        names = [word.split("=")[0] for word in words if word.startswith("--")]
+        place = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
+        groups = [words[:at] for at in (min(place, 2), 1)]
+        assert "driftline" == program
+        assert any(0 == run([*group, "--help"]) for group in groups)
+        told = capsys.readouterr().out
+        assert [] == [one for one in names if one not in told], command
+
+
+def test_a_new_version_is_rolled_back_to_the_one_that_was_well() -> None:
+    """With what both had, and a word that this proves no cause."""
+    found = actions(ROLL_BACK | {"deployments": [deployed("7", url="https://ci.example/7")]})
+    back = found["roll_back"]
+    assert "Roll back agent_version from 7 to 6" == back.title
+    assert (
+        "agent_version 7 scored 0.05 on average over 25 judged turns since the change, agent_version 6 scored 0.90 on average over 271 judged turns before."
+        in back.because
+    )
+    assert "do not prove" in back.because
+    assert "Roll back in your own system: Driftline deploys nothing." in back.because
+    assert "only records it" in back.command_does
+    assert "https://ci.example/7" == back.links[0].path
+    assert "driftline deployments add 6 --project ops --label agent_version" == back.command
+    assert not {"check_deployment", "look_at_part"} & found.keys()
+
+
+@pytest.mark.parametrize(
+    "best",
+    [
+        part("7", shares=(0.5, 0.5), meanBefore=0.9),  # it was there before, and well
+        part("acme", label="tenant"),  # nobody rolls a customer back
+        part("", kind="not_given"),
+    ],
+)
+def test_what_is_no_new_version_is_looked_at_and_not_rolled_back(best: dict[str, Any]) -> None:
+    """A roll back that undoes nothing costs the night."""
+    found = actions(slices(best, OLD))
+    assert {"look_at_part"} == found.keys() & {"look_at_part", "roll_back"}
+
+
+def test_a_better_version_is_not_rolled_back() -> None:
+    """The change is for the better."""
+    assert "roll_back" not in actions(ROLL_BACK, direction="up")
+
+
+def test_three_sessions_are_named_each_another_one_and_usual_ones_beside_them() -> None:
+    """Three turns of one session are one example."""
+    moved = [example(f"m{number}", f"s{number // 2}") for number in range(12)]
+    read = actions({"exchanges": moved, "usual": [example("before", "u", 0.95)]})["read_sessions"]
+    assert EXAMPLES + 1 == len(read.links)
+    asked = [urlsplit(one.path) for one in read.links[:EXAMPLES]]
+    assert [f"/projects/ops/sessions/s{number}" for number in range(EXAMPLES)] == [one.path for one in asked]
+    assert ["score-m0", "score-m2", "score-m4"] == [one.fragment for one in asked]
+    assert read.links[-1].title.startswith("Before the change: Tier 2 0.95")
+
+
+@pytest.mark.parametrize(
+    ("usual", "title", "because"),
+    [
+        (
+            ["u", "v"],
+            "Read these 5 sessions",
+            "The first 3 moved Tier 2 most since 2026-10-28; the last 2 show how it was before.",
+        ),
+        (
+            ["u", "u"],
+            "Read these 4 sessions",
+            "The first ones moved Tier 2 most since 2026-10-28; the last one shows how it was before.",
+        ),
+        (["s0"], "Read these 3 sessions", "They moved Tier 2 most since 2026-10-28."),
+        ([], "Read these 3 sessions", "They moved Tier 2 most since 2026-10-28."),
+    ],
+)
+def test_the_heading_counts_the_sessions_that_are_listed(usual: list[str], title: str, because: str) -> None:
+    """Three in the heading and five below it make one look for the three."""
+    moved = [example(f"m{number}", f"s{number}") for number in range(3)]
+    before = [example(f"b{number}", session, 0.95) for number, session in enumerate(usual)]
+    read = actions({"exchanges": moved, "usual": before})["read_sessions"]
+    assert (title, because, int(title.split()[2])) == (read.title, read.because, len(read.links))
+
+
+def test_a_rollback_stands_before_what_is_only_read() -> None:
+    """It ends the harm; whether the judge changed comes before it, because then there is nothing to undo."""
+    evidence = ROLL_BACK | {"exchanges": [example("a", "s")], "cause": {"cause": "judge", "words": "The judge."}}
+    assert ["roll_back", "read_sessions"] == list(actions(evidence))[:2]
+    assert ["check_judge", "roll_back", "read_sessions"] == list(actions(evidence, cause="judge"))[:3]
+
+
+@pytest.mark.parametrize("status", ["resolved", "dismissed"])
+def test_an_incident_that_is_over_is_only_read(status: str) -> None:
+    """Nobody rolls back what was decided last month."""
+    evidence = {"exchanges": [example("a", "s")], **ROLL_BACK, "note": "differs", "cause": {**CAUSE, "reason": "no_anchors"}}
+    assert ["read_sessions"] == list(actions(evidence, status=status))
+
+
+def test_anchors_are_missed_for_judged_tiers_even_if_rules_tell_of_runs() -> None:
+    """The cause of runs is known by rules; whether the judge moved Tier 2 is not."""
+    tiers = {"tier2": {"reason": "few_rounds_before"}, "unsafe of scout": {"reason": "rules", "cause": "agent"}}
+    found = actions({"cause": {"cause": "agent", "reason": "rules", "words": "By rules.", "tiers": tiers}}, cause="agent")
+    assert "driftline anchors run --project ops" == found["anchors"].command
+    assert "anchors" not in actions({"cause": {"reason": "rules", "tiers": {"tier1": {"reason": "no_anchors"}}}})
+
+
+def test_what_senders_named_is_quoted_and_opens_no_script() -> None:
+    """A version may be called anything, and a deployment's address is only opened if it is of the web."""
+    hostile = "7'; rm -rf / #\u202e"
+    found = actions({**slices(part("8"), OLD | {"value": hostile}), "deployments": [deployed("8", url="javascript:alert(1)")]})
+    back = found["roll_back"]
+    assert ["driftline", "deployments", "add", hostile] == shlex.split(back.command or "")[:4]
+    assert "\u202e" not in back.title
+    assert all(one.path.startswith("/") for one in back.links)

@@ -1,0 +1,128 @@
+"""What an incident compares: the version that the change began with, and the one that its advice says to go back to."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from documents_why import RULE, made, part, slices
+from rich.console import Console
+
+from schemas.records import Incident
+from service.cli.incident_views import incident_view
+from service.read.incidents import incident_document
+from service.read.why.explaining import why
+from service.read.why.facts import Facts
+from service.read.why.slices import MISSING
+
+OLD = part(
+    "6",
+    shares=(1.0, 0.5),
+    meanBefore=0.9,
+    meanAfter=0.88,
+    exchangesBefore=271,
+    exchangesAfter=22,
+    explained=-0.01,
+    standsOut=False,
+)
+CUSTOMER = part("acme", label="tenant", shares=(0.2, 0.2), meanBefore=0.9)
+
+
+def printed(incident: Incident) -> str:
+    """What `driftline incidents show` prints of an incident."""
+    shown = io.StringIO()
+    Console(width=300, file=shown, highlight=False, emoji=False).print(incident_view(incident_document(incident), []))
+    return shown.getvalue()
+
+
+def compared(evidence: dict[str, Any], **fields: Any) -> list[tuple[str, str]]:
+    """The values that are compared, with what each is there for."""
+    return [(one.row.value, one.role) for one in Facts(made(evidence, **fields)).compared]
+
+
+def test_the_version_to_go_back_to_is_compared_with_the_one_that_it_began_with() -> None:
+    """Advice to go back to a version that no list has cannot be checked; it explains nothing, so it is none of the best slices."""
+    incident = made(slices(part("7"), OLD))
+    assert "Roll back agent_version from 7 to 6" in [one.title for one in why(incident).actions]
+    assert [("7", "began with the change"), ("6", "to go back to")] == compared(slices(part("7"), OLD))
+    which = Facts(incident).which_part
+    assert which is not None
+    assert [("7", "0 → 25", f"{MISSING} → 0.050"), ("6", "271 → 22", "0.900 → 0.880")] == [
+        (one.value, one.counts, one.means) for one in which.listed
+    ]
+
+
+def test_a_version_that_is_listed_already_is_not_listed_twice() -> None:
+    """Two rows of one version would be read as two versions."""
+    evidence = slices(part("7"), OLD)
+    evidence["slices"]["slices"].append(OLD)
+    which = Facts(made(evidence)).which_part
+    assert which is not None
+    assert ["7", "6"] == [one.value for one in which.listed]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "fields", "roles"),
+    [
+        (slices(part("7"), OLD), {"direction": "up"}, ["began with the change", "most exchanges before"]),
+        (slices(CUSTOMER, CUSTOMER | {"value": "umbrella"}), {}, ["stands out", "most exchanges before"]),
+        (slices(part("7"), OLD | {"meanBefore": None}), {}, []),
+        (slices(part("7"), None), {}, []),
+        (slices(part("7"), OLD, state="everywhere"), {}, []),
+        ({}, {}, []),
+    ],
+)
+def test_nothing_is_called_a_way_back_without_the_advice(
+    evidence: dict[str, Any], fields: dict[str, Any], roles: list[str]
+) -> None:
+    """Nobody goes back to another customer, nor away from an improvement."""
+    assert roles == [role for _, role in compared(evidence, **fields)]
+
+
+RUNS = {"rule": "runs", "direction": "up", "agent": "desk"}
+SPIKE = {"type": "anomaly_spike", "tier": None, "direction": "up", "rule": "rate_ratio"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "fields", "told"),
+    [
+        ({}, {}, "31 scores of 25 sessions since 2026-10-28, 147 scores of 30 sessions before"),
+        (
+            {"havingBefore": 1, "havingAfter": 15, "runsBefore": 42, "runsAfter": 17},
+            {**RUNS, "tier": "unsafe"},
+            "15 of 17 runs since 2026-10-28, 1 of 42 before",
+        ),
+        (
+            {"meanBefore": 99.7, "meanAfter": 91.5, "runsBefore": 42, "runsAfter": 1},
+            {**RUNS, "tier": "trust", "direction": "down"},
+            "1 run since 2026-10-28, 42 before",
+        ),
+        (
+            {"anomalies": 220, "exchanges": 470, "baselineRate": 0.007, "baselineAnomalies": 10, "baselineExchanges": 1530},
+            SPIKE,
+            "220 of 470 exchanges since 2026-10-28, 10 of 1\u202f530 before",
+        ),
+        ({"anomalies": 22, "exchanges": 47, "baselineRate": 0.007, "baselineExchanges": 1530}, SPIKE, ""),
+        ({"sessionsAfter": None}, {}, ""),
+        ({}, {**RUNS, "tier": "unsafe"}, ""),
+        ({}, SPIKE, ""),
+    ],
+)
+def test_the_levels_of_a_title_have_what_they_are_of(seen: dict[str, Any], fields: dict[str, Any], told: str) -> None:
+    """88 % of 17 runs and 88 % of 17 000 are not the same news. A count that the rule did not record is not worked out from its rate."""
+    rule = fields.get("rule", "sequential")
+    assert told == Facts(made({"rules": {rule: RULE | seen}}, **fields)).extent
+
+
+def test_the_terminal_lists_both_versions_with_their_exchanges() -> None:
+    """Whoever reads the incident there has no page beside it."""
+    told = printed(made(slices(part("7"), OLD)))
+    assert "271 → 22" in told
+    assert "agent_version: 6" in told
+
+
+def test_the_terminal_says_of_the_command_of_a_rollback_that_it_only_records_it() -> None:
+    """Whoever copies it at night would believe that it has rolled back."""
+    told = printed(made(slices(part("7"), OLD)))
+    assert "--label agent_version  # Once it is rolled back, tell Driftline" in told

@@ -1,0 +1,198 @@
+"""Reasons of an incident: what its evidence says in sentences, with counts, and nothing that chance explains."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from documents_why import count, deployed, made, part, slices
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.read.why.explaining import why, why_document
+
+FLAGS = {
+    "flags": [
+        count("constraint_disclosure", 0, 149, 11, 32, label="flag"),
+        count("silent_refusal", 0, 149, 4, 32, label="flag"),
+        count("self_identification", 1, 149, 1, 32, label="flag"),
+    ]
+}
+FLAGGED = {"reasons": [count("", 0, 149, 15, 32, kind="flagged")]}
+DIMENSION = {
+    "dimension": "scope_compliance", "judged_before": 147, "judged_after": 31, "sessions_before": 30, "sessions_after": 5,
+    "mean_before": 0.9, "mean_after": 0.48, "error_before": 0.01, "error_after": 0.05,
+}  # fmt: skip
+
+
+def texts(evidence: dict[str, Any], **fields: Any) -> list[str]:
+    """The sentences of an incident with this evidence."""
+    return [one.text for one in why(made(evidence, **fields)).reasons]
+
+
+def test_the_first_sentence_counts_what_was_flagged() -> None:
+    """It is the sentence that a person on call asked for; a check that chance explains is not named."""
+    expected = "15 of 32 exchanges were flagged by Tier 1, before 0 of 149: 11 unexplained refusals, 4 empty answers."
+    assert expected == texts(FLAGS | FLAGGED)[0] == why(made(FLAGS | FLAGGED)).summary
+
+
+def test_an_incident_of_an_earlier_version_gets_as_much_as_it_has() -> None:
+    """It has no count of exchanges with any flag: an exchange may have two, so the counts are not added up."""
+    assert (
+        "Tier 1 flagged 11 unexplained refusals in 32 exchanges, before 0 in 149; 4 empty answers, before 0." == texts(FLAGS)[0]
+    )
+
+
+def test_what_fell_with_an_improvement_is_counted_the_other_way() -> None:
+    """A tier that rose because refusals ended has a reason, too."""
+    fewer = {"reasons": [count("", 15, 32, 0, 149, kind="flagged")]}
+    assert "0 of 149 exchanges were flagged by Tier 1, before 15 of 32." == texts(fewer, direction="up")[0]
+    assert "no reason" in texts(fewer)[0]
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (count("", 0, 149, 2, 32, kind="flagged"), False),  # two may be chance
+        (count("", 70, 149, 18, 32, kind="flagged"), False),  # within three standard errors
+        (count("", 0, 0, 15, 32, kind="flagged"), False),  # nothing to compare with
+        (count("", 0, 149, 15, 32, kind="flagged"), True),
+    ],
+)
+def test_what_chance_may_explain_is_no_reason(reason: dict[str, Any], told: bool) -> None:
+    """A count that always varies would send a person to the wrong place."""
+    found = why(made({"reasons": [reason]}))
+    assert (told, told) == (found.is_explained, found.reasons[0].kind == "tier1_flags")
+
+
+def test_the_judge_is_quoted_with_turns_and_means() -> None:
+    """Dimensions that moved more than their own noise, those that moved most first."""
+    less = DIMENSION | {"dimension": "relevance", "mean_after": 0.8, "error_after": 0.01}
+    noise = DIMENSION | {"dimension": "noise", "error_after": 0.5}
+    few = DIMENSION | {"dimension": "few", "sessions_after": 2}
+    rose = DIMENSION | {"dimension": "rose", "mean_before": 0.1}
+    steady = DIMENSION | {"dimension": "steady", "mean_after": 0.87, "error_after": 0.02}
+    (first, *_) = texts({"dimensions": [less, noise, few, rose, steady, DIMENSION]})
+    assert "0.90 → 0.48 (31 judged turns since the change, 147 before), then relevance 0.90 → 0.80." in first
+    assert not {"noise", "few", "rose", "steady"} & set(first.replace(",", " ").split())
+
+
+def test_failures_come_first_for_runs() -> None:
+    """Of an incident about runs, what the diagnosis found is the reason."""
+    failures = [
+        count("cost_explosion", 1, 42, 15, 17, label="failure"),
+        count("loop_x", 0, 42, 9, 17, label="failure"),
+        count("rare", 1, 42, 1, 17, label="failure"),
+    ]
+    found = texts({"failures": failures, **FLAGS, **FLAGGED}, rule="runs", tier="unsafe", direction="up")
+    assert found[0].endswith("in 15 of 17 runs, before 1 of 42; loop x in 9, before 0.")
+    assert "flagged by Tier 1" in found[1]
+
+
+def test_anomalies_come_by_reason_for_a_spike() -> None:
+    """What of the anomalies rose, with how often each."""
+    reasons = [
+        count("", 0, 271, 22, 47, kind="anomalous"),
+        count("the agent refused", 0, 271, 11, 47, kind="anomaly"),
+        count("tone scored low", 3, 271, 1, 47, kind="anomaly"),
+    ]
+    spike = {"type": "anomaly_spike", "tier": None, "direction": "up", "rule": "rate_ratio"}
+    assert (
+        "22 of 47 exchanges have an anomaly, before 0 of 271: the agent refused (11)."
+        == texts({"reasons": reasons}, **spike)[0]
+    )
+
+
+def test_a_spike_of_an_earlier_version_is_counted_by_its_rule() -> None:
+    """It has no reasons by kind; the rule's own numbers are the same."""
+    seen = {
+        "since": "2026-10-28",
+        "until": "2026-11-01",
+        "anomalies": 22,
+        "exchanges": 47,
+        "baselineRate": 0.0,
+        "baselineAnomalies": 0,
+        "baselineExchanges": 271,
+    }
+    spike = {"type": "anomaly_spike", "tier": None, "direction": "up", "rule": "rate_ratio"}
+    (first, *_) = texts({"rules": {"rate_ratio": seen}, **FLAGS}, **spike)
+    assert "22 of 47 exchanges have an anomaly, before 0 of 271: 11 unexplained refusals, 4 empty answers." == first
+
+
+def test_a_part_and_a_deployment_coincide_and_are_called_no_cause() -> None:
+    """Two counts that moved together prove nothing."""
+    found = " ".join(texts({**slices(part("7")), "deployments": [deployed("7")]}))
+    assert (
+        "agent_version: 7 explains 97% of the change: its share went 0% → 50% (25 judged turns since the change, 0 before)."
+        in found
+    )
+    assert "It coincides with a deployment: agent_version 7 (2026-10-27 09:00 UTC, by dana)." in found
+    assert "because" not in found.lower()
+
+
+def test_the_first_symptom_and_what_comes_nearest_to_a_cause_lead() -> None:
+    """What is seen, counted; then which version, and what was deployed then. Where the judge changed, no version did."""
+    evidence = {**FLAGS, **FLAGGED, **slices(part("7")), "deployments": [deployed("7")]}
+    found = why(made(evidence))
+    assert ["tier1_flags", "slice", "deployments"] == [one.kind for one in found.lead]
+    assert [] == found.others
+    assert found.lead[1].text.startswith("agent_version: 7 explains 97% of the change")
+    more = why(made({**evidence, "failures": {}, "cause": {"words": "The rules did not change."}}, cause="agent"))
+    assert (["tier1_flags", "slice", "deployments"], ["cause"]) == tuple(
+        [one.kind for one in part] for part in (more.lead, more.others)
+    )
+    judge = why(made({**evidence, "cause": {"words": "The judge explains most of it."}}, cause="judge"))
+    assert "The judge explains most of it." == judge.summary
+    assert (1, "cause") == (len(judge.lead), judge.lead[0].kind)
+    alone = why(made({"cause": {"words": "The judge explains most of it."}}, cause="judge"))
+    assert (True, ["cause"]) == (alone.is_explained, [one.kind for one in alone.reasons])
+    agent = why(made({**evidence, "slices": None, "cause": {"words": "The rules did not change."}}, cause="agent"))
+    assert ["tier1_flags", "deployments", "cause"] == [one.kind for one in agent.reasons]
+
+
+def test_another_mix_of_judged_turns_is_a_caution() -> None:
+    """A mean is weighted by the sampling probability, and a rate of anomalies is not."""
+    mix = {
+        "samplingMix": [
+            {"sampling_reason": "tier1_flags", "before": 0, "after": 13},
+            {"sampling_reason": "routine_sample", "before": 147, "after": 18},
+        ]
+    }
+    assert texts(mix)[-1].startswith(
+        "Other turns were judged than before: Flagged by Tier 1 13 of 31, before 0 of 147. Scores count by"
+    )
+    spike = {"type": "anomaly_spike", "tier": None, "direction": "up", "rule": "rate_ratio"}
+    assert texts(mix, **spike)[-1].endswith("may be more for that reason alone.")
+    assert not [one for one in texts(mix, tier="tier1") if "judged than before" in one]
+
+
+def test_evidence_that_says_nothing_is_said_to_say_nothing() -> None:
+    """No sentence would be read as no trouble."""
+    found = why(made({}))
+    assert (False, ["unexplained"]) == (found.is_explained, [one.kind for one in found.reasons])
+    assert "names no reason" in found.summary
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+PARTS = ("flags", "reasons", "dimensions", "failures", "samplingMix", "exchanges", "usual", "runs", "slices", "deployments")
+OTHERS = ("cause", "note", "moved", "rules")
+
+
+@given(
+    evidence=st.dictionaries(
+        st.sampled_from([*PARTS, *OTHERS]),
+        JUNK
+        | st.lists(
+            st.dictionaries(st.sampled_from(["before", "after", "flag", "sampling_reason", "reason", "kind"]), JUNK), max_size=2
+        ),
+    )
+)
+def test_no_evidence_breaks_the_explanation(evidence: dict[str, Any]) -> None:
+    """Records of other versions, and those of a hand, have a page all the same."""
+    found = made()
+    json.dumps(why_document(made(evidence, rule=found.rule)))

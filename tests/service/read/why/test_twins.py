@@ -1,0 +1,56 @@
+"""Twins of an incident: what began with it, and the cause that one may lend the other."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from documents_why import example, made
+
+from schemas.records import Incident
+from service.read.why.twins import suspected_cause, twins_of
+
+DAY = datetime(2026, 10, 28, tzinfo=UTC)
+
+
+def one(name: str, evidence: dict[str, Any] | None = None, **fields: Any) -> Incident:
+    """An incident that began on a day and goes on."""
+    return made(
+        evidence, **{"incident_id": name, "first_day": DAY, "checked_at": DAY + timedelta(days=5), "cause": None, **fields}
+    )
+
+
+SPIKE = one("spike", {"exchanges": [example("e", "s")]}, type="anomaly_spike", tier=None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_twin"),
+    [
+        ({}, True),
+        ({"first_day": DAY + timedelta(days=2)}, True),
+        ({"first_day": DAY + timedelta(days=3)}, False),
+        ({"project": "web"}, False),
+        ({"agent": "scout"}, True),
+        ({"agent": "another"}, False),
+        ({"first_day": DAY - timedelta(days=2), "last_day": DAY - timedelta(days=1), "status": "resolved"}, False),
+        ({"incident_id": "spike"}, False),
+    ],
+)
+def test_a_twin_is_of_the_project_the_days_and_the_agent(fields: dict[str, Any], is_twin: bool) -> None:
+    """Two incidents of one fall are found by different rules; two falls of different agents are not the same."""
+    assert is_twin == bool(twins_of(SPIKE, [one("drift", **fields)]))
+
+
+def test_a_first_day_of_versions_before_is_that_of_the_evidence() -> None:
+    """Their records have no field for it."""
+    assert twins_of(SPIKE, [one("drift", first_day=None)])
+
+
+def test_the_cause_of_a_twin_is_suspected_unless_twins_disagree() -> None:
+    """It is a suspicion and no finding: an incident with a cause of its own takes none."""
+    agent, judge = one("a", cause="agent"), one("j", cause="judge")
+    assert agent == suspected_cause(SPIKE, [one("n"), agent])
+    assert suspected_cause(SPIKE, [agent, judge]) is None
+    assert suspected_cause(SPIKE, [one("n")]) is None
+    assert suspected_cause(agent, [judge]) is None

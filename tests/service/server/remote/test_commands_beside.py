@@ -1,0 +1,325 @@
+"""Commands beside a running server do what they do without one, and nothing that it has is lost or given to others."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from clients import bearer, exchange_body
+from exchange_tables import ROWS, write_lines, write_table
+from servers import LONG, ROOT, Child, Home, Nursery, nursery, until
+
+from service.setup.remote.command_socket import folder_of
+from service.simulator import running
+
+EVENTS = ROOT / "examples" / "session.json"
+MADE_BEFORE = ROOT / "tests" / "corpus" / "database"
+POLICY = "version: 1\ndefaults: {retentionDays: null, bidirectionalScoring: true}\n"
+NOW = ("--as-of", "2026-11-20T10:00:00Z")
+READING = [
+    ["runs"],
+    ["runs", "--json"],
+    ["run", "order-4711"],
+    ["run", "nosuch"],
+    ["scores", "--json"],
+    ["scores", "--project", "nosuch"],
+    ["costs", "--by", "day"],
+    ["incidents", "list"],
+    ["check", "--json"],
+    ["check-drift", "--json", *NOW],
+    ["banner", "ops"],
+    ["tune", "--project", "ops", *NOW],
+    ["wrap-quality"],
+    ["evaluations"],
+    ["agreement", "--project", "ops"],
+    ["anchors", "list", "--project", "ops"],
+    ["deployments", "list", "--project", "ops"],
+    ["review", "next", "--project", "ops", "--rater", "ann"],
+    ["alerts", "list"],
+    ["dead-letters", "list"],
+    ["retention", "run", "--days", "3650", *NOW],
+    ["sql", "FROM turns ORDER BY exchange_id", "--json"],
+    ["sql", "DELETE FROM scores"],
+    ["sql", "FROM read_text('/etc/hostname')"],
+    ["sql", "runs", "--csv"],
+    ["export", "exported", "--json"],
+]
+ALONE = {
+    "rebuild": [],
+    "compact": [],
+    "erase": ["--connection", "north", "--yes"],
+    "replay": [],
+    "serve": ["--port", "0"],
+}
+"""Commands that need the database for themselves, and their arguments."""
+
+
+@pytest.fixture(scope="module")
+def nursed() -> Iterator[Nursery]:
+    """Where servers and commands come from."""
+    with nursery() as opened:
+        yield opened
+
+
+def deliver(home: Home, server: Child, session: str, turns: int) -> None:
+    """Have the server take exchanges of a session."""
+    with httpx2.Client(base_url=server.serving(), timeout=LONG, headers=bearer(home.connection("north"))) as client:
+        for turn in range(1, turns + 1):
+            assert client.post("/api/audit/ingest", json=exchange_body(session, turn, "It is done.")).status_code in {200, 201}
+
+
+def said(nursed: Nursery, home: Home, *arguments: str, folder: Path = ROOT) -> tuple[int, str, str]:
+    """Exit code, output and error output of a command."""
+    before = len(home.log.read_text()) if home.log.exists() else 0
+    code, printed = nursed.run(home, *arguments, folder=folder)
+    logged = [line for line in home.log.read_text()[before:].splitlines() if not line.startswith("{")]  # not the server's
+    return code, printed, "\n".join(logged)
+
+
+@pytest.fixture(scope="module")
+def filled(nursed: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A database with a run and with exchanges over HTTP, which no process has."""
+    home = Home(tmp_path_factory.mktemp("filled"), POLICY)
+    assert 0 == nursed.run(home, "import", "events", str(EVENTS), *NOW)[0]
+    server = nursed.serve(home, "--judge", "none")
+    deliver(home, server, "s", 3)
+    assert 0 == nursed.run(home, "finalize", "s", *NOW)[0]  # which returns when all is scored
+    server.send(signal.SIGTERM)
+    assert 0 == server.wait()
+    return home
+
+
+@pytest.fixture(scope="module")
+def served(nursed: Nursery, filled: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """The same, which a server has."""
+    home = Home(tmp_path_factory.mktemp("served"), POLICY)
+    for path in filled.database.parent.glob("fleet.*"):
+        shutil.copy(path, home.database.parent)
+    server = nursed.serve(home, "--judge", "none")
+    server.serving()
+    yield home
+    server.send(signal.SIGTERM)
+    assert 0 == server.wait()
+    assert not folder_of(home.database).exists()
+
+
+@pytest.mark.parametrize("arguments", READING, ids=" ".join)
+def test_a_command_says_the_same(arguments: list[str], nursed: Nursery, filled: Home, served: Home, tmp_path: Path) -> None:
+    """Whoever reads need not know whether a server runs, and scripts need no second branch."""
+    without = said(nursed, filled, *arguments, folder=tmp_path)
+    beside = said(nursed, served, *arguments, folder=tmp_path)
+
+    assert without == beside
+    until(lambda: ["socket"] == [path.name for path in folder_of(served.database).iterdir()], "the copy to go with its reader")
+
+
+@pytest.mark.parametrize("command", ALONE)
+def test_a_command_that_needs_the_database_for_itself_says_what_to_do(command: str, nursed: Nursery, served: Home) -> None:
+    """An error that only says `in use` leaves the reader to guess which process to stop, and whether there is another way."""
+    code, printed, logged = said(nursed, served, command, *ALONE[command])
+
+    assert (2, "") == (code, printed)
+    assert "in use by" in " ".join(logged.split())
+    assert "stop" in logged
+
+
+def test_an_import_says_the_same_and_the_stages_see_it(nursed: Nursery, tmp_path: Path) -> None:
+    """What an import tells is what became of its records, whoever wrote them: new, known, in conflict, diagnosed."""
+    table = write_table(tmp_path / "table.csv", ROWS)
+    changed = tmp_path / "changed.json"
+    document = json.loads(EVENTS.read_text())
+    document["events"][0]["payload"] = {"text": "something else"}
+    changed.write_text(json.dumps(document))
+    told = []
+    for name in ("without", "beside"):
+        (tmp_path / name).mkdir()
+        home = Home(tmp_path / name)
+        server = nursed.serve(home, "--judge", "none") if name == "beside" else None
+        if server:
+            server.serving()
+        commands = [
+            *[["import", "exchanges", str(table), "--json", *NOW] for _ in range(2)],
+            *[["import", "events", str(path), "--json", *NOW] for path in (EVENTS, EVENTS, changed, changed)],
+            ["finalize", "order-4711", *NOW],
+            ["runs", "--json"],
+            ["dead-letters", "list", "--json"],
+        ]
+        told.append([said(nursed, home, *one, folder=tmp_path)[:2] for one in commands])
+        if server:
+            server.send(signal.SIGTERM)
+            assert 0 == server.wait()
+            told.append([said(nursed, home, *one, folder=tmp_path)[:2] for one in commands[-2:]])
+
+    without, beside, after = ([(code, _timeless(printed)) for code, printed in one] for one in told)
+    assert without == beside
+    assert beside[-2:] == after
+    assert "conflicting_id" in beside[-1][1]
+
+
+def _timeless(printed: str) -> str:
+    """JSON lines without the times at which records were set aside."""
+    return "\n".join(part for part in printed.split(",") if "rejected_at" not in part)
+
+
+def test_people_score_and_record_beside_a_server(nursed: Nursery, served: Home) -> None:
+    """What people enter is published by the server, so that its own checks know of it."""
+    score = json.loads(said(nursed, served, "review", "next", "--project", "ops", "--rater", "ann", "--json")[1])["scoreId"]
+    given = said(nursed, served, "review", "score", score, "4", "--project", "ops", "--rater", "ann")
+    release = said(
+        nursed, served, "deployments", "add", "v2", "--project", "ops", "--at", "2026-10-01T00:00:00Z", "--by", "ann"
+    )
+
+    assert (0, 0) == (given[0], release[0])
+    assert "v2" in said(nursed, served, "deployments", "list", "--project", "ops")[1]
+    assert "n\n1\n" == said(nursed, served, "sql", "SELECT count(*) AS n FROM human_scores", "--csv")[1]
+
+
+def test_a_killed_server_keeps_no_command_out(nursed: Nursery, tmp_path: Path) -> None:
+    """Its socket is still there: a command opens the file itself, and the next server listens in its place."""
+    home = Home(tmp_path)
+    server = nursed.serve(home, "--judge", "none")
+    deliver(home, server, "s", 2)
+    server.kill()
+    assert folder_of(home.database).exists()
+
+    assert "2" in said(nursed, home, "sql", "SELECT count(*) AS n FROM exchanges", "--csv")[1]
+    again = nursed.serve(home, "--judge", "none")
+    again.serving()
+    assert "2" in said(nursed, home, "sql", "SELECT count(*) AS n FROM exchanges", "--csv")[1]
+    again.kill()
+
+
+def test_every_name_of_a_database_leads_to_its_server(nursed: Nursery, tmp_path: Path) -> None:
+    """An address has at most 107 bytes; a path may be longer, relative, or lead through links."""
+    deep = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 6)
+    deep.mkdir(parents=True)
+    home = Home(deep)
+    server = nursed.serve(home, "--judge", "none")
+    deliver(home, server, "s", 1)
+    linked = tmp_path / "linked.duckdb"
+    linked.symlink_to(home.database)
+
+    assert len(os.fsencode(folder_of(home.database))) > 107
+    for name, folder in ((str(home.database), ROOT), ("fleet.duckdb", deep), (str(linked), ROOT)):
+        code, printed, _ = said(nursed, home, "scores", "--json", "--db", name, folder=folder)
+        assert (0, 1) == (code, len(printed.splitlines()))
+    server.kill()
+
+
+def test_ctrl_c_ends_a_following_import_and_leaves_the_server_at_work(nursed: Nursery, tmp_path: Path) -> None:
+    """Whoever stops reading a folder stops nothing else."""
+    home, transcripts = Home(tmp_path), tmp_path / "transcripts"
+    transcripts.mkdir()
+    server = nursed.serve(home, "--judge", "none")
+    server.serving()
+    follower = nursed.start(home, "import", "openclaw", str(transcripts), "--follow", "--interval", "0.1")
+    until(lambda: "following" in follower.logged, "a follower", LONG)
+    follower.send(signal.SIGINT)
+
+    assert 0 == follower.wait()
+    deliver(home, server, "s", 1)
+    server.kill()
+
+
+def test_a_backup_of_a_running_server_has_all_that_was_accepted(nursed: Nursery, tmp_path: Path) -> None:
+    """Copied file by file, the tables would lack what only the write-ahead log has, or have it twice."""
+    home, backup = Home(tmp_path), tmp_path / "backup"
+    server = nursed.serve(home, "--judge", "none")
+    deliver(home, server, "before", 5)
+    assert 0 == said(nursed, home, "backup", str(backup))[0]
+    deliver(home, server, "after", 5)
+    server.kill()
+
+    assert {"fleet.duckdb", "fleet.access"} == {path.name for path in backup.iterdir()}
+    assert 0o600 == (backup / "fleet.access").stat().st_mode & 0o777
+    counted = ["sql", "SELECT count(*) AS n FROM exchanges", "--csv"]
+    assert "n\n5\n" == said(nursed, home, *counted, "--db", str(backup / "fleet.duckdb"))[1]
+    assert 2 == said(nursed, home, "backup", str(backup))[0]
+
+
+def test_a_backup_put_back_under_a_newer_log_is_refused_in_words(nursed: Nursery, tmp_path: Path) -> None:
+    """The log's entries follow rows that the older tables lack: landed there, they would leave a gap that no one sees."""
+    home, backup = Home(tmp_path), tmp_path / "backup"
+    server = nursed.serve(home, "--judge", "none")
+    deliver(home, server, "before", 1)
+    assert 0 == said(nursed, home, "backup", str(backup))[0]
+    deliver(home, server, "lost", 3)
+    assert 0 == said(nursed, home, "runs")[0]  # what was accepted lands, and leaves the log
+    server.send(signal.SIGSTOP)
+    server.kill()
+    again = nursed.serve(home, "--judge", "none", before=_NEVER_FLUSHES)
+    deliver(home, again, "waiting", 2)
+    again.kill()
+    shutil.copy(backup / "fleet.duckdb", home.database)
+    home.database.with_name("fleet.duckdb.wal").unlink(missing_ok=True)
+
+    for command in ("runs", "doctor", "serve"):
+        code, printed, logged = said(nursed, home, command)
+        assert 0 < code < 3
+        words = " ".join((printed + logged).split())
+        assert "the database has flushed" in words
+        assert "Put back the database that belongs to it" in words
+
+
+_NEVER_FLUSHES = "import asyncio, streams.log.local_log as log; log.LocalLog._flush_when_due = lambda _: asyncio.Event().wait()"
+
+
+def test_a_database_of_an_older_version_is_taken_over(nursed: Nursery, tmp_path: Path) -> None:
+    """It was made by 0.1.0 of 23 November, whose server was killed: the next start loses nothing of it, and judges nothing twice."""
+    home = Home(tmp_path)
+    for packed in MADE_BEFORE.glob("*.gz"):
+        (tmp_path / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
+    server = nursed.serve(home, "--judge", "none")
+    deliver(home, server, "s0", 5)  # of which it has four
+    assert 0 == said(nursed, home, "finalize", "s0", *NOW)[0]  # which returns when all is scored
+
+    rows = said(nursed, home, "sql", "SELECT session_id, count(*) AS n FROM scores GROUP BY ALL ORDER BY ALL", "--csv")
+    assert "session_id,n\ns0,5\ns1,4\ns2,4\n" == rows[1]
+    assert "order-4711" in said(nursed, home, "runs")[1]
+    assert 0 == said(nursed, home, "doctor")[0]
+    server.send(signal.SIGTERM)
+    assert 0 == server.wait()
+
+
+def test_what_stayed_unscored_is_judged_by_the_servers_judge(nursed: Nursery, tmp_path: Path) -> None:
+    """The command's own environment names no judge: the server's is asked, waits for its turn, and says what it cost."""
+    home = Home(tmp_path)
+    server = nursed.serve(home, "--judge", "none")
+    deliver(home, server, "s", 3)
+    assert 0 == said(nursed, home, "finalize", "s")[0]
+    assert 2 == said(nursed, home, "rejudge", "--yes")[0]
+    server.send(signal.SIGTERM)
+    assert 0 == server.wait()
+    with running() as judge:
+        again = nursed.serve(home, environment={"ANTHROPIC_BASE_URL": judge.base_url})
+        again.serving()
+        code, printed, _ = said(nursed, home, "rejudge", "--yes", "--json")
+        done = json.loads(printed)
+        again.send(signal.SIGTERM)
+        assert 0 == again.wait()
+
+    assert (0, 3, "simulated judge", {}) == (code, done["requested"], done["judge"], done["still_unscored"])
+    assert 3 <= sum(done["calls"].values())
+    assert 0 < done["cost_usd"]
+
+
+def test_an_import_beside_a_judge_returns_when_all_is_judged(nursed: Nursery, tmp_path: Path) -> None:
+    """The server judges what comes in: the command says so at the end, and not that nothing was unscored yet."""
+    home, table = Home(tmp_path), write_lines(tmp_path / "table.jsonl", ROWS)
+    with running() as judge:
+        server = nursed.serve(home, environment={"ANTHROPIC_BASE_URL": judge.base_url})
+        server.serving()
+        code, printed, _ = said(nursed, home, "import", "exchanges", str(table), "--judge", "--yes", "--json", *NOW)
+        _, scores, _ = said(nursed, home, "scores", "--json")
+        server.send(signal.SIGTERM)
+        assert 0 == server.wait()
+
+    assert (0, len(ROWS)) == (code, json.loads(printed)["exchanges"])
+    assert {"scored"} == {json.loads(line)["tier2_state"] for line in scores.splitlines()}

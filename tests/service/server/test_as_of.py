@@ -1,0 +1,62 @@
+"""A server that is started as of a time shows that time, and lets nobody in whose token has expired."""
+
+from __future__ import annotations
+
+import signal
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import httpx2
+import pytest
+from clients import INGEST, bearer
+from servers import PATIENCE, Home, nursery
+
+from analytics.store.store import Store
+from audit.policy.policy import Policy
+from service.server import periodic_tasks
+from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.settings import Settings
+
+AS_OF = datetime(2020, 1, 1, tzinfo=UTC)
+BODY = {
+    "session_id": "s",
+    "exchange": {
+        "id": "s:1",
+        "timestamp": "2019-12-31T18:00:00Z",
+        "user_message": {"content": "Is the backup of this night healthy?"},
+        "agent_response": {"content": "It is."},
+    },
+}
+
+
+@pytest.mark.slow
+def test_the_clock_of_records_starts_at_the_time_and_that_of_tokens_does_not(tmp_path: Path) -> None:
+    """The demo's sessions come in when they happen, whichever day it ends on; no clock brings a token back to life."""
+    home = Home(tmp_path)
+    with AccessStore(access_file(home.database), lambda: AS_OF) as access:
+        expired = access.add(Holder("connection", "expired", "ops"), timedelta(days=30))
+    with nursery() as children:
+        server = children.start(home, "serve", "--port", "0", "--judge", "none", "--as-of", AS_OF.isoformat())
+        url = server.serving()
+
+        def status_of(token: str) -> int:
+            return httpx2.post(url + INGEST, headers=bearer(token), json=BODY, timeout=PATIENCE, trust_env=False).status_code
+
+        assert (201, 401) == (status_of(home.connection("north")), status_of(expired))
+        server.send(signal.SIGTERM)
+        assert 0 == server.wait()
+    with Store(home.database) as store:
+        [(came,)] = store.cursor().execute("SELECT ingested_at FROM log.exchanges").fetchall()
+    assert AS_OF <= came.replace(tzinfo=UTC) < AS_OF + timedelta(days=1)
+
+
+def test_a_server_as_of_a_time_checks_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """History that is delivered is checked when all of it is there: half of it would open incidents of its own."""
+    monkeypatch.setattr(periodic_tasks, "open_alerts", MagicMock())
+    engine = MagicMock(policy=Policy())
+    names = {
+        watches: {task.name for task in periodic_tasks.periodic_tasks_of(engine, Settings(), MagicMock(), watches=watches)}
+        for watches in (True, False)
+    }
+    assert {"watch"} == names[True] - names[False]

@@ -1,0 +1,102 @@
+"""Child processes: they serve while they are wanted, say why when they cannot, and are gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from schemas.errors import DriftlineError
+from service.server.child_processes import ChildError, serving, unwound_by_signals
+
+SIMULATOR = ["simulate-judge", "--port", "0"]
+
+
+def children() -> set[int]:
+    """Process ids of the children that this process has."""
+    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+
+
+def answers(url: str) -> bool:
+    """Whether somebody answers at the address."""
+    try:
+        httpx2.get(url, trust_env=False)
+    except httpx2.TransportError:
+        return False
+    return True
+
+
+def test_a_child_serves_while_it_is_wanted_and_is_gone_afterwards(tmp_path: Path) -> None:
+    """Whoever starts something has to see that it ends."""
+    before = children()
+    with serving(SIMULATOR, {}, tmp_path / "log") as url:
+        assert answers(url)
+        assert 1 == len(children() - before)
+    assert not answers(url)
+    assert before == children()
+
+
+def test_a_child_is_stopped_when_its_user_fails(tmp_path: Path) -> None:
+    """The error that comes out is that of the user, and nothing is left behind."""
+    before = children()
+    with pytest.raises(KeyError), serving(SIMULATOR, {}, tmp_path / "log"):
+        raise KeyError
+    assert before == children()
+
+
+def test_a_child_that_ends_before_it_serves_says_why_and_where_its_log_is(tmp_path: Path) -> None:
+    """`It did not start` helps nobody."""
+    log = tmp_path / "judge.log"
+    with pytest.raises(ChildError) as raised, serving([*SIMULATOR, "--script", "nonsense"], {}, log):
+        pytest.fail("it serves")
+    assert isinstance(raised.value, DriftlineError)
+    assert str(raised.value).startswith("driftline simulate-judge ended before it served: ")
+    assert "there is no kind 'nonsense'" in str(raised.value)
+    assert str(log) in raised.value.hint
+
+
+def test_a_child_that_does_not_stop_properly_is_an_error(tmp_path: Path) -> None:
+    """A server that was killed may have lost something: nobody should read its database as if all were well."""
+    before = children()
+    with (  # noqa: PT012 - it is killed inside
+        pytest.raises(ChildError, match=r"simulate-judge ended with -9: it logged nothing"),
+        serving(SIMULATOR, {}, tmp_path / "log"),
+    ):
+        (child,) = children() - before
+        os.kill(child, signal.SIGKILL)
+    assert before == children()
+
+
+def test_a_child_has_our_code_and_not_our_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder called `service` where the user stands is not ours, and what the user's own server is told is not for this one."""
+    (tmp_path / "service").mkdir()
+    (tmp_path / "service" / "__init__.py").write_text("raise SystemExit('not ours')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DRIFTLINE_PORT", "no number")
+    database = str(tmp_path / "fleet.duckdb")
+    with serving(["serve", "--port", "0", "--db", database], {"DRIFTLINE_JUDGE": "none"}, tmp_path / "log") as url:
+        assert answers(f"{url}/healthz")
+
+
+def test_a_child_is_told_what_it_is_given(tmp_path: Path) -> None:
+    """A setting that cannot be used ends it."""
+    log = tmp_path / "log"
+    with pytest.raises(ChildError, match="DRIFTLINE_JUDGE"), serving(["serve"], {"DRIFTLINE_JUDGE": "nobody"}, log):
+        pytest.fail("it serves")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_unwinds_every_open_context(number: signal.Signals) -> None:
+    """A process that a signal ends at once leaves its children to nobody."""
+    unwound = []
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as raised, unwound_by_signals():  # noqa: PT012 - the signal comes inside
+        try:
+            signal.raise_signal(number)
+        finally:
+            unwound.append(number)
+    assert (128 + number, [number]) == (raised.value.code, unwound)
+    assert before == signal.getsignal(number)

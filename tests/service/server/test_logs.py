@@ -1,0 +1,57 @@
+"""Logs: one JSON object a line, without secrets, whoever logs."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from audit.policy.policy import RedactionSettings
+from audit.redaction.redactor import Redactor
+from service.server.logs import configure_logs
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """Where the logs of a test go; what was configured before is put back."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    for handler in before:
+        root.removeHandler(handler)  # so that they are not closed
+    stream = io.StringIO()
+    configure_logs(stream, Redactor(RedactionSettings()))
+    yield stream
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+def test_a_record_is_one_json_line_with_what_was_logged_beside_it(stream: io.StringIO) -> None:
+    """Programs read logs; an id that cannot be searched for is none."""
+    logging.getLogger("service.http").info("a %s", "request\nof two lines", extra={"route": "/x", "status": 200})
+    [line] = stream.getvalue().splitlines()
+    fields = json.loads(line)
+    assert ("INFO", "service.http", "a request\nof two lines", "/x", 200) == tuple(
+        fields[name] for name in ("level", "logger", "message", "route", "status")
+    )
+    assert fields["time"].startswith("20")
+
+
+def test_secrets_in_anybodys_words_are_taken_out(stream: io.StringIO) -> None:
+    """Libraries log headers, and errors repeat what they were given."""
+    token = f"dl_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
+    try:
+        int(f"Authorization: Bearer {token}")
+    except ValueError:
+        logging.getLogger("anybody").exception("cannot use %s", token, extra={"authorization": token, "args_given": [token]})
+    assert token not in stream.getvalue()
+    assert "ValueError" in json.loads(stream.getvalue())["exc_info"]
+
+
+def test_less_than_the_level_is_left_out(stream: io.StringIO) -> None:
+    """Debug output of libraries holds bodies."""
+    logging.getLogger("anybody").debug("body")
+    assert "" == stream.getvalue()

@@ -1,0 +1,270 @@
+"""The watchdog over a real engine: who is watched, what is told, and what a restart changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from alerting import webhook
+from builders import closing, event, exchange
+from receivers import Receiver, receiving
+
+from analytics.store.store import Store
+from audit.policy.policy import Policy
+from audit.redaction.redactor import Redactor
+from schemas.records import AgentEvent, Exchange, Heartbeat, Record, TraceAssembly
+from service.alerts.delivery import Delivery
+from service.alerts.raising import Alerts
+from service.server.silence_watchdog import SilenceWatchdog
+from streams.engine.engine import Engine
+
+START = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
+POLICY = {"projects": {"slow": {"heartbeatInterval": 1_200_000}, "dark": {"enabled": False}}, "sessionGapMinutes": 90}
+
+
+class Yard:
+    """An engine with its watchdog at a time of one's own, which starts anew when it is told to."""
+
+    def __init__(self, store: Store, receiver: Receiver, loop: asyncio.Runner) -> None:
+        self.now = START
+        self.receiver = receiver
+        self._store, self._loop = store, loop
+        self._policy = Policy.model_validate(POLICY)
+        self.channels = (webhook(receiver),)
+        self.engine: Engine | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """A new process over the same database, which looks at once, as periodic tasks do."""
+        self.stop()
+        redactor = Redactor(self._policy.redaction)
+        self.engine = Engine(self._store, self._policy, redactor, lambda: self.now)
+        self.alerts = Alerts(self._store, self.channels, redactor, lambda: self.now)
+        self.watchdog = SilenceWatchdog(self.engine, self.alerts)
+        self._loop.run(self.engine.start())
+        assert [] == self.look()
+
+    def stop(self) -> None:
+        """End the process."""
+        if self.engine is not None:
+            self._loop.run(self.engine.stop())
+            self.engine = None
+
+    def take(self, topic: str, *records: Record) -> None:
+        """Take records in."""
+        assert self.engine is not None
+        assert len(records) == self._loop.run(self.engine.publish(topic, records)).written
+
+    def beat(self, session: str = "s1", project: str = "ops") -> None:
+        """A sign of life."""
+        times = {"occurred_at": self.now, "ingested_at": self.now}
+        self.take("heartbeats", Heartbeat(connection="local", project=project, session_id=session, **times))
+
+    def look(self) -> list[tuple[str, str]]:
+        """Let the watchdog look and what it raises be delivered; answers session and severity of what arrived."""
+        before = len(self.receiver.posts)
+        self._loop.run(self.watchdog.run())
+        self._loop.run(Delivery(self.alerts).run())
+        documents = [post.document for post in self.receiver.posts[before:]]
+        return [(one["details"]["sessionId"], one["severity"]) for one in documents if "sessionId" in one.get("details", {})]
+
+    def watch(self, minutes: float, step: float = 1) -> list[tuple[str, str]]:
+        """Let time go by, with a look every minute."""
+        seen = []
+        for _ in range(round(minutes / step)):
+            self.now += timedelta(minutes=step)
+            seen += self.look()
+        return seen
+
+
+@pytest.fixture
+def yard() -> Iterator[Yard]:
+    """A yard."""
+    with Store(None) as store, receiving() as receiver, asyncio.Runner() as loop:
+        one = Yard(store, receiver, loop)
+        yield one
+        one.stop()
+
+
+def test_a_session_that_falls_silent_is_told_of_twice(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
+    """One interval is a line in the log, two are a warning, three mean that it has stopped; then nothing more is said."""
+    caplog.set_level(logging.INFO, "service.server.silence_watchdog")
+    yard.beat()
+    assert [] == yard.watch(10)
+    assert ["INFO"] == [record.levelname for record in caplog.records]
+    assert [("s1", "warning")] == yard.watch(5)
+    assert [("s1", "critical")] == yard.watch(5)
+    assert [] == yard.watch(30)
+    assert ["INFO", "WARNING", "ERROR"] == [record.levelname for record in caplog.records]
+
+
+def test_every_record_is_a_sign_of_life(yard: Yard) -> None:
+    """An agent that works need not say so."""
+    yard.beat()
+    for number in range(6):
+        assert [] == yard.watch(9)
+        yard.take("exchanges", exchange("s1", number, occurred_at=yard.now, ingested_at=yard.now))
+
+
+def test_a_session_that_speaks_again_is_watched_anew(yard: Yard) -> None:
+    """The next silence is another one."""
+    yard.beat()
+    assert [("s1", "warning")] == yard.watch(12)
+    yard.beat()
+    assert [] == yard.watch(9)
+    assert [("s1", "warning"), ("s1", "critical")] == yard.watch(9)
+
+
+def test_a_session_that_was_closed_is_watched_no_more(yard: Yard) -> None:
+    """Whoever says goodbye has not stopped."""
+    yard.take("exchanges", exchange("s1", 1, occurred_at=yard.now, ingested_at=yard.now))
+    yard.take("exchanges", msgspec.structs.replace(closing("s1", 1), closed_at=yard.now, ingested_at=yard.now))
+    assert [] == yard.watch(40)
+
+
+def test_history_that_comes_today_raises_nothing(yard: Yard) -> None:
+    """Thousands of sessions of last month have stopped, and nobody wants to hear it."""
+    old = [exchange(f"s{number}", 1, occurred_at=START - timedelta(days=30), ingested_at=START) for number in range(50)]
+    yard.take("exchanges", *old)
+    assert [] == yard.watch(40)
+
+
+def test_a_sender_in_another_time_zone_is_watched(yard: Yard) -> None:
+    """Its clock is wrong by hours, and it is alive."""
+    yard.take("agent-events", acted(1, START - timedelta(hours=9), START))
+    assert [("s1", "warning")] == yard.watch(11)
+
+
+def acted(number: int, at: datetime, received: datetime) -> AgentEvent:
+    """Something that an agent did within a turn."""
+    return msgspec.structs.replace(event("s1", number), occurred_at=at, ingested_at=received)
+
+
+def answered(number: int, at: datetime) -> Exchange:
+    """A turn that ended."""
+    return exchange("s1", number, occurred_at=at, ingested_at=at)
+
+
+def test_an_agent_that_answered_waits_for_its_user(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
+    """Every chat ends some time; an error for each of them in the log would bury the agents that stopped."""
+    yard.take("agent-events", acted(1, START, START))
+    yard.take("exchanges", answered(1, START))
+    yard.take("agent-events", acted(2, START - timedelta(seconds=1), START + timedelta(seconds=5)))
+    assert [] == yard.watch(60)
+    assert [] == [record.message for record in caplog.records if "no sign of life" in record.message]
+
+
+def test_an_agent_that_stops_within_its_next_turn_is_told_of(yard: Yard) -> None:
+    """It had answered before, and its user waits for it again."""
+    yard.take("exchanges", answered(1, START))
+    assert [] == yard.watch(20)
+    yard.take("agent-events", acted(1, yard.now, yard.now))
+    assert [("s1", "warning"), ("s1", "critical")] == yard.watch(16)
+
+
+def test_who_sends_heartbeats_is_watched_between_its_turns(yard: Yard) -> None:
+    """That is what they are for."""
+    yard.take("exchanges", answered(1, START))
+    assert [] == yard.watch(3)
+    yard.beat()
+    assert [("s1", "warning"), ("s1", "critical")] == yard.watch(16)
+
+
+@pytest.mark.parametrize(("reason", "told"), [("settled", []), ("idle", [("s1", "warning"), ("s1", "critical")])])
+def test_a_trace_that_ended_is_a_turn_that_ended(yard: Yard, reason: str, told: list[tuple[str, str]]) -> None:
+    """Without content there is no exchange, but its root came; where none came, something may still be under way."""
+    yard.take("agent-events", acted(1, START, START))
+    trace = TraceAssembly(
+        connection="local", project="ops", agent=None, session_id="s1", trace_id="a" * 32, revision=0, reason=reason, spans=1,
+        exchanges=0, kept_exchanges=0, events=1, state="no_content", truncated=False, sampling_probability=None,
+        started_at=START, ended_at=START, assembled_at=START,
+    )  # fmt: skip
+    yard.take("trace-assemblies", trace)
+    assert told == yard.watch(16)
+
+
+def test_the_interval_is_the_projects_own(yard: Yard) -> None:
+    """An agent that thinks for twenty minutes has not stopped after ten."""
+    yard.beat("s1", "slow")
+    yard.beat("s2", "dark")
+    assert [] == yard.watch(40)
+    assert [("s1", "warning")] == yard.watch(1)
+
+
+def test_a_restart_tells_nothing_twice(yard: Yard) -> None:
+    """The outbox knows what was told; silence counts from the start."""
+    yard.beat()
+    assert [("s1", "warning")] == yard.watch(12)
+    yard.restart()
+    assert [] == yard.watch(15)
+    assert [("s1", "critical")] == yard.watch(1)
+    yard.restart()
+    assert [] == yard.watch(20)
+
+
+def test_a_server_that_was_down_does_not_say_that_all_have_stopped(yard: Yard) -> None:
+    """Their signs had nowhere to go."""
+    yard.beat("s1")
+    yard.beat("s2")
+    yard.stop()
+    yard.now += timedelta(minutes=50)
+    yard.restart()
+    yard.beat("s1")
+    assert [] == yard.watch(9)
+
+
+def test_time_in_which_the_process_stood_still_does_not_count(yard: Yard) -> None:
+    """A laptop that was closed, or a machine that was frozen, heard nothing."""
+    yard.beat()
+    yard.watch(2)
+    yard.now += timedelta(minutes=40)
+    assert [] == yard.look()
+    assert [] == yard.watch(9)
+    assert [("s1", "warning")] == yard.watch(2)
+
+
+def test_some_sessions_that_fall_silent_together_are_one_message(yard: Yard) -> None:
+    """Each is an alert of its own, and they come as a digest."""
+    for number in range(100):
+        yard.beat(f"s{number}")
+    yard.watch(11)
+    assert [("digest", 100)] == [(post.document["kind"], post.document["count"]) for post in yard.receiver.posts]
+
+
+def test_a_fleet_that_falls_silent_is_one_alert(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
+    """A network that is down must not ring, or log, a hundred thousand times; nor again after a restart."""
+    for number in range(101):
+        yard.beat(f"s{number}")
+    yard.watch(16)
+    yard.restart()
+    yard.watch(16)
+    told = [(post.document["severity"], post.document["title"]) for post in yard.receiver.posts]
+    assert [("warning", "101 sessions of ops are silent"), ("critical", "101 sessions of ops have stopped")] == told
+    assert "1 more sessions have missed a sign of life" in caplog.text
+
+
+def test_intervals_that_no_session_can_miss_are_named_at_the_start(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever sets an hour and a gap of half an hour would wait for an alert that cannot come."""
+    monkeypatch.setitem(POLICY, "sessionGapMinutes", 60)
+    assert yard.engine is not None
+    yard.engine.policy = Policy.model_validate(POLICY)
+    SilenceWatchdog(yard.engine, yard.alerts)
+    assert "before they miss 3 of heartbeatInterval: slow" in caplog.text
+
+
+def test_without_a_channel_the_log_still_says_it(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
+    """The watchdog does not depend on anybody being told."""
+    yard.channels = ()
+    yard.restart()
+    yard.beat()
+    assert [] == yard.watch(16)
+    assert ["WARNING", "ERROR"] == [
+        record.levelname for record in caplog.records if record.name == "service.server.silence_watchdog"
+    ]
+    assert "session s1 of connection local (ops)" in caplog.text

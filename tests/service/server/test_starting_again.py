@@ -1,0 +1,67 @@
+"""A server that starts again in its process: with the policy of the file, and without turning anybody away."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from clients import INGEST, bearer, exchange_body
+from servers import PATIENCE, Home, Nursery, nursery, until
+
+from service.write.policies.policy_file import fingerprint
+
+pytestmark = pytest.mark.slow
+CHANGED = "version: 1\ndefaults: {retentionDays: null, sampling: {routineInterval: 9}}\n"
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Nursery]:
+    """What starts servers."""
+    with nursery() as opened:
+        yield opened
+
+
+def test_a_saved_policy_comes_into_force_and_no_call_is_refused(children: Nursery, tmp_path: Path) -> None:
+    """Whoever saves a policy need not be on the server's machine, and senders need not know of it."""
+    home = Home(tmp_path)
+    server = children.serve(home)
+    root, sender, url = home.operator(), home.connection("north"), server.serving()
+
+    def asked(method: str, path: str, token: str, body: object = None) -> httpx2.Response:
+        address = url + path if path.startswith("/") else f"{url}/api/audit/{path}"
+        return httpx2.request(method, address, headers=bearer(token), json=body, timeout=PATIENCE, trust_env=False)
+
+    answers: list[int] = []
+    stop = threading.Event()
+
+    def send() -> None:
+        while not stop.is_set():
+            number = len(answers) + 1
+            answers.append(asked("POST", INGEST, sender, exchange_body("s", number, f"It is turn {number}.")).status_code)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    until(lambda: answers, "the first exchange")
+    try:
+        base = fingerprint(home.policy.read_text("utf-8"))
+        assert 200 == asked("PUT", "policy", root, {"text": CHANGED, "base": base}).status_code
+        assert 3 == asked("GET", "policy/effective", root).json()["settings"]["sampling.routineInterval"]
+        assert 202 == asked("POST", "policy/apply", root, {}).status_code
+        until(lambda: asked("GET", "policy", root).json()["inForce"], "the policy to be in force")
+        before = len(answers)
+        until(lambda: len(answers) > before + 1, "exchanges after the start")
+    finally:
+        stop.set()
+        sending.join(PATIENCE)
+    assert 9 == asked("GET", "policy/effective", root).json()["settings"]["sampling.routineInterval"]
+    assert {201} == set(answers)
+    assert not server.ended
+    assert "started again" in server.logged
+    listed = asked("GET", "ops/scores?limit=1000", root).json()["scores"]
+    assert len(answers) == len(listed)
+    server.send(signal.SIGTERM)
+    assert 0 == server.wait()

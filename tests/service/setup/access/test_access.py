@@ -1,0 +1,343 @@
+"""Tokens: random, stored as digests, shown once, replaceable without a gap, revocable at once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sqlite3
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clocks import Clock
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from schemas.errors import InputError, SettingsError, StoreError
+from service.cli.commands.server.connections import connections_app, operators_app
+from service.setup.access.access import _MIGRATIONS, SCOPES, AccessStore, Holder, access_file, new_token
+from service.setup.settings import load_settings
+
+NORTH = Holder("connection", "north", "ops", "cleo")
+
+
+def test_a_token_finds_its_holder(access: AccessStore) -> None:
+    """And says what its records are filed under."""
+    token = access.add(NORTH)
+    assert re.fullmatch(r"dl_[0-9a-f]{12}_[A-Za-z0-9_-]{43}", token)
+    assert NORTH == access.find(token.encode())
+
+
+def test_two_tokens_share_nothing(access: AccessStore) -> None:
+    """256 bits of each are random."""
+    first, second = access.add(NORTH), access.rotate("connection", "north")
+    assert set() == set(first.split("_", 2)[1:]) & set(second.split("_", 2)[1:])
+
+
+def test_the_file_holds_no_token(access: AccessStore, tmp_path: Path) -> None:
+    """Whoever copies it can sign in as nobody."""
+    token = access.add(NORTH)
+    secret = token.split("_", 2)[2].encode()
+    with sqlite3.connect(access.path) as connection:
+        assert [(hashlib.sha256(token.encode()).digest(),)] == connection.execute("SELECT digest FROM tokens").fetchall()
+    connection.close()
+    files = list(tmp_path.iterdir())
+    assert 2 <= len(files)
+    assert not [file for file in files if secret in file.read_bytes()]
+
+
+def test_the_files_are_their_owners_alone(access: AccessStore, tmp_path: Path) -> None:
+    """Digests are no secrets, but who may call is nobody else's business."""
+    access.add(NORTH)
+    assert {0o600} == {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+
+
+def test_a_file_others_could_read_is_closed_to_them(tmp_path: Path, clock: Clock) -> None:
+    """A copy that was restored carelessly, for example."""
+    path = tmp_path / "fleet.access"
+    path.touch(mode=0o644)
+    AccessStore(path, clock).close()
+    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+
+
+@given(st.binary(max_size=200) | st.text(max_size=80).map(lambda text: f"dl_{text}".encode("utf-8", "surrogatepass")))
+def test_whatever_is_no_token_finds_nobody(tmp_path_factory: pytest.TempPathFactory, token: bytes) -> None:
+    """Never an error: a header can hold any bytes."""
+    path = tmp_path_factory.getbasetemp() / "any.access"
+    with AccessStore(path, Clock()) as access:
+        if not access.holders("connection"):
+            access.add(NORTH)
+        assert access.find(token) is None
+
+
+def test_a_token_cut_short_or_drawn_out_finds_nobody(access: AccessStore) -> None:
+    """The whole of it is compared."""
+    token = access.add(NORTH).encode()
+    for wrong in (token[:-1], token + b"A", token.upper(), b" " + token, token.replace(b"dl_", b""), token[:15] + b"_"):
+        assert access.find(wrong) is None
+
+
+def test_a_rotated_token_works_beside_the_old_one(access: AccessStore) -> None:
+    """So that a fleet can be given the new one without a gap."""
+    old = access.add(NORTH)
+    new = access.rotate("connection", "north")
+    assert [NORTH, NORTH] == [access.find(token.encode()) for token in (old, new)]
+
+
+def test_a_third_live_token_is_refused_by_the_names_of_the_others(access: AccessStore) -> None:
+    """Tokens that nobody remembers are never revoked."""
+    tokens = [access.add(NORTH), access.rotate("connection", "north")]
+    with pytest.raises(InputError) as error:
+        access.rotate("connection", "north")
+    assert all(token.rsplit("_", 1)[0][:15] in str(error.value) for token in tokens)
+    access.revoke("connection", tokens[0][:15])
+    assert access.rotate("connection", "north")
+
+
+def test_an_old_token_ends_with_its_grace(access: AccessStore, clock: Clock) -> None:
+    """Nobody has to come back to revoke it."""
+    old = access.add(NORTH)
+    new = access.rotate("connection", "north", timedelta(hours=1))
+    clock.now += timedelta(minutes=59, seconds=59)
+    assert NORTH == access.find(old.encode())
+    clock.now += timedelta(seconds=1)
+    assert (None, NORTH) == (access.find(old.encode()), access.find(new.encode()))
+    assert ["expired", "live"] == [token.state for token in access.holders("connection")[0][1]]
+    access.rotate("connection", "north", timedelta(hours=9999))
+    assert access.find(old.encode()) is None
+
+
+def test_one_token_or_all_of_them_are_revoked(access: AccessStore) -> None:
+    """By prefix, or by name; a whole token that somebody pastes is taken by its prefix."""
+    old, new = access.add(NORTH), access.rotate("connection", "north")
+    assert 1 == access.revoke("connection", old)
+    assert (None, NORTH) == (access.find(old.encode()), access.find(new.encode()))
+    assert 1 == access.revoke("connection", "north")
+    assert access.find(new.encode()) is None
+    assert 0 == access.revoke("connection", "north")
+    for unknown in ("south", "dl_000000000000", "dl_"):
+        with pytest.raises(InputError):
+            access.revoke("connection", unknown)
+
+
+def test_a_revoked_connection_comes_back_under_its_project(access: AccessStore) -> None:
+    """A name is never given to another project: what it delivered stays where it is."""
+    access.add(NORTH)
+    access.revoke("connection", "north")
+    with pytest.raises(InputError):
+        access.add(Holder("connection", "north", "web"))
+    assert "ops" == (access.find(access.rotate("connection", "north").encode()) or NORTH).project
+
+
+def test_connections_and_operators_have_names_of_their_own(access: AccessStore) -> None:
+    """Revoking one must not touch the other."""
+    first, second = access.add(NORTH), access.add(Holder("operator", "north", None))
+    access.revoke("operator", "north")
+    assert (NORTH, None) == (access.find(first.encode()), access.find(second.encode()))
+
+
+@pytest.mark.parametrize("name", ["", "North", "a/b", "..", "a b", "x" * 64, "a\n", "ä"])
+def test_a_name_is_a_name(access: AccessStore, name: str) -> None:
+    """It is part of keys and paths, and told from a token's prefix."""
+    for holder in (Holder("connection", name, "ops"), Holder("operator", "root", name)):
+        with pytest.raises(InputError):
+            access.add(holder)
+    with pytest.raises(InputError):
+        access.add(Holder("connection", "dl_0123", "ops"))
+    assert [] == access.holders("connection") + access.holders("operator")
+
+
+@pytest.mark.parametrize("name", ["anchors", "anchors.ops"])
+def test_names_of_anchors_are_nobodys(access: AccessStore, name: str) -> None:
+    """What came under one would be taken for an exchange that is judged again, and left out of every sum."""
+    for holder in (Holder("connection", name, "ops"), Holder("connection", "north", name), Holder("operator", "root", name)):
+        with pytest.raises(InputError, match="is a name for anchors"):
+            access.add(holder)
+    with pytest.raises(SettingsError, match=r"DRIFTLINE_PROJECT: .*reserved for anchors"):
+        load_settings(project=name)
+    assert access.add(Holder("connection", "anchorsaway", "ops"))
+
+
+def test_commands_and_server_work_on_the_file_at_once(access: AccessStore, clock: Clock) -> None:
+    """A token that is revoked by a command is wrong for the server's next request."""
+    with AccessStore(access.path, clock) as command:
+        token = command.add(NORTH)
+        assert NORTH == access.find(token.encode())
+        command.revoke("connection", "north")
+        assert access.find(token.encode()) is None
+
+
+def test_threads_share_a_store(access: AccessStore) -> None:
+    """Requests are answered side by side."""
+    token = access.add(NORTH).encode()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda number: access.find(token if number % 2 else b"dl_x"), range(200)))
+    assert [None, NORTH] * 100 == found
+
+
+def test_a_file_that_is_something_else_is_refused(tmp_path: Path, clock: Clock) -> None:
+    """Nothing is written into it."""
+    path = tmp_path / "notes.access"
+    path.write_text("not a database, but long enough to be looked at as one " * 50)
+    with pytest.raises(StoreError, match=r"notes\.access"):
+        AccessStore(path, clock)
+    assert path.read_text().startswith("not a database")
+    with pytest.raises(StoreError):
+        AccessStore(tmp_path / "missing" / "x.access", clock)
+
+
+def test_a_newer_file_is_refused(tmp_path: Path, clock: Clock) -> None:
+    """An older program would misread it."""
+    path = tmp_path / "fleet.access"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StoreError, match="newer"):
+        AccessStore(path, clock)
+
+
+def test_a_file_from_before_scopes_lets_its_operators_do_everything(tmp_path: Path, clock: Clock) -> None:
+    """An upgrade takes nothing from anybody."""
+    path = tmp_path / "fleet.access"
+    old = sqlite3.connect(path)
+    for statement in _MIGRATIONS[0]:
+        old.execute(statement)
+    token = new_token()
+    old.execute("INSERT INTO holders VALUES ('operator', 'root', NULL, NULL, '2026-01-01')")
+    digest = hashlib.sha256(token.encode()).digest()
+    old.execute("INSERT INTO tokens VALUES (?, ?, 'operator', 'root', '2026-01-01', NULL, NULL)", [token[3:15], digest])
+    old.execute("PRAGMA user_version = 1")
+    old.commit()
+    old.close()
+    with AccessStore(path, clock) as access:
+        assert Holder("operator", "root", None, scopes=frozenset(SCOPES)) == access.find(token.encode())
+
+
+def test_an_operator_has_the_scopes_that_were_given(access: AccessStore) -> None:
+    """A dashboard that shows figures needs no token that can purge them."""
+    token = access.add(Holder("operator", "wall", None, scopes=frozenset({"read"})))
+    found = access.find(token.encode())
+    assert found is not None
+    assert frozenset({"read"}) == found.scopes
+    assert found == access.holder("operator", "wall")
+
+
+@pytest.mark.parametrize("scopes", [[], ["write"], ["read", "root"], [""]])
+def test_a_scope_that_there_is_not_is_refused(access: AccessStore, scopes: list[str]) -> None:
+    """A slip in a name would otherwise give less than was meant, or nothing."""
+    with pytest.raises(InputError, match="scopes"):
+        access.add(Holder("operator", "wall", None, scopes=frozenset(scopes)))
+    assert [] == access.holders("operator")
+
+
+def test_whoever_has_no_token_left_to_get_is_told_the_command(access: AccessStore) -> None:
+    """A hint that is typed as it stands must work."""
+    old, _ = access.add(NORTH), access.rotate("connection", "north")
+    with pytest.raises(InputError) as twice:
+        access.add(NORTH)
+    assert str(twice.value.hint).startswith("driftline connections rotate north ")
+    with pytest.raises(InputError) as full:
+        access.rotate("connection", "north")
+    assert str(full.value.hint).endswith(f": driftline connections revoke {old[:15]}")
+    assert 1 == access.revoke("connection", old[:15])
+    assert access.rotate("connection", "north")
+
+
+def test_the_commands_show_a_token_once(tmp_path: Path) -> None:
+    """Alone on the output, so that a script can take it; in no list afterwards."""
+    runner, database = CliRunner(), ["--db", str(tmp_path / "fleet.duckdb")]
+    added = runner.invoke(connections_app, ["add", "north", "--project", "ops", "--agent", "cleo", *database])
+    rotated = runner.invoke(connections_app, ["rotate", "north", "--grace", "2", *database])
+    operator = runner.invoke(operators_app, ["add", "root", *database])
+    tokens = [result.stdout.strip() for result in (added, rotated, operator)]
+    assert [0, 0, 0] == [result.exit_code for result in (added, rotated, operator)]
+    with AccessStore(access_file(tmp_path / "fleet.duckdb"), lambda: datetime.now(UTC)) as access:
+        assert [NORTH, NORTH, Holder("operator", "root", None)] == [access.find(token.encode()) for token in tokens]
+    listed = runner.invoke(connections_app, ["list", *database])
+    as_json = json.loads(runner.invoke(connections_app, ["list", "--json", *database]).stdout)
+    assert ("north", "ops", "cleo", ["live", "live"]) == (
+        as_json["name"],
+        as_json["project"],
+        as_json["agent"],
+        [token["state"] for token in as_json["tokens"]],
+    )
+    assert tokens[0][:15] in listed.stdout
+    assert "until" in listed.stdout
+    assert not [token for token in tokens if token.split("_", 2)[2] in listed.stdout + json.dumps(as_json)]
+    revoked = runner.invoke(connections_app, ["revoke", "north", *database])
+    assert "2 tokens revoked" == revoked.stdout.strip()
+    assert "(every)" in runner.invoke(operators_app, ["list", *database]).stdout
+
+
+def test_the_command_gives_scopes_and_lists_them(tmp_path: Path) -> None:
+    """Everything without being asked, as before there were any; a wrong name is refused before a token is made."""
+    runner, database = CliRunner(), ["--db", str(tmp_path / "fleet.duckdb")]
+    assert 0 == runner.invoke(operators_app, ["add", "root", *database]).exit_code
+    assert 0 == runner.invoke(operators_app, ["add", "wall", "--scopes", "review, read", *database]).exit_code
+    assert isinstance(runner.invoke(operators_app, ["add", "no", "--scopes", "write", *database]).exception, InputError)
+    listed = runner.invoke(operators_app, ["list", "--json", *database]).stdout.splitlines()
+    assert [list(SCOPES), ["read", "review"]] == [json.loads(line)["scopes"] for line in listed]
+    assert "read, review" in runner.invoke(operators_app, ["list", *database]).stdout
+
+
+def test_a_scope_that_would_do_nothing_is_not_given(tmp_path: Path) -> None:
+    """SQL reads every project, so the token of one project could ask nothing, and nobody would know why."""
+    runner, only_ops = CliRunner(), ["--project", "ops", "--db", str(tmp_path / "fleet.duckdb")]
+    assert 0 == runner.invoke(operators_app, ["add", "one", *only_ops]).exit_code
+    refused = runner.invoke(operators_app, ["add", "two", "--scopes", "read,query", *only_ops])
+    assert isinstance(refused.exception, InputError)
+
+    with AccessStore(access_file(tmp_path / "fleet.duckdb"), lambda: datetime.now(UTC)) as access:
+        [(holder, _)] = access.holders("operator")
+    assert ("one", {"read", "review", "admin"}) == (holder.name, set(holder.scopes))
+
+
+def test_commands_on_access_are_in_the_audit_log(tmp_path: Path) -> None:
+    """Who gave access to whom is asked for when something has gone wrong; no token is ever in it."""
+    runner, database = CliRunner(), ["--db", str(tmp_path / "fleet.duckdb")]
+    token = runner.invoke(connections_app, ["add", "north", "--project", "ops", *database]).stdout.strip()
+    runner.invoke(connections_app, ["add", "north", "--project", "ops", *database])
+    runner.invoke(connections_app, ["rotate", "north", *database])
+    runner.invoke(connections_app, ["revoke", token, *database])
+    with AccessStore(access_file(tmp_path / "fleet.duckdb"), lambda: datetime.now(UTC)) as access:
+        lines = access.audit_log.lines(10)
+    assert [
+        ("connections revoke", token[:15], None, "done"),
+        ("connections rotate", "north", None, "done"),
+        ("connections add", "north", "ops", "refused"),
+        ("connections add", "north", "ops", "done"),
+    ] == [(line.route, line.subject, line.project, line.outcome) for line in lines]
+    assert {("command", None)} == {(line.kind, line.token) for line in lines}
+    assert [] == [line for line in lines if token.split("_", 2)[2] in repr(line)]
+
+
+def test_a_token_is_found_while_somebody_writes(access: AccessStore) -> None:
+    """Every request asks for one, on the loop that serves all: it must not wait for the audit log to reach the disk."""
+    token = access.add(NORTH).encode()
+    with ThreadPoolExecutor(1) as pool, access._file.transaction() as cursor:
+        cursor.execute("UPDATE holders SET project = 'other'")
+        assert NORTH == pool.submit(access.find, token).result(60)
+    found = access.find(token)
+    assert found is not None
+    assert "other" == found.project
+
+
+def test_a_valid_token_is_remembered_and_a_wrong_one_is_not(access: AccessStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Senders call all the time with the same one; whoever guesses must not fill the memory."""
+    token, asked = access.add(NORTH).encode(), []
+    rows = access._file.rows
+
+    def counted(*question: Any) -> list[Any]:
+        asked.append(question)
+        return rows(*question)
+
+    monkeypatch.setattr(access._file, "rows", counted)
+    assert [NORTH] * 3 == [access.find(token) for _ in range(3)]
+    assert 1 == len(asked)
+    assert [None] * 3 == [access.find(new_token().encode()) for _ in range(3)]
+    assert (4, 1) == (len(asked), len(access._found))

@@ -1,0 +1,52 @@
+"""The audit log: append-only, complete or visibly cut short, bounded."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import timedelta
+
+import pytest
+from clocks import Clock
+
+from service.setup.access import audit_log
+from service.setup.access.access import AccessStore
+from service.setup.access.audit_log import KEPT, Write
+
+RETRY = Write(
+    kind="operator", name="root", token="0f3a77c1b2d4", method="POST", route="/api/audit/{project}/rejudge", project="ops"
+)
+
+
+def test_a_change_that_was_cut_short_is_a_line_without_an_end(access: AccessStore) -> None:
+    """After a kill one can see what was under way."""
+    begun = access.audit_log.begin(RETRY)
+    [line] = access.audit_log.lines(10)
+    assert (begun, "root", "ops", None, None) == (line.id, line.name, line.project, line.status, line.outcome)
+    access.audit_log.end(begun, "done", 202)
+    assert [("done", 202)] == [(line.outcome, line.status) for line in access.audit_log.lines(10)]
+
+
+def test_a_line_that_is_complete_stays_as_it_is(access: AccessStore) -> None:
+    """Whoever has the file open cannot rewrite what somebody did by one statement."""
+    access.audit_log.end(access.audit_log.begin(RETRY), "refused", 403)
+    with sqlite3.connect(access.path) as connection, pytest.raises(sqlite3.IntegrityError, match="stays as it is"):
+        connection.execute("UPDATE writes SET name = 'somebody', outcome = 'done'")
+    connection.close()
+
+
+def test_lines_go_when_they_are_old(access: AccessStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept for ever is a file that grows for ever."""
+    monkeypatch.setattr(audit_log, "PRUNED_EVERY", 2)
+    access.audit_log.begin(RETRY)
+    clock.now += KEPT + timedelta(seconds=1)
+    access.audit_log.begin(RETRY)
+    assert [2] == [line.id for line in access.audit_log.lines(10)]
+
+
+def test_lines_go_when_there_are_too_many(access: AccessStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that writes without end fills no disk; numbers are not given again."""
+    monkeypatch.setattr(audit_log, "PRUNED_EVERY", 2)
+    monkeypatch.setattr(audit_log, "MAX_LINES", 3)
+    for _ in range(8):
+        access.audit_log.begin(RETRY)
+    assert [8, 7, 6] == [line.id for line in access.audit_log.lines(10)]

@@ -1,0 +1,63 @@
+"""Saved views: filters with a name, of a person or for everybody, kept beside the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from api_server import NOW
+
+from schemas.errors import InputError
+from service.setup.access.access import AccessStore
+from service.setup.access.saved_views import MAX_VIEW_NAME, MAX_VIEWS, View
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> Iterator[AccessStore]:
+    """The file of tokens."""
+    with AccessStore(tmp_path / "a.access", lambda: NOW) as opened:
+        yield opened
+
+
+def test_a_person_sees_own_views_first_and_those_that_others_share(access: AccessStore) -> None:
+    """What somebody keeps for themselves is nobody else's."""
+    for owner, name, is_shared in (("bob", "b", True), ("ann", "z", False), ("bob", "own", False), ("ann", "A", True)):
+        access.saved_views.save(View(owner, name, "severity=critical", is_shared))
+    assert [("ann", "A"), ("ann", "z"), ("bob", "b")] == [(one.owner, one.name) for one in access.saved_views.seen_by("ann")]
+
+
+def test_a_name_stands_for_one_view_of_a_person(access: AccessStore) -> None:
+    """Saving again replaces it; another person's of this name stays."""
+    for owner, query, is_shared in (("ann", "a", True), ("bob", "b", True), ("ann", "c", False)):
+        access.saved_views.save(View(owner, "same", query, is_shared))
+    assert [("ann", "c", False), ("bob", "b", True)] == [
+        (one.owner, one.query, one.is_shared) for one in access.saved_views.seen_by("ann")
+    ]
+    assert [True, False] == [access.saved_views.delete("ann", "same") for _ in range(2)]
+    assert ["bob"] == [one.owner for one in access.saved_views.seen_by("ann")]
+
+
+@pytest.mark.parametrize("name", ["", "  ", "x" * (MAX_VIEW_NAME + 1), "a/b", "a\nb", "a\u202eb", "a\0b"])
+def test_what_is_no_name_is_refused(access: AccessStore, name: str) -> None:
+    """A name is read on a page and stands in an address."""
+    with pytest.raises(InputError, match="name: "):
+        access.saved_views.save(View("ann", name, "", is_shared=False))
+
+
+def test_a_person_has_a_bounded_number_of_views(access: AccessStore) -> None:
+    """A list that grows for ever is of use to nobody; one that is there can still be replaced."""
+    for number in range(MAX_VIEWS):
+        access.saved_views.save(View("ann", f"v{number}", "", is_shared=False))
+    with pytest.raises(InputError, match="name: you have 50 views already"):
+        access.saved_views.save(View("ann", "more", "", is_shared=False))
+    access.saved_views.save(View("ann", "v1", "sort=newest", is_shared=False))
+    access.saved_views.save(View("bob", "more", "", is_shared=False))
+
+
+def test_they_are_there_after_a_restart(tmp_path: Path) -> None:
+    """Also in a file of a version before them, which has no table of them."""
+    with AccessStore(tmp_path / "b.access", lambda: NOW) as first:
+        first.saved_views.save(View("ann", "mine", "assignee=me", is_shared=False))
+    with AccessStore(tmp_path / "b.access", lambda: NOW) as again:
+        assert ["mine"] == [one.name for one in again.saved_views.seen_by("ann")]

@@ -1,0 +1,63 @@
+"""A judge of another maker is refused before it costs anything, unless what it needs is configured."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pytest
+from evaluations import plan
+
+from audit.policy.policy import Policy
+from schemas.errors import SettingsError
+from service.setup.judge_models import ANTHROPIC, refuse_unconfigured
+from streams.judges.credentials import DEFAULT_BASE_URL
+
+GATEWAY = "http://127.0.0.1:4000"
+PRICED = {
+    "prices": {"gpt-4o": {"input": 2.5, "output": 10, "source": "https://example.com/prices", "readOn": date(2026, 10, 1)}}
+}
+
+
+def judged_by(model: str, **said: Any) -> Any:
+    """A plan whose judge is this model."""
+    return plan(judge={"judge_id": "x", "model": model, "type": said.pop("type", "live")}, **said)
+
+
+@pytest.mark.parametrize(
+    ("policy", "address", "said"),
+    [
+        ({}, ANTHROPIC, {}),
+        ({}, GATEWAY, {}),
+        ({}, "", {}),
+        (PRICED, ANTHROPIC, {}),
+        ({}, ANTHROPIC, {"cost_cap_usd": None}),
+        ({}, GATEWAY, {"type": "batch"}),
+    ],
+)
+def test_a_model_of_another_maker_says_what_to_configure(policy: Any, address: str, said: Any) -> None:
+    """Every call would fail, or none be made, and the failed evaluations would say neither why nor what to do."""
+    with pytest.raises(SettingsError, match=r"judge x: .* gpt-4o is a model of another maker") as caught:
+        refuse_unconfigured([judged_by("gpt-4o", **said)], Policy.model_validate(policy), address)
+    assert all(words in caught.value.hint for words in ("ANTHROPIC_BASE_URL", "prices: in the policy", "cost_cap_usd: null"))
+
+
+@pytest.mark.parametrize(
+    ("model", "policy", "address", "said"),
+    [
+        ("gpt-4o", PRICED, GATEWAY, {}),
+        ("gpt-4o", PRICED, "", {}),
+        ("gpt-4o", {}, GATEWAY, {"cost_cap_usd": None}),
+        ("gpt-4o", {}, ANTHROPIC, {"type": "recorded"}),
+        ("claude-haiku-4-5", {}, ANTHROPIC, {}),
+        ("us.anthropic.claude-new-1", {}, ANTHROPIC, {}),
+    ],
+)
+def test_what_is_configured_is_asked(model: str, policy: Any, address: str, said: Any) -> None:
+    """A gateway with a price is as good a judge as any; recorded answers need neither."""
+    refuse_unconfigured([judged_by(model, **said)], Policy.model_validate(policy), address)
+
+
+def test_the_address_is_that_of_the_judge() -> None:
+    """It is told apart without loading the client of the API."""
+    assert DEFAULT_BASE_URL == ANTHROPIC

@@ -1,0 +1,83 @@
+"""Settings from the environment: what is taken, and the words for what is not."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import SettingsError
+from service.setup.access.secret_values import Key, Secret, SecretAddress
+from service.setup.settings import PREFIX, Settings, load_settings
+
+HOOK = "https://hooks.example/T0/very-secret"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("judge", "maybe", "must be 'auto', 'live' or 'none'"),
+        ("kafka_mechanism", "MD5", "must be 'PLAIN', 'SCRAM-SHA-256' or 'SCRAM-SHA-512'"),
+        ("judge_concurrency", "0", "must be 1 or more"),
+        ("judge_concurrency", "1.5", "must be a whole number"),
+        ("judge_deadline", "0", "must be more than 0"),
+        ("judge_deadline", "inf", "must be 3600 or less"),
+        ("stop_grace", "soon", "must be a number"),
+        ("port", "70000", "must be 65535 or less"),
+        ("redaction_key", "short", "must have 16 or more characters"),
+        ("connection", "A b", "must be 1 to 63 of a-z, 0-9, dot, dash and underscore, and begin with a letter or digit"),
+        ("project", "anchors", "the name is reserved for anchors"),
+        ("kafka_username", "", "must have 1 or more characters"),
+        ("kafka_password", "", "must have 1 or more characters"),
+        ("kafka_prefix", "a b", "must be of the form ^[A-Za-z0-9._-]{0,100}$"),
+        ("public_url", "ftp://x", "must be an address such as https://host/path, without a name or a password"),
+        ("alert_slack", "hooks.example/very-secret", "must be an address that begins with https:// or http://"),
+        ("quiet_hours", "25:00-26:00", "must be two times of the day, 00:00 to 23:59"),
+        ("otlp_explanations", "perhaps", "must be true or false"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_told_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
+) -> None:
+    """The name is what has to be corrected; the value is not repeated, as it may be a secret in the wrong place."""
+    monkeypatch.setenv(f"{PREFIX}{name.upper()}", value)
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+    assert f"{PREFIX}{name.upper()}: {words}" == str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("database", "fleet.duckdb", Path("fleet.duckdb")),
+        ("judge_deadline", "5", 5.0),
+        ("otlp_grpc_port", "0", 0),
+        ("otlp_explanations", "Yes", True),
+        ("otlp_explanations", "TRUE", True),
+        ("otlp_explanations", "off", False),
+        ("kafka_otlp_logs", "", ""),
+        ("alert_webhook", HOOK, SecretAddress(HOOK)),
+    ],
+)
+def test_a_variable_becomes_a_value_of_its_type(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, expected: object
+) -> None:
+    """All variables are texts; what they say is a path, a number, a switch or a secret. Their names may be in lower case."""
+    monkeypatch.setenv(f"{PREFIX}{name}".lower(), value)
+    assert expected == getattr(load_settings(), name)
+
+
+def test_an_option_of_a_command_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an option the variable holds, without both the default."""
+    monkeypatch.setenv("DRIFTLINE_PROJECT", "shop")
+    assert "ops" == load_settings(project="ops").project
+    assert ("shop", Settings().connection) == (load_settings(project=None).project, load_settings().connection)
+
+
+def test_no_secret_is_shown_by_what_holds_it() -> None:
+    """Settings end up in logs and errors; a secret has one way out, by a word that a reader of the code sees."""
+    settings = Settings(redaction_key=Key("k" * 16), alert_webhook=SecretAddress(HOOK), kafka_password=Secret("password1"))
+    shown = f"{settings!r} {settings.kafka_password} {copy.copy(settings)}"
+    assert not [one for one in ("kkkk", HOOK, "password1") if one in shown]
+    assert "password1" == (settings.kafka_password or Secret("-")).reveal()

@@ -1,0 +1,87 @@
+"""Texts of others in Markdown: rendered they read as they were written, and are nothing else."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+from evaluated import HOSTILE
+from hypothesis import example, given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from service.text.markdown import MAX_SHOWN, fenced, inline
+from service.text.plain import plain
+
+RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+MARKS = st.text(alphabet="\\`*_{}[]()<>#+-.!|~&;:/@$=\"' \n\t\x1b\u202e19aw", max_size=60)
+
+
+def words(rendered: str) -> str:
+    """The text of a rendered document."""
+    return html.unescape(re.sub(r"<[^>]*>", "", rendered)).strip()
+
+
+def shown(text: str) -> str:
+    """The text as it is to be read."""
+    return plain(" ".join(text.split()), MAX_SHOWN).strip()
+
+
+def tags(rendered: str) -> set[str]:
+    """The tags of a rendered document."""
+    return set(re.findall(r"</?([a-z0-9]+)", rendered))
+
+
+@given(MARKS | st.text(max_size=60))
+@example("\n".join(HOSTILE))
+@example("a@b.c`d@e.f")
+@example("\\`x://y\\")
+def test_an_item_holds_the_text_and_no_markup(text: str) -> None:
+    """An agent that writes Markdown writes no heading, list, link or tag of the result."""
+    rendered = RENDERER.render(f"- {inline(text)}\n")
+    assert tags(rendered) <= {"ul", "li", "code"}
+    assert 1 == rendered.count("<li>")
+    assert shown(text) == words(rendered)
+
+
+@given(MARKS)
+@example("a | b || c \\| d")
+@example("x://y|z")
+def test_a_cell_holds_the_text_and_ends_where_it_ends(text: str) -> None:
+    """A pipe in a text would make columns, and a line break rows."""
+    rendered = RENDERER.render(f"| one | two |\n| --- | --- |\n| {inline(text)} | end |\n")
+    assert tags(rendered) <= {"table", "thead", "tbody", "tr", "th", "td", "code"}
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", rendered, re.DOTALL)
+    assert [shown(text), "end"] == [words(cell) for cell in cells]
+
+
+@given(st.text(max_size=80))
+@example("".join(HOSTILE))
+def test_the_file_itself_controls_no_terminal(text: str) -> None:
+    """A summary is also read with cat."""
+    assert inline(text) == plain(inline(text), 100_000)
+
+
+@pytest.mark.parametrize("address", ["https://evil.example/x", "www.evil.example", "me@evil.example", "HTTP://evil.example"])
+def test_an_address_becomes_code(address: str) -> None:
+    """Some renderers make links of bare addresses; they make none of code."""
+    assert f"see `{address}` there" == inline(f"see {address} there")
+
+
+def test_names_of_tools_stay_readable() -> None:
+    """What needs no escape gets none, because people read the file as it is, too."""
+    assert "Used exec_shell, write_file (2 x) and read-file: 3.5 s." == inline(
+        "Used exec_shell, write_file (2 x) and read-file: 3.5 s."
+    )
+
+
+@given(st.text(alphabet="`~a\n\r ", max_size=30))
+def test_a_fence_gives_the_text_back(text: str) -> None:
+    """The prompts in the debug file are what was sent, byte for byte."""
+    document = f"before\n\n{fenced(text, 'json')}\nafter `````` x\n"
+    fence, rest = document.removeprefix("before\n\n").split("json\n", 1)
+    assert set(fence) == {"`"}
+    assert text == rest[: rest.index(f"\n{fence}\n")]
+    (token,) = [one for one in RENDERER.parse(document) if one.type == "fence"]
+    assert "json" == token.info

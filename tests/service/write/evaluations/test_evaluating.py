@@ -1,0 +1,414 @@
+"""Evaluating in this process: judged, reused, stopped, killed, and taken up again; one by one and in batches."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from evaluations import case, plan
+from finished import HAIKU, filled, session
+from servers import Home, Nursery, nursery, until
+
+from analytics.queries import query_records
+from analytics.store.store import Store
+from audit.evaluation.cases.profile import Plan
+from audit.evaluation.results.report import LATER_ATTEMPT_FAILED, Evaluated
+from schemas.errors import InputError, SettingsError
+from schemas.records import Judgement
+from service.cli.evaluations.wording import estimate_in_words
+from service.setup.settings import Settings
+from service.setup.workspace import Workspace, open_workspace
+from service.simulator import RunningJudge, running
+from service.write.evaluations.evaluating import Progress, catch_up, evaluate, journal_of
+from service.write.evaluations.judge_reach import JudgeOutOfReachError
+from streams.engine.engine import Engine
+from streams.evaluations.preparing import Prepared, prepare
+from streams.evaluations.selecting import Wanted
+from streams.judges.batch.judge import BatchLimits
+from streams.judging.call_budget import DurableBudget, StoppedError
+from streams.judging.judged_stages import EVALUATION
+
+QUICK = BatchLimits(first_poll=0.02, last_poll=0.05)
+SESSIONS = 4
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """A file with four finished sessions."""
+    path = tmp_path / "fleet.duckdb"
+    with Store(path) as store:
+        for number in range(1, SESSIONS + 1):
+            filled(store, *session(f"s{number}", number))
+    return path
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No judge in the environment."""
+    for name in os.environ:
+        if name.startswith("ANTHROPIC_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def simulator(nobody: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningJudge]:  # noqa: ARG001 - it comes first
+    """A simulated judge, named in the environment; batches are looked at often."""
+    monkeypatch.setattr("streams.judges.batch.judge.BatchLimits", lambda: QUICK)
+    with running() as judge:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", judge.base_url)
+        yield judge
+
+
+@contextmanager
+def prepared(database: Path, *plans: Plan, **how: bool) -> Iterator[tuple[Workspace, Prepared]]:
+    """What there is to do over an open file."""
+    with open_workspace(Settings(database=database), writes=True) as workspace:
+        catch_up(workspace)
+        yield (
+            workspace,
+            prepare(
+                workspace.store,
+                workspace.policy,
+                [case()],
+                plans or [plan()],
+                "Judge it.",
+                Wanted(),
+                workspace.now(),
+                **how,
+            ),
+        )
+
+
+def made(database: Path, *plans: Plan, report: Callable[[Progress], None] = lambda _: None, **how: Any) -> list[Evaluated]:
+    """What evaluating the sessions comes to."""
+    with prepared(database, *plans, **how) as (workspace, found):
+        return evaluate(workspace, workspace.settings, found, report)
+
+
+def judgements(database: Path) -> list[Judgement]:
+    """What was recorded of calls."""
+    with Store(database) as store:
+        rows = query_records(store.cursor(), "judgements_of", Judgement, {"subjects": subjects(store)})
+        return list(rows)
+
+
+def subjects(store: Store) -> list[dict[str, str]]:
+    """Everything that was ever judged."""
+    rows = store.cursor().execute("SELECT DISTINCT connection, subject_id FROM log.judgements").fetchall()
+    return [{"connection": connection, "subject_id": subject} for connection, subject in rows]
+
+
+def counts(database: Path) -> tuple[int, int]:
+    """How many requests and evaluations there are in the log."""
+    with Store(database) as store:
+        return store.end_of("evaluation-requests"), store.end_of("evaluations")
+
+
+def by_type(kind: str, **said: Any) -> Plan:
+    """A plan whose judge is asked in this way."""
+    return plan(judge={"judge_id": "x", "model": HAIKU, "type": kind}, **said)
+
+
+class Once:
+    """Hears of progress, and sends this process a signal, once, as soon as it is time to."""
+
+    def __init__(self, number: signal.Signals, is_time: Callable[[Progress], bool]) -> None:
+        self._number = number
+        self._is_time = is_time
+        self._sent = False
+
+    def __call__(self, progress: Progress) -> None:
+        """Hear of progress."""
+        if not self._sent and self._is_time(progress):
+            self._sent = True
+            os.kill(os.getpid(), self._number)
+
+
+def told(found: Sequence[Evaluated]) -> list[tuple[str, int, str, bool]]:
+    """Session, repetition, status and whether it was reused."""
+    return [(one.evaluation.session_id, one.evaluation.repetition, one.evaluation.status, one.reused) for one in found]
+
+
+def test_every_session_is_judged_as_often_as_asked_and_the_second_time_reused(database: Path, simulator: RunningJudge) -> None:
+    """Progress says how many are done and what that has cost; asked for again, nobody is called."""
+    heard: list[Progress] = []
+    found = made(database, report=heard.append)
+
+    assert [(f"s{number}", number, "completed", False) for number in range(1, 5)] == told(found)
+    assert all(one.evaluation.simulated and one.system_prompt.startswith("Judge it.") for one in found)
+    assert 3 * SESSIONS == simulator.requests
+    last = heard[-1]
+    assert (4, 4, 12, 0) == (last.done, last.total, last.answered, last.failed)
+    assert last.spent_usd == pytest.approx(sum(one.cost_usd or 0 for one in judgements(database)))
+    assert [one.done for one in heard] == sorted(one.done for one in heard)
+
+    again = made(database, report=heard.append)
+    assert [(f"s{number}", number, "completed", True) for number in range(1, 5)] == told(again)
+    assert [one.evaluation for one in found] == [one.evaluation for one in again]
+    assert (12, last) == (simulator.requests, heard[-1])
+
+
+@pytest.mark.usefixtures("nobody")
+def test_without_a_judge_nothing_is_written(database: Path) -> None:
+    """A request that nobody can answer would become a failed evaluation."""
+    with pytest.raises(SettingsError, match="there is no judge") as caught:
+        made(database)
+    assert "ANTHROPIC_API_KEY" in caught.value.hint
+    assert (0, 0) == counts(database)
+
+
+@pytest.mark.usefixtures("nobody")
+def test_what_an_earlier_call_left_is_not_judged_by_nobody(database: Path) -> None:
+    """It would fail for want of a judge, though whoever asked for it had one; so that is said before anything happens."""
+    with prepared(database) as (workspace, found):
+        filled(workspace.store, ("evaluation-requests", found.requests[0]))
+    with prepared(database, by_type("recorded", repetitions=1)) as (workspace, found):
+        assert (4, 0, 1) == (found.estimate.evaluations, found.estimate.calls, found.estimate.left_over)
+        assert "1 evaluation that an earlier command asked for and did not see made" in estimate_in_words(found, is_capped=True)
+        with pytest.raises(SettingsError, match="there is no judge"):
+            evaluate(workspace, workspace.settings, found, lambda _: None)
+    assert (1, 0) == counts(database)
+
+
+def test_where_nobody_has_to_be_asked_no_judge_is_needed(
+    database: Path, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is recorded or reused costs nothing, whoever would judge."""
+
+    async def killed(_: Engine) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as cut:
+        cut.setattr(Engine, "start", killed)
+        with pytest.raises(KeyboardInterrupt):
+            made(database, by_type("batch"))
+    assert (0, 0) == counts(database)
+    assert 12 == len(judgements(database)) == simulator.requests
+    monkeypatch.delenv("ANTHROPIC_BASE_URL")
+
+    recorded = made(database, by_type("recorded"))
+    assert [("completed", 3, False)] * 4 == [
+        (one.evaluation.status, one.evaluation.successful_iterations, one.reused) for one in recorded
+    ]
+    assert [True] * 4 == [one.reused for one in made(database)]
+    assert 12 == simulator.requests
+
+
+def test_a_failed_call_is_told_and_asked_again_on_request(database: Path, simulator: RunningJudge) -> None:
+    """The evaluation stands on the answers that came; the others can be asked for later."""
+    simulator.reset(",".join(["answer", "refusal", "answer"] * SESSIONS))
+    heard: list[Progress] = []
+    found = made(database, report=heard.append)
+    failed = sum(one.evaluation.configured_repetitions - one.evaluation.successful_iterations for one in found)
+
+    assert 4 == failed == heard[-1].failed
+    assert 4 == sum("failed and was excluded" in words for one in found for words in one.evaluation.warnings)
+    simulator.reset("answer")
+    again = made(database, retry_failed=True)
+    assert 4 == simulator.requests
+    assert [3] * 4 == [one.evaluation.successful_iterations for one in again]
+    assert {False} == {one.reused for one in again if one.evaluation.revision}
+
+
+def test_an_attempt_that_fails_leaves_the_result_before_it_and_says_so(database: Path, simulator: RunningJudge) -> None:
+    """The caller is told of the result that stands, and that it is not the one that was asked for."""
+    first = made(database)
+    simulator.reset("refusal")
+    again = made(database, takes_simulated=False)
+    assert [(*one.evaluation.warnings, LATER_ATTEMPT_FAILED) for one in first] == [one.evaluation.warnings for one in again]
+    assert [one.evaluation.final_score for one in first] == [one.evaluation.final_score for one in again]
+    assert (2 * SESSIONS, 2 * SESSIONS) == counts(database)
+    assert [True] * SESSIONS == [one.reused for one in made(database)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_keeps_what_is_recorded_and_the_next_call_goes_on(
+    database: Path, simulator: RunningJudge, number: signal.Signals
+) -> None:
+    """Whoever presses Ctrl-C has paid for what was answered by then."""
+    simulator.reset(",".join(["answer"] * 5 + ["slow:2"] * 7))
+    before = signal.getsignal(number)
+
+    with pytest.raises(StoppedError):
+        made(database, report=Once(number, lambda progress: progress.answered >= 5))
+    assert before == signal.getsignal(number)
+    known = judgements(database)
+    assert {"answered"} == {one.outcome for one in known}
+    assert 5 <= len(known) == simulator.requests < 3 * SESSIONS
+    simulator.reset("answer")
+
+    with prepared(database) as (workspace, found):
+        assert 3 * SESSIONS - len(known) == found.estimate.calls
+        assert SESSIONS == len(found.taken_up) + len(found.reused)
+        assert ["completed"] * SESSIONS == [
+            status for _, _, status, _ in told(evaluate(workspace, workspace.settings, found, lambda _: None))
+        ]
+    assert 3 * SESSIONS - len(known) == simulator.requests
+    assert (SESSIONS, SESSIONS) == counts(database)
+
+
+def test_what_the_stage_cannot_get_over_is_named(
+    database: Path, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An evaluation that is missing without a word would be taken for one that was not asked for."""
+    opened = type(EVALUATION).open
+
+    def broken(self: Any, task: Any, *arguments: Any, **options: Any) -> Any:
+        if task.session_id == "s2":
+            raise ValueError("a fault of Driftline")
+        return opened(self, task, *arguments, **options)
+
+    with prepared(database) as (workspace, found):
+        monkeypatch.setattr(type(EVALUATION), "open", broken)
+        with pytest.raises(InputError, match="1 of 4 evaluations failed: rotate-key on s2") as caught:
+            evaluate(workspace, workspace.settings, found, lambda _: None)
+        assert "dead-letters list --stage evaluation" in caught.value.hint
+    monkeypatch.undo()
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", simulator.base_url)
+    again = made(database)
+    assert [True, False, True, True] == [one.reused for one in again]
+    assert ["completed"] * 4 == [one.evaluation.status for one in again]
+
+
+def test_a_batch_judge_is_asked_in_one_go_at_half_the_price(database: Path, simulator: RunningJudge) -> None:
+    """The stage finds the answers recorded and asks nobody."""
+    heard: list[Progress] = []
+    found = made(database, by_type("batch"), report=heard.append)
+
+    known = judgements(database)
+    assert {("answered", True)} == {(one.outcome, one.batched) for one in known}
+    assert (12, 12) == (len(known), simulator.requests)
+    assert ["completed"] * 4 == [one.evaluation.status for one in found]
+    assert (12, 0) == (heard[-1].answered, heard[-1].failed)
+    batched = sum(one.cost_usd or 0 for one in known)
+    with Store(database) as store:
+        reserved = store.cursor().execute("SELECT count(*) FROM log.reservations").fetchone()
+    assert (12,) == reserved
+    assert [True] * 4 == [one.reused for one in made(database)], "live or in batches: the same evaluation"
+    assert batched == pytest.approx(sum(one.evaluation.cost_usd or 0 for one in found))
+
+
+def test_evaluations_that_ask_the_same_in_batches_get_an_answer_each(database: Path, simulator: RunningJudge) -> None:
+    """Two ways of putting answers together are two evaluations, and a batch takes a question once."""
+    found = made(database, by_type("batch", repetitions=1), by_type("batch", repetitions=1, judge_run_id="mean", method="mean"))
+    assert 8 == len({one.evaluation.evaluation_id for one in found})
+    assert ["completed"] * 8 == [one.evaluation.status for one in found]
+    assert {True} == {one.batched for one in judgements(database)}
+    assert 8 == simulator.requests
+
+
+def test_a_batch_that_is_cut_short_is_taken_up_and_paid_once(
+    database: Path, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch may take a day. No request is published before it is answered, so that nobody judges it call by call."""
+    judgement, seen = DurableBudget.judgement, []
+
+    async def cut_short(self: DurableBudget, verdict: Any) -> Judgement:
+        seen.append(verdict)
+        if len(seen) == 5:
+            raise KeyboardInterrupt
+        return await judgement(self, verdict)
+
+    with monkeypatch.context() as cut:
+        cut.setattr(DurableBudget, "judgement", cut_short)
+        with pytest.raises(KeyboardInterrupt):
+            made(database, by_type("batch"))
+    assert (0, 0) == counts(database)
+    assert 12 == simulator.requests
+    assert journal_of(database).exists()
+
+    found = made(database, by_type("batch"))
+    assert 12 == simulator.requests
+    assert {"answered": 12} == Counter(one.outcome for one in judgements(database))
+    assert [3] * 4 == [one.evaluation.successful_iterations for one in found]
+
+
+def test_a_stop_cancels_a_batch(database: Path, simulator: RunningJudge) -> None:
+    """What was not asked by then is not paid for, and is asked by the next call."""
+    simulator.reset("answer", batch_seconds=60)
+
+    def stop() -> None:
+        until(lambda: simulator.batch_calls > 0, "a batch to be made")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    with pytest.raises(StoppedError):
+        made(database, by_type("batch"))
+    stopping.join()
+    assert (0, 0) == counts(database)
+    assert not judgements(database)
+    simulator.reset("answer")
+    assert ["completed"] * 4 == [one.evaluation.status for one in made(database, by_type("batch"))]
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Nursery]:
+    """Starts commands as processes of their own."""
+    with nursery() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("kind", ["live", "batch"])
+def test_a_kill_costs_no_answer_that_was_recorded(children: Nursery, database: Path, tmp_path: Path, kind: str) -> None:
+    """A machine loses its power in the middle; the same command then pays for what is missing only."""
+    script = "slow:0.3" if kind == "live" else "answer"
+    with running(script, batch_seconds=1.5) as judge:
+        home = Home(tmp_path, ANTHROPIC_BASE_URL=judge.base_url)
+        command = ("evaluate", "--case", "case.yaml", "--profile", "profile.yaml", "--yes", "--output", "json")
+        write_files(tmp_path, kind)
+        command = tuple(str(tmp_path / one) if one.endswith(".yaml") else one for one in command)
+
+        child = children.start(home, *command)
+        until(lambda: judge.requests > 2 or child.ended, "the judge to be asked")
+        assert -signal.SIGKILL == child.kill(), child.logged
+        before = {one.fingerprint for one in judgements(database) if one.outcome == "answered"}
+        code, printed = children.run(home, *command)
+
+    assert 0 == code, home.log.read_text()
+    known = judgements(database)
+    answered = [one for one in known if one.outcome == "answered"]
+    assert 12 == len(answered) == len({one.fingerprint for one in answered}), "each question is answered once"
+    assert before <= {one.fingerprint for one in answered}
+    # A call that was under way when the process was killed is asked again, and charged.
+    cut_off = sum(one.outcome == "interrupted" for one in known)
+    assert judge.requests <= 12 + cut_off
+    assert cut_off <= SESSIONS, "sessions are judged side by side, each one's iterations one after the other"
+    assert (4, 4) == counts(database)
+    assert 4 == len(yaml.safe_load(printed)["evaluations"])
+
+
+def write_files(folder: Path, kind: str) -> None:
+    """A case and a profile whose judge is asked in this way."""
+    message = {"role": "user", "content": "Rotate it."}
+    (folder / "case.yaml").write_text(yaml.safe_dump({"case_id": "c", "title": "Rotate", "input": {"messages": [message]}}))
+    judge = {"judge_id": "x", "type": kind, "model": HAIKU}
+    run = {"judge_run_id": "r", "judge_id": "x", "repetitions": 3}
+    profile = {"profile_id": "p", "judges": [judge], "judge_runs": [run]}
+    (folder / "profile.yaml").write_text(yaml.safe_dump(profile))
+
+
+def test_a_judge_that_is_down_is_not_asked_to_the_end(database: Path, nobody: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was asked for stays asked for: the same call goes on when the judge is there again."""
+    del nobody
+    with running() as judge:
+        address = judge.base_url
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", address)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "simulated")
+    many = plan(judge={"judge_id": "x", "model": HAIKU}, repetitions=50)
+    with prepared(database, many) as (workspace, found):
+        settings = msgspec.structs.replace(workspace.settings, judge_concurrency=2, judge_deadline=0.2)
+        with pytest.raises(JudgeOutOfReachError, match="none of its last"):
+            evaluate(workspace, settings, found, lambda _: None)
+    assert len(judgements(database)) < 50
+    with prepared(database, many) as (_, found):
+        assert (4, 4) == (found.estimate.evaluations, found.estimate.taken_up)

@@ -1,0 +1,149 @@
+"""The last answer of a session, imported right after it was written: it counts at once, is revised if the turn goes on, or is reported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import claude_code_lines, codex_lines
+
+from service.setup.settings import Settings
+from service.setup.workspace import Workspace, open_workspace
+from service.write.imports.importing import Importer
+from streams.sources.transcript_sources import CLAUDE_CODE, CODEX, OPENCLAW, TranscriptSource
+
+Json = dict[str, Any]
+
+
+class Times:
+    """A clock that a test moves: it begins a moment after the lines were written."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 11, 3, 9, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        """The time."""
+        return self.now
+
+
+@pytest.fixture
+def times() -> Times:
+    """The clock."""
+    return Times()
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, times: Times) -> Iterator[Workspace]:
+    """An empty database."""
+    with open_workspace(Settings(database=tmp_path / "d.duckdb"), now=times, create=True) as opened:
+        yield opened
+
+
+def _openclaw(*parts: str) -> list[Json]:
+    lines: list[Json] = [{"type": "session", "version": 3, "id": "0c", "timestamp": "2026-11-03T09:00:00.000Z"}]
+    roles = {"ask": ("user", "Is it up?", None), "call": ("assistant", "Let me look.", "toolUse")}
+    roles |= {"answer": ("assistant", "It is up.", "stop"), "more": ("assistant", "And fast.", "stop")}
+    for number, part in enumerate(parts):
+        role, text, stop = roles[part]
+        message = {"role": role, "content": text, **({"stopReason": stop} if stop else {})}
+        at = f"2026-11-03T09:00:{number + 1:02}.000Z"
+        lines.append({"type": "message", "id": f"e{number}", "timestamp": at, "message": message})
+    return lines
+
+
+def _claude_code(*parts: str) -> list[Json]:
+    lines = claude_code_lines.Lines("0d")
+    for part in parts:
+        if part == "ask":
+            lines.user("Is it up?")
+        elif part == "call":
+            lines.said("msg_1", claude_code_lines.call("toolu_1", "Bash"), stop="tool_use")
+        else:
+            answer = "It is up." if part == "answer" else "And fast."
+            lines.said(f"msg_{part}", claude_code_lines.text(answer), stop="end_turn")
+    return lines.lines
+
+
+def _codex(*parts: str) -> list[Json]:
+    lines = codex_lines.Lines()
+    for part in parts:
+        if part == "ask":
+            lines.turn("Is it up?")
+        elif part == "call":
+            lines.call("c1", "exec_command", cmd="ping")
+        else:
+            lines.said("It is up." if part == "answer" else "And fast.")
+            lines.event("task_complete")
+    return lines.lines
+
+
+PROGRAMS: dict[str, tuple[TranscriptSource, str, Callable[..., list[Json]]]] = {
+    "openclaw": (OPENCLAW, "agents/main/sessions/0c.jsonl", _openclaw),
+    "claude-code": (CLAUDE_CODE, "projects/-srv/0d.jsonl", _claude_code),
+    "codex": (CODEX, f"sessions/2026/11/03/rollout-2026-11-03T09-00-00-{codex_lines.SESSION}.jsonl", _codex),
+}
+
+
+def _write(path: Path, lines: list[Json]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    return path
+
+
+def _answers(workspace: Workspace) -> list[str]:
+    with closing(workspace.store.cursor()) as cursor:
+        return [text for (text,) in cursor.execute("SELECT agent_response FROM exchanges ORDER BY occurred_at").fetchall()]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_an_answer_that_ended_counts_at_once_and_is_revised_if_the_turn_goes_on(
+    workspace: Workspace, tmp_path: Path, times: Times, program: str
+) -> None:
+    """Whoever imports right after a session sees it; what follows makes one revision, however often the file is read."""
+    source, place, lines_of = PROGRAMS[program]
+    path = _write(tmp_path / "root" / place, lines_of("ask", "answer"))
+    first = Importer(workspace).transcripts(source, [path])
+    assert (1, 0, []) == (first.exchanges, first.revised, first.open)
+    assert ["It is up."] == _answers(workspace)
+    _write(path, lines_of("ask", "answer", "more"))
+    second = Importer(workspace).transcripts(source, [path])
+    assert (0, 1, 0, 0) == (second.exchanges, second.revised, second.conflicts, second.faults)
+    assert ["And fast."] == _answers(workspace)
+    times.now += timedelta(days=1)
+    for _ in range(2):
+        again = Importer(workspace).transcripts(source, [path])
+        assert (0, 0, 0, 0) == (again.exchanges, again.revised, again.conflicts, again.faults)
+    assert 1 == again.unchanged
+    assert ["And fast."] == _answers(workspace)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_an_answer_that_is_still_open_is_reported_with_its_reason_and_time(
+    workspace: Workspace, tmp_path: Path, times: Times, program: str
+) -> None:
+    """An import said only: 0 exchanges."""
+    source, place, lines_of = PROGRAMS[program]
+    path = _write(tmp_path / "root" / place, lines_of("ask", "call"))
+    first = Importer(workspace).transcripts(source, [path])
+    [answer] = first.open
+    assert (0, 1) == (first.exchanges, len(first.as_json()["open"]))
+    gap = timedelta(minutes=workspace.policy.session_gap_minutes)
+    assert answer.asked_at <= answer.counts_at - gap < times.now
+    assert "tool" in answer.reason
+    times.now = answer.counts_at + timedelta(seconds=1)
+    later = Importer(workspace).transcripts(source, [path])
+    assert (1, []) == (later.exchanges, later.open)
+    assert [""] == _answers(workspace)
+
+
+def test_a_question_without_an_answer_says_so(workspace: Workspace, tmp_path: Path) -> None:
+    """It is another reason than a tool that is at work."""
+    source, place, lines_of = PROGRAMS["openclaw"]
+    path = _write(tmp_path / "root" / place, lines_of("ask"))
+    [answer] = Importer(workspace).transcripts(source, [path]).open
+    assert "no answer" in answer.reason

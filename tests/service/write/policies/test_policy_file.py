@@ -1,0 +1,142 @@
+"""The policy file: checked against its folder, replaced in one step, the text before kept, nothing overwritten unseen."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from audit.policy.policy import Policy
+from service.write.policies.policy_file import (
+    SKELETON,
+    PolicyFile,
+    Problem,
+    ReadOnlyError,
+    StaleError,
+    check,
+    compared,
+    fingerprint,
+)
+
+METHODOLOGY = "schemaVersion: '1'\ntier2: [{id: sources, description: It names its sources.}]\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> PolicyFile:
+    """A policy file in a folder of its own."""
+    path = tmp_path / "policies" / "policy.yaml"
+    path.parent.mkdir()
+    path.write_text(SKELETON, "utf-8")
+    return PolicyFile(path)
+
+
+def texts(file: PolicyFile) -> tuple[str, str | None]:
+    """What stands in the file, and before."""
+    return file.text(), file.previous()
+
+
+def test_a_save_keeps_the_text_before_and_can_be_taken_back(file: PolicyFile) -> None:
+    """A policy that turns out wrong is undone without anybody remembering what it was."""
+    file.save("version: 1 # b\n", fingerprint(SKELETON))
+    assert ("version: 1 # b\n", SKELETON) == texts(file)
+    file.save(str(file.previous()), fingerprint("version: 1 # b\n"))
+    assert (SKELETON, "version: 1 # b\n") == texts(file)
+
+
+def test_what_somebody_else_saved_meanwhile_is_not_overwritten(file: PolicyFile) -> None:
+    """Two people with the page open, or one of them with an editor on the server."""
+    assert file.path
+    file.path.write_text("version: 1 # theirs\n", "utf-8")
+    with pytest.raises(StaleError, match="meanwhile"):
+        file.save("version: 1 # mine\n", fingerprint(SKELETON))
+    assert ("version: 1 # theirs\n", None) == texts(file)
+
+
+def test_a_save_keeps_permissions_and_leaves_nothing_beside(file: PolicyFile) -> None:
+    """Who could read the file can go on reading it, nobody else, and no unfinished copy stays."""
+    assert file.path
+    file.path.chmod(0o640)
+    file.save("version: 1 # b\n", fingerprint(SKELETON))
+    assert 0o640 == stat.S_IMODE(file.path.stat().st_mode)
+    assert ["policy.yaml", "policy.yaml.previous"] == sorted(one.name for one in file.path.parent.iterdir())
+
+
+def test_a_link_stays_a_link(file: PolicyFile, tmp_path: Path) -> None:
+    """Where the file is linked from elsewhere, both names go on telling the same."""
+    assert file.path
+    link = tmp_path / "linked.yaml"
+    link.symlink_to(file.path)
+    PolicyFile(link).save("version: 1 # b\n", fingerprint(SKELETON))
+    assert link.is_symlink()
+    assert ("version: 1 # b\n", SKELETON) == texts(file)
+
+
+def test_why_a_file_cannot_be_written_is_said(file: PolicyFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Kubernetes the file is a ConfigMap: the page says so before anybody has typed, and a save changes nothing."""
+    assert "DRIFTLINE_POLICY" in PolicyFile(None).why_read_only()
+    assert "does not exist" in PolicyFile(Path("nowhere.yaml")).why_read_only()
+    assert "" == file.why_read_only()
+    monkeypatch.setattr("service.write.policies.policy_file.os.access", lambda *_: False)
+    assert "ConfigMap" in file.why_read_only()
+    with pytest.raises(ReadOnlyError, match="read-only"):
+        file.save("version: 1 # b\n", fingerprint(SKELETON))
+    assert (SKELETON, None) == texts(file)
+
+
+def test_a_disk_that_is_full_changes_nothing(file: PolicyFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old text stays whole, and nothing unfinished stays beside it."""
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("service.write.policies.policy_file.os.fsync", full)
+    with pytest.raises(ReadOnlyError, match="No space left"):
+        file.save("version: 1 # b\n", fingerprint(SKELETON))
+    assert file.path
+    assert (SKELETON, ["policy.yaml"]) == (file.text(), [one.name for one in file.path.parent.iterdir()])
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("version: 1\ndefaults:\n  retentionDay: 3\n", 3, "did you mean retentionDays?"),
+        ("version: 1\ndefaults: {retentionDays: 0}\n", 2, "defaults.retentionDays"),
+        ("", 1, "the file is empty"),
+        ("version: 1\n\tprojects: {}\n", 2, "document"),
+        ("version: 1\ndefaults: {methodology: gone.yaml}\n", 2, "does not exist"),
+        ("version: 1\ndefaults: {methodology: ../outside.yaml}\n", 2, "in the folder of the policy"),
+        ("version: 1\ndefaults: {methodology: /etc/passwd.yaml}\n", 2, "in the folder of the policy"),
+        ('version: 1\ndefaults: {methodology: "a\\0.yaml"}\n', 2, "in the folder of the policy"),
+        ("version: 1\ndefaults: {enabled: \ud800}\n", None, "surrogate"),
+    ],
+)
+def test_a_problem_has_its_line(file: PolicyFile, tmp_path: Path, text: str, line: int | None, words: str) -> None:
+    """Who sends a text from a page has no line numbers in an editor; and no file outside the folder is read for them."""
+    (tmp_path / "outside.yaml").write_text(METHODOLOGY, "utf-8")
+    found = check(file, text, ())
+    assert isinstance(found, list)
+    assert line == found[0].line
+    assert words in found[0].words
+    assert str(tmp_path) not in found[0].words.replace(str(tmp_path / "policies" / "gone.yaml"), "")
+
+
+def test_problems_come_all_at_once_in_the_order_of_lines(file: PolicyFile) -> None:
+    """Correcting one to be told the next takes as many tries as there are."""
+    found = check(file, "version: 1\ndefaults:\n  enabled: maybe\nprojects:\n  Ops: {}\n", ())
+    assert [3, 5] == [one.line for one in found if isinstance(one, Problem)]
+
+
+def test_a_methodology_that_is_named_already_may_stay(file: PolicyFile, tmp_path: Path) -> None:
+    """Whoever has the machine may put it anywhere; a page must still be able to save the policy."""
+    (tmp_path / "outside.yaml").write_text(METHODOLOGY, "utf-8")
+    text = "version: 1\ndefaults: {methodology: ../outside.yaml}\n"
+    assert isinstance(check(file, text, {"../outside.yaml"}), Policy)
+
+
+def test_a_comparison_shows_lines_and_nothing_where_there_is_none() -> None:
+    """What one is about to save is seen as what it changes."""
+    assert ["@@ -1 +1,2 @@", "-version: 1 # a", "+version: 1", "+defaults: {}"] == compared(
+        "version: 1 # a\n", "version: 1\ndefaults: {}\n"
+    )
+    assert [] == compared(SKELETON, SKELETON)
