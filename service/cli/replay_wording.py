@@ -12,8 +12,8 @@ from rich.table import Table
 from audit.cost.prices import usd_of
 from service.cli.progress import counting
 from service.cli.terminal import table
-from service.text.plain import MISSING, counted
 from service.setup.judge_setup import SIMULATED, OpenedJudge
+from service.text.plain import MISSING, counted
 from service.write.replays.replays import Replay
 from streams.replay.asking import Estimate
 from streams.replay.part_processes import Heard

@@ -20,8 +20,8 @@ from audit.comparison import CONFIDENCE, PairedSums, by_chance, paired_interval
 from schemas.bounds.limits import NAME
 from schemas.errors import InputError, StoreError
 from schemas.lazy.duckdb import duckdb
-from service.text.plain import plain
 from service.read.known_projects import unknown_project
+from service.text.plain import plain
 from streams.replay.plan import LIVE, folder_of
 from streams.replay.result import outcome_in
 

@@ -15,13 +15,13 @@ import msgspec
 
 from analytics.store.connection import IN_USE
 from schemas.errors import InputError, SettingsError, StoreError
+from service.read.known_projects import unknown_project
 from service.setup.judge_setup import NAME_A_JUDGE, NONE, OpenedJudge, who_judges
 from service.setup.kafka import connection_of
-from service.read.known_projects import unknown_project
-from service.write.replays.jobs import Aim, ReplayJob
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of
 from service.setup.workspace import open_workspace, require_database, stages_behind, utc_now
+from service.write.replays.jobs import Aim, ReplayJob
 from streams.replay.asking import Estimate
 from streams.replay.history import TABLES, Contents, Tables, origin_of_parquet, origin_of_tables, parts_of_tables
 from streams.replay.part_processes import Heard, in_processes

@@ -15,6 +15,7 @@ from servers import Child, Home, Nursery, nursery, until
 from soak import SOAK
 
 from service.simulator import running
+from service.write.replays import replays
 from streams.replay import result as results
 from streams.replay.plan import ReplayFiles
 
