@@ -41,10 +41,8 @@ GROUPS = {"traces": (b'"resourceSpans"', b'"resource_spans"'), "logs": (b'"resou
 """The names of the one member of a request in JSON, by signal."""
 FIELD = b"\x0a"
 """The first byte of a request in protobuf: the tag of its one field."""
-MESSAGES_AT_ONCE = 1_000
+MESSAGES_AT_ONCE = 20
 """Messages that a chunk may have: each may hold many spans."""
-SPANS_AT_ONCE = 2_000
-"""Spans that are made before they are produced, a message more or less."""
 MAX_SPANS = 100_000
 """Spans of one message; the message is set aside where it has more."""
 MAX_LETTERS = 50
@@ -56,11 +54,10 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Made:
-    """Spans and dead letters made of some messages; `next` is the place of the first message that is not among them."""
+    """Spans and dead letters made of some messages."""
 
     spans: list[Message] = field(default_factory=list)
     letters: Accepted = field(default_factory=Accepted)
-    next: int = 0
 
 
 class SetAside(NamedTuple):
@@ -94,42 +91,33 @@ class CollectorProcessor:
         self._owner = functools.lru_cache(MAX_SERVICES)(self._found_owner)
 
     async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
-        """Make a chunk into spans, some at a time, until all of them are durable."""
-        place = 0
-        while place < len(chunk.records):
-            made = await asyncio.to_thread(self._made, chunk, place)
-            await asyncio.gather(
-                self._producer.send(SPANS, made.spans),
-                self._producer.send(DEAD_LETTERS, keyed(made.letters.messages.get(DEAD_LETTERS, ()))),
-            )
-            place = made.next
+        """Make a chunk into spans, until all of them are durable."""
+        made = await asyncio.to_thread(self._make_spans, chunk)
+        await asyncio.gather(
+            self._producer.send(SPANS, made.spans),
+            self._producer.send(DEAD_LETTERS, keyed(made.letters.messages.get(DEAD_LETTERS, ()))),
+        )
         done()
 
     async def end(self, grace: float) -> None:
         """Return at once: nothing goes on when `take` has returned."""
 
-    def _made(self, chunk: Chunk, start: int) -> Made:
-        """Make spans of the messages from a place on, until there are enough."""
-        made = Made(next=start)
-        while made.next < len(chunk.records) and len(made.spans) < SPANS_AT_ONCE:
-            self._add(made, chunk, chunk.records[made.next])
-            made.next += 1
+    def _make_spans(self, chunk: Chunk) -> Made:
+        made = Made()
+        for record in chunk.records:
+            admission, place = Admission(self._redactor, time_of(record)), Place(chunk.topic, record.offset, chunk.partition)
+            for outcome in self._outcomes(chunk, record):
+                if isinstance(outcome, AdmittedSpan):
+                    made.spans.append((key_of(outcome.record), outcome.message))
+                else:
+                    admission.set_aside(made.letters, place, outcome.refusal, outcome.body)
         return made
-
-    def _add(self, made: Made, chunk: Chunk, record: RawRecord) -> None:
-        """Add the spans and dead letters of one message."""
-        admission, place = Admission(self._redactor, time_of(record)), Place(chunk.topic, record.offset, chunk.partition)
-        for one in self._outcomes(chunk, record):
-            if isinstance(one, AdmittedSpan):
-                made.spans.append((key_of(one.record), one.message))
-            else:
-                admission.set_aside(made.letters, place, one.refusal, one.body)
 
     def _outcomes(self, chunk: Chunk, record: RawRecord) -> Sequence[AdmittedSpan | SetAside]:
         """Take a message apart: the outcome of each of its spans, or of the whole where it cannot be read."""
         whole = record.value or b""
         try:
-            found = list(islice(self._admitted(chunk.topic, record), MAX_SPANS + 1))
+            spans = list(islice(self._admitted(chunk.topic, record), MAX_SPANS + 1))
         except InputError as error:
             return [SetAside(Refusal(COLLECTOR, NOT_OTLP, f"{error}. {error.hint}".strip()), whole)]
         except MemoryError:
@@ -137,11 +125,11 @@ class CollectorProcessor:
         except Exception as error:
             log.exception("the message at %d of %s, partition %d, is set aside", record.offset, chunk.topic, chunk.partition)
             return [SetAside(stage_failed(COLLECTOR, error), whole)]
-        if len(found) > MAX_SPANS:
+        if len(spans) > MAX_SPANS:
             words = f"more than {MAX_SPANS} spans in one message; let the Collector send smaller batches"
             return [SetAside(Refusal(COLLECTOR, TOO_MANY, words), whole)]
-        spans = [one for one in found if isinstance(one, AdmittedSpan)]
-        return [*spans, *_refusals([one for one in found if isinstance(one, Refused)])]
+        admitted_spans = [span for span in spans if isinstance(span, AdmittedSpan)]
+        return [*admitted_spans, *_refusals([span for span in spans if isinstance(span, Refused)])]
 
     def _admitted(self, topic: str, record: RawRecord) -> Iterable[AdmittedSpan | Refused]:
         body, source = record.value or b"", _Source(topic, self._headers(record))
@@ -150,8 +138,10 @@ class CollectorProcessor:
         if not (any(name in body for name in self._groups) if is_json else body.startswith(FIELD)):
             raise InputError("the message is no request of OTLP")
         now = self._now()
-        found = self._read(body, now, is_json=is_json)
-        return admitted(found, lambda observed: self._owner(source, _service(observed)), self._labels, self._redactor, now)
+        observed_spans = self._read(body, now, is_json=is_json)
+        return admitted(
+            observed_spans, lambda observed: self._owner(source, _service(observed)), self._labels, self._redactor, now
+        )
 
     def _headers(self, record: RawRecord) -> tuple[tuple[str, str], ...]:
         if not self._asked_for:
@@ -186,7 +176,7 @@ def _service(observed: Observed) -> str:
 
 
 def _refusals(refused: Sequence[Refused]) -> Iterator[SetAside]:
-    for one in refused[:MAX_LETTERS]:
-        yield SetAside(Refusal(COLLECTOR, REFUSED_SPAN, one.reason), one.body)
+    for span in refused[:MAX_LETTERS]:
+        yield SetAside(Refusal(COLLECTOR, REFUSED_SPAN, span.reason), span.body)
     if (more := len(refused) - MAX_LETTERS) > 0:
         yield SetAside(Refusal(COLLECTOR, REFUSED_SPAN, f"{more} more spans of this message cannot be taken"), b"")

@@ -260,21 +260,6 @@ def test_nothing_is_done_that_the_broker_has_not_taken() -> None:
         assert [] == done
 
 
-def test_a_large_chunk_is_produced_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand messages of thousands of spans must not stand in memory as records all at once."""
-    monkeypatch.setattr(collector, "SPANS_AT_ONCE", 4)
-    sizes: list[int] = []
-
-    class Counting(Broker):
-        async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> object:
-            sizes.extend([len(messages)] * (topic == "spans"))
-            return await super().send(topic, messages, partition=partition)
-
-    values = [traces(turn(2 * number, build.START), turn(2 * number + 1, build.START)).as_protobuf for number in range(1, 8)]
-    assert 14 == len(work(*values, broker=Counting()).spans)
-    assert [4, 4, 4, 2] == sizes
-
-
 def test_the_policy_files_spans_by_topic_service_and_header() -> None:
     """One Collector carries the spans of many teams, and its messages have no token."""
     routes = (
