@@ -13,14 +13,12 @@ import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple, Protocol, Self
 from weakref import WeakKeyDictionary, WeakSet
 
 import aiokafka.client
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.conn import AIOKafkaConnection, create_conn
-from aiokafka.consumer import fetcher
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from analytics.store.transaction import Partition
@@ -135,7 +133,6 @@ class PartitionReader:
         options: dict[str, Any] = {
             "group_id": None,
             "enable_auto_commit": False,
-            "value_deserializer": as_parsed,
             "auto_offset_reset": "none",
             "isolation_level": "read_committed",
             "fetch_max_wait_ms": WAIT_MILLISECONDS,
@@ -354,37 +351,4 @@ async def _connect(*arguments: Any, **options: Any) -> AIOKafkaConnection:
     return connection
 
 
-def as_parsed(value: bytes) -> bytes:
-    """Return a value as it is. As `value_deserializer` it has a consumer give out records as its parser makes them.
-
-    They have all that a stage looks at; a copy with eleven fields for each would take as long as fetching them.
-    """
-    return value
-
-
-class _Records(fetcher.PartitionRecords):  # type: ignore[misc]  # it has no types
-    """The records of a partition in one answer of a broker."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        if self._value_deserializer is as_parsed:
-            self._consumer_record = lambda _, record: record
-
-
-class _Fetched(fetcher.FetchResult):  # type: ignore[misc]  # it has no types
-    """What is left of such an answer."""
-
-    def getall(self, max_records: int | None = None) -> list[Any]:
-        """Take so many records, or all; as aiokafka's own, without a call for each."""
-        if not self.check_assignment(self._topic_partition) or not self.has_more():
-            return []
-        records: Any = self._partition_records
-        taken = list(islice(records._records_iterator, max_records))  # noqa: SLF001 - the library offers one by one only
-        self._update_position()
-        if max_records is None or len(taken) < max_records:
-            self._partition_records: Any = None
-        return taken
-
-
 aiokafka.client.create_conn = _connect
-fetcher.PartitionRecords, fetcher.FetchResult = _Records, _Fetched

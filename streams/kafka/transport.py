@@ -102,7 +102,6 @@ class ChunkConsumerThread(driver.AIOKafkaConsumerThread):
             "group_id": conf.id,
             "partition_assignment_strategy": [RoundRobinPartitionAssignor],
             "enable_auto_commit": False,
-            "value_deserializer": reading.as_parsed,
             "auto_offset_reset": "earliest",
             "isolation_level": "read_committed",
             "max_partition_fetch_bytes": FETCH_BYTES,
