@@ -18,7 +18,7 @@ from schemas.codec.single_object import encode
 from schemas.errors import BrokerError, StoreError
 from schemas.lazy.polars import pl
 from streams.engine.stage_runs import StageOutcome, StageRuns, failures, stage_failed
-from streams.kafka.decoding import Reframe, batch_of, conflict_of, unworkable, values_of
+from streams.kafka.decoding import CONFLICT, Reframe, batch_of, letter_of
 from streams.kafka.deduplication import Sifted, sift
 from streams.kafka.producing import Message, Sender, key_of, keyed
 from streams.kafka.reading import Chunk
@@ -61,10 +61,10 @@ class Worked:
     made: dict[str, list[Message]] = field(default_factory=lambda: defaultdict(list))
     states: dict[str, StoredState] = field(default_factory=dict)
 
-    def add_letters(self, letters: Accepted) -> None:
+    def add_letters(self, letters: Sequence[bytes]) -> None:
         """Add dead letters."""
-        if letters.records:
-            self.made[DEAD_LETTERS] += keyed(letters.messages[DEAD_LETTERS])
+        if letters:
+            self.made[DEAD_LETTERS] += keyed(letters)
 
 
 class ComputedPartition:
@@ -81,21 +81,20 @@ class ComputedPartition:
         if not self._has_states:
             await self._means.states.load(self._number)
             self._has_states = True
-        values = values_of(chunk.records)
         if self._means.reframe is not None:
-            values = await self._means.reframe(values)
-        await self._finish(chunk, values)
+            chunk.values = await self._means.reframe(chunk.values)
+        await self._finish(chunk)
         done()
 
     async def end(self, grace: float) -> None:
         """Return at once: nothing goes on when `take` has returned."""
 
-    async def _finish(self, chunk: Chunk, values: Sequence[bytes]) -> None:
+    async def _finish(self, chunk: Chunk) -> None:
         """Make durable all that comes of a chunk. One that cannot be worked on is halved until the record is found that stops it."""
         means = self._means
         try:
             async with means.slots:
-                worked = await asyncio.to_thread(self._work, chunk, values)
+                worked = await asyncio.to_thread(self._work, chunk)
         except OURS:
             raise
         except failures() as error:
@@ -103,27 +102,30 @@ class ComputedPartition:
             ends = chunk.first_offset, chunk.next_offset - 1
             log.exception(words, self._stage.name, *ends, chunk.topic, chunk.partition)
             if middle := len(chunk.records) // 2:
-                await self._finish(chunk.part(0, middle), values[:middle])
-                await self._finish(chunk.part(middle, len(values)), values[middle:])
+                await self._finish(chunk.part(0, middle))
+                await self._finish(chunk.part(middle, len(chunk.records)))
                 return
-            worked = Worked()
-            worked.add_letters(unworkable(chunk, stage_failed(self._stage.name, error), means.redactor))
+            worked, refusal = Worked(), stage_failed(self._stage.name, error)
+            worked.add_letters(
+                [letter_of(chunk.topic, self._number, record, refusal, means.redactor) for record in chunk.records]
+            )
         await asyncio.gather(*(means.producer.send(topic, messages) for topic, messages in worked.made.items()))
         await means.states.save(self._number, worked.states)
 
-    def _work(self, chunk: Chunk, values: Sequence[bytes]) -> Worked:
+    def _work(self, chunk: Chunk) -> Worked:
         """Everything that takes the processor's time, in a thread of its own."""
         worked, states = Worked(), self._means.states
-        batch, letters = batch_of(chunk, states.partitions, self._means.redactor, values)
+        batch, letters = batch_of(chunk, states.partitions, self._means.redactor)
         worked.add_letters(letters)
         carried = states.get(self._number, batch.keys())
         sifted = sift(
             batch.unseen({key: state.next_offset for key, state in carried.items()}),
             {key: state.identities for key, state in carried.items()},
         )
-        for record in chunk.records if sifted.conflicts else ():
-            if record.offset in sifted.conflicts:
-                worked.add_letters(conflict_of(chunk.topic, self._number, record, self._means.redactor))
+        conflicting = [record for record in chunk.records if record.offset in sifted.conflicts] if sifted.conflicts else ()
+        worked.add_letters(
+            [letter_of(chunk.topic, self._number, record, CONFLICT, self._means.redactor) for record in conflicting]
+        )
         self._run(chunk, sifted, {key: state.state for key, state in carried.items()}, worked)
         return worked
 
@@ -142,7 +144,7 @@ class ComputedPartition:
             records = (record for name, record in outcome.records if name == topic)
             for record, message in zip(records, messages, strict=True):
                 worked.made[topic].append((key_of(record), message))
-        worked.add_letters(outcome.dead)
+        worked.add_letters(outcome.dead.messages.get(DEAD_LETTERS, ()))
         worked.states = stored
 
     def _attempt(self, batch: StageBatch, states: dict[str, bytes]) -> StageOutcome:
@@ -150,7 +152,7 @@ class ComputedPartition:
         of_batch = {key: state for key, state in states.items() if key in wanted}
         return self._means.runs.run(self._stage, batch, of_batch, self._number)
 
-    def _too_large(self, chunk: Chunk, batch: StageBatch, keys: Sequence[str]) -> Accepted:
+    def _too_large(self, chunk: Chunk, batch: StageBatch, keys: Sequence[str]) -> Sequence[bytes]:
         letters = Accepted()
         admission = Admission(self._means.redactor, self._means.now())
         for key in sorted(keys):
@@ -159,7 +161,7 @@ class ComputedPartition:
             for offset, _, record in batch.of_session(key).records():
                 place = Place(chunk.topic, offset, self._number)
                 admission.set_aside(letters, place, Refusal(self._stage.name, TOO_LARGE, detail), encode(record))
-        return letters
+        return letters.messages[DEAD_LETTERS]
 
 
 def _stored(batch: StageBatch, sifted: Sifted, outcome: StageOutcome) -> dict[str, StoredState]:

@@ -8,8 +8,7 @@ whichever process rejects it, and however often, the letter is the same.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from audit.redaction.redactor import Redactor
@@ -20,9 +19,9 @@ from schemas.errors import RecordError, UnexpectedTypeError, WrongKeyError, Wron
 from schemas.lazy.polars import pl
 from schemas.registry import topics
 from streams.kafka.producing import partition_of
-from streams.kafka.reading import Chunk, RawRecord
+from streams.kafka.reading import Chunk, RawRecord, values_of
 from streams.kafka.topics import TOPICS
-from streams.log.admission import Accepted, Admission, Place, Refusal
+from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
 from streams.stage_batches import MESSAGE, OFFSET, StageBatch, key_column
 
 Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]
@@ -41,22 +40,6 @@ _MILLISECONDS = int((LATEST - _EPOCH) / timedelta(milliseconds=1))
 """The latest time that a record may say, since 1970."""
 
 
-@dataclass(frozen=True)
-class RejectedRecord:
-    """A record that is not taken, and why."""
-
-    record: RawRecord
-    error: RecordError
-
-
-@dataclass(frozen=True)
-class DecodedChunk:
-    """Records of one partition as columns: a frame a record type, rows by offset, with the offset as column `_offset`."""
-
-    frames: Mapping[str, pl.DataFrame]
-    rejected: Sequence[RejectedRecord]
-
-
 def decode_values(topic: str, records: Sequence[RawRecord], values: Sequence[bytes] | None = None) -> DecodedBatch:
     """Decode records of a topic, named without prefix; those that do not belong where they are, are rejected, too.
 
@@ -68,7 +51,7 @@ def decode_values(topic: str, records: Sequence[RawRecord], values: Sequence[byt
         batch.rejected += [Rejected(place, error) for place in batch.frames.pop(name)[INDEX].to_list()]
     keys = [record.key for record in records] if TOPICS[topic].is_keyed else None
     taken_at = _taken_at(records)
-    found: dict[str, pl.DataFrame] = {}
+    lawful: dict[str, pl.DataFrame] = {}
     for name, frame in batch.frames.items():
         kept, rejected = _by_contract(name, frame, taken_at)
         batch.rejected += rejected
@@ -76,8 +59,8 @@ def decode_values(topic: str, records: Sequence[RawRecord], values: Sequence[byt
             kept, rejected = _by_key(kept, keys)
             batch.rejected += rejected
         if kept.height:
-            found[name] = kept
-    batch.frames = found
+            lawful[name] = kept
+    batch.frames = lawful
     batch.rejected.sort(key=lambda rejected: rejected.index)
     return batch
 
@@ -90,12 +73,12 @@ def _taken_at(records: Sequence[RawRecord]) -> pl.Series:
 
 def _by_contract(name: str, frame: pl.DataFrame, taken_at: pl.Series) -> tuple[pl.DataFrame, list[Rejected]]:
     """The rows that keep the contract, and the others."""
-    found = breaches(name, frame, taken_at.gather(frame[INDEX]))
-    if not found:
+    errors = breaches(name, frame, taken_at.gather(frame[INDEX]))
+    if not errors:
         return frame, []
-    places = frame[INDEX]
-    rejected = [Rejected(places[row], error) for row, error in found.items()]
-    return frame.filter(~places.is_in([one.index for one in rejected])), rejected
+    indexes = frame[INDEX]
+    rejected = [Rejected(indexes[row], error) for row, error in errors.items()]
+    return frame.filter(~indexes.is_in([each.index for each in rejected])), rejected
 
 
 def _by_key(frame: pl.DataFrame, keys: Sequence[bytes | None]) -> tuple[pl.DataFrame, list[Rejected]]:
@@ -132,8 +115,8 @@ def _by_partition(frame: pl.DataFrame, partition: int, partitions: int) -> tuple
 
 def decode_chunk(
     topic: str, records: Sequence[RawRecord], values: Sequence[bytes] | None = None, *, on: tuple[int, int] | None = None
-) -> DecodedChunk:
-    """Decode records of one partition of a topic, as `decode_values` does.
+) -> DecodedBatch:
+    """Decode records of one partition of a topic, as `decode_values` does; rows have the offset as column `_offset`.
 
     `on` is the number of the partition and how many the topic has: given, sessions that belong on another one are rejected. That is for
     who keeps states by partition. The tables need not care, and have records from before partitions were added.
@@ -148,20 +131,18 @@ def decode_chunk(
     if topic == _CARRIED_ON:
         messages = pl.Series(MESSAGE, values_of(records) if values is None else values, dtype=pl.Binary)
         batch.frames = {name: frame.with_columns(messages.gather(frame[INDEX])) for name, frame in batch.frames.items()}
-    return DecodedChunk(
-        {name: frame.with_columns(offsets.gather(frame[INDEX])).drop(INDEX) for name, frame in batch.frames.items()},
-        [RejectedRecord(records[one.index], one.error) for one in batch.rejected],
-    )
+    batch.frames = {name: frame.with_columns(offsets.gather(frame[INDEX])).drop(INDEX) for name, frame in batch.frames.items()}
+    return batch
 
 
-def batch_of(
-    chunk: Chunk, partitions: int, redactor: Redactor, values: Sequence[bytes] | None = None
-) -> tuple[StageBatch, Accepted]:
+def batch_of(chunk: Chunk, partitions: int, redactor: Redactor) -> tuple[StageBatch, list[bytes]]:
     """Return a chunk as the batch of a stage, and the dead letters of its rejected records; its topic has so many partitions."""
-    decoded, letters = decode_chunk(chunk.topic, chunk.records, values, on=(chunk.partition, partitions)), Accepted()
-    for rejected in decoded.rejected:
-        letters.extend(letter_of(chunk.topic, chunk.partition, rejected, redactor))
-    return StageBatch.of(chunk.topic, decoded.frames), letters
+    batch = decode_chunk(chunk.topic, chunk.records, chunk.values, on=(chunk.partition, partitions))
+    letters = [
+        letter_of(chunk.topic, chunk.partition, chunk.records[rejected.index], undecodable(rejected.error), redactor)
+        for rejected in batch.rejected
+    ]
+    return StageBatch.of(chunk.topic, batch.frames), letters
 
 
 def decodable(topic: str, records: Sequence[RawRecord]) -> list[bytes]:
@@ -171,34 +152,18 @@ def decodable(topic: str, records: Sequence[RawRecord]) -> list[bytes]:
     return [value for place, value in enumerate(values) if place not in rejected]
 
 
-def values_of(records: Sequence[RawRecord]) -> Sequence[bytes]:
-    """The values; a tombstone counts as an empty one, which is no record."""
-    return [record.value or b"" for record in records]
+def undecodable(error: RecordError) -> Refusal:
+    """Why a record that was rejected is set aside."""
+    return Refusal(DECODING, error.code, str(error))
 
 
-def letter_of(topic: str, partition: int, rejected: RejectedRecord, redactor: Redactor) -> Accepted:
-    """The dead letter of a rejected record: its bytes without secrets, its place and the reason."""
-    return _letter_of(topic, partition, rejected.record, Refusal(DECODING, rejected.error.code, str(rejected.error)), redactor)
-
-
-def conflict_of(topic: str, partition: int, record: RawRecord, redactor: Redactor) -> Accepted:
-    """The dead letter of a record whose identity the log has with other content: the same from any finder."""
-    return _letter_of(topic, partition, record, CONFLICT, redactor)
-
-
-def unworkable(chunk: Chunk, refusal: Refusal, redactor: Redactor) -> Accepted:
-    """The dead letters of records that a stage cannot work on, for an unforeseen reason."""
-    letters = Accepted()
-    for record in chunk.records:
-        letters.extend(_letter_of(chunk.topic, chunk.partition, record, refusal, redactor))
-    return letters
-
-
-def _letter_of(topic: str, partition: int, record: RawRecord, refusal: Refusal, redactor: Redactor) -> Accepted:
+def letter_of(topic: str, partition: int, record: RawRecord, refusal: Refusal, redactor: Redactor) -> bytes:
+    """The dead letter of a record: its bytes without secrets, its place and the reason. The same from any finder."""
     letters = Accepted()
     admission = Admission(redactor, time_of(record))
     admission.set_aside(letters, Place(topic, record.offset, partition), refusal, record.value or b"")
-    return letters
+    (letter,) = letters.messages[DEAD_LETTERS]
+    return letter
 
 
 def time_of(record: RawRecord) -> datetime:

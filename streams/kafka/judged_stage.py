@@ -31,14 +31,14 @@ from streams.judging.judged_state import STATE, JudgedState
 from streams.judging.judging_partition import JUDGEMENTS, JudgingContext, JudgingPartition, Pending
 from streams.judging.recorded_judgements import Subject
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import batch_of, decode_chunk, unworkable
+from streams.kafka.decoding import batch_of, decode_chunk, letter_of
 from streams.kafka.deduplication import Window, hashes_of
 from streams.kafka.ownership import OwnershipGuard
 from streams.kafka.partitions import end_process
 from streams.kafka.producing import Sender, keyed
 from streams.kafka.reading import Chunk, PartitionReader, RawRecord
 from streams.kafka.states import StateTopic, StoredState
-from streams.log.admission import DEAD_LETTERS, Accepted
+from streams.log.admission import DEAD_LETTERS
 from streams.log.log import Commit
 from streams.stage_batches import StageBatch
 
@@ -96,7 +96,7 @@ class JudgedPartition:
             if not self._is_taken_up:
                 await self._take_up(chunk.records[0].timestamp)
             rows, letters = await asyncio.to_thread(self._tasks_in, chunk)
-            await self._send(DEAD_LETTERS, letters.messages.get(DEAD_LETTERS, ()))
+            await self._send(DEAD_LETTERS, letters)
             await self.tasks.take(rows, chunk.next_offset, done)
 
     async def end(self, grace: float) -> None:
@@ -137,21 +137,19 @@ class JudgedPartition:
         await context.states.load(self.number)
         await self._calls.read(context.connection, context.states, self.number, since)
 
-    def _tasks_in(self, chunk: Chunk) -> tuple[list[tuple[int, str, Record]], Accepted]:
+    def _tasks_in(self, chunk: Chunk) -> tuple[list[tuple[int, str, Record]], list[bytes]]:
         """The chunk's tasks with offset and session, and the dead letters of what is none, and of what cannot be read for any reason."""
+        redactor = self._context.redactor
         try:
-            batch, letters = batch_of(chunk, self._context.states.partitions, self._context.redactor)
+            batch, letters = batch_of(chunk, self._context.states.partitions, redactor)
             return list(batch.records()), letters
         except failures() as error:
             log.exception("stage %s cannot read offset %d of partition %d", self._stage.name, chunk.first_offset, self.number)
             if len(chunk.records) == 1:
-                return [], unworkable(chunk, stage_failed(self._stage.name, error), self._context.redactor)
-        tasks, letters = list[tuple[int, str, Record]](), Accepted()
-        for index in range(len(chunk.records)):
-            of_record, refused = self._tasks_in(chunk.part(index, index + 1))
-            tasks += of_record
-            letters.extend(refused)
-        return tasks, letters
+                refusal = stage_failed(self._stage.name, error)
+                return [], [letter_of(chunk.topic, self.number, chunk.records[0], refusal, redactor)]
+        parts = [self._tasks_in(chunk.part(index, index + 1)) for index in range(len(chunk.records))]
+        return [task for tasks, _ in parts for task in tasks], [letter for _, letters in parts for letter in letters]
 
     def _stored(self, key: str) -> StoredState:
         empty = StoredState(0, b"", msgspec.msgpack.encode(JudgedState()))

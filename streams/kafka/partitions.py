@@ -206,7 +206,7 @@ class DeliveredChunk(Chunk):
     def done(self) -> None:
         """All that came of it is durable."""
         self.is_done = True
-        self.records = ()
+        self.records = self.values = ()
         self.owner.note_move()
 
 

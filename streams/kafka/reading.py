@@ -82,6 +82,11 @@ class Chunk:
     topic: str
     partition: int
     records: Sequence[RawRecord]
+    values: Sequence[bytes] = ()
+    """The records' values in our framing; those that they came with unless others are given."""
+
+    def __post_init__(self) -> None:
+        self.values = self.values or values_of(self.records)
 
     @property
     def first_offset(self) -> int:
@@ -95,7 +100,12 @@ class Chunk:
 
     def part(self, start: int, stop: int) -> Chunk:
         """Some of its records, by their places."""
-        return Chunk(self.topic, self.partition, self.records[start:stop])
+        return Chunk(self.topic, self.partition, self.records[start:stop], self.values[start:stop])
+
+
+def values_of(records: Sequence[RawRecord]) -> Sequence[bytes]:
+    """The values; a tombstone counts as an empty one, which is no record."""
+    return [record.value or b"" for record in records]
 
 
 class Range(NamedTuple):

@@ -29,10 +29,10 @@ from schemas.registry import topics
 from streams.judging.call_budget import StoppedError
 from streams.kafka.administration import partitions_on
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import Reframe, values_of
+from streams.kafka.decoding import Reframe
 from streams.kafka.producing import RecordProducer, keyed
 from streams.kafka.reading import OutOfRangeError, PartitionReader, Read
-from streams.kafka.sink_writer import Fetched, SinkWriter, UntoldError
+from streams.kafka.sink_writer import SinkWriter, UntoldError
 from streams.log.admission import DEAD_LETTERS
 
 LOOK_SECONDS = 0.5
@@ -163,7 +163,7 @@ class Sink:
         while not self._stopping.is_set():
             try:
                 await self._take_on()
-                read = await self._look()
+                read = await self._reader.read(self._limits.at_once, LOOK_SECONDS)
             except OutOfRangeError as error:
                 await self._insist(self._resume, error.partitions)
             except BrokerError as error:
@@ -185,24 +185,10 @@ class Sink:
         if not self._stopping.is_set():
             self._awaited.clear()
 
-    async def _look(self) -> Read:
-        """Return the records that have come or come soon; none as soon as it is to stop."""
-        looking = asyncio.create_task(self._reader.read(self._limits.at_once, LOOK_SECONDS))
-        stopping = asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait([looking, stopping], return_when=asyncio.FIRST_COMPLETED)
-            return looking.result() if looking.done() else Read((), {})
-        finally:
-            looking.cancel()
-            stopping.cancel()
-            await asyncio.gather(looking, stopping, return_exceptions=True)
-
     async def _land(self, read: Read) -> None:
-        fetched = []
-        for chunk in read.chunks:
-            values = values_of(chunk.records)
-            fetched.append(Fetched(chunk, values if self._reframe is None else await self._reframe(values)))
-        await self._telling(lambda: self.writer.land(fetched, read.positions))
+        for chunk in read.chunks if self._reframe is not None else ():
+            chunk.values = await self._reframe(chunk.values)  # type: ignore[misc]
+        await self._telling(lambda: self.writer.land(read.chunks, read.positions))
 
     async def _telling(self, work: Callable[[], Result]) -> Result:
         """Do what lands or moves positions, in a thread, once the dead letters that it makes are produced; BrokerError when they are not.

@@ -3,7 +3,8 @@
 1. A record whose identity and revision the table has is left out: at least once on the topic, exactly once in the table.
 2. What is no record of its topic, or has the identity of another, becomes a dead letter. That is on its topic before the positions move:
    `UntoldError` gives the caller the letters to produce, and nothing has changed; asked again, it lands. So a kill in between produces
-   them once more, and they are the same: a letter is told from others by its place. They land as everything does, from their topic.
+   them once more, as a rebuild does, and they are the same: a letter is told from others by its place. They land as everything does,
+   from their topic.
 3. It all runs in one thread at a time, beside the event loop.
 """
 
@@ -16,17 +17,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import cast
 
 from analytics.identity.identity_index import KnownIdentities
-from analytics.identity.repetitions import unknown
 from analytics.store.store import Store
 from analytics.store.transaction import Appended, Partition, Transaction
 from audit.redaction.redactor import Redactor
-from schemas.codec.arrow import INDEX, decode_batch
-from schemas.errors import BrokerError, RecordError
+from schemas.codec.arrow import INDEX, Rejected
+from schemas.codec.single_object import decode
+from schemas.errors import BrokerError
 from schemas.lazy.polars import pl
-from schemas.registry import schema_of, topics
-from streams.kafka.decoding import RejectedRecord, conflict_of, decode_values, letter_of
+from schemas.records import DeadLetter
+from schemas.registry import topics
+from streams.kafka.decoding import CONFLICT, decode_values, letter_of, undecodable
 from streams.kafka.reading import Chunk, Range, RawRecord
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
 from streams.log.ownership import SINK
@@ -44,14 +47,6 @@ class UntoldError(Exception):
         """By id."""
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """A chunk, and its records' values as they are to be decoded."""
-
-    chunk: Chunk
-    values: Sequence[bytes]
-
-
 @dataclass
 class _TopicBatch:
     """The records of one topic in a batch: those of all its chunks, decoded together."""
@@ -60,7 +55,7 @@ class _TopicBatch:
     records: list[RawRecord]
     partitions: list[int]
     frames: dict[str, pl.DataFrame]
-    rejected: list[tuple[int, RecordError]]
+    rejected: list[Rejected]
 
 
 class SinkWriter:
@@ -134,19 +129,15 @@ class SinkWriter:
             if partition in ranges:
                 self._require_end(partition, position, ranges[partition])
 
-    def land(self, fetched: Sequence[Fetched], positions: Mapping[Partition, int]) -> None:
+    def land(self, chunks: Sequence[Chunk], positions: Mapping[Partition, int]) -> None:
         """Land what was fetched and move the positions; UntoldError as above.
 
         After a failure it may be called again: a commit can fail and yet be durable.
         """
-        self.learn()
-        self._in_doubt = True
-        batches = [self._decoded(topic, of_topic) for topic, of_topic in _by_topic(fetched).items()]
+        batches = [self._decoded(topic, of_topic) for topic, of_topic in _by_topic(chunks).items()]
         with self._committing() as transaction:
             landed = [(batch, transaction.land(batch.topic, batch.frames, self.seen)) for batch in batches]
-            letters = [letter for batch, appended in landed for letter in self._letters(batch, appended)]
-            landing = next((appended.frames for batch, appended in landed if batch.topic == DEAD_LETTERS), {})
-            self._require_told(transaction, letters, landing)
+            self._require_told([letter for batch, appended in landed for letter in self._letters(batch, appended)])
             transaction.set_watermarks(SINK, positions)
         for batch, appended in landed:
             self.seen.take_in(batch.topic, appended.frames)
@@ -160,13 +151,11 @@ class SinkWriter:
         topic, number = partition
         detail = f"the positions {start} to {beginning - 1} were removed from the topic before they were read: keep its records longer"
         letters = Accepted()
-        self.learn()
-        self._in_doubt = True
         Admission(self._redactor, self._now()).set_aside(
             letters, Place(topic, start, number), Refusal(SINK, REMOVED, detail), b""
         )
         with self._committing() as transaction:
-            self._require_told(transaction, letters.messages[DEAD_LETTERS], {})
+            self._require_told(letters.messages[DEAD_LETTERS])
             transaction.set_watermarks(SINK, {partition: beginning})
         self._in_doubt = False
 
@@ -181,7 +170,9 @@ class SinkWriter:
 
     @contextlib.contextmanager
     def _committing(self) -> Iterator[Transaction]:
-        """A transaction; letters that were produced for it are forgotten once it is committed, and nothing is in doubt where letters are to be produced."""
+        """A transaction. What is durable is in doubt until its caller says otherwise, but not where letters are to be produced first."""
+        self.learn()
+        self._in_doubt = True
         try:
             with self._store.transaction() as transaction:
                 yield transaction
@@ -190,40 +181,32 @@ class SinkWriter:
             raise
         self.told.clear()
 
-    def _require_told(self, transaction: Transaction, letters: Sequence[bytes], landing: Mapping[str, pl.DataFrame]) -> None:
-        """UntoldError for letters that are neither in the table, nor `landing` in the transaction, nor told."""
-        for name, frame in decode_batch(letters).frames.items() if letters else ():
-            schema = schema_of(name)
-            fresh, _ = unknown(transaction.connection, schema, frame, DEAD_LETTERS, self.seen)
-            if name in landing:
-                fresh = fresh.join(landing[name], on=schema.identity, how="anti")
-            untold = fresh.filter(~pl.col(*schema.identity).is_in(self.told)).select(*schema.identity, INDEX)
-            if untold.height:
-                raise UntoldError({letter_id: letters[place] for letter_id, place in untold.rows()})
+    def _require_told(self, letters: Sequence[bytes]) -> None:
+        """UntoldError for letters that were not produced."""
+        by_id = {cast("DeadLetter", decode(letter)).dead_letter_id: letter for letter in letters}
+        if untold := {letter_id: letter for letter_id, letter in by_id.items() if letter_id not in self.told}:
+            raise UntoldError(untold)
 
-    def _decoded(self, topic: str, fetched: Sequence[Fetched]) -> _TopicBatch:
-        records = [record for part in fetched for record in part.chunk.records]
-        partitions = [number for part in fetched for number in itertools.repeat(part.chunk.partition, len(part.chunk.records))]
-        batch = decode_values(topic, records, [value for part in fetched for value in part.values])
+    def _decoded(self, topic: str, chunks: Sequence[Chunk]) -> _TopicBatch:
+        records = [record for chunk in chunks for record in chunk.records]
+        partitions = [number for chunk in chunks for number in itertools.repeat(chunk.partition, len(chunk.records))]
+        batch = decode_values(topic, records, [value for chunk in chunks for value in chunk.values])
         places = pl.DataFrame(
             {"_partition": partitions, "_offset": [record.offset for record in records]},
             schema={"_partition": pl.Int32, "_offset": pl.Int64},
         )
         frames = {name: pl.concat([frame, places[frame[INDEX]]], how="horizontal") for name, frame in batch.frames.items()}
-        return _TopicBatch(topic, records, partitions, frames, [(record.index, record.error) for record in batch.rejected])
+        return _TopicBatch(topic, records, partitions, frames, batch.rejected)
 
     def _letters(self, batch: _TopicBatch, appended: Appended) -> Iterator[bytes]:
         """The dead letters of what does not land of a topic."""
-        for place, error in batch.rejected:
-            rejected = RejectedRecord(batch.records[place], error)
-            yield from letter_of(batch.topic, batch.partitions[place], rejected, self._redactor).messages[DEAD_LETTERS]
-        for place in appended.conflicts:
-            letters = conflict_of(batch.topic, batch.partitions[place], batch.records[place], self._redactor)
-            yield from letters.messages[DEAD_LETTERS]
+        refusals = [(rejected.index, undecodable(rejected.error)) for rejected in batch.rejected]
+        for index, refusal in (*refusals, *((index, CONFLICT) for index in appended.conflicts)):
+            yield letter_of(batch.topic, batch.partitions[index], batch.records[index], refusal, self._redactor)
 
 
-def _by_topic(fetched: Sequence[Fetched]) -> dict[str, list[Fetched]]:
-    of_topics: dict[str, list[Fetched]] = defaultdict(list)
-    for part in fetched:
-        of_topics[part.chunk.topic].append(part)
+def _by_topic(chunks: Sequence[Chunk]) -> dict[str, list[Chunk]]:
+    of_topics: dict[str, list[Chunk]] = defaultdict(list)
+    for chunk in chunks:
+        of_topics[chunk.topic].append(chunk)
     return of_topics

@@ -27,12 +27,12 @@ from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 from audit.redaction.redactor import Redactor
 from schemas.errors import BrokerError, StoreError
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import time_of
+from streams.kafka.decoding import letter_of
 from streams.kafka.deduplication import ENTRY_BYTES
 from streams.kafka.producing import Sender, keyed
 from streams.kafka.reading import PartitionReader, RawRecord
 from streams.kafka.topics import state_topic
-from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
+from streams.log.admission import DEAD_LETTERS, Refusal
 from streams.log.dead_letters import NO_STATE, STATE
 
 MAX_STATE_BYTES = 15_000_000
@@ -210,13 +210,12 @@ class StateTopic:
 
     def _letters(self, loading: _Loading) -> list[bytes]:
         """The dead letters of what was no state."""
-        accepted = Accepted()
+        letters = []
         for record, error in loading.refused if self._redactor is not None else ():
             session = (record.key or b"").decode("utf-8", "replace")[:600]
-            place, detail = Place(self.name, record.offset, loading.partition), f"session {session!r}: {error}"
-            admission = Admission(cast("Redactor", self._redactor), time_of(record))
-            admission.set_aside(accepted, place, Refusal(STATE, NO_STATE, detail), record.value or b"")
-        return accepted.messages.get(DEAD_LETTERS, [])
+            refusal = Refusal(STATE, NO_STATE, f"session {session!r}: {error}")
+            letters.append(letter_of(self.name, loading.partition, record, refusal, cast("Redactor", self._redactor)))
+        return letters
 
 
 class NoStateError(Exception):

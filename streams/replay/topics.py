@@ -21,9 +21,9 @@ from schemas.errors import InputError, SettingsError
 from schemas.lazy.polars import pl
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import Reframe, decodable, decode_chunk, values_of
+from streams.kafka.decoding import Reframe, decodable, decode_chunk
 from streams.kafka.deduplication import sift
-from streams.kafka.reading import PartitionReader, Range
+from streams.kafka.reading import PartitionReader, Range, values_of
 from streams.replay.history import EXCHANGES, JUDGEMENTS, SCORES, WINDOW_RECORDS, History, Tables, Window, origin_of_tables
 from streams.replay.part import open_store
 from streams.replay.plan import Origin, Part, ReplayFiles, Scope, Segment
