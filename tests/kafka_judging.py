@@ -191,7 +191,7 @@ class Process:
             *(one.taking for one in self._stage.partitions.values() if one.taking is not None),
         ]
         for work in self.works.values():
-            running += [*work.tasks.sessions._runners.values(), *work._guard._under_way]
+            running += [*work.tasks._runners.values(), *work._guard._under_way]
         for task in running:
             task.cancel()
         self._rig.failures += [

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -25,14 +28,13 @@ from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Reservation
-from streams.engine.session_queues import SessionQueues
-from streams.engine.turns import Turns
 from streams.judges.protocol import Judge
-from streams.judging.call_budget import ErasedError
+from streams.judging.call_budget import ErasedError, StoppedError
 from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import JudgedStage
 from streams.judging.judged_state import JudgedState, kept_after
 from streams.judging.task_judge import TaskJudge
+from streams.judging.turns import Turns
 from streams.log.admission import Admission, Place
 from streams.log.log import Commit
 
@@ -112,18 +114,19 @@ class JudgingPartition:
         self._context = context
         self._fail = fail
         self._task_judge = TaskJudge(context.stage, context.policy, context.judge, self._record, context.now)
-        self.sessions: SessionQueues[Pending] = SessionQueues(self._judge, self._end, context.turns)
-        """The queues of the sessions that have tasks."""
+        self.is_closed = False
+        """Whether nothing more is begun."""
+        self.sessions: dict[str, deque[Pending]] = {}
+        """The tasks of each session that has any, in their order: the first may be under way."""
+        self._ready: list[tuple[int, str]] = []
+        """Sessions whose first task can be begun, by its offset."""
+        self._runners: dict[str, asyncio.Task[None]] = {}
+        self._having_turns: set[str] = set()
         self.under_way: dict[Pending, int] = {}
         """Bytes of each task that is not done, in the order of the log."""
         self.taken = start
         """The offset after the last task that was taken."""
         self._changed = asyncio.Event()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing more is begun."""
-        return self.sessions.closed
 
     @property
     def position(self) -> int:
@@ -139,7 +142,9 @@ class JudgingPartition:
         for offset, key, task in rows:
             pending = Pending(offset, key, task, part)
             self.under_way[pending] = self.stage.size_of(task)
-            self.sessions.put(key, pending)
+            self.sessions.setdefault(key, deque()).append(pending)
+            if len(self.sessions[key]) == 1:
+                self._make_ready(key)
         self.taken = end
         if not rows:
             done()
@@ -149,40 +154,90 @@ class JudgingPartition:
 
     def close(self) -> None:
         """Begin nothing more; calls under way go on."""
+        self.is_closed = True
         self._task_judge.close()
-        self.sessions.close()
+        self._context.turns.withdraw(self._begin)
+        self._ready.clear()
         self._changed.set()
 
     async def end(self, grace: float) -> None:
         """Make no more calls, let those under way be recorded for so many seconds at most, and give up the rest."""
         self.close()
-        await self.sessions.end(grace)
+        if running := list(self._runners.values()):
+            _, late = await asyncio.wait(running, timeout=grace)
+            for runner in late:
+                runner.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
     def _is_full(self) -> bool:
         return len(self.under_way) >= WINDOW_TASKS or sum(self.under_way.values()) >= WINDOW_BYTES
 
-    async def _judge(self, key: str, pending: Pending) -> None:
+    def _make_ready(self, key: str) -> None:
+        if not self.is_closed:
+            heapq.heappush(self._ready, (self.sessions[key][0].offset, key))
+            self._context.turns.ask(self._begin)
+
+    def _begin(self) -> None:
+        """Begin the earliest task that can be."""
+        _, key = heapq.heappop(self._ready)
+        self._having_turns.add(key)
+        runner = self._runners[key] = asyncio.create_task(self._judge(self.sessions[key][0]), name=f"session {key}")
+        # Not in the task itself: one that is cancelled before its first step does nothing.
+        runner.add_done_callback(partial(self._note_end, key))
+
+    async def _judge(self, pending: Pending) -> None:
         """Judge a task and append what came of it; nothing where its session was erased meanwhile."""
+        if self.is_closed:
+            raise StoppedError
         state = await self._log.state_of(pending)
         if state is not None and pending.offset >= state.next_offset:
             with contextlib.suppress(ErasedError):
-                await self._append_result(key, pending, state)
+                await self._append_result(pending, state)
+
+    def _note_end(self, key: str, runner: asyncio.Task[None]) -> None:
+        """Go on with the session's next task. One that is not done stays, and nothing more is begun after a stop or a fault of ours."""
+        del self._runners[key]
+        has_turn = key in self._having_turns
+        self._having_turns.discard(key)  # before the session's next task gets one
+        error = None if runner.cancelled() else runner.exception()
+        if error is not None:
+            self.close()
+            if not isinstance(error, StoppedError):
+                self.failure = error
+                self._fail(error)
+        elif not runner.cancelled():
+            self._finish(key)
+        if has_turn:  # only now, so that the session's next task may be the earliest
+            self._context.turns.give_back()
+
+    def _finish(self, key: str) -> None:
+        tasks = self.sessions[key]
+        pending = tasks.popleft()
+        if tasks:
+            self._make_ready(key)
+        else:
+            del self.sessions[key]
         del self.under_way[pending]
         self._changed.set()
         pending.part.left -= 1
         if not pending.part.left:
             pending.part.done()
 
-    async def _append_result(self, key: str, pending: Pending, state: JudgedState) -> None:
+    def _end_turn(self, key: str) -> None:
+        if key in self._having_turns:
+            self._having_turns.remove(key)
+            self._context.turns.give_back()
+
+    async def _append_result(self, pending: Pending, state: JudgedState) -> None:
         place = Place(self.stage.source, pending.offset, self._log.number)
         recorded = (*await self._log.recorded_of(pending), *state.recorded_of(self.stage.id_of(pending.task)))
         result = await self._task_judge.rule(pending.task, recorded, state.spent, place, self._admission)
-        self.sessions.end_turn(key)  # the judge is not waited for any more
+        self._end_turn(pending.key)  # the judge is not waited for any more
         kept = kept_after(state.kept, pending.task, result.judgements, self._context.policy) if self._log.keeps_calls else ()
         after = msgspec.msgpack.encode(JudgedState(pending.offset + 1, result.spent, kept))
         commit = Commit(
             result.dead.messages | result.made.messages,
-            states={self.stage.name: {key: after}},
+            states={self.stage.name: {pending.key: after}},
             positions={self.stage.name: {self._log.number: self.position}},
         )
         await self._log.append(commit, pending.task)
@@ -193,9 +248,3 @@ class JudgingPartition:
 
     def _admission(self) -> Admission:
         return Admission(self._context.redactor, self._context.now())
-
-    def _end(self, error: BaseException) -> None:
-        """End by a fault of ours: a session stops by nothing else."""
-        self.failure = error
-        self.close()
-        self._fail(error)

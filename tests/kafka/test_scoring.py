@@ -167,7 +167,7 @@ def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_g
             await on_its_way.wait()
             scored = first.works[partition]
             revoking = asyncio.create_task(first.revoke(partition, grace=0.0))
-            await came(lambda: not scored.tasks.sessions._runners, "the session to be given up")
+            await came(lambda: not scored.tasks._runners, "the session to be given up")
             assert set() == (await asyncio.wait([revoking], timeout=0.1))[0]
             release.set()
             await revoking

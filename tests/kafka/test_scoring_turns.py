@@ -16,9 +16,9 @@ from kafka_scoring import TOPICS, ScoringRig, answer, dialogue, scoring_on, subj
 from audit.exchanges.questions import Question
 from schemas.codec.single_object import decode
 from schemas.records import Exchange
-from streams.engine.turns import Turns
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judging import judging_partition
+from streams.judging.turns import Turns
 from streams.kafka.connection import KafkaConnection
 
 POLICY = policy_of(sampling={"enabled": False})
@@ -95,7 +95,7 @@ class Backlog:
     def _is_settled(self) -> bool:
         """Whether everything that is under way waits for the judge: what came of the others is written."""
         partitions = self.process.works.values()
-        under_way = sum(len(one.tasks.sessions._runners) for one in partitions)
+        under_way = sum(len(one.tasks._runners) for one in partitions)
         return under_way == self.judge.open and (under_way > 0 or self.rig.is_done())
 
     def _look(self) -> None:

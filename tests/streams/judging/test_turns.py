@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from streams.engine.turns import Turns
+from streams.judging.turns import Turns
 
 
 class Asking:

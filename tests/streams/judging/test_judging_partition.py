@@ -1,14 +1,33 @@
-"""Queues by session: order within one, none waits for another, and what ends them."""
+"""A partition of a judged stage: order within a session, none waits for another, turns at the judge, and what ends it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
-from streams.engine.session_queues import SessionQueues
-from streams.engine.turns import Turns
+import builders as build
+from engines import Clock
+from msgspec.structs import replace
+
+from audit.policy.policy import Policy
+from audit.redaction.redactor import Redactor
+from schemas.codec.single_object import encode
+from schemas.records import Judgement, Record, ScoringTask
 from streams.judging.call_budget import StoppedError
+from streams.judging.judge_calls import JudgeCalls
+from streams.judging.judged_stages import SCORING
+from streams.judging.judged_state import JudgedState
+from streams.judging.judging_partition import JudgingContext, JudgingPartition, Pending
+from streams.judging.turns import Turns
+from streams.log.log import Commit
+
+TASK = ScoringTask(
+    connection="local", project="ops", session_id="s", exchange_id="s:1", revision=0, exchange=encode(build.exchange("s", 1)),
+    turn_number=1, sampling_reason="first_turns", sampling_probability=1.0, tier1_score=1.0, tier1_flags=(),
+    methodology="default", rule_version="r", policy_digest="p",
+)  # fmt: skip
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -26,35 +45,64 @@ async def came(condition: Callable[[], bool]) -> None:
 
 
 class Work:
-    """Notes what it was given; items that are called `wait` end when they are released, others as they say; `early` gives its turn back before."""
+    """The log of a partition without a judge.
+
+    Tasks are named by their reason: `wait` is looked up when it is released, and `early` is appended then; `stop` and `fail` end it; any
+    other was done before.
+    """
+
+    number = 0
+    keeps_calls = False
 
     def __init__(self, turns: Turns | None = None) -> None:
         self.begun: list[tuple[str, str]] = []
         self.release = asyncio.Event()
         self.failures: list[BaseException] = []
-        self.queues: SessionQueues[str] = SessionQueues(self, self.failures.append, turns)
+        self.turns = turns or Turns()
+        policy = Policy()
+        context = JudgingContext(
+            stage=SCORING,
+            policy=policy,
+            judge=None,
+            redactor=Redactor(policy.redaction),
+            now=Clock(),
+            calls=JudgeCalls(),
+            turns=self.turns,
+        )
+        self.partition = JudgingPartition(self, context, self.failures.append)
 
-    async def __call__(self, key: str, item: str) -> None:
-        """Work on an item."""
-        self.begun.append((key, item))
+    async def state_of(self, pending: Pending) -> JudgedState | None:
+        """Work on a task."""
+        item = pending.task.sampling_reason
+        self.begun.append((pending.key, item))
         await asyncio.sleep(0)
-        if item == "early":
-            self.queues.end_turn(key)
-        if item in {"wait", "early"}:
+        if item == "wait":
             await self.release.wait()
         if item == "stop":
             raise StoppedError
         if item == "fail":
             raise ZeroDivisionError
+        return JudgedState() if item == "early" else None
+
+    async def recorded_of(self, _pending: Pending) -> Sequence[Judgement]:
+        """Nothing was."""
+        return ()
+
+    async def append(self, _commit: Commit, _about: Record) -> None:
+        """Wait to be released."""
+        await self.release.wait()
 
     def put(self, *items: tuple[str, str]) -> None:
-        """Add items."""
-        for key, item in items:
-            self.queues.put(key, item)
+        """Add tasks."""
+        start = self.partition.taken
+        rows = [(start + index, key, replace(TASK, sampling_reason=item)) for index, (key, item) in enumerate(items)]
+        taking = self.partition.take(rows, start + len(rows), lambda: None)
+        with suppress(StopIteration):
+            taking.send(None)
 
     async def idle(self) -> None:
         """Return when no session has anything to do."""
-        await came(lambda: not len(self.queues))
+        await came(lambda: not self.partition.sessions)
 
 
 def test_a_session_keeps_its_order_and_waits_for_no_other() -> None:
@@ -63,9 +111,9 @@ def test_a_session_keeps_its_order_and_waits_for_no_other() -> None:
     async def work() -> None:
         one = Work()
         one.put(("a", "wait"), ("a", "1"), ("b", "1"), ("b", "2"))
-        await came(lambda: len(one.queues) == 1)
+        await came(lambda: len(one.partition.sessions) == 1)
         assert [("a", "wait"), ("b", "1"), ("b", "2")] == one.begun
-        assert ("a" in one.queues, "b" in one.queues) == (True, False)
+        assert ("a" in one.partition.sessions, "b" in one.partition.sessions) == (True, False)
         one.release.set()
         await one.idle()
         assert [("a", "1")] == one.begun[3:]
@@ -83,13 +131,17 @@ def test_at_the_end_nothing_is_begun_and_what_is_under_way_gets_its_time() -> No
         one = Work()
         one.put(("a", "wait"), ("a", "1"), ("b", "wait"))
         await came(lambda: len(one.begun) == 2)
-        ending = asyncio.create_task(one.queues.end(10))
+        ending = asyncio.create_task(one.partition.end(10))
         await asyncio.sleep(0)
         one.put(("c", "1"))
         one.release.set()
         await ending
         assert [("a", "wait"), ("b", "wait")] == one.begun
-        assert ("a" in one.queues, "b" in one.queues, "c" in one.queues) == (True, False, True)
+        assert ("a" in one.partition.sessions, "b" in one.partition.sessions, "c" in one.partition.sessions) == (
+            True,
+            False,
+            True,
+        )
 
     run(work())
 
@@ -101,8 +153,8 @@ def test_what_takes_longer_is_given_up() -> None:
         one = Work()
         one.put(("a", "wait"))
         await came(lambda: bool(one.begun))
-        await one.queues.end(0)
-        assert "a" in one.queues
+        await one.partition.end(0)
+        assert "a" in one.partition.sessions
         assert [] == one.failures
 
     run(work())
@@ -115,9 +167,9 @@ def test_an_item_that_is_stopped_ends_everything_quietly_and_a_fault_is_told() -
         for item, failures in (("stop", []), ("fail", [ZeroDivisionError])):
             one = Work()
             one.put(("a", item), ("a", "1"))
-            await came(lambda one=one: one.queues.closed)
+            await came(lambda one=one: one.partition.is_closed)
             one.put(("a", "2"), ("b", "1"))
-            await one.queues.end(1)
+            await one.partition.end(1)
             assert [("a", item)] == one.begun
             assert failures == [type(error) for error in one.failures]
 
@@ -163,7 +215,7 @@ def test_a_turn_can_end_before_its_item_does() -> None:
     async def work() -> None:
         one = Work(Turns(1))
         one.put(("a", "early"), ("a", "1"), ("b", "1"))
-        await came(lambda: len(one.queues) == 1)
+        await came(lambda: len(one.partition.sessions) == 1)
         assert [("a", "early"), ("b", "1")] == one.begun
         one.release.set()
         await one.idle()
@@ -180,11 +232,33 @@ def test_a_queue_that_ends_gives_its_turns_back_even_where_nothing_was_begun() -
         ending, staying = Work(turns), Work(turns)
         ending.put(("a", "wait"), ("b", "wait"), ("c", "wait"))
         staying.put(("d", "1"), ("e", "1"), ("f", "1"))
-        for runner in ending.queues._runners.values():
+        for runner in ending.partition._runners.values():
             runner.cancel()  # it has a turn, and never had a step
-        await ending.queues.end(0)
+        await ending.partition.end(0)
         await staying.idle()
         assert [] == ending.begun
         assert 3 == len(staying.begun)
+
+    run(work())
+
+
+def test_every_turn_comes_back_also_of_tasks_that_were_done_before() -> None:
+    """A turn that is lost with each of them left none in the end, and nothing was judged until the process ended."""
+
+    async def work() -> None:
+        turns = Turns(4)
+        one = Work(turns)
+        one.release.set()
+        for items in ([("a", "1")] * 8, [("a", "early"), ("a", "1")] * 4):
+            one.put(*items)
+            await one.idle()
+        waiting = Work(turns)
+        waiting.put(*((f"b{number}", "wait") for number in range(6)))
+        await came(lambda: len(waiting.begun) == 4)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert 4 == len(waiting.begun)
+        waiting.release.set()
+        await waiting.idle()
 
     run(work())
