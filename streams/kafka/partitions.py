@@ -14,7 +14,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from time import monotonic
 from typing import Protocol
 
@@ -24,6 +24,8 @@ AHEAD = 2
 """Chunks of a partition at a time: one being taken, one that waits, so that no stage waits for the broker."""
 CHUNK_BYTES = 32 * 1024 * 1024
 """In one chunk, uncompressed; a larger record is a chunk of its own."""
+RELEASE_SECONDS = 10.0
+"""Seconds to wait for what is under way in partitions that go away; their next owner waits as long."""
 FAULT = 70
 """Exit code of a worker that met what it cannot make a dead letter of."""
 log = logging.getLogger(__name__)
@@ -120,6 +122,14 @@ class KafkaStage:
     def forget(self) -> None:
         """The partitions are ours no more."""
         self.partitions = {}
+
+
+async def release(stages: Collection[KafkaStage], commit: Callable[[], Awaitable[object]]) -> None:
+    """Before the partitions go away: let the stages end what they do, commit what is done, and forget the rest."""
+    await asyncio.gather(*(stage.end(RELEASE_SECONDS) for stage in stages))
+    await commit()
+    for stage in stages:
+        stage.forget()
 
 
 class WorkedPartition:

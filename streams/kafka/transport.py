@@ -30,7 +30,7 @@ from faust.types import TP, ConsumerMessage, Message
 from streams.kafka import reading
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.ownership import Membership
-from streams.kafka.partitions import DeliveredChunk, KafkaStage, WorkedPartition, log
+from streams.kafka.partitions import DeliveredChunk, KafkaStage, WorkedPartition, log, release
 
 FETCH_BYTES = 16 * 1024 * 1024
 """Of one partition in one answer of the broker; a larger record comes alone."""
@@ -38,8 +38,6 @@ IDLE_SECONDS = 0.5
 """Seconds that a fetch waits for records if every partition could take some."""
 BUSY_SECONDS = 0.02
 """Seconds that it waits if one could not: it is looked after again as soon as it can."""
-RELEASE_SECONDS = 10.0
-"""Seconds to wait for what is under way in partitions that go away; their next owner waits as long."""
 BEGINNING_SECONDS = 5.0
 """Seconds that the leaders of partitions that never committed have to say where those begin."""
 TOLD_SECONDS = 30.0
@@ -216,10 +214,7 @@ class ChunkConsumer(driver.Consumer):
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         """Let the stages end what they do, commit what is done, and forget the rest."""
         self.stop_flow()
-        await asyncio.gather(*(stage.end(RELEASE_SECONDS) for stage in self.hooks.stages.values()))
-        await self.commit()
-        for stage in self.hooks.stages.values():
-            stage.forget()
+        await release(self.hooks.stages.values(), self.commit)
         await super().on_partitions_revoked(revoked)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:

@@ -12,7 +12,7 @@ import duckdb
 from simulation.disk import LogDisk, SimulatedFolder, SimulatedStore
 from simulation.history import History
 from simulation.judge import SimulatedJudge
-from simulation.laws import check_tables
+from simulation.laws import check_tables, stored_spent
 from simulation.loop import KilledError, SimulatedLoop, StuckError
 from simulation.senders import Answers, Sender
 from simulation.world import LawBrokenError, World
@@ -64,7 +64,7 @@ class EmbeddedWorld(World):
         """Live through the history; the law that it broke, if any."""
         try:
             self.store.begin_history(self)
-            with _small_bounds(), patch("streams.log.local_log.LogFolder", lambda path: SimulatedFolder(path, self.disk)):
+            with small_bounds(), patch("streams.log.local_log.LogFolder", lambda path: SimulatedFolder(path, self.disk)):
                 processes = 0
                 while not self._is_over:
                     processes += 1
@@ -74,7 +74,7 @@ class EmbeddedWorld(World):
                     self._live()
             self.store.end_history()
             self.require(not self.disk.is_there, "a clean stop leaves no log", f"{len(self.disk.entries)} entries")
-            check_tables(self, self.store, self.answers, self.judge.bill)
+            check_tables(self, self.store, self.answers, self.judge.bill, stored_spent(self.store))
         except LawBrokenError as broken:
             return broken
         finally:
@@ -161,7 +161,8 @@ class EmbeddedWorld(World):
 
 
 @contextlib.contextmanager
-def _small_bounds() -> Iterator[None]:
+def small_bounds() -> Iterator[None]:
+    """Lower the bounds of the product, and have it log nothing."""
     with contextlib.ExitStack() as stack:
         for module, bounds in SMALL.items():
             stack.enter_context(patch.multiple(module, **bounds))

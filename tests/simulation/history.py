@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 EMBEDDED, KAFKA = "embedded", "kafka"
-WORLDS = (EMBEDDED,)
+WORLDS = (EMBEDDED, KAFKA)
 SESSIONS = ("a", "b", "c")
 POLICIES = 3
 """See `simulation.world.POLICIES`."""
@@ -60,6 +60,17 @@ EMBEDDED_FAULTS: dict[str, tuple[int, tuple[str, ...]]] = {
     "question": (16, _JUDGE),
 }
 """By point: how often it is passed at most, about, and what can go wrong there. A round is one of the event loop."""
+KAFKA_FAULTS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "send": (
+        60,
+        ("killed before", "killed after", "fails", "fails, yet written", "partly written", "written twice", "slow"),
+    ),
+    "call": (60, ("lost", "unanswered")),
+    "commit": (20, ("killed before", "killed after", "fails", "fails, yet durable", "gives up")),
+    "round": (3000, ("killed", "stands still", "stopped")),
+    "second": (20, ("clock jumps", "partitions move", "partitions move")),
+    "question": (16, _JUDGE),
+}
 
 
 def draw(world: str, seed: int) -> History:
@@ -70,7 +81,7 @@ def draw(world: str, seed: int) -> History:
         seed=seed,
         policy=chance.randrange(POLICIES),
         steps=_draw_steps(chance, world),
-        faults=_draw_faults(chance, EMBEDDED_FAULTS),
+        faults=_draw_faults(chance, EMBEDDED_FAULTS if world == EMBEDDED else KAFKA_FAULTS),
     )
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
-from engines import runner_over
 from invariants import encoded, rows
 from simulation.judge import BilledCall
 from simulation.senders import Answers, Key, event_of, exchange_of, stored_keys
@@ -17,12 +15,21 @@ from simulation.world import World
 
 from analytics.deletion.erased import schemas_of_sessions
 from analytics.identity.identity_index import identity_of
-from analytics.queries import query_rows
+from analytics.store.positions import PLACE
 from analytics.store.store import Store
 from analytics.store.tables import full_name, quote
 from audit.cost.prices import nano_of
+from audit.redaction.redactor import Redactor
+from schemas.codec.single_object import decode
+from schemas.records import Judgement, ScoringTask
 from schemas.registry import schema_of
+from streams.engine.stage_runs import StageRuns
 from streams.judging.judged_state import STATE
+from streams.judging.recorded_judgements import Subject
+from streams.stage_batches import RecordBatch, StageBatch, session_key
+from streams.topology import stage_named
+
+INTAKE, SCORING, DIAGNOSIS = map(stage_named, ("intake", "scoring", "diagnosis"))
 
 DERIVED = ("scores", "diagnoses")
 """What comes of everything in the end."""
@@ -40,13 +47,16 @@ RECORDS = (
 """What a history has of records."""
 
 
-def check_tables(world: World, store: Store, answers: Answers, bill: Sequence[BilledCall]) -> None:
-    """Check every law."""
+def check_tables(
+    world: World, store: Store, answers: Answers, bill: Sequence[BilledCall], spent_in_states: Mapping[str, int]
+) -> None:
+    """Check every law. `spent_in_states` is what the states of sessions say that they have spent, in nano-USD."""
     check_records(world, store, answers)
     check_identities(world, store)
     check_scores(world, store)
     check_order(world, store)
-    check_money(world, store, bill)
+    check_money(world, store, bill, spent_in_states)
+    check_calls(world, store)
     check_erased(world, store, answers)
     check_faults_of_ours(world, store)
     check_replay(world, store)
@@ -88,7 +98,7 @@ def _content(key: Key, content: int) -> str:
 def check_identities(world: World, store: Store) -> None:
     """Nothing is there twice, and no offset was given twice."""
     for schema in map(schema_of, RECORDS):
-        for columns in (["_topic", *identity_of(schema)], ["_topic", "_offset"]):
+        for columns in (["_topic", *identity_of(schema)], PLACE):
             statement = f"SELECT {', '.join(map(quote, columns))} FROM {full_name(schema)} GROUP BY ALL HAVING count(*) > 1"
             twice = rows(store, statement)
             world.require(not twice, "nothing is there twice", f"{schema.table}: {twice}")
@@ -116,7 +126,7 @@ def check_order(world: World, store: Store) -> None:
         world.require(in_order, "a session's tasks are scored in their order", f"{session}: tasks {found}")
 
 
-def check_money(world: World, store: Store, bill: Sequence[BilledCall]) -> None:
+def check_money(world: World, store: Store, bill: Sequence[BilledCall], spent_in_states: Mapping[str, int]) -> None:
     """What judgements cost is in the scores, in the states, under the cap, and no less than the provider's bill."""
     spent: Counter[str] = Counter()
     for session, cost in rows(store, "SELECT session_id, cost_usd FROM log.judgements"):
@@ -124,8 +134,7 @@ def check_money(world: World, store: Store, bill: Sequence[BilledCall]) -> None:
     in_scores: Counter[str] = Counter()
     for session, cost in rows(store, "SELECT session_id, cost_usd FROM scores"):
         in_scores[session] += nano_of(cost)
-    states = rows(store, "SELECT key, state FROM log.stage_state WHERE stage = 'scoring'")
-    in_states = Counter({key.split("/")[1]: STATE.decode(state).spent for key, state in states})
+    in_states = Counter(spent_in_states)
     world.require(+spent == +in_scores, "scores carry what judgements cost", f"{spent} {in_scores}")
     world.require(+spent == +in_states, "a session's state has what it has spent", f"{spent} {in_states}")
     cap = world.policy.for_project("ops").cap
@@ -137,9 +146,26 @@ def check_money(world: World, store: Store, bill: Sequence[BilledCall]) -> None:
     there = {session for (session,) in rows(store, "SELECT DISTINCT session_id FROM log.exchanges")}
     unpaid = {session: nano for session, nano in billed.items() if session in there and nano > spent[session]}
     world.require(not unpaid, "every call is accounted for", f"billed {unpaid}, recorded {spent}")
-    with contextlib.closing(store.cursor()) as cursor:
-        left = query_rows(cursor, "open_reservations")
-    world.require(not left, "judgements settle reservations", f"{left}")
+
+
+def check_calls(world: World, store: Store) -> None:
+    """Each reservation is settled once, and what was answered was not asked again."""
+    reserved = Counter(name for (name,) in rows(store, "SELECT reservation_id FROM log.reservations"))
+    settled = Counter(name for (name,) in rows(store, "SELECT unnest(reservation_ids) FROM log.judgements"))
+    world.require(
+        reserved == settled, "judgements settle each reservation once", f"{sorted((settled - reserved) + (reserved - settled))}"
+    )
+    again = rows(
+        store,
+        "SELECT any_value(subject_id), any_value(purpose) FROM log.judgements WHERE outcome = 'answered' GROUP BY fingerprint HAVING count(*) > 1",
+    )
+    world.require(not again, "no answer is paid twice", f"{again}")
+
+
+def stored_spent(store: Store) -> dict[str, int]:
+    """What each session has spent by its state in the tables."""
+    states = rows(store, "SELECT key, state FROM log.stage_state WHERE stage = 'scoring'")
+    return {key.split("/")[1]: STATE.decode(state).spent for key, state in states}
 
 
 def check_erased(world: World, store: Store, answers: Answers) -> None:
@@ -162,23 +188,29 @@ def check_faults_of_ours(world: World, store: Store) -> None:
 
 def check_replay(world: World, store: Store) -> None:
     """Made again from what came from outside, with what the judge said, everything is the same byte for byte."""
-    before = derived_records(store)
-    digest = hashlib.sha256(b"".join(message for topic in DERIVED for message in before[topic]))
+    made = {topic: encoded(store, topic) for topic in DERIVED}
+    digest = hashlib.sha256(b"".join(message for topic in DERIVED for message in made[topic]))
     world.note(f"the stages made {digest.hexdigest()}")
-    runner_over(store, world.policy).rebuild()
-    after = derived_records(store)
-    for topic in DERIVED:
-        world.require(
-            before[topic] == after[topic], "a replay is equal", f"{topic}: {_differences(before[topic], after[topic])}"
-        )
+    for topic, messages in replay(world, store).items():
+        differences = [decode(message) for message in sorted(set(made[topic]) ^ set(messages))]
+        world.require(made[topic] == messages, "a replay is equal", f"{topic}: {differences}")
 
 
-def derived_records(store: Store) -> dict[str, list[bytes]]:
-    """What stages made, as bytes."""
-    return {topic: encoded(store, topic) for topic in DERIVED}
+def replay(world: World, store: Store) -> dict[str, list[bytes]]:
+    """What the stages make of everything at once."""
+    judgements: dict[Subject, list[Judgement]] = defaultdict(list)
+    for _, _, record in _whole(store, "judgements").records():
+        if isinstance(record, Judgement):
+            judgements[record.connection, record.subject_id].append(record)
+    runs = StageRuns(world.policy, lambda _: judgements, Redactor(world.policy.redaction), world.read_clock)
+    decided = runs.run(INTAKE, _whole(store, INTAKE.source), {})
+    tasks = [record for _, record in decided.records if isinstance(record, ScoringTask)]
+    batch = RecordBatch([(number, session_key(task), task) for number, task in enumerate(tasks)])
+    outcomes = [decided, runs.run(SCORING, batch, {}), runs.run(DIAGNOSIS, _whole(store, DIAGNOSIS.source), {})]
+    return {
+        topic: sorted(message for outcome in outcomes for message in outcome.made.messages.get(topic, [])) for topic in DERIVED
+    }
 
 
-def _differences(before: Sequence[bytes], after: Sequence[bytes]) -> Any:
-    from schemas.codec.single_object import decode
-
-    return [decode(message) for message in sorted(set(before) ^ set(after))]
+def _whole(store: Store, topic: str) -> StageBatch:
+    return StageBatch.of(topic, store.read(topic, 0, store.end_of(topic)))

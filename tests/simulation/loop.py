@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import random
 import warnings
-from asyncio import base_events
+from asyncio import base_events, events
 from collections.abc import Callable
 from itertools import count
 from typing import Any, Self
@@ -118,6 +118,22 @@ class SimulatedLoop(base_events.BaseEventLoop):
 
         self.call_later(self.draw_delay(), begin)
         return future
+
+    def next_time(self) -> float | None:
+        """When it has something to do; None where nothing will ever happen by itself."""
+        if self._ready:  # type: ignore[attr-defined]
+            return self._now
+        return min((handle._when for handle in self._scheduled if not handle._cancelled), default=None)  # type: ignore[attr-defined]
+
+    def run_round(self, now: float) -> None:
+        """Run one round of callbacks at this time, for who runs several loops side by side."""
+        if now > self._now:
+            self._now, self._moved_at = now, self._steps
+        events._set_running_loop(self)
+        try:
+            self._run_once()  # type: ignore[attr-defined]
+        finally:
+            events._set_running_loop(None)
 
     def draw_delay(self) -> float:
         """The seconds until a thread gets its turn, or its result is heard of: microseconds mostly, sometimes up to a second."""

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import msgspec
 
 from streams.engine.engine import Engine
+from streams.kafka.judged_stage import RecordedCalls
 from streams.log.local_log import LocalLog, LogFolder
 from streams.log.log import Commit
 
@@ -51,4 +52,15 @@ def lose_state_of_commit() -> Iterator[None]:
         return commit if next(numbers) % 10 else msgspec.structs.replace(commit, states={})
 
     with patch.object(Engine, "_commit_of", losing):
+        yield
+
+
+@contextlib.contextmanager
+def charge_twice_after_rebalance() -> Iterator[None]:
+    """A worker that takes a partition up does not look for what the judge told its owners of before."""
+
+    async def read_nothing(*_: object) -> None:
+        """Nothing is read."""
+
+    with patch.object(RecordedCalls, "read", read_nothing):
         yield

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from simulation.disk import SimulatedStore
 from simulation.embedded import EmbeddedWorld
-from simulation.history import History, draw
+from simulation.history import EMBEDDED, History, draw
+from simulation.kafka import KafkaWorld
 from simulation.world import LawBrokenError
 
 Plant = Callable[[], AbstractContextManager[None]]
@@ -40,7 +41,7 @@ def _close() -> None:
 
 def live(history: History, plant: Plant = contextlib.nullcontext) -> Outcome:
     """Live through a history."""
-    world = EmbeddedWorld(history, _store())
+    world = (EmbeddedWorld if history.world == EMBEDDED else KafkaWorld)(history, _store())
     with plant():
         return Outcome(world.run(), world.trace)
 
