@@ -136,7 +136,6 @@ async def processing(
                 stage=stage,
                 runs=runs,
                 redactor=redactor,
-                now=Clock(NOW),
                 producer=producer,
                 states=states[stage.name],
             ),

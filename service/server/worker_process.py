@@ -124,7 +124,6 @@ def _at_work(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
         stage=stage,
         runs=StageRuns(parts.policy, nothing_recorded, parts.redactor, utc_now),
         redactor=parts.redactor,
-        now=utc_now,
         producer=parts.producer,
         states=states,
         reframe=None if parts.framing is None else parts.framing.insist,

@@ -433,7 +433,6 @@ async def _worked(framing: RegistryFraming, values: Sequence[bytes]) -> Sent:
         stage=stage_named("intake"),
         runs=StageRuns(policy, nothing_recorded, redactor, Clock(NOW)),
         redactor=redactor,
-        now=Clock(NOW),
         producer=sent,
         states=states,
         reframe=framing.insist,

@@ -59,7 +59,6 @@ async def at_work(kafka: KafkaConnection, stages: Sequence[Stage] = STAGES) -> A
             stage=stage,
             runs=runs,
             redactor=REDACTOR,
-            now=Clock(NOW),
             producer=producer,
             states=states[stage],
         )
