@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from audit.fingerprints import stable_id
 from schemas.records import Incident
-from service.read.silence import SilentSession
+from service.read.telemetry import OpenSession
 from service.read.unreadable_judges import UnreadableJudge
 from service.read.why.explaining import why
 from service.text.paths import API
@@ -84,17 +84,17 @@ def incident_notice(incident: Incident) -> Notice:
     )
 
 
-def silence_notice(session: SilentSession) -> Notice:
+def silence_notice(session: OpenSession) -> Notice:
     """Return the alert about a silent session: once for each level of each silence."""
-    silence, level = session.silence, _severity(session.silence.level or "")
-    minutes, interval = round(silence.elapsed.total_seconds() / 60, 1), round(session.interval_ms / 60_000, 2)
+    level = _severity(session.level or "")
+    minutes, interval = round(session.elapsed_ms / 60_000, 1), round(session.interval_ms / 60_000, 2)
     details = {
         "connection": session.connection,
         "sessionId": session.session_id,
         "lastReceived": session.last_received.isoformat(),
-        "missedIntervals": silence.missed,
+        "missedIntervals": session.missed_intervals,
         "intervalMs": session.interval_ms,
-        "status": silence.status,
+        "status": session.status,
     }
     return Notice(
         TELEMETRY,
@@ -102,23 +102,23 @@ def silence_notice(session: SilentSession) -> Notice:
         f"{session.last_received.isoformat()} {level}",
         level,
         f"Session {session.session_id} {'has stopped' if level == 'critical' else 'is silent'}",
-        _MISSED[level].format(minutes=minutes, missed=silence.missed, interval=interval),
+        _MISSED[level].format(minutes=minutes, missed=session.missed_intervals, interval=interval),
         session.project,
         f"{API}/telemetry?project={quote(session.project, safe='')}",
         details,
     )
 
 
-def fleet_notice(sessions: Sequence[SilentSession]) -> Notice:
+def fleet_notice(sessions: Sequence[OpenSession]) -> Notice:
     """Return the alert about many sessions of a project at one level: once, as long as they are the same."""
     first = sessions[0]
-    level, newest = _severity(first.silence.level or ""), max(one.last_received for one in sessions)
+    level, newest = _severity(first.level or ""), max(one.last_received for one in sessions)
     names = ", ".join(one.session_id for one in sessions[:MOST_NAMED])
     details = {
         "count": len(sessions),
         "sessions": [{"connection": one.connection, "sessionId": one.session_id} for one in sessions[:MOST_NAMED]],
         "lastReceived": newest.isoformat(),
-        "status": first.silence.status,
+        "status": first.status,
     }
     return Notice(
         TELEMETRY,

@@ -14,9 +14,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
 from schemas.bounds.limits import MAX_DEPTH
+from service.web.answering import RoundedJson
 from service.web.audit_trail import keep_write
 from service.web.authentication import connection_of
-from service.web.bodies import RoundedJson, decode_body, decode_lines
+from service.web.bodies import decode_body, decode_lines
 from service.web.context import services_of
 from service.web.errors import ApiError
 from service.web.parameters import refuse_unknown

@@ -19,9 +19,9 @@ from service.pages.problems import add_problem_pages
 from service.read.queries.query_pool import QueryPool
 from service.setup.access.access import AccessStore
 from service.setup.version import version
+from service.web.answering import RoundedJson
 from service.web.audit_trail import AuditTrail, keep_write
 from service.web.authentication import Authentication
-from service.web.bodies import RoundedJson
 from service.web.bounds import ApiSettings
 from service.web.context import ApiContext
 from service.web.errors import ApiError, add_error_answers, error_response
@@ -76,7 +76,7 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
     app.state.query_pool = QueryPool(engine.store, engine.now, settings.queries, engine.flush)
     for router in ROUTERS:
         app.include_router(router)
-    describe(app)
+    describe(app, [route for router in ROUTERS for route in router.routes])
     add_error_answers(app)
     add_problem_pages(app)
     app.add_exception_handler(BusyError, _busy)

@@ -21,7 +21,7 @@ from audit.policy.policy import Policy
 from audit.silence import STOPPED, listening_since
 from service.alerts.notices import Notice, fleet_notice, silence_notice
 from service.alerts.raising import Alerts
-from service.read.silence import SilentSession, listening_of, note_listening, open_sessions
+from service.read.telemetry import OpenSession, listening_of, note_listening, open_sessions
 from streams.engine.record_intake import RecordIntake
 
 LONGEST_SECONDS = 30.0
@@ -69,15 +69,15 @@ class SilenceWatchdog:
         self._told |= {(one.connection, one.session_id): _cause(one) for one in fresh}
         _log(fresh)
 
-    def _silent(self, now: datetime, listening: datetime) -> list[SilentSession]:
+    def _silent(self, now: datetime, listening: datetime) -> list[OpenSession]:
         """Return the sessions that have missed a sign of life."""
         engine = self._engine
         with contextlib.closing(engine.store.cursor()) as cursor:
             found = open_sessions(cursor, engine.policy, now, listening, silent_since=now - self._shortest)
         audited = engine.policy.for_project
-        return [one.session for one in found if one.session.silence.missed and audited(one.session.project).settings.enabled]
+        return [one.session for one in found if one.session.missed_intervals and audited(one.session.project).settings.enabled]
 
-    def _fresh(self, silent: Sequence[SilentSession]) -> list[SilentSession]:
+    def _fresh(self, silent: Sequence[OpenSession]) -> list[OpenSession]:
         """Return those whose level raised no alert yet; sessions that are no longer silent are forgotten."""
         present = {(one.connection, one.session_id) for one in silent}
         self._told = {key: cause for key, cause in self._told.items() if key in present}
@@ -90,12 +90,12 @@ def _intervals(policy: Policy) -> dict[str, timedelta]:
     return {name: timedelta(milliseconds=policy.for_project(name).settings.heartbeat_interval) for name in names}
 
 
-def _notices(sessions: Sequence[SilentSession]) -> Iterator[Notice]:
+def _notices(sessions: Sequence[OpenSession]) -> Iterator[Notice]:
     """Return alerts about sessions that have reached a level: one each, or one for all of a project if there are many."""
-    groups: dict[tuple[str, str], list[SilentSession]] = {}
+    groups: dict[tuple[str, str], list[OpenSession]] = {}
     for one in sessions:
-        if one.silence.level in _ALERTED:
-            groups.setdefault((one.project, one.silence.level), []).append(one)
+        if one.level in _ALERTED:
+            groups.setdefault((one.project, one.level), []).append(one)
     for group in groups.values():
         if len(group) > MANY:
             yield fleet_notice(group)
@@ -103,14 +103,14 @@ def _notices(sessions: Sequence[SilentSession]) -> Iterator[Notice]:
             yield from map(silence_notice, group)
 
 
-def _log(sessions: Sequence[SilentSession]) -> None:
+def _log(sessions: Sequence[OpenSession]) -> None:
     for one in sessions[:MANY]:
         words = "session %s of connection %s (%s): no sign of life for %d s, %d intervals missed"
-        seconds, level = one.silence.elapsed.total_seconds(), _LOG_LEVELS[one.silence.level or "info"]
-        log.log(level, words, one.session_id, one.connection, one.project, seconds, one.silence.missed)
+        seconds, level = one.elapsed_ms / 1000, _LOG_LEVELS[one.level or "info"]
+        log.log(level, words, one.session_id, one.connection, one.project, seconds, one.missed_intervals)
     if len(sessions) > MANY:
         log.warning("%d more sessions have missed a sign of life", len(sessions) - MANY)
 
 
-def _cause(session: SilentSession) -> str:
-    return f"{session.last_received.isoformat()} {session.silence.level}"
+def _cause(session: OpenSession) -> str:
+    return f"{session.last_received.isoformat()} {session.level}"

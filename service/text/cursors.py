@@ -11,7 +11,7 @@ import binascii
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -20,6 +20,8 @@ from schemas.bounds.limits import EARLIEST, LATEST
 Entry = TypeVar("Entry")
 MAX_CURSOR = 2048
 """Characters of a cursor: a connection's name and a session id, which has 256 characters of up to four bytes, take 1500."""
+NextCursor = Annotated[str | None, msgspec.Meta(description="Cursor of the next page; null on the last one.")]
+"""The field `next_cursor` of a list."""
 NO_CURSOR = "must be the nextCursor of an earlier answer"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BASE64 = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_CURSOR}}}")

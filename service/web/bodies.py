@@ -1,4 +1,4 @@
-"""Bodies as JSON values: written rounded, and read strictly, because attacks live where JSON readers disagree.
+"""Bodies as JSON values, read strictly, because attacks live where JSON readers disagree.
 
 1. UTF-8 without a byte order mark. NaN, infinities and numbers beyond a double are no JSON.
 2. Half a surrogate pair, escaped, becomes U+FFFD in a text: gateways cut texts at a length, and an agent must not get out of its
@@ -8,35 +8,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 import msgspec
 from fastapi import Request, Response
-from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
 
 from schemas.bounds.limits import MAX_DEPTH, is_too_deep
 from schemas.bounds.validation_messages import decoding_words
-from service.text.rounding import rounded
+from service.web.answering import AnswerRoute
 from service.web.errors import ApiError
 from streams.sources.lines import decode_json
-
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-
-
-class RoundedJson(JSONResponse):
-    """An answer in JSON, its numbers rounded to what they mean."""
-
-    def render(self, content: Any) -> bytes:
-        """The content as JSON."""
-        return rounded_json(content)
-
-
-def rounded_json(content: Any) -> bytes:
-    """A value as the JSON of an answer, its numbers rounded to what they mean."""
-    return _encode(rounded(content)).encode()
 
 
 class _StrictJsonRequest(Request):
@@ -47,7 +29,7 @@ class _StrictJsonRequest(Request):
         return decode_body(await self.body())
 
 
-class JsonRoute(APIRoute):
+class JsonRoute(AnswerRoute):
     """An endpoint that reads its body by the rules above."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

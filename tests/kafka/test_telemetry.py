@@ -12,7 +12,7 @@ from analytics.store.store import Store
 from schemas.records import Heartbeat
 from schemas.registry import topics
 from service.alerts.raising import Alerts
-from service.read.silence import listening_of, open_sessions
+from service.read.telemetry import listening_of, open_sessions
 from service.server.silence_watchdog import SilenceWatchdog
 from streams.engine.engine import Engine
 from streams.kafka.connection import KafkaConnection
@@ -26,7 +26,7 @@ def beat(now: datetime) -> Heartbeat:
 def listed(gateway: Engine, now: datetime) -> list[tuple[str, str]]:
     """The sessions that are watched, with their colours."""
     found = open_sessions(gateway.store.cursor(), gateway.policy, now, listening_of(gateway))
-    return [(one.session.session_id, one.session.silence.status) for one in found]
+    return [(one.session.session_id, one.session.status) for one in found]
 
 
 def test_sessions_are_watched_by_what_lands(kafka: KafkaConnection, make_topics: MakeTopics) -> None:

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from audit.silence import silence
 from reference.markdown import fenced, page
 from schemas.records import Alert, Incident
 from service.alerts.notices import (
@@ -22,7 +21,7 @@ from service.alerts.notices import (
 )
 from service.alerts.slack import slack_body
 from service.alerts.webhook import signature, webhook_body, webhook_digest
-from service.read.silence import SilentSession
+from service.read.telemetry import OpenSession
 from service.read.unreadable_judges import UnreadableJudge
 
 _AT = datetime(2026, 10, 28, 9, 0, tzinfo=UTC)
@@ -33,8 +32,15 @@ _INCIDENT = Incident(
     rule="sequential", cause="agent",
 )  # fmt: skip
 _INTERVAL = timedelta(minutes=5)
-_SILENT = SilentSession(
-    "checkout-agent", "s-17", "shop", _AT, 300_000, silence(_AT, None, _AT + 3 * _INTERVAL + timedelta(seconds=1), _INTERVAL)
+_SILENT = OpenSession(
+    connection="checkout-agent",
+    session_id="s-17",
+    project="shop",
+    status="red",
+    last_received=_AT,
+    missed_intervals=3,
+    elapsed_ms=901_000,
+    interval_ms=300_000,
 )
 _UNREADABLE = UnreadableJudge(
     "claude-haiku-4-5", 6, _AT, _AT + timedelta(minutes=1), "unreadable answer: JSON is malformed: invalid character (byte 0)"

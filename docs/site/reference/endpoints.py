@@ -41,7 +41,7 @@ def _description() -> dict[str, Any]:
     app = FastAPI(title="Driftline")
     for router in ROUTERS:
         app.include_router(router)
-    describe(app)
+    describe(app, [route for router in ROUTERS for route in router.routes])
     return app.openapi()
 
 

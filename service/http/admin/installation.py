@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from service.read.installation import Installation
+from service.read.installation import installation as installation_of
 from service.text.paths import API
+from service.web.answering import AnswerRoute
 from service.web.authentication import FleetAdmin
 from service.web.context import Services
 from service.web.errors import documented
-from service.web.installation import InstallationAnswer, installed
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(route_class=AnswerRoute, tags=["operations"])
 
 
 @router.get(f"{API}/installation", responses=documented())
-async def installation(_: FleetAdmin, services: Services) -> InstallationAnswer:
+async def installation(_: FleetAdmin, services: Services) -> Installation:
     """Tell the version, the sizes of the files, how far the stages are behind, and what was set aside."""
-    return await installed(services)
+    return await services.ask(lambda cursor: installation_of(cursor, services.engine, services.access))

@@ -8,12 +8,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.routing import BaseRoute
 
 from service.text.paths import API
+from service.web.answering import schemas_of
 from service.web.bounds import LINES
 
 Json = dict[str, Any]
@@ -31,14 +33,15 @@ _LINES = {"type": "string", "description": "The values of the array, one per lin
 _UNUSED = ("HTTPValidationError", "ValidationError")
 
 
-def describe(app: FastAPI) -> None:
-    """Complete the application's description; this happens once, on request."""
+def describe(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Complete the application's description; this happens once, on request. `routes` are those of its routers."""
     described = app.openapi
 
     @functools.cache
     def complete() -> Json:
         document = described()
         schemas = document["components"]["schemas"]
+        schemas.update(schemas_of(routes))
         for path, operations in document["paths"].items():
             for method, operation in operations.items():
                 operation["responses"].pop("422", None)

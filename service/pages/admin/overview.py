@@ -9,8 +9,8 @@ from fastapi.responses import HTMLResponse
 
 from service.pages.admin.viewing import Administrator
 from service.pages.rendering import page
+from service.read.installation import installation
 from service.web.context import Services
-from service.web.installation import installed
 from service.web.policy import is_in_force, policy_file, standing
 
 router = APIRouter(include_in_schema=False)
@@ -21,7 +21,7 @@ async def overview(request: Request, _: Administrator, services: Services) -> HT
     """Show the state of the installation, and the ways to change it."""
     now = await asyncio.to_thread(standing, policy_file(services))
     values = {
-        "installation": await installed(services),
+        "installation": await services.ask(lambda cursor: installation(cursor, services.engine, services.access)),
         "people": sum(any(token.state == "live" for token in tokens) for _, tokens in services.access.holders("operator")),
         "connections": len(services.access.holders("connection")),
         "in_force": is_in_force(services, now.policy),

@@ -13,7 +13,7 @@ from analytics.store.outbox import Outbox
 from audit.silence import Status
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
-from service.read.silence import Listed, listening_of, open_sessions
+from service.read.telemetry import Listed, listening_of, open_sessions
 from service.setup.access.access import Holder
 from service.text.cursors import Place, after, page_of
 from service.text.links import Links
@@ -48,8 +48,8 @@ async def telemetry(
     asked = {"project": project, "status": status, "alerts": alerts}
     everything = await _sessions(services, viewer)
     chosen = [one for one in everything if project in (None, one.session.project)]
-    counts = Counter(one.session.silence.status for one in chosen)
-    wanted = [one for one in chosen if status in (None, one.session.silence.status) and _is_after(one, cursor)]
+    counts = Counter(one.session.status for one in chosen)
+    wanted = [one for one in chosen if status in (None, one.session.status) and _is_after(one, cursor)]
     shown, following = page_of(wanted[: SHOWN + 1], SHOWN, lambda one: Place(one.session.last_received, one.place))
     values = {
         "sessions": [one.session for one in shown],

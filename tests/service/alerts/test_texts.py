@@ -14,17 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from receivers import Receiver
 
-from audit.silence import silence
 from service.alerts.notices import Notice, incident_notice, silence_notice
 from service.alerts.slack import slack_body, slack_digest
-from service.read.silence import SilentSession
+from service.read.telemetry import OpenSession
 
 SECRET = "a secret of the receiver"
 AT = datetime(2026, 10, 1, 11, 40, tzinfo=UTC)
 HOSTILE = "<!channel> @here & <https://evil.example|Open the incident> \u202egnp.exe *b*"
 
 
-def session(**fields: object) -> SilentSession:
+def session(**fields: object) -> OpenSession:
     """A session that has stopped."""
     values: dict[str, Any] = {
         "connection": "north",
@@ -32,9 +31,11 @@ def session(**fields: object) -> SilentSession:
         "project": "ops",
         "last_received": AT,
         "interval_ms": 300_000,
-        "silence": silence(AT, None, AT + timedelta(minutes=16), timedelta(minutes=5)),
+        "elapsed_ms": 960_000,
+        "missed_intervals": 3,
+        "status": "red",
     }
-    return SilentSession(**(values | fields))
+    return OpenSession(**(values | fields))
 
 
 def texts_of(value: Any) -> list[dict[str, Any]]:
@@ -140,8 +141,8 @@ def test_a_message_is_never_larger_than_slack_takes(title: str, text: str, count
 
 def test_each_level_of_each_silence_is_a_notice_of_its_own() -> None:
     """The same silence is told once a level; the next one again."""
-    warned = session(silence=silence(AT, None, AT + timedelta(minutes=11), timedelta(minutes=5)))
-    later = session(silence=silence(AT, None, AT + timedelta(minutes=44), timedelta(minutes=5)))
+    warned = session(elapsed_ms=660_000, missed_intervals=2, status="yellow")
+    later = session(elapsed_ms=2_640_000, missed_intervals=8)
     again = session(last_received=AT + timedelta(hours=1))
     ids = [silence_notice(one).alert_id("slack") for one in (warned, session(), later, again)]
     assert 3 == len(set(ids))

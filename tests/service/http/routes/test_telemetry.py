@@ -50,6 +50,7 @@ def test_every_session_that_sent_something_is_watched(call: Call, tokens: Tokens
             "lastReceived": "2026-10-01T11:59:58.500000Z",
             "missedIntervals": 0,
             "elapsedMs": 1500,
+            "intervalMs": 300_000,
             "connection": "north",
         }
     ] == sessions(call, tokens.root)

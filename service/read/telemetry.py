@@ -1,40 +1,63 @@
-"""Open sessions and their silence: which sessions are watched, and how long ago each was heard."""
+"""Telemetry: which sessions are watched, and how long ago each was heard."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 from weakref import WeakKeyDictionary
+
+from msgspec import Meta
 
 from analytics.queries import query_rows
 from audit.policy.policy import Policy
-from audit.silence import Silence, silence
+from audit.silence import Level, Silence, Status, silence
 from schemas.bounds.limits import CLOCK_TOLERANCE
 from schemas.lazy.duckdb import duckdb
+from service.text.answers import Answer, Moment
+from service.text.cursors import NextCursor
 from streams.engine.record_intake import RecordIntake
 
 _LISTENING: WeakKeyDictionary[RecordIntake, datetime] = WeakKeyDictionary()
+_MILLISECOND = timedelta(milliseconds=1)
 Page = tuple[datetime, str]
 
 
-@dataclass(frozen=True, slots=True)
-class SilentSession:
-    """A session without a sign of life for a while."""
+class OpenSession(Answer, frozen=True):
+    """An open session."""
 
-    connection: str
     session_id: str
     project: str
-    last_received: datetime
-    interval_ms: int
-    silence: Silence
+    status: Annotated[
+        Status,
+        Meta(
+            description="green up to one interval without a sign of life, yellow up to three, red beyond; green while it waits for its user."
+        ),
+    ]
+    last_received: Annotated[Moment, Meta(description="Time of its last sign of life.")]
+    missed_intervals: int
+    elapsed_ms: Annotated[int, Meta(description="Milliseconds of silence while this server was running.")]
+    interval_ms: Annotated[int, Meta(description="Milliseconds within which the policy expects a sign of life.")]
+    connection: str
+
+    @property
+    def level(self) -> Level | None:
+        """The urgency of its silence; None where nothing is missed."""
+        return Silence(timedelta(milliseconds=self.elapsed_ms), self.missed_intervals).level
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Telemetry(Answer, frozen=True):
+    """Open sessions, the longest silent first."""
+
+    sessions: list[OpenSession]
+    count: int
+    next_cursor: NextCursor
+
+
+class Listed(NamedTuple):
     """An open session, and its place in the list of all of them."""
 
-    session: SilentSession
+    session: OpenSession
     place: str
 
 
@@ -64,10 +87,16 @@ def open_sessions(
     return [Listed(_session(row, policy, now, listening), row["place"]) for row in query_rows(cursor, "session_signs", values)]
 
 
-def _session(row: dict[str, Any], policy: Policy, now: datetime, listening: datetime | None) -> SilentSession:
+def _session(row: Mapping[str, Any], policy: Policy, now: datetime, listening: datetime | None) -> OpenSession:
     interval = policy.for_project(row["project"]).settings.heartbeat_interval
     quiet = silence(row["last_received"], listening, now, timedelta(milliseconds=interval), is_idle=row["is_idle"])
-    return SilentSession(row["connection"], row["session_id"], row["project"], row["last_received"], interval, quiet)
+    return OpenSession.of(
+        row,
+        status=quiet.status,
+        missed_intervals=quiet.missed,
+        elapsed_ms=quiet.elapsed // _MILLISECOND,
+        interval_ms=interval,
+    )
 
 
 def note_listening(engine: RecordIntake, since: datetime) -> None:

@@ -1,0 +1,33 @@
+"""Answers: what is told about an entity, described once, for the API and its documentation, the pages, the command line and alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Self
+
+import msgspec
+
+from service.text.members import camel
+
+Document = dict[str, Any]
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A time, UTC."""
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+"""Documented, not checked: a score a hair above 1 is no reason to answer nothing."""
+
+
+class Answer(msgspec.Struct, frozen=True, rename=camel):
+    """The base of every answer. The description of a field is its `msgspec.Meta`; JSON has its name in camelCase."""
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], **others: Any) -> Self:
+        """Fill the fields from the columns of the same names; `others` are fields that the row does not have, or has otherwise."""
+        columns = {name: row[name] for name in cls.__struct_fields__ if name in row}
+        return cls(**(columns | others))
+
+
+def document(answer: Answer) -> Document:
+    """Return an answer as JSON has it: names in camelCase, times in ISO 8601 UTC with a Z. Numbers are exact."""
+    made: Document = msgspec.to_builtins(answer)
+    return made
