@@ -254,5 +254,5 @@ class SimulatedWorker:
             )
         else:
             runs = StageRuns(policy, nothing_recorded, redactor, now)
-            means = Computing(stage=stage, runs=runs, redactor=redactor, now=now, producer=producer, states=states)
+            means = Computing(stage=stage, runs=runs, redactor=redactor, producer=producer, states=states)
         return KafkaStage(stage.source, means.open_partition, records_at_once=CHUNK, fail=self._fail, now=self._world.now)
