@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
-from analytics.queries import query_records, query_rows
+from analytics.queries import query_records
 from analytics.store.store import Store
 from schemas.records import Alert, Incident
 
@@ -57,12 +56,3 @@ class Outbox:
         """Live incidents that were seen since then, and that raised no alert at their severity and confidence."""
         with contextlib.closing(self._store.cursor()) as cursor:
             return list(query_records(cursor, "untold_incidents", Incident, {"since": since}))
-
-    def listed(
-        self, status: str | None, limit: int, before: tuple[datetime, str] | None = None, *, project: str | None = None
-    ) -> list[dict[str, Any]]:
-        """Alerts without their bodies, newest first: of a status and a project or all, after the place where a page ended."""
-        at, alert_id = before or (None, None)
-        values = {"status": status, "project": project, "before_at": at, "before_id": alert_id, "limit": limit}
-        with contextlib.closing(self._store.cursor()) as cursor:
-            return query_rows(cursor, "alerts", values)

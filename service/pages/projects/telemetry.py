@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any
+from typing import Annotated
 
-import anyio.to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from analytics.store.outbox import Outbox
 from audit.silence import Status
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
+from service.read.alerts import AlertDelivery, AlertStatus, alert_deliveries
 from service.read.telemetry import Listed, listening_of, open_sessions
 from service.setup.access.access import Holder
 from service.text.cursors import Place, after, page_of
 from service.text.links import Links
 from service.web.authentication import require_project
 from service.web.context import ApiContext, Services
-from service.web.models import AlertStatus, ConnectionName
+from service.web.models import ConnectionName
 from service.web.paging import Cursor
 
 router = APIRouter(include_in_schema=False)
@@ -79,10 +78,9 @@ async def _sessions(services: ApiContext, viewer: Holder) -> list[Listed]:
 
 async def _alerts(
     services: ApiContext, status: AlertStatus | None, start: Place | None
-) -> tuple[list[dict[str, Any]], str | None]:
-    outbox = Outbox(services.engine.store)
-    rows = await anyio.to_thread.run_sync(outbox.listed, status, SHOWN + 1, after(start))
-    return page_of(rows, SHOWN, lambda row: Place(row["created_at"], row["alert_id"]))
+) -> tuple[list[AlertDelivery], str | None]:
+    deliveries = await services.ask(lambda cursor: alert_deliveries(cursor, SHOWN + 1, status=status, before=after(start)))
+    return page_of(deliveries, SHOWN, lambda alert: Place(alert.created_at, alert.id))
 
 
 def _is_after(listed: Listed, cursor: Place | None) -> bool:

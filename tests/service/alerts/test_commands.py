@@ -90,7 +90,7 @@ def test_what_was_told_is_listed(driftline: Command) -> None:
         word for word in ("webhook", "waiting", "the answer was 503") if word in lines[2]
     ]
     code, out, _ = driftline("alerts", "list", "--status", "delivered", "--json")
-    assert ["a"] == [json.loads(line)["alert_id"] for line in out.splitlines()]
+    assert ["a"] == [json.loads(line)["id"] for line in out.splitlines()]
     assert "body" not in json.loads(out)
 
 

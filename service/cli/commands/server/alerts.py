@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from analytics.store.outbox import STATUSES, Outbox
+from analytics.store.outbox import STATUSES
 from schemas.errors import InputError, SettingsError
 from service.alerts.channels import Channel, Letter, channels_of
 from service.alerts.notices import trial_notice
@@ -20,7 +20,6 @@ from service.cli.commands.options import (
     Database,
     Limit,
     Project,
-    Row,
     Since,
     newest,
     print_json,
@@ -31,8 +30,10 @@ from service.cli.commands.options import (
 from service.cli.completion.values import completed
 from service.cli.entry.exit_codes import fails_when, leave
 from service.cli.terminal import out, table
+from service.read.alerts import AlertDelivery, alert_deliveries
 from service.read.known_projects import require_known
 from service.setup.workspace import open_workspace, utc_now
+from service.text.answers import document
 from service.text.plain import MISSING, plain
 
 alerts_app = typer.Typer(no_args_is_help=True, help="Test the alert channels, and list alerts.")
@@ -78,9 +79,9 @@ def list_alerts(
     start = since_of(since)
     with open_workspace(settings_of(database)) as workspace:
         require_known(workspace, project)
-        rows = Outbox(workspace.store).listed(status, limit + 1, project=project)
-    shown = newest(rows, start, lambda row: row["created_at"])
-    show_rows(shown, _table, as_json=as_json, none="no alert", limit=limit)
+        deliveries = alert_deliveries(workspace.store.cursor(), limit + 1, status=status, project=project)
+    shown = newest(deliveries, start, lambda alert: alert.created_at)
+    show_rows(shown, _table, as_json=as_json, none="no alert", limit=limit, document=document)
 
 
 async def _try_each(channels: Sequence[Channel]) -> list[tuple[Channel, Outcome]]:
@@ -93,19 +94,19 @@ async def _try_each(channels: Sequence[Channel]) -> list[tuple[Channel, Outcome]
         return list(zip(channels, await asyncio.gather(*tried), strict=True))
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(alerts: Sequence[AlertDelivery]) -> Table:
     headers = ("created", "channel", "severity", "kind", "subject", "status", "tries", "last error")
     cells = [
         (
-            f"{row['created_at']:%Y-%m-%d %H:%M}",
-            row["channel"],
-            row["severity"],
-            row["kind"],
-            row["subject_id"],
-            row["status"],
-            row["attempts"],
-            row["last_error"] or MISSING,
+            f"{alert.created_at:%Y-%m-%d %H:%M}",
+            alert.channel,
+            alert.severity,
+            alert.kind,
+            alert.subject,
+            alert.status,
+            alert.attempts,
+            alert.last_error or MISSING,
         )
-        for row in rows
+        for alert in alerts
     ]
     return table(headers, cells, right=("tries",))
