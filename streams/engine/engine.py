@@ -248,11 +248,11 @@ class Engine(RecordIntake):
         states: dict[str, dict[str, bytes]] = defaultdict(dict)
         positions: dict[str, dict[int, int]] = {}
         for submission in group:
-            for topic, made in submission.made.messages.items():
+            for topic, made in submission.commit.records.items():
                 records[topic] += made
-            if submission.stage:
-                states[submission.stage] |= submission.states
-                move_forward(positions, {submission.stage: submission.positions})
+            for stage, changed in submission.commit.states.items():
+                states[stage] |= changed
+            move_forward(positions, submission.commit.positions)
         for part in (messages, decided.made.messages, decided.dead.messages):
             for topic, of_topic in part.items():
                 records[topic] += of_topic
@@ -331,8 +331,8 @@ class Engine(RecordIntake):
             return False
         outcome = await asyncio.to_thread(self._run, stage, batch)
         outcome.made.extend(outcome.dead)
-        submission = Submission(made=outcome.made, stage=stage.name, states=outcome.states, positions={PARTITION: end})
-        await self._insist(self._submit, submission)
+        commit = Commit(outcome.made.messages, states={stage.name: outcome.states}, positions={stage.name: {PARTITION: end}})
+        await self._insist(self._submit, Submission(commit=commit))
         self._positions[stage.name], self._stuck = end, ""
         self._wake()
         return True
@@ -341,7 +341,7 @@ class Engine(RecordIntake):
         """Hand the next tasks to the judge, and move the position to the first that is not done; answers whether there was anything to do."""
         stage, position = partition.stage, partition.position
         if has_moved := position > self._positions[stage.name]:
-            await self._insist(self._submit, Submission(stage=stage.name, positions={PARTITION: position}))
+            await self._insist(self._submit, Submission(commit=Commit(positions={stage.name: {PARTITION: position}})))
             self._positions[stage.name], self._stuck = position, ""
             self._wake()
         batch, end = await asyncio.to_thread(next_batch, self.store, stage.source, partition.taken, TASKS_AT_ONCE)

@@ -13,7 +13,7 @@ from streams.judging.judged_stages import JudgedStage
 from streams.judging.judged_state import STATE, JudgedState
 from streams.judging.judging_partition import Pending
 from streams.judging.recorded_judgements import Subject
-from streams.log.admission import Accepted, Submission
+from streams.log.admission import Submission
 from streams.log.log import Commit
 from streams.upkeep.erased_now import ErasedNow
 
@@ -63,7 +63,4 @@ class EngineTaskLog:
         """See `TaskLog`."""
         if self._erased.has(about.connection, about.session_id):  # type: ignore[attr-defined]
             raise ErasedError
-        states, positions = commit.states.get(self._stage.name, {}), commit.positions.get(self._stage.name, {})
-        await self._submit(
-            Submission(made=Accepted(commit.records), stage=self._stage.name, states=states, positions=positions)
-        )
+        await self._submit(Submission(commit=commit))

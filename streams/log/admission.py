@@ -22,6 +22,7 @@ from schemas.codec.single_object import encode
 from schemas.errors import BoundsError, RecordError
 from schemas.records import DeadLetter, Record, Score, ScoringTask
 from schemas.registry import schema_of
+from streams.log.log import Commit
 
 if TYPE_CHECKING:  # a process that only reads files starts in half the time without them
     from streams.judging.recorded_judgements import Subject
@@ -92,12 +93,8 @@ class Submission:
     """From outside, by topic."""
     messages: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
     """The same, encoded."""
-    made: Accepted = field(default_factory=Accepted)
-    stage: str = ""
-    states: Mapping[str, bytes] = field(default_factory=dict)
-    """The stage's states that changed, by session key; an empty one goes."""
-    positions: Mapping[int, int] = field(default_factory=dict)
-    """The offset that the stage reads next, by partition of its source."""
+    commit: Commit = field(default_factory=Commit)
+    """From a stage: what it made, with its states and positions. Offsets are given when it is committed."""
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from schemas.records import AgentEvent, Exchange, JudgingRequest, Record, Review
 from streams.engine.record_intake import RecordIntake
 from streams.judging.revising import revise
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, Submission, admissible
+from streams.log.log import Commit
 from streams.sources.otlp.traces.earlier import EarlierEvent
 from streams.sources.otlp.traces.trace_records import Assembly, Decision, assemble
 from streams.stage_batches import named_session
@@ -194,7 +195,8 @@ class TraceAssembler:
         self._changed.update(due)
         states = {named_session(*key): self._state_of(key) for key in self._changed}
         positions = dict(self._positions)
-        await engine.commit(replace(submission, stage=self.name, states=states, positions=positions))
+        commit = Commit(states={self.name: states}, positions={self.name: positions})
+        await engine.commit(replace(submission, commit=commit))
         self._committed, self._changed = positions, set()
         self._inherited.difference_update(due)
         if made.late:

@@ -132,7 +132,7 @@ def test_a_submission_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch)
 
 async def insist(engine: Engine) -> None:
     """Commit something that a stage made."""
-    await engine._insist(engine._submit, Submission(stage="diagnosis"))
+    await engine._insist(engine._submit, Submission(commit=Commit(positions={"diagnosis": {0: 0}})))
 
 
 def test_what_a_stage_made_is_submitted_until_the_log_takes_it(failures: Failures) -> None:
