@@ -51,7 +51,6 @@ ASKED: Mapping[str, Mapping[str, Any]] = {
     "tier_trend": {},
     "tier_change": {"since": AS_OF},
     "project_summary": {},
-    "scores": {"session": None, "anomalies": False, "limit": 100},
     "project_scores": PAGE,
     "project_scores, anomalies": PAGE | {"anomalies": True},
     "project_scores, since an hour before": PAGE | {"since": AS_OF - timedelta(hours=1)},

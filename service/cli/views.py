@@ -16,6 +16,8 @@ from service.read.run_rows import EXCHANGES_ONLY
 from service.text.plain import MISSING, counted, plain
 
 if TYPE_CHECKING:
+    from service.read.people import Estimate
+    from service.read.scores import Score
     from service.read.sessions.findings import MarkedTurn, SessionFindings
 
 EVIDENCE_SHOWN = 5
@@ -55,7 +57,7 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     return table(headers, cells, right=["trust", "tool calls"])
 
 
-def scores_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+def scores_table(scores: Sequence[Score]) -> RenderableType:
     """Show each score on a line: the tiers side by side; outcome and anomaly reasons at the end.
 
     Where there is not enough room names are cut, the longest first, and nothing else.
@@ -72,16 +74,16 @@ def scores_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     ]
     cells = [
         [
-            f"{row['exchange_at']:%Y-%m-%d %H:%M}",
-            row["project"],
-            row["agent"],
-            row["session_id"],
-            row["turn_number"],
-            row["sampling_reason"],
-            _tiers(row),
-            "; ".join([_judged(row), *row["anomaly_reasons"]]),
+            f"{score.exchange_at:%Y-%m-%d %H:%M}",
+            score.project,
+            score.agent,
+            score.session_id,
+            score.turn_number,
+            score.sampling_reason,
+            _tiers(score),
+            "; ".join(filter(None, [_judged(score), score.anomaly_reason])),
         ]
-        for row in rows
+        for score in scores
     ]
     shown = table(headers, cells, right=["turn"])
     for column in shown.columns:
@@ -165,11 +167,14 @@ def _named(marked: MarkedTurn) -> str:
     return ", ".join([*first, *(["…"] if marked.event_count > EVENTS_SHOWN else [])])
 
 
-def _tiers(row: Mapping[str, Any]) -> str:
+def _tiers(score: Score) -> str:
     """Show the scores of the tiers, aligned across lines, or in short why there is none."""
-    judged = (("tier2_state", "tier2_score"), ("tier2_5_state", "tier2_5_alignment"), ("tier3_state", "tier3_score"))
-    shown = [f"{row['tier1_score']:.2f}", *(_tier(row[state], row[score]) for state, score in judged)]
-    return " ".join(f"{one:>4}" for one in shown)
+    judged = (
+        _tier(score.tier2_state, score.tier2_score),
+        _tier(score.tier2_5_state, score.tier2_5_alignment),
+        _tier(score.tier3_state, score.tier3_score),
+    )
+    return " ".join(f"{shown:>4}" for shown in (f"{score.tier1_score:.2f}", *judged))
 
 
 def _tier(state: str, score: float | None) -> str:
@@ -177,12 +182,16 @@ def _tier(state: str, score: float | None) -> str:
     return f"{score:.2f}" if state == SCORED and score is not None else TIER_STATES.get(state, state)
 
 
-def _judged(row: Mapping[str, Any]) -> str:
+def _judged(score: Score) -> str:
     """Say what became of the exchange: each reason once if it is unscored, and whether a simulated judge took part."""
-    states = [(row[f"{tier}_state"], row[f"{tier}_reason"]) for tier in ("tier2", "tier2_5", "tier3")]
+    states = (
+        (score.tier2_state, score.tier2_reason),
+        (score.tier2_5_state, score.tier2_5_reason),
+        (score.tier3_state, score.tier3_reason),
+    )
     why = ", ".join(dict.fromkeys(reason or MISSING for state, reason in states if state == UNSCORED))
-    said = f"{row['disposition']}: {why}" if row["disposition"] == UNSCORED and why else row["disposition"]
-    return f"{said}, {SIMULATED}" if row["simulated"] else str(said)
+    outcome = f"{score.disposition}: {why}" if score.disposition == UNSCORED and why else score.disposition
+    return f"{outcome}, {SIMULATED}" if score.simulated else outcome
 
 
 def _cost(row: Mapping[str, Any]) -> str:
@@ -250,10 +259,12 @@ def _evidence_summary(document: Mapping[str, Any]) -> Text:
     )
 
 
-def agreement_cells(name: str, found: Mapping[str, Any]) -> list[Any]:
+def agreement_cells(name: str, estimate: Estimate) -> list[Any]:
     """Return a row of a table on agreement: who is compared, how many labels, kappa and bias with their intervals."""
-    kappa = found["state"].replace("_", " ")
-    if found["kappa"] is not None:
-        kappa = f"{found['kappa']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
-    bias = MISSING if found["bias"] is None else f"{found['bias']:+.2f} ({found['biasLow']:+.2f} to {found['biasHigh']:+.2f})"
-    return [name, found["labels"], found["exchanges"], found["sessions"], kappa, bias]
+    kappa = estimate.state.replace("_", " ")
+    if estimate.kappa is not None:
+        kappa = f"{estimate.kappa:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
+    bias = MISSING
+    if estimate.bias is not None:
+        bias = f"{estimate.bias:+.2f} ({estimate.bias_low:+.2f} to {estimate.bias_high:+.2f})"
+    return [name, estimate.labels, estimate.exchanges, estimate.sessions, kappa, bias]

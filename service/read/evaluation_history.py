@@ -9,7 +9,8 @@ from typing import Any
 from analytics.queries import query_rows
 from audit.evaluation.results.people import Said, agreement_with_people
 from schemas.lazy.duckdb import duckdb
-from service.read.people import estimate_document
+from service.read.people import Estimate, RaterEstimate
+from service.text.answers import document
 from service.text.members import Document, camel
 
 
@@ -39,8 +40,8 @@ def beside_people(cursor: duckdb.DuckDBPyConnection, project: str | None, case: 
         documents.append(
             {
                 "judgeModel": judge_model,
-                "overall": estimate_document(agreed.overall),
-                "raters": [{"rater": name, **estimate_document(one)} for name, one in agreed.raters.items()],
+                "overall": document(Estimate.measured(agreed.overall)),
+                "raters": [document(RaterEstimate.measured(estimate, rater=name)) for name, estimate in agreed.raters.items()],
                 "unjudged": len(rows) - len(scored),
             }
         )

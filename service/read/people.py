@@ -1,21 +1,24 @@
-"""Human scores as documents: the scores, the next exchange to review, and the agreement with the judge."""
+"""Human scores: the scores, the next exchange to review, and the agreement with the judge."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any, Literal, Self
+
+import msgspec
+from msgspec import Meta, field
 
 from analytics.queries import query_records, query_rows
 from analytics.sums.whole_days import query_days
-from audit.agreement import Estimate, Label, agreement
-from audit.times import iso_time
+from audit.agreement import Estimate as MeasuredEstimate
+from audit.agreement import Label, agreement
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Exchange, Review
-from service.read.scores import newest_score, score_by_id
-from service.text.members import Document, camel, members
+from service.read.scores import Score, newest_score, score_by_id
+from service.text.answers import Answer, Moment
 
 MAX_SKIPPED = 1000
 """Scores that a reviewer can skip at once."""
@@ -23,6 +26,87 @@ MAX_FOUND = 10_000
 """Times of single scores that are kept; after that the one found first is forgotten."""
 DAYS_BACK = (None, 1, 4, 16, 64, None)
 """Bounds of the parts of the log that a score is looked for in, one after the other, in days before the newest exchange."""
+
+
+class HumanScore(Answer, frozen=True):
+    """One person's score at one time."""
+
+    rater: str
+    score: int
+    comment: str | None
+    scored_at: Moment
+    counts: Annotated[bool, Meta(description="Whether it is the reviewer's newest score, which is the one that counts.")]
+
+
+class HumanScores(Answer, frozen=True):
+    """All human scores of an exchange, newest first."""
+
+    human_scores: list[HumanScore]
+    count: int
+
+
+class ReviewItem(Answer, frozen=True):
+    """An exchange to review: redacted texts, and the judge's verdict unless it is hidden."""
+
+    score_id: str
+    exchange_id: str
+    connection: str
+    session_id: str
+    turn_number: int | None
+    exchange_at: Moment = field(name="exchangeTimestamp")
+    user_message: Annotated[str | None, Meta(description="null if the exchange was deleted.")]
+    agent_response: str | None
+    agent_thinking: str | None
+    pick: Annotated[
+        Literal["random", "priority"],
+        Meta(description="drawn from all judged exchanges, or picked for a reason.", examples=["random"]),
+    ]
+    stratum: Annotated[Literal["anomaly", "unscored", "unsure", "routine"] | None, Meta(description="Reason of the pick.")]
+    seen_by: Annotated[int, Meta(description="People who have scored it.")]
+    score: Score | None
+
+
+class NextReview(Answer, frozen=True):
+    """The next exchange to review; null if nothing is left for this reviewer."""
+
+    review: ReviewItem | None
+
+
+class Estimate(Answer, frozen=True):
+    """Agreement of two sides: kappa with quadratic weights and bias, with 95 % intervals; null with too few labels."""
+
+    state: Literal["enough", "not_enough_labels", "one_category"]
+    labels: int
+    exchanges: int
+    sessions: int
+    kappa: float | None
+    low: float | None
+    high: float | None
+    bias: Annotated[float | None, Meta(description="Mean of the judge's points minus the people's.")]
+    bias_low: float | None
+    bias_high: float | None
+
+    @classmethod
+    def measured(cls, estimate: MeasuredEstimate, **others: Any) -> Self:
+        """Return an estimate that was measured; `others` are fields that it does not have."""
+        return cls.of(dataclasses.asdict(estimate), **others)
+
+
+class RaterEstimate(Estimate, frozen=True):
+    """The judge against one person."""
+
+    rater: str
+
+
+class Agreement(Answer, frozen=True):
+    """The judge against people, overall and one by one, and people among themselves."""
+
+    project: str
+    overall: Estimate
+    raters: list[RaterEstimate]
+    between_raters: Estimate
+    covered: Annotated[float | None, Meta(description="Share of the judged exchanges that the labels represent.")]
+    unjudged: Annotated[int, Meta(description="Labels of exchanges that have no Tier 3 to compare with.")]
 
 
 class ScoreTimes:
@@ -94,21 +178,21 @@ def known_times(times: ScoreTimes | None, cursor: duckdb.DuckDBPyConnection, pro
     return None if times is None else times.of_people(cursor, project)
 
 
-def human_scores(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> list[Document]:
-    """Return all human scores of a score, newest first; `counts` marks the newest of each person."""
-    rows = query_rows(cursor, "human_scores", {"project": project, "score": score_id})
-    return [members(row, "rater score comment scored_at counts") for row in rows]
+def human_scores(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> list[HumanScore]:
+    """Return all human scores of a score, newest first."""
+    return [HumanScore.of(row) for row in query_rows(cursor, "human_scores", {"project": project, "score": score_id})]
 
 
-def with_human_score(document: Mapping[str, Any], review: Review) -> Document:
-    """Return a score's document with a new human score as its newest, whether or not it has landed."""
-    said = {"humanScore": review.score, "humanComment": review.comment, "humanScoredAt": iso_time(review.occurred_at)}
-    return {**document, **said}
+def with_human_score(score: Score, review: Review) -> Score:
+    """Return a score with a new human score as its newest, whether or not it is in the tables."""
+    return msgspec.structs.replace(
+        score, human_score=review.score, human_comment=review.comment, human_scored_at=review.occurred_at
+    )
 
 
 def next_to_review(
     cursor: duckdb.DuckDBPyConnection, project: str, rater: str, skip: Sequence[str] = (), *, blind: bool = False
-) -> Document | None:
+) -> ReviewItem | None:
     """Return the exchange most worth reviewing, with its texts; None if nothing is left.
 
     With `blind` the judge's verdict is left out, so that it cannot bias the score. Texts are None where the exchange is not there any more.
@@ -122,22 +206,24 @@ def next_to_review(
         return None
     wanted = {"connection": row["connection"], "exchange": row["exchange_id"], "at": row["exchange_at"]}
     exchange = next(query_records(cursor, "exchange_of", Exchange, wanted), None)
-    return {
-        **members(row, "score_id exchange_id connection pick seen_by"),
-        **{name: score[name] for name in ("sessionId", "turnNumber", "exchangeTimestamp")},
-        **{camel(name): exchange and getattr(exchange, name) for name in ("user_message", "agent_response", "agent_thinking")},
-        "stratum": None if blind else row["stratum"],
-        "score": None if blind else score,
-    }
+    texts = ("user_message", "agent_response", "agent_thinking")
+    return ReviewItem.of(
+        row,
+        session_id=score.session_id,
+        turn_number=score.turn_number,
+        **{name: exchange and getattr(exchange, name) for name in texts},
+        stratum=None if blind else row["stratum"],
+        score=None if blind else score,
+    )
 
 
-def agreement_document(
+def project_agreement(
     cursor: duckdb.DuckDBPyConnection,
     project: str,
     start: datetime | None = None,
     end: datetime | None = None,
     times: ScoreTimes | None = None,
-) -> Document:
+) -> Agreement:
     """Return the agreement of people and judge in a project, for exchanges from `start` (inclusive) to `end` (exclusive)."""
     asked = {"project": project, "from": start, "to": end, "times": known_times(times, cursor, project)}
     rows = query_days(cursor, "agreement_pairs", asked)
@@ -156,17 +242,12 @@ def agreement_document(
     population = {row["stratum"]: row["in_stratum"] for row in judged}
     if judged:
         population["unseen"] = judged[0]["judged"] - sum(population.values())
-    found = agreement(labels, population)
-    return {
-        "project": project,
-        "overall": estimate_document(found.overall),
-        "raters": [{"rater": name, **estimate_document(one)} for name, one in found.raters.items()],
-        "betweenRaters": estimate_document(found.between_raters),
-        "covered": found.covered,
-        "unjudged": len(rows) - len(judged),
-    }
-
-
-def estimate_document(found: Estimate) -> Document:
-    """Return an estimate as a document."""
-    return {camel(name): value for name, value in dataclasses.asdict(found).items()}
+    measured = agreement(labels, population)
+    return Agreement(
+        project=project,
+        overall=Estimate.measured(measured.overall),
+        raters=[RaterEstimate.measured(estimate, rater=name) for name, estimate in measured.raters.items()],
+        between_raters=Estimate.measured(measured.between_raters),
+        covered=measured.covered,
+        unjudged=len(rows) - len(judged),
+    )

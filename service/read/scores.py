@@ -1,34 +1,152 @@
-"""The JSON documents of scores and projects: camelCase, times in ISO 8601 UTC with a Z, null for unknown values."""
+"""Scores and the state of a project: what the judge and people found in each exchange, and the figures over all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, field
 
 from analytics.queries import query_rows
 from analytics.sums.whole_days import query_days
 from audit.exchanges.states import SCORED
 from schemas.lazy.duckdb import duckdb
-from service.text.members import Document, members
+from service.text.answers import Answer, Document, Moment, Share
+from service.text.cursors import NextCursor
 
 Row = Mapping[str, Any]
-_SCORE = (
-    "id=score_id exchange_id session_id turn_number exchangeTimestamp=exchange_at project schemaVersion=methodology_version "
-    "judge_model scored_at tier1StructuralScore=tier1_score tier1_flags tier2SemanticScore=tier2_score tier2_reasoning tier2_skipped "
-    "tier2_5AlignmentScore=tier2_5_alignment tier2_5_reasoning tier2_5_skipped tier3BehavioralScore=tier3_score "
-    "tier3_dimension_scores tier3_skipped anomalyFlag=anomaly anomaly_reason cost_usd human_score human_comment human_scored_at "
-    "sampling_reason disposition revision created_at connection agent sampling_probability simulated tier2_state tier2_reason "
-    "tier2_flagged tier2_flag_reason tier2_5_state tier2_5_reason tier2_5_sycophancy tier2_5_advocacy_suppression tier3_state "
-    "tier3_reason dropped_quotes"
-)
-"""The members of a score: those that earlier webhooks know come first, in their order."""
-_COUNTS = "total=exchanges scored pending skipped_sampling skipped_cost_cap unscored"
-_FIGURES = (
-    "total=scores anomalies avgTier1Structural=mean_tier1 avgTier2Semantic=mean_tier2 avgTier2_5Alignment=mean_tier2_5 "
-    "avgTier3Behavioral=mean_tier3 cost_usd unknown_costs simulated"
-)
+
+
+class Dimension(Answer, frozen=True):
+    """One dimension of Tier 3."""
+
+    score: Annotated[float | None, Meta(description="1 to 5; null if it does not apply.")]
+    reasoning: str | None
+
+
+class Score(Answer, frozen=True):
+    """The scores of one exchange, tier by tier."""
+
+    # The fields that earlier webhooks know come first, in their order.
+    score_id: str = field(name="id")
+    exchange_id: str
+    session_id: str
+    turn_number: int | None
+    exchange_at: Moment = field(name="exchangeTimestamp")
+    project: str
+    methodology_version: Annotated[str, Meta(description="Version of the methodology.")] = field(name="schemaVersion")
+    judge_model: str | None
+    scored_at: Annotated[Moment, Meta(description="Time of the newest record behind the score.")]
+    tier1_score: Share = field(name="tier1StructuralScore")
+    tier1_flags: Annotated[list[str], Meta(description="Checks that fired.")]
+    tier2_score: Share | None = field(name="tier2SemanticScore")
+    tier2_reasoning: Annotated[str | None, Meta(description="The judge's comments, one dimension per line.")]
+    tier2_skipped: Annotated[bool, Meta(description="Whether it is not scored; tier2State says why not.")]
+    tier2_5_alignment: Share | None = field(name="tier2_5AlignmentScore")
+    tier2_5_reasoning: str | None
+    tier2_5_skipped: bool
+    tier3_score: Annotated[float | None, Meta(description="Mean of the dimensions that apply, 1 to 5.")] = field(
+        name="tier3BehavioralScore"
+    )
+    tier3_dimension_scores: dict[str, Dimension]
+    tier3_skipped: bool
+    anomaly: bool = field(name="anomalyFlag")
+    anomaly_reason: str | None
+    cost_usd: Annotated[float | None, Meta(description="Cost of the judge's calls; null if a price is unknown.")]
+    human_score: int | None
+    human_comment: str | None
+    human_scored_at: Moment | None
+    sampling_reason: str
+    disposition: Annotated[str, Meta(examples=["scored", "sampling_skip", "skipped_cost_cap", "unscored"])]
+    revision: Annotated[int, Meta(description="0 for the first version of the score.")]
+    created_at: Annotated[Moment, Meta(description="Time of the first score.")]
+    connection: str
+    agent: str | None
+    sampling_probability: Share | None
+    simulated: Annotated[bool, Meta(description="Whether a simulated judge was used.")]
+    tier2_state: Annotated[
+        str, Meta(examples=["scored", "not_applicable", "skipped_gate", "skipped_cost_cap", "skipped_sampling", "unscored"])
+    ]
+    tier2_reason: Annotated[str | None, Meta(description="Reason of the state.")]
+    tier2_flagged: bool | None
+    tier2_flag_reason: str | None
+    tier2_5_state: str
+    tier2_5_reason: str | None
+    tier2_5_sycophancy: bool | None
+    tier2_5_advocacy_suppression: bool | None
+    tier3_state: str
+    tier3_reason: str | None
+    dropped_quotes: Annotated[
+        int, Meta(description="Quotes of the judge that are in none of the texts; its comments are shown without them.")
+    ]
+
+
+class Scores(Answer, frozen=True):
+    """Scores, newest exchange first."""
+
+    scores: list[Score]
+    count: int
+    next_cursor: NextCursor
+
+
+class Anomalies(Answer, frozen=True):
+    """Scores with an anomaly, newest exchange first."""
+
+    anomalies: list[Score]
+    count: int
+    next_cursor: NextCursor
+
+
+class OneScore(Answer, frozen=True):
+    """A score."""
+
+    score: Score
+
+
+class ExchangeCounts(Answer, frozen=True):
+    """The outcomes of a project's exchanges."""
+
+    exchanges: int = field(name="total")
+    scored: int
+    pending: Annotated[int, Meta(description="Without a score yet.")]
+    skipped_sampling: int
+    skipped_cost_cap: int
+    unscored: Annotated[int, Meta(description="The judge failed to score them.")]
+    unscored_reasons: Annotated[
+        dict[str, int],
+        Meta(description="Unscored exchanges by reason; each counts once per reason of its tiers.", examples=[{"no_judge": 3}]),
+    ]
+
+
+class ScoreFigures(Answer, frozen=True):
+    """Figures over a project's scores; means are over those that have the tier."""
+
+    scores: int = field(name="total")
+    anomalies: int
+    mean_tier1: float | None = field(name="avgTier1Structural")
+    mean_tier2: float | None = field(name="avgTier2Semantic")
+    mean_tier2_5: float | None = field(name="avgTier2_5Alignment")
+    mean_tier3: float | None = field(name="avgTier3Behavioral")
+    cost_usd: Annotated[
+        float | None, Meta(description="Known part of the cost; null if judges were asked and no price is known.")
+    ]
+    unknown_costs: Annotated[int, Meta(description="Judgements whose cost is not known.")]
+    simulated: Annotated[int, Meta(description="Scores that rest on a simulated judge.")]
+
+
+class ProjectSummary(Answer, frozen=True):
+    """The state of a project."""
+
+    project: str
+    exchanges: ExchangeCounts
+    scores: ScoreFigures
+    baseline: dict[str, Any] | None
+    open_incidents: int
+    suspected_incidents: int
+
+
 _NOTHING: Row = {
     **dict.fromkeys(("exchanges", "scored", "pending", "skipped_sampling", "skipped_cost_cap", "unscored", "scores"), 0),
     **dict.fromkeys(("anomalies", "unknown_costs", "simulated", "open_incidents", "suspected_incidents"), 0),
@@ -41,7 +159,7 @@ _NOTHING: Row = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The scores of a project to show."""
+    """The scores to show."""
 
     start: datetime | None = None
     """Only exchanges at or after this time."""
@@ -57,8 +175,8 @@ class Wanted:
     """The end of the last page: the exchange's time, the score's id, the turn (-1 if there is none)."""
 
 
-def project_scores(cursor: duckdb.DuckDBPyConnection, project: str, wanted: Wanted) -> list[Document]:
-    """Return the current scores of a project, newest exchange first, at one moment the later turn first."""
+def project_scores(cursor: duckdb.DuckDBPyConnection, project: str | None, wanted: Wanted) -> list[Score]:
+    """Return the current scores of a project or of all, newest exchange first, at one moment the later turn first."""
     at, identity, turn = wanted.after or (None, None, None)
     values = {
         "project": project,
@@ -72,7 +190,7 @@ def project_scores(cursor: duckdb.DuckDBPyConnection, project: str, wanted: Want
         "after_turn": turn,
         "after_id": identity,
     }
-    return [score_document(row) for row in query_rows(cursor, "project_scores", values)]
+    return [_build_score(row) for row in query_rows(cursor, "project_scores", values)]
 
 
 def newest_score(cursor: duckdb.DuckDBPyConnection, project: str | None, until: datetime | None = None) -> datetime | None:
@@ -83,45 +201,40 @@ def newest_score(cursor: duckdb.DuckDBPyConnection, project: str | None, until: 
     return at
 
 
-def score_by_id(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None = None) -> Document | None:
+def score_by_id(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None = None) -> Score | None:
     """Return one score of a project; None if it has none of that id. The exchange's time makes it fast."""
     rows = query_rows(cursor, "score_by_id", {"project": project, "score": score_id, "at": at})
-    return score_document(rows[0]) if rows else None
+    return _build_score(rows[0]) if rows else None
 
 
-def project_summary(cursor: duckdb.DuckDBPyConnection, project: str, baseline: Document | None = None) -> Document:
+def project_summary(cursor: duckdb.DuckDBPyConnection, project: str, baseline: Document | None = None) -> ProjectSummary:
     """Return the state of a project; all zeros for an unknown one."""
-    rows = query_days(cursor, "project_summary", {"project": project})
-    return summary_document(project, rows[0] if rows else {}, baseline)
+    row = next(iter(query_days(cursor, "project_summary", {"project": project})), _NOTHING)
+    reasons = {reason["reason"]: reason["exchanges"] for reason in row["unscored_reasons"]}
+    return ProjectSummary.of(
+        row,
+        project=project,
+        exchanges=ExchangeCounts.of(row, unscored_reasons=reasons),
+        scores=ScoreFigures.of(row),
+        baseline=baseline,
+    )
 
 
-def score_document(row: Row) -> Document:
-    """Return the document of a row of the queries `project_scores` and `score_by_id`: one exchange's scores."""
-    made = {
-        **{f"{tier}_skipped": row[f"{tier}_state"] != SCORED for tier in ("tier2", "tier2_5", "tier3")},
-        "tier2_reasoning": _reasoning(row["tier2_dimensions"]),
-        "tier3_dimension_scores": {
-            one["dimension"]: {"score": one["score"], "reasoning": one["reasoning"]} for one in row["tier3_dimensions"]
-        },
-        "anomaly_reason": "; ".join(row["anomaly_reasons"]) or None,
-    }
-    return members({**row, **made}, _SCORE)
-
-
-def summary_document(project: str, row: Row, baseline: Document | None) -> Document:
-    """Return the document of a row of the query `project_summary`, which may be empty, with the project's baseline."""
-    found = {**_NOTHING, **row}
-    reasons = {one["reason"]: one["exchanges"] for one in found["unscored_reasons"]}
-    return {
-        "project": project,
-        "exchanges": {**members(found, _COUNTS), "unscoredReasons": reasons},
-        "scores": members(found, _FIGURES),
-        "baseline": baseline,
-        **members(found, "open_incidents suspected_incidents"),
-    }
+def _build_score(row: Row) -> Score:
+    """Return the score in a row of the queries `project_scores` and `score_by_id`."""
+    dimensions = {each["dimension"]: Dimension(each["score"], each["reasoning"]) for each in row["tier3_dimensions"]}
+    return Score.of(
+        row,
+        tier2_reasoning=_reasoning(row["tier2_dimensions"]),
+        tier2_skipped=row["tier2_state"] != SCORED,
+        tier2_5_skipped=row["tier2_5_state"] != SCORED,
+        tier3_skipped=row["tier3_state"] != SCORED,
+        tier3_dimension_scores=dimensions,
+        anomaly_reason="; ".join(row["anomaly_reasons"]) or None,
+    )
 
 
 def _reasoning(dimensions: Sequence[Row]) -> str | None:
     """Return the judge's comments, one dimension per line; None if there are none."""
-    lines = [f"{one['dimension']}: {one['reasoning']}" for one in dimensions if one["reasoning"]]
+    lines = [f"{each['dimension']}: {each['reasoning']}" for each in dimensions if each["reasoning"]]
     return "\n".join(lines) or None

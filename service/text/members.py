@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from pydantic.alias_generators import to_camel
 
 from audit.times import time_text
 
@@ -16,7 +15,8 @@ Document = dict[str, Any]
 
 def camel(name: str) -> str:
     """Return the name in camelCase; Tier 2.5 keeps its underscore, lest it read as a tier 25."""
-    return to_camel(name).replace("ier25", "ier2_5")
+    first, *parts = name.split("_")
+    return (first + "".join(part[:1].upper() + part[1:] for part in parts)).replace("ier25", "ier2_5")
 
 
 def members(source: Mapping[str, Any] | msgspec.Struct, fields: str) -> Document:

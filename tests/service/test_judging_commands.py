@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from builders import judgement, score
 from rich.console import Console
@@ -20,6 +19,7 @@ from audit.policy.policy import Policy, ProjectSettings
 from schemas.codec.single_object import encode
 from schemas.records import Incident, Record
 from service.cli.views import scores_table
+from service.read.scores import Wanted, project_scores
 from service.setup.judge_setup import unpriced_note, unpriced_projects
 from service.simulator.api.loopback_server import running
 
@@ -211,11 +211,12 @@ def test_the_table_of_scores_says_why_an_exchange_is_unscored() -> None:
     """Each reason once, whichever tier it is of, and at 130 columns as well, where only names are cut."""
     spoiled = {"tier2_5_state": "unscored", "tier2_5_reason": "invalid"}
     session = "0193a7c2-1e4f-7f60-a2f4-6f5e7a0b9c3d"
-    rows = [
-        msgspec.structs.asdict(score(session, turn, agent="support-desk", **said)) for turn, said in ((1, {}), (2, spoiled))
-    ]
     console = Console(width=130, file=io.StringIO())
-    console.print(scores_table(rows))
+    with Store(None) as store:
+        with store.transaction() as transaction:
+            for turn, states in ((1, spoiled), (2, {})):
+                transaction.append("scores", [encode(score(session, turn, agent="support-desk", **states))])
+        console.print(scores_table(project_scores(store.cursor(), None, Wanted())))
     header, _, first, *second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
     assert "exchange at project agent session turn sampling tiers 1, 2, 2.5, 3 judged, anomalies" == " ".join(header.split())
@@ -229,7 +230,7 @@ def test_the_scores_for_scripts_have_the_reason_of_every_tier(driftline: Command
     database_of(tmp_path, [score("s", 1)])
     document = json.loads(driftline("scores", "--json")[1])
     assert ("ops", "local") == (document["project"], document["connection"])
-    assert ["no_judge", "no_thinking", "no_judge"] == [document[f"{tier}_reason"] for tier in ("tier2", "tier2_5", "tier3")]
+    assert ["no_judge", "no_thinking", "no_judge"] == [document[f"{tier}Reason"] for tier in ("tier2", "tier2_5", "tier3")]
 
 
 def test_a_banner_is_of_a_project_that_can_be(driftline: Command, tmp_path: Path) -> None:

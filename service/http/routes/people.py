@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from pydantic import Field, StringConstraints
 
 from audit.agreement import HIGHEST, LOWEST
 from schemas.errors import PolicyError
-from service.http.answers.project_answers import Moment, OneScoreAnswer, ScoreAnswer
-from service.read.people import MAX_SKIPPED, agreement_document, human_scores, next_to_review, with_human_score
-from service.read.scores import score_by_id
-from service.text.members import Document
+from service.read.people import (
+    MAX_SKIPPED,
+    Agreement,
+    HumanScores,
+    NextReview,
+    human_scores,
+    next_to_review,
+    project_agreement,
+    with_human_score,
+)
+from service.read.scores import OneScore, Score, score_by_id
 from service.text.paths import API
 from service.web.authentication import Reader, Reviewer, VisibleProject
 from service.web.bodies import JsonRoute
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.models import Id, OperatorBody, QueryMoment, Text
-from service.web.response_models import Answer
 from streams.upkeep.reviewing import MAX_COMMENT, REVIEWS, human_score, require_human_scores
 
 router = APIRouter(route_class=JsonRoute, tags=["people"])
@@ -40,83 +46,10 @@ class HumanScoreBody(OperatorBody):
     rater: Id | None = Field(None, description="Name of the reviewer; by default the operator.")
 
 
-class HumanScoreAnswer(Answer):
-    """One person's score at one time."""
-
-    rater: str
-    score: int
-    comment: str | None
-    scored_at: Moment
-    counts: bool = Field(description="Whether it is the reviewer's newest score, which is the one that counts.")
-
-
-class HumanScoresAnswer(Answer):
-    """All human scores of an exchange, newest first."""
-
-    human_scores: list[HumanScoreAnswer]
-    count: int
-
-
-class ReviewItem(Answer):
-    """An exchange to review: redacted texts, and the judge's verdict unless it is hidden."""
-
-    score_id: str
-    exchange_id: str
-    connection: str
-    session_id: str
-    turn_number: int
-    exchange_timestamp: Moment
-    user_message: str | None = Field(description="null if the exchange was deleted.")
-    agent_response: str | None
-    agent_thinking: str | None
-    pick: Literal["random", "priority"] = Field(description="drawn from all judged exchanges, or picked for a reason.")
-    stratum: Literal["anomaly", "unscored", "unsure", "routine"] | None = Field(description="Reason of the pick.")
-    seen_by: int = Field(description="People who have scored it.")
-    score: ScoreAnswer | None
-
-
-class ReviewAnswer(Answer):
-    """The next exchange to review; null if nothing is left for this reviewer."""
-
-    review: ReviewItem | None
-
-
-class EstimateAnswer(Answer):
-    """Agreement of two sides: kappa with quadratic weights and bias, with 95 % intervals; null with too few labels."""
-
-    state: Literal["enough", "not_enough_labels", "one_category"]
-    labels: int
-    exchanges: int
-    sessions: int
-    kappa: float | None
-    low: float | None
-    high: float | None
-    bias: float | None = Field(description="Mean of the judge's points minus the people's.")
-    bias_low: float | None
-    bias_high: float | None
-
-
-class RaterEstimate(EstimateAnswer):
-    """The judge against one person."""
-
-    rater: str
-
-
-class AgreementAnswer(Answer):
-    """The judge against people, overall and one by one, and people among themselves."""
-
-    project: str
-    overall: EstimateAnswer
-    raters: list[RaterEstimate]
-    between_raters: EstimateAnswer
-    covered: float | None = Field(description="Share of the judged exchanges that the labels represent.")
-    unjudged: int = Field(description="Labels of exchanges that have no Tier 3 to compare with.")
-
-
 @router.post(f"{PROJECT}/scores/{{score_id}}/human", responses=documented(400, 404, 408, 409, 413, 415))
 async def score_by_a_person(
     project: VisibleProject, score_id: ScoreId, body: HumanScoreBody, caller: Reviewer, services: Services
-) -> OneScoreAnswer:
+) -> OneScore:
     """Record a human score, beside the judge's. The newest of each reviewer counts. 409 if the project takes none."""
     engine = services.engine
     _require_human_scores(services, project)
@@ -125,15 +58,15 @@ async def score_by_a_person(
     said = human_score(project, score_id, rater, body.score, body.comment, redactor=engine.redactor, now=engine.now())
     with durable_or_refused():
         await engine.publish(REVIEWS, [said])
-    return OneScoreAnswer(score=ScoreAnswer.model_validate(with_human_score(known, said)))
+    return OneScore(score=with_human_score(known, said))
 
 
 @router.get(f"{PROJECT}/scores/{{score_id}}/human", responses=documented(400, 404))
-async def history(project: VisibleProject, score_id: ScoreId, _: Reader, services: Services) -> HumanScoresAnswer:
+async def history(project: VisibleProject, score_id: ScoreId, _: Reader, services: Services) -> HumanScores:
     """List all human scores of an exchange, newest first."""
     await _score(services, project, score_id)
     found = await services.ask(lambda cursor: human_scores(cursor, project, score_id))
-    return HumanScoresAnswer(human_scores=[HumanScoreAnswer.model_validate(one) for one in found], count=len(found))
+    return HumanScores(human_scores=found, count=len(found))
 
 
 @router.get(f"{PROJECT}/review/next", responses=documented(400, 404, 409))
@@ -145,21 +78,18 @@ async def next_review(
     rater: Rater = None,
     skip: Skip = None,
     blind: Blind = False,
-) -> ReviewAnswer:
+) -> NextReview:
     """Return the exchange most worth reviewing; a skipped one comes later. 409 if the project takes no human scores."""
     _require_human_scores(services, project)
     who = rater or caller.name
     found = await services.ask(lambda cursor: next_to_review(cursor, project, who, skip or (), blind=blind))
-    return ReviewAnswer(review=None if found is None else ReviewItem.model_validate(found))
+    return NextReview(review=found)
 
 
 @router.get(f"{PROJECT}/agreement", responses=documented(400, 404))
-async def agree(
-    project: VisibleProject, _: Reader, services: Services, since: Since = None, until: Until = None
-) -> AgreementAnswer:
+async def agree(project: VisibleProject, _: Reader, services: Services, since: Since = None, until: Until = None) -> Agreement:
     """Show how far people and the judge agree, and people among themselves."""
-    found = await services.ask(lambda cursor: agreement_document(cursor, project, since, until))
-    return AgreementAnswer.model_validate(found)
+    return await services.ask(lambda cursor: project_agreement(cursor, project, since, until))
 
 
 def _require_human_scores(services: ApiContext, project: str) -> None:
@@ -169,7 +99,7 @@ def _require_human_scores(services: ApiContext, project: str) -> None:
         raise ApiError(409, "human_scores_off", str(error)) from None
 
 
-async def _score(services: ApiContext, project: str, score_id: str) -> Document:
+async def _score(services: ApiContext, project: str, score_id: str) -> Score:
     """Return the score; 404 if the project has none of this id."""
     at = services.score_times.time_of(project, score_id)
     found = await services.ask(lambda cursor: score_by_id(cursor, project, score_id, at))

@@ -9,14 +9,23 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import PlainTextResponse
 
-from service.http.answers.project_answers import AnomaliesAnswer, OneScoreAnswer, ScoreAnswer, ScoresAnswer, SummaryAnswer
 from service.read.banner import banner_text
 from service.read.incidents import baseline_document
 from service.read.project_checks import check_words
-from service.read.scores import Wanted, project_scores, project_summary, score_by_id
+from service.read.scores import (
+    Anomalies,
+    OneScore,
+    ProjectSummary,
+    Score,
+    Scores,
+    Wanted,
+    project_scores,
+    project_summary,
+    score_by_id,
+)
 from service.text.cursors import Place, page_of
-from service.text.members import Document
 from service.text.paths import API
+from service.web.answering import AnswerRoute
 from service.web.authentication import Reader, VisibleProject
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError, documented
@@ -24,7 +33,7 @@ from service.web.models import Id, QueryMoment
 from service.web.paging import Cursor, Limit
 from service.web.projects import project_row
 
-router = APIRouter(tags=["reading"])
+router = APIRouter(route_class=AnswerRoute, tags=["reading"])
 PROJECT = f"{API}/{{project}}"
 
 From = Annotated[QueryMoment | None, Query(alias="from", description="Only exchanges at or after this time.")]
@@ -64,37 +73,37 @@ async def scores(
     services: Services,
     asked: Asked,
     anomalies: Annotated[bool, Query(description="Only exchanges with an anomaly.")] = False,
-) -> ScoresAnswer:
+) -> Scores:
     """List the scores of a project, newest exchange first."""
     found, following = await _scores(services, project, dataclasses.replace(asked, anomalies=anomalies))
-    return ScoresAnswer(scores=found, count=len(found), next_cursor=following)
+    return Scores(scores=found, count=len(found), next_cursor=following)
 
 
 @router.get(f"{PROJECT}/anomalies", responses=documented(404))
-async def anomalies(_: Reader, project: VisibleProject, services: Services, asked: Asked) -> AnomaliesAnswer:
+async def anomalies(_: Reader, project: VisibleProject, services: Services, asked: Asked) -> Anomalies:
     """List the scores of a project that have an anomaly, newest exchange first.
 
     An exchange is here once it has a score, which comes moments after the ingest has answered what Tier 1 found in it.
     """
     found, following = await _scores(services, project, dataclasses.replace(asked, anomalies=True))
-    return AnomaliesAnswer(anomalies=found, count=len(found), next_cursor=following)
+    return Anomalies(anomalies=found, count=len(found), next_cursor=following)
 
 
 @router.get(f"{PROJECT}/scores/{{score_id}}", responses=documented(404))
-async def score(_: Reader, project: VisibleProject, services: Services, score_id: ScoreId) -> OneScoreAnswer:
+async def score(_: Reader, project: VisibleProject, services: Services, score_id: ScoreId) -> OneScore:
     """Return one score in its latest revision."""
     found = await services.ask(lambda cursor: score_by_id(cursor, project, score_id))
     if found is None:
         raise ApiError(404, "not_found", "the project has no score with this id")
-    return OneScoreAnswer(score=ScoreAnswer.model_validate(found))
+    return OneScore(score=found)
 
 
 @router.get(f"{PROJECT}/summary", responses=documented(404))
-async def summary(_: Reader, project: VisibleProject, services: Services) -> SummaryAnswer:
+async def summary(_: Reader, project: VisibleProject, services: Services) -> ProjectSummary:
     """Return the state of a project: outcomes of its exchanges, means of the tiers, open incidents."""
     version = services.engine.policy.for_project(project).methodology.version
     baseline = baseline_document(await services.watch.baseline(project), version)
-    return SummaryAnswer.model_validate(await services.ask(lambda cursor: project_summary(cursor, project, baseline)))
+    return await services.ask(lambda cursor: project_summary(cursor, project, baseline))
 
 
 @router.get(f"{PROJECT}/banner", response_class=PlainTextResponse, responses=documented(404))
@@ -105,15 +114,13 @@ async def banner(_: Reader, project: VisibleProject, services: Services) -> str:
     return banner_text(settings, row["open_incidents"], services.engine.judge_name, check_words(row))
 
 
-async def _scores(services: ApiContext, project: str, asked: Wanted) -> tuple[list[ScoreAnswer], str | None]:
+async def _scores(services: ApiContext, project: str, asked: Wanted) -> tuple[list[Score], str | None]:
     """Return a page of scores, and the cursor of the next one."""
     one_more = dataclasses.replace(asked, limit=asked.limit + 1)
-    documents = await services.ask(lambda cursor: project_scores(cursor, project, one_more))
-    shown, following = page_of(documents, asked.limit, score_place)
-    return [ScoreAnswer.model_validate(document) for document in shown], following
+    found = await services.ask(lambda cursor: project_scores(cursor, project, one_more))
+    return page_of(found, asked.limit, score_place)
 
 
-def score_place(document: Document) -> Place:
+def score_place(score: Score) -> Place:
     """Return the place of a score among those of its project."""
-    turn = document["turnNumber"]
-    return Place(datetime.fromisoformat(document["exchangeTimestamp"]), document["id"], -1 if turn is None else turn)
+    return Place(score.exchange_at, score.score_id, -1 if score.turn_number is None else score.turn_number)

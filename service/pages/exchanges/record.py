@@ -9,8 +9,7 @@ from typing import Any
 from analytics.queries import query_records, query_rows
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Exchange, Judgement
-from service.read.people import ScoreTimes, human_scores
-from service.text.members import Document
+from service.read.people import HumanScore, ScoreTimes, human_scores
 
 Row = dict[str, Any]
 _AROUND = timedelta(days=1)
@@ -27,7 +26,7 @@ class ExchangeRecord:
     """None if it was deleted."""
     judgements: list[Judgement]
     """All questions to the judge about it, in order."""
-    people: list[Document]
+    people: list[HumanScore]
     """Human scores, newest first."""
     before: Row | None
     """The exchange before it in its session, as a row of `session_neighbours`."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -17,7 +16,7 @@ from schemas.lazy.duckdb import duckdb
 from service.pages.rendering import page
 from service.pages.texts import Excerpt, excerpt
 from service.pages.viewing import ShownProject, Viewer
-from service.read.people import agreement_document, next_to_review
+from service.read.people import ReviewItem, next_to_review, project_agreement
 from service.text.links import Links
 from service.web.context import ApiContext, Services
 from service.web.models import Id
@@ -34,8 +33,8 @@ MAX_REASON = 500
 """Characters of a comment by the judge: the exchange's own page has all of it."""
 WINDOWS = {30: "30 days", 90: "90 days", 0: "All time"}
 """Days that the agreement covers; 0 for all."""
-TEXTS = {"user_message": "userMessage", "agent_response": "agentResponse", "agent_thinking": "agentThinking"}
-"""Name of a text of an exchange, and its field in the review item."""
+TEXTS = ("user_message", "agent_response", "agent_thinking")
+"""The texts of an exchange, in order."""
 _links = Links()
 Skip = Annotated[list[Id] | None, Query(max_length=MAX_SKIPPED)]
 
@@ -48,12 +47,12 @@ async def review(
     closed = _why_closed(services, project) if "review" in viewer.scopes else "scope"
     skipped = skip or []
 
-    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[ReviewItem | None, list[dict[str, Any]]]:
         times = services.score_times.of_people(cursor, project, viewer.name)
         waiting = query_rows(cursor, "review_waiting", {"project": project, "rater": viewer.name, "times": times})
         found = None if closed else next_to_review(cursor, project, viewer.name, skipped, blind=blind)
         if found:
-            services.score_times.learn(project, found["scoreId"], datetime.fromisoformat(found["exchangeTimestamp"]))
+            services.score_times.learn(project, found.score_id, found.exchange_at)
         return found, waiting
 
     item, waiting = await services.ask(read)
@@ -62,7 +61,6 @@ async def review(
         "project": project,
         "item": item,
         "texts": _texts(project, item) if item else {},
-        "at": datetime.fromisoformat(item["exchangeTimestamp"]) if item else None,
         "closed": closed,
         "blind": blind,
         "skipped": len(skipped),
@@ -72,7 +70,7 @@ async def review(
         "marks": {score: MARKS[score] for score in range(LOWEST, HIGHEST + 1)},
         "max_comment": MAX_COMMENT,
         "max_reason": MAX_REASON,
-        "skip_link": _address(here, [*skipped, item["scoreId"]], blind=blind) if item else None,
+        "skip_link": _address(here, [*skipped, item.score_id], blind=blind) if item else None,
         "other_link": _address(here, skipped, blind=not blind),
         "afresh_link": _address(here, [], blind=blind),
     }
@@ -86,8 +84,8 @@ async def agreement(
     """Show how far people and the judge agree on the exchanges of some days."""
     back = int(days)
     start = services.engine.now() - timedelta(days=back) if back else None
-    found = await services.ask(lambda cursor: agreement_document(cursor, project, start, times=services.score_times))
-    rows = [("All people", found["overall"]), *((one["rater"], one) for one in found["raters"])]
+    found = await services.ask(lambda cursor: project_agreement(cursor, project, start, times=services.score_times))
+    rows = [("All people", found.overall), *((estimate.rater, estimate) for estimate in found.raters)]
     values = {
         "project": project,
         "found": found,
@@ -99,13 +97,13 @@ async def agreement(
     return page(request, "agreement.html", values)
 
 
-def _texts(project: str, item: Mapping[str, Any]) -> dict[str, Excerpt]:
+def _texts(project: str, item: ReviewItem) -> dict[str, Excerpt]:
     """Return the texts by name; deleted ones are missing."""
-    at = item["exchangeTimestamp"]
+    texts = {name: getattr(item, name) for name in TEXTS}
     return {
-        name: excerpt(item[field], _links.exchange_text(project, item["scoreId"], name, at))
-        for name, field in TEXTS.items()
-        if item[field] is not None
+        name: excerpt(text, _links.exchange_text(project, item.score_id, name, item.exchange_at))
+        for name, text in texts.items()
+        if text is not None
     }
 
 

@@ -23,8 +23,7 @@ from service.pages.times.asked import Asked
 from service.pages.times.comparison import compared
 from service.pages.viewing import ShownProject, Viewer
 from service.read.runs import run_page
-from service.read.scores import project_summary
-from service.text.members import Document
+from service.read.scores import ProjectSummary, project_summary
 from service.text.window import Window, window_of
 from service.text.words import WORDS
 from service.web.context import Services
@@ -49,7 +48,7 @@ async def details(request: Request, *, viewer: Viewer, project: ShownProject, se
     values = {
         "project": project,
         "summary": summary,
-        "has_data": bool(summary["exchanges"]["total"] or summary["scores"]["total"] or these.costs),
+        "has_data": bool(summary.exchanges.exchanges or summary.scores.scores or these.costs),
         "window": window,
         "figures": _figures(these, before if window.compare else None),
         "costs_link": links_of(request).costs(project, **window.asked),
@@ -133,9 +132,8 @@ def _sampling(row: Row) -> dict[str, Any]:
     return {**row, "words": words, "bar": share_bar(row["share"], "" if row["disposition"] == "scored" else "left")}
 
 
-def _unscored(summary: Document) -> list[dict[str, Any]]:
+def _unscored(summary: ProjectSummary) -> list[dict[str, Any]]:
     """Return why exchanges have no score of the judge, the most frequent reason first, and what to do."""
-    found = summary["exchanges"]["unscoredReasons"]
     return [
         {
             "reason": reason,
@@ -143,5 +141,5 @@ def _unscored(summary: Document) -> list[dict[str, Any]]:
             "words": WORDS["reasons"].get(reason, reason),
             "remedy": WORDS["remedies"].get(reason, ""),
         }
-        for reason, count in sorted(found.items(), key=lambda one: (-one[1], one[0]))
+        for reason, count in sorted(summary.exchanges.unscored_reasons.items(), key=lambda counted: (-counted[1], counted[0]))
     ]

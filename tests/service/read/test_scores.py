@@ -18,6 +18,7 @@ from schemas.codec.rows import rows_as_records
 from schemas.codec.single_object import encode
 from schemas.records import DimensionScore, Exchange, Incident, Record, Redaction, Review
 from service.read.scores import Wanted, project_scores, project_summary, score_by_id
+from service.text.answers import document
 
 SCORE_FIELDS = (
     "id exchangeId sessionId turnNumber exchangeTimestamp project schemaVersion judgeModel scoredAt tier1StructuralScore tier1Flags "
@@ -92,8 +93,8 @@ def review(score_id: str, value: int, comment: str | None, at: datetime) -> Revi
 
 def only_document(store: Store) -> dict[str, Any]:
     """The document of the only score of the project ops."""
-    [document] = project_scores(store.cursor(), "ops", Wanted())
-    return document
+    [only] = project_scores(store.cursor(), "ops", Wanted())
+    return document(only)
 
 
 def test_the_fields_a_webhook_of_old_reads_come_first_and_in_order(store: Store) -> None:
@@ -164,12 +165,12 @@ def test_a_tier_without_a_score_says_so_and_why(store: Store, state: str) -> Non
     """A failed tier that is neither scored nor skipped has no place to hide."""
     states = {f"{tier}_{what}": value for tier in TIERS for what, value in (("state", state), ("reason", "because"))}
     put(store, score("s", 1, **states))
-    document = only_document(store)
+    found = only_document(store)
 
     for tier, value in TIERS.items():
-        assert (None, True, state) == (document[f"{tier}{value}"], document[f"{tier}Skipped"], document[f"{tier}State"])
-        assert "because" == document[f"{tier}Reason"]
-    assert (None, None, {}) == (document["tier2Reasoning"], document["anomalyReason"], document["tier3DimensionScores"])
+        assert (None, True, state) == (found[f"{tier}{value}"], found[f"{tier}Skipped"], found[f"{tier}State"])
+        assert "because" == found[f"{tier}Reason"]
+    assert (None, None, {}) == (found["tier2Reasoning"], found["anomalyReason"], found["tier3DimensionScores"])
 
 
 TIERS = {"tier2": "SemanticScore", "tier2_5": "AlignmentScore", "tier3": "BehavioralScore"}
@@ -180,7 +181,7 @@ def test_turn_0_and_cost_0_are_no_null(store: Store) -> None:
     """Zero is a number; an unknown cost is none."""
     put(store, score("s", 0, cost_usd=0.0), score("s", 1, cost_usd=None))
     newest, oldest = project_scores(store.cursor(), "ops", Wanted())
-    assert [(0, 0.0), (1, None)] == [(one["turnNumber"], one["costUsd"]) for one in (oldest, newest)]
+    assert [(0, 0.0), (1, None)] == [(one.turn_number, one.cost_usd) for one in (oldest, newest)]
 
 
 def test_a_score_is_found_by_its_id_in_its_own_project_only(store: Store) -> None:
@@ -197,8 +198,8 @@ def test_what_is_asked_for_of_a_list_is_what_comes(store: Store) -> None:
     put(store, *(score("s", number, anomaly=number % 2 == 0) for number in range(6)))
     cursor, east = store.cursor(), timezone(timedelta(hours=2))
 
-    def turns(**asked: Any) -> list[int]:
-        return [document["turnNumber"] for document in project_scores(cursor, "ops", Wanted(**asked))]
+    def turns(**asked: Any) -> list[int | None]:
+        return [found.turn_number for found in project_scores(cursor, "ops", Wanted(**asked))]
 
     assert [5, 4, 3, 2, 1, 0] == turns()
     assert [5, 4] == turns(limit=2)
@@ -211,10 +212,10 @@ def test_documents_are_json(store: Store) -> None:
     """Whatever a dimension or an agent is called."""
     odd = DimensionScore(dimension='"quoted"\n', score=1.0, reasoning="\u202eabc")
     put(store, score("s", 1, **(JUDGED | {"tier3_dimensions": (odd,), "agent": "\0"})))
-    document = only_document(store)
+    found = only_document(store)
 
-    assert document == json.loads(json.dumps(document, allow_nan=False))
-    assert {'"quoted"\n': {"score": 1.0, "reasoning": "\u202eabc"}} == document["tier3DimensionScores"]
+    assert found == json.loads(json.dumps(found, allow_nan=False))
+    assert {'"quoted"\n': {"score": 1.0, "reasoning": "\u202eabc"}} == found["tier3DimensionScores"]
 
 
 def test_a_summary_says_where_a_project_stands(store: Store) -> None:
@@ -258,14 +259,14 @@ def test_a_summary_says_where_a_project_stands(store: Store) -> None:
         "baseline": {"id": "b"},
         "openIncidents": 1,
         "suspectedIncidents": 0,
-    } == project_summary(store.cursor(), "ops", {"id": "b"})
+    } == document(project_summary(store.cursor(), "ops", {"id": "b"}))
 
 
 def test_a_cost_that_nobody_knows_is_not_zero(store: Store) -> None:
     """Who is shown 0 believes that it cost nothing."""
     put(store, exchange("s", 1), judgement("s", 1, cost_usd=None), judgement("s", 2, cost_usd=None, outcome="timeout"))
-    figures = project_summary(store.cursor(), "ops")["scores"]
-    assert (None, 2) == (figures["costUsd"], figures["unknownCosts"])
+    figures = project_summary(store.cursor(), "ops").scores
+    assert (None, 2) == (figures.cost_usd, figures.unknown_costs)
 
 
 def test_why_exchanges_are_unscored_is_told(store: Store) -> None:
@@ -277,8 +278,8 @@ def test_why_exchanges_are_unscored_is_told(store: Store) -> None:
         score("s", 2, **both | {"tier3_reason": "refused"}),
         score("s", 3, disposition="scored", tier2_state="scored", tier2_reason="always"),
     )
-    counts = project_summary(store.cursor(), "ops")["exchanges"]
-    assert (2, {"refused": 1, "timeout": 2}) == (counts["unscored"], counts["unscoredReasons"])
+    counts = project_summary(store.cursor(), "ops").exchanges
+    assert (2, {"refused": 1, "timeout": 2}) == (counts.unscored, counts.unscored_reasons)
 
 
 def incident(incident_id: str, status: str) -> Incident:
@@ -300,7 +301,7 @@ def incident(incident_id: str, status: str) -> Incident:
 def test_a_project_nobody_has_heard_of_has_the_summary_of_an_empty_one(store: Store) -> None:
     """The same fields with nothing in them, so that a panel need not ask which are there."""
     put(store, exchange("s", 1))
-    empty, known = project_summary(store.cursor(), "web"), project_summary(store.cursor(), "ops")
+    empty, known = (document(project_summary(store.cursor(), project)) for project in ("web", "ops"))
 
     assert fields_of(known) == fields_of(empty)
     assert {} == empty["exchanges"].pop("unscoredReasons")
@@ -308,9 +309,9 @@ def test_a_project_nobody_has_heard_of_has_the_summary_of_an_empty_one(store: St
     assert (None, 0, 0.0) == (empty["baseline"], empty["openIncidents"], empty["scores"]["costUsd"])
 
 
-def fields_of(document: dict[str, Any]) -> list[Any]:
+def fields_of(answer: dict[str, Any]) -> list[Any]:
     """The names of the fields, nested ones included."""
-    return [(name, list(value) if isinstance(value, dict) else None) for name, value in document.items()]
+    return [(name, list(value) if isinstance(value, dict) else None) for name, value in answer.items()]
 
 
 def records_of(store: Store, name: str, query: str, values: dict[str, Any]) -> Sequence[Record]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import getpass
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,9 +14,10 @@ from service.cli.commands.options import AsJson, Database, OfProject, PolicyFile
 from service.cli.terminal import err, out, table
 from service.cli.views import agreement_cells
 from service.read.known_projects import require_known
-from service.read.people import agreement_document, next_to_review, with_human_score
+from service.read.people import ReviewItem, next_to_review, project_agreement, with_human_score
 from service.read.scores import score_by_id
 from service.setup.workspace import open_workspace
+from service.text.answers import document
 from service.text.plain import MISSING, plain
 from streams.upkeep.reviewing import REVIEWS, human_score, require_human_scores
 
@@ -43,7 +43,7 @@ def review_next(
         with contextlib.closing(workspace.store.cursor()) as cursor:
             found = next_to_review(cursor, project, _who(rater), skip or [], blind=blind)
     if as_json:
-        print_json(found)
+        print_json(None if found is None else document(found))
     elif found is None:
         err.print(f"nothing is left to review in project {plain(project, 64)}", markup=False)
     else:
@@ -74,9 +74,9 @@ def review_score(
         said = human_score(project, score_id, who, value, comment, redactor=workspace.redactor, now=now)
         asyncio.run(workspace.log.publish(REVIEWS, [said]))
     if as_json:
-        print_json(with_human_score(known, said))
+        print_json(document(with_human_score(known, said)))
     else:
-        out.say(f"{plain(said.reviewer)} gives {plain(known['exchangeId'])} {value} of 5")
+        out.say(f"{plain(said.reviewer)} gives {plain(known.exchange_id)} {value} of 5")
 
 
 def agreement(
@@ -87,18 +87,18 @@ def agreement(
     """Show how far people and the judge agree: weighted kappa and bias with intervals, per reviewer and overall."""
     with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
         require_known(workspace, project)
-        found = agreement_document(cursor, project)
+        found = project_agreement(cursor, project)
     if as_json:
-        print_json(found)
+        print_json(document(found))
         return
-    rows = [("everybody", found["overall"]), *((one["rater"], one) for one in found["raters"])]
-    rows.append(("people among themselves", found["betweenRaters"]))
+    rows = [("everybody", found.overall), *((estimate.rater, estimate) for estimate in found.raters)]
+    rows.append(("people among themselves", found.between_raters))
     headers = ["judge against", "labels", "exchanges", "sessions", "kappa", "judge minus people"]
-    out.print(table(headers, [agreement_cells(name, one) for name, one in rows], right=headers[1:4]))
-    if found["covered"] is not None:
-        out.print(f"The labels represent {found['covered']:.0%} of the exchanges that Tier 3 has judged.")
-    if found["unjudged"]:
-        out.print(f"{found['unjudged']} more labels are on exchanges that Tier 3 has not judged.")
+    out.print(table(headers, [agreement_cells(name, estimate) for name, estimate in rows], right=headers[1:4]))
+    if found.covered is not None:
+        out.print(f"The labels represent {found.covered:.0%} of the exchanges that Tier 3 has judged.")
+    if found.unjudged:
+        out.print(f"{found.unjudged} more labels are on exchanges that Tier 3 has not judged.")
 
 
 def _who(rater: str | None) -> str:
@@ -108,18 +108,17 @@ def _who(rater: str | None) -> str:
     return who
 
 
-def _lines(found: Mapping[str, Any]) -> list[str]:
-    why = found["pick"] if found["stratum"] is None else f"{found['pick']}, {found['stratum']}"
-    seen = f"reviewed by {found['seenBy']}" if found["seenBy"] else "not reviewed yet"
+def _lines(item: ReviewItem) -> list[str]:
+    why = item.pick if item.stratum is None else f"{item.pick}, {item.stratum}"
+    seen = f"reviewed by {item.seen_by}" if item.seen_by else "not reviewed yet"
     lines = [
-        f"score {found['scoreId']} ({why}; {seen})",
-        f"exchange {plain(found['exchangeId'])}, session {plain(found['sessionId'])}, turn {found['turnNumber']}",
+        f"score {item.score_id} ({why}; {seen})",
+        f"exchange {plain(item.exchange_id)}, session {plain(item.session_id)}, turn {item.turn_number}",
     ]
-    texts = {"user": found["userMessage"], "agent": found["agentResponse"], "thinking": found["agentThinking"]}
+    texts = {"user": item.user_message, "agent": item.agent_response, "thinking": item.agent_thinking}
     lines += [f"{name}: {plain(text, _SHOWN)}" for name, text in texts.items() if text is not None]
-    if found["score"] is not None:
-        score = found["score"]
-        tiers = [score[name] for name in ("tier2SemanticScore", "tier2_5AlignmentScore", "tier3BehavioralScore")]
-        lines.append(f"judge: tiers 2, 2.5, 3: {', '.join(MISSING if one is None else f'{one:.2f}' for one in tiers)}")
-        lines += [f"anomaly: {plain(score['anomalyReason'], _SHOWN)}"] if score["anomalyReason"] else []
+    if item.score is not None:
+        tiers = (item.score.tier2_score, item.score.tier2_5_alignment, item.score.tier3_score)
+        lines.append(f"judge: tiers 2, 2.5, 3: {', '.join(MISSING if tier is None else f'{tier:.2f}' for tier in tiers)}")
+        lines += [f"anomaly: {plain(item.score.anomaly_reason, _SHOWN)}"] if item.score.anomaly_reason else []
     return lines

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from analytics.queries import query_rows
 from service.cli.commands.options import (
     SHOWN,
     AsJson,
@@ -26,7 +25,9 @@ from service.cli.terminal import err
 from service.cli.views import runs_table, scores_table
 from service.read.known_projects import require_known
 from service.read.run_rows import ended_at, runs_of
+from service.read.scores import Wanted, project_scores
 from service.setup.workspace import CATCH_UP, Workspace, open_workspace, stages_behind
+from service.text.answers import document
 
 
 def runs(
@@ -58,10 +59,10 @@ def scores(
     """List the scores, newest exchange first: the tiers, why each was sampled or not, anomalies."""
     start = since_of(since)
     with opened_to_show(database, project) as workspace:
-        values = {"project": project, "session": session, "anomalies": anomalies, "limit": limit + 1}
-        rows = query_rows(workspace.store.cursor(), "scores", values)
-    shown = newest(rows, start, lambda row: row["exchange_at"])
-    show_rows(shown, scores_table, as_json=as_json, none="no score matches", limit=limit)
+        wanted = Wanted(session=session, anomalies=anomalies, limit=limit + 1)
+        found = project_scores(workspace.store.cursor(), project, wanted)
+    shown = newest(found, start, lambda score: score.exchange_at)
+    show_rows(shown, scores_table, as_json=as_json, none="no score matches", limit=limit, document=document)
 
 
 @contextmanager

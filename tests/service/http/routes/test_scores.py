@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 import pytest
 from api_server import BodyBuilder, Call, Tokens
 from fastapi import FastAPI
-from pydantic import BaseModel
 
-from analytics.store.store import Store
-from service.http.answers.project_answers import ExchangeCounts, ScoreAnswer, ScoreFigures, SummaryAnswer
-from service.read.scores import Wanted, project_scores, project_summary
-from service.text.rounding import rounded
 from streams.engine.engine import Engine
 
 SCORES = "/api/audit/ops/scores"
@@ -146,34 +140,12 @@ def test_the_summary_says_why_exchanges_are_unscored(call: Call, tokens: Tokens,
     assert 0 < counts["unscored"]
 
 
-@pytest.mark.usefixtures("filled")
-def test_scores_and_summary_are_answered_as_they_are_documented(
-    call: Call, tokens: Tokens, store: Store, engine: Engine, loop: asyncio.Runner
-) -> None:
-    """The models add nothing to the documents, leave nothing out and keep their order."""
-    loop.run(engine.drained())
-    with contextlib.closing(store.cursor()) as cursor:
-        documents, summary = project_scores(cursor, "ops", Wanted()), project_summary(cursor, "ops")
-    answered = call("GET", SCORES, tokens.root).json()["scores"]
-    assert rounded(documents) == answered
-    assert [list(document) for document in documents] == [list(score) for score in answered]
-    assert list(documents[0]) == aliases(ScoreAnswer)
-    assert rounded(summary) == call("GET", "/api/audit/ops/summary", tokens.root).json()
-    assert list(summary) == aliases(SummaryAnswer)
-    assert [list(summary[part]) for part in ("exchanges", "scores")] == [aliases(ExchangeCounts), aliases(ScoreFigures)]
-
-
-def aliases(model: type[BaseModel]) -> list[str | None]:
-    """The names of a model's fields as they are answered, in order."""
-    return [one.alias for one in model.model_fields.values()]
-
-
 def test_the_description_names_the_fields_of_scores_and_summaries(app: FastAPI) -> None:
     """A client made from it would otherwise have nothing but objects."""
     schemas = app.openapi()["components"]["schemas"]
-    assert {"$ref": "#/components/schemas/ScoreAnswer"} == schemas["ScoresAnswer"]["properties"]["scores"]["items"]
-    assert aliases(ScoreAnswer) == list(schemas["ScoreAnswer"]["properties"]) == schemas["ScoreAnswer"]["required"]
-    assert {"tier2_5AlignmentScore", "tier3BehavioralScore"} < set(schemas["ScoreAnswer"]["properties"])
+    assert {"$ref": "#/components/schemas/Score"} == schemas["Scores"]["properties"]["scores"]["items"]
+    assert list(schemas["Score"]["properties"]) == schemas["Score"]["required"]
+    assert {"tier2_5AlignmentScore", "tier3BehavioralScore"} < set(schemas["Score"]["properties"])
     assert {"unscoredReasons"} < set(schemas["ExchangeCounts"]["properties"])
 
 
