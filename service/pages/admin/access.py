@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
@@ -17,7 +17,7 @@ from service.pages.admin.roles import CHOICES, role_of
 from service.pages.admin.viewing import Administrator
 from service.pages.rendering import page
 from service.read.known_projects import known_projects, named_projects
-from service.setup.access.access import MARK, MAX_LIVE, Holder, Kind, TokenState
+from service.setup.access.access import MAX_LIVE, Holder, Kind, Token
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
 from service.web.models import ConnectionName
@@ -31,19 +31,8 @@ Name = Annotated[ConnectionName, Path()]
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    """A token as a page shows it."""
-
-    prefix: str
-    state: str
-    created_at: datetime
-    expires_at: datetime | None
-    last_used_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class Shown:
-    """A holder of tokens as a page shows it."""
+    """A holder of tokens as a page shows it: the tokens newest first."""
 
     holder: Holder
     tokens: tuple[Token, ...]
@@ -97,16 +86,11 @@ async def person(request: Request, viewer: Administrator, services: Services, na
     found = _one(services, "operator", name)
     values = {
         "one": found,
-        "sign_ins": [
-            (_moment(one.created_at), _moment(one.expires_at), one.prefix)
-            for one in services.access.sign_ins.going_on()
-            if one.name == name
-        ],
+        "sign_ins": [one for one in services.access.sign_ins.going_on() if one.name == name],
         "deeds": [deed_of(line, services.access.holder) for line in services.access.audit_log.lines(SHOWN_LINES, name=name)],
         "may_rotate": found.holder.scopes <= viewer.scopes,
         "is_full": len(found.live) >= MAX_LIVE,
         "expiries": EXPIRIES,
-        "mark": MARK,
     }
     return page(request, "admin/person.html", values)
 
@@ -115,13 +99,13 @@ async def person(request: Request, viewer: Administrator, services: Services, na
 async def connection(request: Request, _: Administrator, services: Services, name: Name) -> HTMLResponse:
     """Show a connection and its tokens."""
     found = _one(services, "connection", name)
-    values = {"one": found, "is_full": len(found.live) >= MAX_LIVE, "expiries": EXPIRIES, "mark": MARK}
+    values = {"one": found, "is_full": len(found.live) >= MAX_LIVE, "expiries": EXPIRIES}
     return page(request, "admin/connection.html", values)
 
 
 def _shown(services: ApiContext, kind: Kind, signed_in: Counter[str]) -> list[Shown]:
     return [
-        Shown(holder, _tokens(tokens), signed_in[holder.name] if kind == "operator" else 0)
+        Shown(holder, tuple(reversed(tokens)), signed_in[holder.name] if kind == "operator" else 0)
         for holder, tokens in services.access.holders(kind)
     ]
 
@@ -131,20 +115,3 @@ def _one(services: ApiContext, kind: Kind, name: str) -> Shown:
     if not found:
         raise ApiError(404, "not_found", f"There is no {kind} {name}.")
     return found[0]
-
-
-def _tokens(states: Iterable[TokenState]) -> tuple[Token, ...]:
-    """The tokens, newest first."""
-    found = [
-        Token(one.prefix, one.state, _moment(one.created_at), _maybe(one.expires_at), _maybe(one.last_used_at))
-        for one in states
-    ]
-    return tuple(reversed(found))
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
-def _maybe(text: str | None) -> datetime | None:
-    return None if text is None else _moment(text)

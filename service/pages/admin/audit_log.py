@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
@@ -35,7 +34,7 @@ async def audit_log(
     """Show changes by operators and commands: of one of them, of a project, or all."""
     before = None if cursor is None else cursor.number
     found = await asyncio.to_thread(services.access.audit_log.lines, SHOWN + 1, before, name=name, project=project)
-    shown, following = page_of(found, SHOWN, lambda line: Place(datetime.fromisoformat(line.at), "", line.id))
+    shown, following = page_of(found, SHOWN, lambda line: Place(line.at, "", line.id))
     values = {
         "deeds": [deed_of(line, services.access.holder) for line in shown],
         "name": name,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from service.pages.admin.roles import role_of
 from service.setup.access.access import Holder, Kind
-from service.setup.access.audit_log import Line
+from service.setup.access.audit_log import AuditLine
 from service.text.words import WORDS
 
 Known = Callable[[Kind, str], Holder | None]
@@ -17,12 +17,12 @@ Known = Callable[[Kind, str], Holder | None]
 class Deed(NamedTuple):
     """A line, what it did in words, and the address or command that did it."""
 
-    line: Line
+    line: AuditLine
     words: str
     path: str
 
 
-def deed_of(line: Line, known: Known) -> Deed:
+def deed_of(line: AuditLine, known: Known) -> Deed:
     """Return a line in words; one that the table does not have is told by its address or command."""
     path = f"{line.method} {line.route}"
     told = WORDS["deeds"].get(path)
@@ -40,7 +40,7 @@ def _tried(words: str) -> str:
     return " ".join(filter(None, ("Tried to", WORDS["verbs"].get(verb, verb.lower()), rest)))
 
 
-def _grant(line: Line, known: Known) -> str:
+def _grant(line: AuditLine, known: Known) -> str:
     """Say what was given to a new operator or connection, which has it to this day; nothing if there is none of that name."""
     kind: Kind = "connection" if "connections" in line.route else "operator"
     holder = known(kind, line.subject) if line.subject and line.outcome == "done" else None

@@ -20,7 +20,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
+
+from msgspec import Meta
 
 from audit.anchors.names import is_reserved
 from schemas.bounds.limits import NAME
@@ -29,6 +31,7 @@ from service.setup.access.audit_log import AuditLog
 from service.setup.access.saved_views import VIEWS_TABLE, SavedViews
 from service.setup.access.shared_file import SharedFile, stamped
 from service.setup.access.sign_ins import SignIns
+from service.text.answers import Answer, Moment
 
 MARK = "dl"
 """The beginning of every token; no holder's name begins with it and an underscore."""
@@ -94,16 +97,14 @@ class _Found(NamedTuple):
     prefix: str
 
 
-@dataclass(frozen=True, slots=True)
-class TokenState:
-    """The visible state of a token: its public prefix, its state (live, expired or revoked) and its expiry."""
+class Token(Answer, frozen=True):
+    """A token, without its secret."""
 
-    prefix: str
-    state: str
-    created_at: str
-    expires_at: str | None
-    last_used_at: str | None = None
-    """When it last opened anything, to the minute; None before its first use."""
+    token: Annotated[str, Meta(description="Its public prefix.", examples=["dl_0f3a77c1b2d4"])]
+    state: Literal["live", "expired", "revoked"]
+    created_at: Moment
+    expires_at: Annotated[Moment | None, Meta(description="When the token expires.")]
+    last_used_at: Annotated[Moment | None, Meta(description="When it last opened anything, to the minute; null: not yet.")]
 
 
 def access_file(database: Path) -> Path:
@@ -209,7 +210,7 @@ class AccessStore:
             )
             return cursor.rowcount
 
-    def holders(self, kind: Kind) -> list[tuple[Holder, list[TokenState]]]:
+    def holders(self, kind: Kind) -> list[tuple[Holder, list[Token]]]:
         """Return all holders of a kind by name, with their tokens, oldest first."""
         now = self._stamp()
         rows = self._file.rows(f"SELECT {_HOLDER} FROM holders h WHERE kind = ? ORDER BY name", [kind])  # noqa: S608 - a literal
@@ -217,12 +218,18 @@ class AccessStore:
             "SELECT name, prefix, created_at, expires_at, revoked_at, last_used_at FROM tokens WHERE kind = ? ORDER BY created_at, rowid",
             [kind],
         )
-        states: dict[str, list[TokenState]] = {}
+        tokens_of: dict[str, list[Token]] = {}
         for name, prefix, created, expires, revoked, used in tokens:
-            state = "revoked" if revoked else "expired" if expires and expires <= now else "live"
-            states.setdefault(name, []).append(TokenState(prefix, state, created, expires, used))
+            token = Token(
+                token=f"{MARK}_{prefix}",
+                state="revoked" if revoked else "expired" if expires and expires <= now else "live",
+                created_at=datetime.fromisoformat(created),
+                expires_at=expires and datetime.fromisoformat(expires),
+                last_used_at=used and datetime.fromisoformat(used),
+            )
+            tokens_of.setdefault(name, []).append(token)
         holders = [_holder(row) for row in rows]
-        return [(holder, states.get(holder.name, [])) for holder in holders]
+        return [(holder, tokens_of.get(holder.name, [])) for holder in holders]
 
     def projects(self) -> set[str]:
         """Return the projects of connections and operators."""

@@ -12,16 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from service.setup.access.shared_file import SharedFile, stamped
+from service.text.answers import Answer, Moment
 
 Outcome = Literal["done", "refused", "failed"]
 KEPT = timedelta(days=400)
 """The time that lines are kept: a year, and some time to look at it."""
 MAX_LINES = 1_000_000
 PRUNED_EVERY = 1000
-_COLUMNS = "id, at, kind, name, token, method, route, project, subject, request_id, status, outcome"
+_COLUMNS = "id, at, kind, name, 'dl_' || token, method, route, project, subject, request_id, status, outcome"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +42,23 @@ class Write:
     request_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line(Write):
-    """A line of the log. `outcome` is None while the change is in progress, and for ever if it was interrupted."""
+class AuditLine(Answer, frozen=True):
+    """A requested change."""
 
     id: int
-    at: str
-    status: int | None
-    outcome: Outcome | None
+    at: Moment
+    kind: Annotated[Literal["operator", "command"], Meta(description="Over HTTP, or by a command on the server's machine.")]
+    name: Annotated[str, Meta(description="The operator, or the account of the machine.", examples=["root"])]
+    token: Annotated[str | None, Meta(description="Public prefix of the token.", examples=["dl_0f3a77c1b2d4"])]
+    method: Annotated[str, Meta(examples=["POST"])]
+    route: Annotated[
+        str, Meta(description="Template of the address, or the command.", examples=["/api/audit/{project}/rejudge"])
+    ]
+    project: str | None
+    subject: Annotated[str | None, Meta(description="Subject of the change: an id or a name.")]
+    request_id: Annotated[str | None, Meta(description="As in X-Request-Id and in the server's log.")]
+    status: Annotated[int | None, Meta(description="Status of the HTTP answer.", examples=[202])]
+    outcome: Annotated[Outcome | None, Meta(description="null: not finished, or interrupted.")]
 
 
 class AuditLog:
@@ -91,11 +103,11 @@ class AuditLog:
 
     def lines(
         self, limit: int, before: int | None = None, *, name: str | None = None, project: str | None = None
-    ) -> list[Line]:
+    ) -> list[AuditLine]:
         """Return lines, newest first: those before the line of a number, of a name, of a project."""
         rows = self._file.rows(
             f"SELECT {_COLUMNS} FROM writes WHERE (:before IS NULL OR id < :before) AND (:name IS NULL OR name = :name) "  # noqa: S608 - a literal
             "AND (:project IS NULL OR project = :project) ORDER BY id DESC LIMIT :limit",
             {"before": before, "limit": limit, "name": name, "project": project},
         )
-        return [Line(**dict(zip(_COLUMNS.split(", "), row, strict=True))) for row in rows]
+        return [AuditLine(number, datetime.fromisoformat(at), *others) for number, at, *others in rows]

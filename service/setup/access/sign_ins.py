@@ -12,10 +12,13 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Annotated
+
+from msgspec import Meta
 
 from service.setup.access.shared_file import SharedFile, stamped
+from service.text.answers import Answer, Moment
 
 LASTS = timedelta(hours=12)
 """Duration of a sign-in."""
@@ -24,14 +27,13 @@ _HALF = 32
 _SECRET = re.compile(rb"[A-Za-z0-9_-]{43}")
 
 
-@dataclass(frozen=True, slots=True)
-class SignIn:
-    """A sign-in that goes on: the operator, the public prefix of the token, and its times."""
+class SignIn(Answer, frozen=True):
+    """A sign-in that goes on."""
 
-    name: str
-    prefix: str
-    created_at: str
-    expires_at: str
+    name: Annotated[str, Meta(description="The operator.", examples=["root"])]
+    token: Annotated[str, Meta(description="Public prefix of the token.", examples=["dl_0f3a77c1b2d4"])]
+    created_at: Moment
+    expires_at: Annotated[Moment, Meta(description="When it ends by itself.")]
 
 
 class SignIns:
@@ -64,12 +66,12 @@ class SignIns:
     def going_on(self) -> list[SignIn]:
         """Return the sign-ins that have not ended and whose token is live, newest first."""
         rows = self._file.rows(
-            "SELECT t.name, s.prefix, s.created_at, s.expires_at FROM sign_ins s JOIN tokens t USING (prefix) "
+            "SELECT t.name, 'dl_' || s.prefix, s.created_at, s.expires_at FROM sign_ins s JOIN tokens t USING (prefix) "
             "WHERE s.expires_at > :now AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > :now) "
             "ORDER BY s.created_at DESC, s.rowid DESC",
             {"now": stamped(self._now())},
         )
-        return [SignIn(*row) for row in rows]
+        return [SignIn(name, token, *map(datetime.fromisoformat, times)) for name, token, *times in rows]
 
     def end_all(self, name: str) -> int:
         """End every sign-in of an operator; return how many went on."""

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from schemas.errors import InputError
 from service.cli.commands.options import AsJson, Database, OfProject, Project, print_json, settings_of, show_rows
 from service.cli.terminal import err, out, table
-from service.setup.access.access import MARK, SCOPES, AccessStore, Holder, Kind, TokenState, access_file, scopes_of
+from service.read.access import ConnectionAccess, IssuedToken, OperatorAccess, connections, operators
+from service.setup.access.access import MARK, SCOPES, AccessStore, Holder, Kind, Token, access_file, scopes_of
 from service.setup.access.audit_log import Write
 from service.setup.workspace import utc_now
+from service.text.answers import document
 from service.text.plain import MISSING, counted
 
 connections_app = typer.Typer(no_args_is_help=True, help="Connections that send records, and their tokens.")
 operators_app = typer.Typer(no_args_is_help=True, help="Operators who read and decide, and their tokens.")
 
+Holding = ConnectionAccess | OperatorAccess
 SHOWN_LENGTH = 64
 """Characters of a typed name that are kept."""
 Name = Annotated[str, typer.Argument(metavar="NAME", help="a-z, 0-9, _ . - and at most 63 characters.")]
@@ -79,8 +83,8 @@ def _add_common(app: typer.Typer, kind: Kind) -> None:
     @app.command("list", help=f"List the {kind}s by name and the state of their tokens; no token is shown.")
     def show(database: Database = None, as_json: AsJson = False) -> None:
         with _opened(database) as access:
-            rows = [_row(holder, tokens) for holder, tokens in access.holders(kind)]
-        show_rows(rows, _table, as_json=as_json, none=f"no {kind} yet (driftline {kind}s add)")
+            holders: Sequence[Holding] = connections(access) if kind == "connection" else operators(access)
+        show_rows(holders, _table, as_json=as_json, none=f"no {kind} yet (driftline {kind}s add)", document=document)
 
     @app.command("rotate", help="Print another token, once; the old one stays valid until it is revoked or its grace ends.")
     def rotate(
@@ -146,39 +150,26 @@ def _account() -> str:
 def _show_token(name: str, token: str, *, as_json: bool) -> None:
     """Print a token alone on its line, so that a script can take it, or as JSON."""
     if as_json:
-        print_json({"name": name, "token": token})
+        print_json(document(IssuedToken(name=name, token=token)))
     else:
         out.say(token)
     err.print("The token is shown only once: keep it where you keep secrets. The server stores only its digest.")
 
 
-def _row(holder: Holder, tokens: list[TokenState]) -> dict[str, Any]:
-    states = [
-        {
-            "token": f"{MARK}_{token.prefix}",
-            "state": token.state,
-            "created": token.created_at,
-            "expires": token.expires_at,
-            "lastUsed": token.last_used_at,
-        }
-        for token in tokens
+def _table(holders: Sequence[Holding]) -> Table:
+    last = "agent" if isinstance(holders[0], ConnectionAccess) else "scopes"
+    cells = [
+        [holder.name, holder.project or "(every)", _agent_or_scopes(holder), ", ".join(map(_in_short, holder.tokens))]
+        for holder in holders
     ]
-    scopes = [scope for scope in SCOPES if scope in holder.scopes] if holder.kind == "operator" else None
-    return {"name": holder.name, "project": holder.project, "agent": holder.agent, "scopes": scopes, "tokens": states}
+    return table(["name", "project", last, "tokens"], cells)
 
 
-def _table(rows: Any) -> Any:
-    shown = [
-        [row["name"], row["project"] or "(every)", _agent_or_scopes(row), ", ".join(map(_short, row["tokens"]))] for row in rows
-    ]
-    return table(["name", "project", "agent" if rows[0]["scopes"] is None else "scopes", "tokens"], shown)
+def _agent_or_scopes(holder: Holding) -> str:
+    return holder.agent or MISSING if isinstance(holder, ConnectionAccess) else ", ".join(holder.scopes)
 
 
-def _agent_or_scopes(row: dict[str, Any]) -> str:
-    return row["agent"] or MISSING if row["scopes"] is None else ", ".join(row["scopes"])
-
-
-def _short(token: dict[str, Any]) -> str:
-    until = f" until {token['expires'][:16]}Z" if token["expires"] and token["state"] == "live" else ""
-    used = f", used {token['lastUsed'][:16]}Z" if token["lastUsed"] else ""
-    return f"{token['token']} {token['state']}{until}{used}"
+def _in_short(token: Token) -> str:
+    until = f" until {token.expires_at:%Y-%m-%dT%H:%M}Z" if token.expires_at and token.state == "live" else ""
+    used = f", used {token.last_used_at:%Y-%m-%dT%H:%M}Z" if token.last_used_at else ""
+    return f"{token.token} {token.state}{until}{used}"

@@ -1,0 +1,104 @@
+"""Who has access: connections, operators, and the outcomes of changing that."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from service.setup.access.access import SCOPES, AccessStore, Scope, Token
+from service.setup.access.audit_log import AuditLine
+from service.setup.access.sign_ins import SignIn
+from service.text.answers import Answer
+from service.text.cursors import NextCursor
+
+
+class ConnectionAccess(Answer, frozen=True):
+    """A connection: its token decides what its records are filed under."""
+
+    name: str
+    project: str | None
+    agent: Annotated[str | None, Meta(description="Agent of all its records.")]
+    tokens: list[Token]
+
+
+class OperatorAccess(Answer, frozen=True):
+    """An operator."""
+
+    name: str
+    project: Annotated[str | None, Meta(description="Project of the token; null: every project.")]
+    scopes: list[Scope]
+    tokens: list[Token]
+
+
+class ConnectionList(Answer, frozen=True):
+    """Connections by name."""
+
+    connections: list[ConnectionAccess]
+    count: int
+
+
+class OperatorList(Answer, frozen=True):
+    """Operators by name."""
+
+    operators: list[OperatorAccess]
+    count: int
+
+
+class IssuedToken(Answer, frozen=True):
+    """A token that was made: this is the only time it is shown."""
+
+    name: str
+    token: Annotated[str, Meta(examples=["dl_0f3a77c1b2d4_cGxlYXNlLWRvLW5vdC11c2UtdGhpcy1vbmUtYXQtYWxs"])]
+
+
+class RevokedTokens(Answer, frozen=True):
+    """The number of tokens that were revoked."""
+
+    name: str
+    revoked: int
+
+
+class SignInList(Answer, frozen=True):
+    """Sign-ins that go on, newest first."""
+
+    sign_ins: list[SignIn]
+    count: int
+
+
+class EndedSignIns(Answer, frozen=True):
+    """The number of sign-ins that were ended."""
+
+    name: str
+    ended: int
+
+
+class AuditLines(Answer, frozen=True):
+    """Changes, newest first."""
+
+    lines: list[AuditLine]
+    count: int
+    next_cursor: NextCursor
+
+
+def connections(access: AccessStore, project: str | None = None) -> list[ConnectionAccess]:
+    """Return the connections, of a project or all, by name."""
+    return [
+        ConnectionAccess(name=holder.name, project=holder.project, agent=holder.agent, tokens=tokens)
+        for holder, tokens in access.holders("connection")
+        if project in (None, holder.project)
+    ]
+
+
+def operators(access: AccessStore, project: str | None = None) -> list[OperatorAccess]:
+    """Return the operators, of a project or all, by name."""
+    return [
+        OperatorAccess(
+            name=holder.name,
+            project=holder.project,
+            scopes=[scope for scope in SCOPES if scope in holder.scopes],
+            tokens=tokens,
+        )
+        for holder, tokens in access.holders("operator")
+        if project in (None, holder.project)
+    ]
