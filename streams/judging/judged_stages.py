@@ -69,7 +69,7 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
 
     def earlier(self, question: Question) -> tuple[Judgement, ...]:
         """Return the judgements that were recorded of this question."""
-        return tuple(one for one in self.recorded if one.fingerprint == question.fingerprint)
+        return tuple(judgement for judgement in self.recorded if judgement.fingerprint == question.fingerprint)
 
     def settle(self, question: Question, earlier: Sequence[Judgement]) -> Reply | None:
         """The reply where no call is needed or worth trying; None where the judge is to be asked.
@@ -89,15 +89,15 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
         return drive(self.judging(), self.unasked)
 
     def _settle(self, question: Question, earlier: Sequence[Judgement], *, is_tried: bool) -> Reply | None:
-        found = recorded_reply(earlier, self.revision) or self._taken_over(question, earlier)
-        if found is not None:
-            return found
+        reply = recorded_reply(earlier, self.revision) or self._taken_over(question, earlier)
+        if reply is not None:
+            return reply
         state = question.fallback or self._forbidden(question, is_tried=is_tried) or self.unasked_state
         return Reply(state=state, judgements=tuple(earlier)) if state else None
 
     def _taken_over(self, question: Question, earlier: Sequence[Judgement]) -> Reply | None:
-        found = next((one for one in self.taken_over if one.fingerprint == question.fingerprint), None)
-        return None if found is None else Reply(text=found.answer or "", judgements=(*earlier, found))
+        answer = next((judgement for judgement in self.taken_over if judgement.fingerprint == question.fingerprint), None)
+        return None if answer is None else Reply(text=answer.answer or "", judgements=(*earlier, answer))
 
     def _forbidden(self, question: Question, *, is_tried: bool) -> TierState | None:
         """Return the reason why the cap forbids the call; None if it does not."""
@@ -156,12 +156,12 @@ class JudgedStage(Generic[Task]):
         """Return the subject of a task."""
         return task.connection, self.id_of(task)
 
-    def known_of(self, task: Task, found: Sequence[Judgement]) -> list[Judgement]:
+    def known_of(self, task: Task, recorded: Sequence[Judgement]) -> list[Judgement]:
         """Return the judgements of a task's subject up to its revision, from the task and from elsewhere, each once.
 
         RecordError if the task carries anything that is neither a judgement of its subject nor one that it may rest on.
         """
-        return self._own(task, (*self._carried(task), *found))
+        return self._own(task, (*self._carried(task), *recorded))
 
     def open(
         self,
@@ -180,12 +180,12 @@ class JudgedStage(Generic[Task]):
         """
         spec, revision = self.read(task, policy), self.revision_of(task)
         carried: list[Judgement] = self._carried(task)
-        counting = [one for one in (*carried, *recorded) if spec.takes_simulated or not one.simulated]
-        known = self._own(task, counting)
+        counting = [judgement for judgement in (*carried, *recorded) if spec.takes_simulated or not judgement.simulated]
+        own = self._own(task, counting)
         ledger = Ledger(spec.cap, spent) if ledger is None else ledger
         # A session has been charged for earlier revisions already.
-        for one in {revision} if self.cap_is_shared else {paid.subject_revision for paid in known}:
-            ledger.charge(charged(known, one))
+        for charged_revision in {revision} if self.cap_is_shared else {judgement.subject_revision for judgement in own}:
+            ledger.charge(charged(own, charged_revision))
         return JudgingTask(
             connection=task.connection,
             project=task.project,
@@ -194,10 +194,10 @@ class JudgedStage(Generic[Task]):
             revision=revision,
             price=spec.price,
             ledger=ledger,
-            recorded=known,
+            recorded=own,
             begin=spec.begin,
             batched=batched or spec.batched,
-            taken_over=[one for one in carried if not self._is_own(task, one)],
+            taken_over=[judgement for judgement in carried if not self._is_own(task, judgement)],
             unasked_state=NOT_BATCHED if spec.batched and not batched else None,
         )
 
@@ -213,22 +213,28 @@ class JudgedStage(Generic[Task]):
         if not task.earlier_judgements:
             return []
         records = [decode(message) for message in task.earlier_judgements]
-        carried = [one for one in records if isinstance(one, Judgement)]
-        if len(carried) < len(records) or not all(self._is_own(task, one) or self.may_rest_on(task, one) for one in carried):
+        carried = [judgement for judgement in records if isinstance(judgement, Judgement)]
+        if len(carried) < len(records) or not all(
+            self._is_own(task, judgement) or self.may_rest_on(task, judgement) for judgement in carried
+        ):
             raise RecordError(
                 f"{self.task_type.__name__}.earlier_judgements: {self.id_of(task)!r} carries what is no judgement of it",
                 hint="Ask for it again: the command fills the field.",
             )
         return carried
 
-    def _own(self, task: Task, found: Sequence[Judgement]) -> list[Judgement]:
+    def _own(self, task: Task, recorded: Sequence[Judgement]) -> list[Judgement]:
         """Those of the task's subject up to its revision, each once."""
         subject, revision = self.subject_of(task), self.revision_of(task)
-        own = {one.judgement_id: one for one in found if (one.connection, one.subject_id) == subject}
-        return [one for one in own.values() if one.subject_revision <= revision]
+        own = {
+            judgement.judgement_id: judgement
+            for judgement in recorded
+            if (judgement.connection, judgement.subject_id) == subject
+        }
+        return [judgement for judgement in own.values() if judgement.subject_revision <= revision]
 
-    def _is_own(self, task: Task, one: Judgement) -> bool:
-        return (one.connection, one.subject_id) == self.subject_of(task)
+    def _is_own(self, task: Task, judgement: Judgement) -> bool:
+        return (judgement.connection, judgement.subject_id) == self.subject_of(task)
 
 
 def _scoring(task: ScoringTask, policy: Policy) -> TaskSpec:
@@ -243,10 +249,10 @@ def _evaluation(request: EvaluationRequest, policy: Policy) -> TaskSpec:
     return TaskSpec(lambda recorded: evaluating(request, recorded), price, cap, batched, plan.takes_simulated)
 
 
-def _is_answer_of_session(request: EvaluationRequest, one: Judgement) -> bool:
+def _is_answer_of_session(request: EvaluationRequest, judgement: Judgement) -> bool:
     """Tell whether a judgement answers a question about the same session, asked for an evaluation."""
-    same_session = (one.connection, one.session_id) == (request.connection, request.session_id)
-    return same_session and one.purpose == SIX_DIMENSIONS and one.outcome == ANSWERED
+    same_session = (judgement.connection, judgement.session_id) == (request.connection, request.session_id)
+    return same_session and judgement.purpose == SIX_DIMENSIONS and judgement.outcome == ANSWERED
 
 
 SCORING = JudgedStage(
@@ -310,8 +316,8 @@ class JudgingStep:
                 continue
             judging_task: JudgingTask | None = None
             try:
-                known = recorded.get(stage.subject_of(task), ())
-                judging_task = stage.open(task, self._policy, known, spent=session.spent)
+                judgements = recorded.get(stage.subject_of(task), ())
+                judging_task = stage.open(task, self._policy, judgements, spent=session.spent)
                 outcome.records.append((stage.sink, judging_task.without_judge()))
             except Exception as error:  # noqa: BLE001 - whatever it is, it costs one task, as it does where a judge is asked
                 outcome.failed.append((offset, task, error))

@@ -47,12 +47,12 @@ class JudgedState(msgspec.Struct, frozen=True, array_like=True):
 
         Those that cannot be read count for nothing: at worst a question is asked again.
         """
-        found: list[Judgement] = []
-        for message in (message for one in self.kept if one.subject_id == subject_id for message in one.judgements):
+        judgements: list[Judgement] = []
+        for message in (message for calls in self.kept if calls.subject_id == subject_id for message in calls.judgements):
             with contextlib.suppress(RecordError):
                 record = decode(message)
-                found += [record] if isinstance(record, Judgement) else []
-        return found
+                judgements += [record] if isinstance(record, Judgement) else []
+        return judgements
 
 
 STATE = msgspec.msgpack.Decoder(JudgedState)
@@ -64,14 +64,14 @@ def kept_after(
     """Return the calls to keep after a task of which these judgements are recorded."""
     if not isinstance(task, ScoringTask):
         return tuple(kept)
-    others = [one for one in kept if one.subject_id != task.exchange_id]
+    others = [calls for calls in kept if calls.subject_id != task.exchange_id]
     if task.sampling_reason == LAST_TURNS:
         # Last turns come in their order, so nothing before this one comes again.
-        return tuple(one for one in others if one.turn >= task.turn_number)
+        return tuple(calls for calls in others if calls.turn >= task.turn_number)
     if not judgements or not may_become_last(task.sampling_reason):
         return tuple(kept)
     this = KeptCalls(task.turn_number, task.exchange_id, tuple(map(encode, judgements)))
-    newest_first = sorted((*others, this), key=lambda one: one.turn, reverse=True)
+    newest_first = sorted((*others, this), key=lambda calls: calls.turn, reverse=True)
     last = newest_first[: policy.for_project(task.project).settings.sampling.always_score_last]
-    sizes = accumulate(sum(map(len, one.judgements)) for one in last)
-    return tuple(reversed([one for one, size in zip(last, sizes, strict=True) if size <= KEPT_BYTES]))
+    sizes = accumulate(sum(map(len, calls.judgements)) for calls in last)
+    return tuple(reversed([calls for calls, size in zip(last, sizes, strict=True) if size <= KEPT_BYTES]))

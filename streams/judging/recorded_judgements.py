@@ -24,12 +24,12 @@ def recorded_in(store: Store) -> Recorded:
     """The judgements in a store."""
 
     def recorded(subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
-        found: dict[Subject, list[Judgement]] = defaultdict(list)
+        by_subject: dict[Subject, list[Judgement]] = defaultdict(list)
         if not subjects or not store.end_of("judgements"):
-            return found
+            return by_subject
         wanted = [{"connection": connection, "subject_id": subject} for connection, subject in subjects]
         for judgement in query_records(store.cursor(), "judgements_of", Judgement, {"subjects": wanted}):
-            found[judgement.connection, judgement.subject_id].append(judgement)
-        return found
+            by_subject[judgement.connection, judgement.subject_id].append(judgement)
+        return by_subject
 
     return recorded

@@ -45,8 +45,10 @@ def judging_requests(store: Store, rows: Sequence[dict[str, Any]], now: datetime
     """
     by_id = {(row["connection"], row["exchange_id"]): row for row in rows}
     recorded = recorded_in(store)(list(by_id))
-    requests = [_request(one, by_id[one.connection, one.exchange_id], now) for one in exchanges_of(store, rows)]
-    return [with_earlier(one, recorded.get((one.connection, one.exchange_id), ())) for one in requests]
+    requests = [
+        _request(exchange, by_id[exchange.connection, exchange.exchange_id], now) for exchange in exchanges_of(store, rows)
+    ]
+    return [with_earlier(request, recorded.get((request.connection, request.exchange_id), ())) for request in requests]
 
 
 def _request(exchange: Exchange, row: dict[str, Any], now: datetime) -> JudgingRequest:
@@ -98,8 +100,8 @@ def estimate_bulk(exchanges: Iterator[Exchange], policy: Policy) -> BulkEstimate
         if project.price is None:
             unpriced += 1
         else:
-            expected += sum(estimate(one, project.price, cached=count > 0).nano or 0 for one in questions)
-            most += sum(worst_case(one, project.price) for one in questions)
+            expected += sum(estimate(question, project.price, cached=count > 0).nano or 0 for question in questions)
+            most += sum(worst_case(question, project.price) for question in questions)
         count += 1
         calls += len(questions)
     return BulkEstimate(count, calls, usd_of(expected), usd_of(most), unpriced)

@@ -65,7 +65,7 @@ def revise(
     is, and the log reports a conflict. Of one that was withdrawn nothing more is made.
     """
     with contextlib.closing(store.cursor()) as cursor:
-        stored = newest_revisions(cursor, [(one.connection, one.exchange_id) for one in exchanges])
+        stored = newest_revisions(cursor, [(exchange.connection, exchange.exchange_id) for exchange in exchanges])
         changed = [
             exchange
             for exchange in exchanges
@@ -74,7 +74,7 @@ def revise(
             and may_revise(before)
         ]
         decisions = _decisions(cursor, changed)
-    recorded = recorded_in(store)([(one.connection, one.exchange_id) for one in changed])
+    recorded = recorded_in(store)([(exchange.connection, exchange.exchange_id) for exchange in changed])
     revisions, changes = Revisions(), set(map(id, changed))
     for exchange in exchanges:
         subject = exchange.connection, exchange.exchange_id
@@ -99,8 +99,8 @@ def newest_revisions(cursor: duckdb.DuckDBPyConnection, subjects: Sequence[Subje
     """The newest revision of each exchange that is known, withdrawn or not."""
     if not subjects:
         return {}
-    found = query_records(cursor, "newest_revisions", Exchange, {"exchanges": _wanted(subjects)})
-    return {(one.connection, one.exchange_id): one for one in found}
+    stored = query_records(cursor, "newest_revisions", Exchange, {"exchanges": _wanted(subjects)})
+    return {(exchange.connection, exchange.exchange_id): exchange for exchange in stored}
 
 
 def _differs(before: Exchange, exchange: Exchange) -> bool:
@@ -115,7 +115,7 @@ def _differs(before: Exchange, exchange: Exchange) -> bool:
 def _decisions(cursor: duckdb.DuckDBPyConnection, exchanges: Sequence[Exchange]) -> dict[Subject, dict[str, Any]]:
     if not exchanges:
         return {}
-    wanted = _wanted([(one.connection, one.exchange_id) for one in exchanges])
+    wanted = _wanted([(exchange.connection, exchange.exchange_id) for exchange in exchanges])
     rows = query_rows(cursor, "decisions_in_force", {"exchanges": wanted})
     return {(row["connection"], row["exchange_id"]): row for row in rows}
 

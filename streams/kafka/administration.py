@@ -92,9 +92,9 @@ class TopicAdministration:
         """Those of our topics that the cluster has, by name."""
         with self._explained():
             named = {self._connection.topic(name): name for name in self._specs}
-            found = {topic["name"]: topic for topic in self._client.describe_topics() if topic["name"] in named}
-            configs = self._configs([*found])
-        return {named[name]: _state(named[name], found[name], configs[name]) for name in sorted(found)}
+            present = {topic["name"]: topic for topic in self._client.describe_topics() if topic["name"] in named}
+            configs = self._configs([*present])
+        return {named[name]: _state(named[name], present[name], configs[name]) for name in sorted(present)}
 
     def check(self, partitions: int | None = None) -> list[Mismatch]:
         """Return each mismatch with the table of topics.
@@ -103,28 +103,28 @@ class TopicAdministration:
         """
         there = self.describe()
         keyed = partitions or self._keyed(there)
-        return [found for spec in self._specs.values() for found in _compare(spec, there.get(spec.name), keyed)]
+        return [mismatch for spec in self._specs.values() for mismatch in _compare(spec, there.get(spec.name), keyed)]
 
     def foreign(self, names: Iterable[str]) -> dict[str, int]:
         """Those topics of other programs that the cluster has, by their names there, each with its number of partitions."""
         wanted = set(names)
         with self._explained():
-            found = {topic["name"]: len(topic["partitions"]) for topic in self._client.describe_topics()}
-        return {name: count for name, count in sorted(found.items()) if name in wanted}
+            counts = {topic["name"]: len(topic["partitions"]) for topic in self._client.describe_topics()}
+        return {name: count for name, count in sorted(counts.items()) if name in wanted}
 
     def unread(self, topics: Mapping[str, int]) -> dict[str, int | None]:
         """The messages of topics of other programs that the workers have not read; None where they never read any.
 
         `topics` are as `foreign` gives them.
         """
-        places = [TopicPartition(name, number) for name, count in topics.items() for number in range(count)]
+        tps = [TopicPartition(name, number) for name, count in topics.items() for number in range(count)]
         group = self._connection.topic(GROUP)
         with self._explained():
             try:
-                committed = self._client.list_group_offsets({group: places})[group] if places else {}
+                committed = self._client.list_group_offsets({group: tps})[group] if tps else {}
             except CoordinatorNotAvailableError:  # as on a cluster on which no group has ever been
                 committed = {}
-            ends = self._client.list_partition_offsets(dict.fromkeys(places, OffsetSpec.LATEST)) if places else {}
+            ends = self._client.list_partition_offsets(dict.fromkeys(tps, OffsetSpec.LATEST)) if tps else {}
         return {name: _left(name, committed, ends) for name in topics}
 
     def _keyed(self, there: Mapping[str, TopicState]) -> int:
@@ -136,8 +136,8 @@ class TopicAdministration:
     def _configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
         if not names:
             return {}
-        asked = [ConfigResource(ConfigResourceType.TOPIC, name, None) for name in names]
-        answer = self._client.describe_configs(asked, config_filter="all")["topic"]
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name, None) for name in names]
+        answer = self._client.describe_configs(resources, config_filter="all")["topic"]
         return {name: {key: str(entry["value"]) for key, entry in config.items()} for name, config in answer.items()}
 
     @contextlib.contextmanager
@@ -196,8 +196,8 @@ def _state(name: str, topic: Mapping[str, Any], config: Mapping[str, str]) -> To
 
 def _left(name: str, committed: Mapping[Any, Any], ends: Mapping[Any, Any]) -> int | None:
     """Return the number of messages of a topic that were not read; None where none was."""
-    read = {place: one.offset for place, one in committed.items() if place.topic == name and one.offset >= 0}
-    left = (one.offset - read.get(place, 0) for place, one in ends.items() if place.topic == name)
+    read = {tp: position.offset for tp, position in committed.items() if tp.topic == name and position.offset >= 0}
+    left = (end.offset - read.get(tp, 0) for tp, end in ends.items() if tp.topic == name)
     return sum(max(0, count) for count in left) if read else None
 
 
@@ -213,12 +213,12 @@ def _compare(spec: TopicSpec, state: TopicState | None, keyed: int) -> Iterator[
         numbers = ", ".join(map(str, state.without_leader))
         yield Mismatch(name, f"has no leader for partition {numbers}", "Start the brokers that hold it.")
     for key, wanted in spec.config.items():
-        if (found := state.config.get(key)) != wanted:
+        if (value := state.config.get(key)) != wanted:
             advice = (
                 f"Set it with kafka-configs --alter --entity-type topics --entity-name … --add-config {key}={wanted}, "
                 "or keep it on purpose."
             )
-            yield Mismatch(name, f"has {key}={found} where {wanted} is meant", advice)
+            yield Mismatch(name, f"has {key}={value} where {wanted} is meant", advice)
     if state.replication >= REPLICATION and state.config.get(_IN_SYNC) == "1":
         advice = f"Set {_IN_SYNC}=2, or what was accepted can be lost with one broker."
         yield Mismatch(name, f"has {state.replication} copies and takes a record as soon as one has it", advice)

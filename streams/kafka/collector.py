@@ -126,8 +126,8 @@ class CollectorProcessor:
             log.exception("the message at %d of %s, partition %d, is set aside", record.offset, chunk.topic, chunk.partition)
             return [SetAside(stage_failed(COLLECTOR, error), whole)]
         if len(spans) > MAX_SPANS:
-            words = f"more than {MAX_SPANS} spans in one message; let the Collector send smaller batches"
-            return [SetAside(Refusal(COLLECTOR, TOO_MANY, words), whole)]
+            reason = f"more than {MAX_SPANS} spans in one message; let the Collector send smaller batches"
+            return [SetAside(Refusal(COLLECTOR, TOO_MANY, reason), whole)]
         admitted_spans = [span for span in spans if isinstance(span, AdmittedSpan)]
         return [*admitted_spans, *_refusals([span for span in spans if isinstance(span, Refused)])]
 

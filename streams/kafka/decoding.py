@@ -48,7 +48,7 @@ def decode_values(topic: str, records: Sequence[RawRecord], values: Sequence[byt
     batch = decode_batch(values_of(records) if values is None else values)
     for name in batch.frames.keys() - set(topics()[topic]):
         error = UnexpectedTypeError(f"{name}: does not travel on the topic {topic}")
-        batch.rejected += [Rejected(place, error) for place in batch.frames.pop(name)[INDEX].to_list()]
+        batch.rejected += [Rejected(index, error) for index in batch.frames.pop(name)[INDEX].to_list()]
     keys = [record.key for record in records] if TOPICS[topic].is_keyed else None
     taken_at = _taken_at(records)
     lawful: dict[str, pl.DataFrame] = {}
@@ -90,7 +90,7 @@ def _by_key(frame: pl.DataFrame, keys: Sequence[bytes | None]) -> tuple[pl.DataF
         return frame, []
     others = frame.filter(~right).select(INDEX, key=key_column())
     rejected = [
-        Rejected(place, WrongKeyError(f"the key is not that of the session, which is {key}")) for place, key in others.rows()
+        Rejected(index, WrongKeyError(f"the key is not that of the session, which is {key}")) for index, key in others.rows()
     ]
     return frame.filter(right), rejected
 
@@ -99,16 +99,16 @@ def _by_partition(frame: pl.DataFrame, partition: int, partitions: int) -> tuple
     """The rows of sessions that belong on the partition, and the others."""
     keys = frame.select(key_column()).to_series()
     elsewhere = {
-        key: place for key in keys.unique().to_list() if (place := partition_of(key.encode(), partitions)) != partition
+        key: number for key in keys.unique().to_list() if (number := partition_of(key.encode(), partitions)) != partition
     }
     if not elsewhere:
         return frame, []
     right = ~keys.is_in(list(elsewhere))
     rejected = [
         Rejected(
-            place, WrongPartitionError(f"partition: session {key} belongs on partition {elsewhere[key]}, not on {partition}")
+            index, WrongPartitionError(f"partition: session {key} belongs on partition {elsewhere[key]}, not on {partition}")
         )
-        for place, key in zip(frame.filter(~right)[INDEX].to_list(), keys.filter(~right).to_list(), strict=True)
+        for index, key in zip(frame.filter(~right)[INDEX].to_list(), keys.filter(~right).to_list(), strict=True)
     ]
     return frame.filter(right), rejected
 
@@ -148,8 +148,8 @@ def batch_of(chunk: Chunk, partitions: int, redactor: Redactor) -> tuple[StageBa
 def decodable(topic: str, records: Sequence[RawRecord]) -> list[bytes]:
     """The values of those records of a topic that are not rejected."""
     values = values_of(records)
-    rejected = {one.index for one in decode_values(topic, records, values).rejected}
-    return [value for place, value in enumerate(values) if place not in rejected]
+    rejected = {rejection.index for rejection in decode_values(topic, records, values).rejected}
+    return [value for index, value in enumerate(values) if index not in rejected]
 
 
 def undecodable(error: RecordError) -> Refusal:

@@ -188,15 +188,15 @@ class Watchdog:
         partitions = {
             (stage.source, partition.number): partition for stage in self._stages for partition in stage.partitions.values()
         }
-        under_way = {place: partition.under_way for place, partition in partitions.items() if place[0] not in self._patient}
-        waiting = {place: count for place, count in self._waiting().items() if count != 0}
-        busy = waiting.keys() | {place for place, count in under_way.items() if count}
-        self._since = {place: self._since.get(place, now) for place in busy}
+        under_way = {key: partition.under_way for key, partition in partitions.items() if key[0] not in self._patient}
+        waiting = {key: count for key, count in self._waiting().items() if count != 0}
+        busy = waiting.keys() | {key for key, count in under_way.items() if count}
+        self._since = {key: self._since.get(key, now) for key in busy}
         still = {
-            place: now - max(since, partitions[place].moved_at if place in partitions else since)
-            for place, since in self._since.items()
+            key: now - max(since, partitions[key].moved_at if key in partitions else since)
+            for key, since in self._since.items()
         }
-        if still and still[longest := max(still, key=lambda place: still[place])] > self._limit:
+        if still and still[longest := max(still, key=lambda key: still[key])] > self._limit:
             count = waiting.get(longest, 0)
             self._end(
                 f"{longest[0]}, partition {longest[1]}: {'an unknown number of' if count is None else count} records wait, "

@@ -223,11 +223,11 @@ class DeliveredChunk(Chunk):
 def split(records: Sequence[RawRecord], most: int, most_bytes: int) -> Iterator[Sequence[RawRecord]]:
     """Parts of so many records and bytes at most; a single record may be larger."""
     start = size = 0
-    for place, record in enumerate(records):
+    for index, record in enumerate(records):
         length = len(record.value or b"") + len(record.key or b"")
-        if place > start and (place - start >= most or size + length > most_bytes):
-            yield records[start:place]
-            start, size = place, 0
+        if index > start and (index - start >= most or size + length > most_bytes):
+            yield records[start:index]
+            start, size = index, 0
         size += length
     if records:
         yield records[start:]

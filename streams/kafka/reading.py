@@ -170,28 +170,28 @@ class PartitionReader:
     def read_from(self, positions: Mapping[Partition, int]) -> None:
         """Read these partitions from these positions on, and no others."""
         consumer = self._started()
-        consumer.assign([self._place(partition) for partition in positions])
+        consumer.assign([self._tp_of(partition) for partition in positions])
         for partition, position in positions.items():
-            consumer.seek(self._place(partition), position)
+            consumer.seek(self._tp_of(partition), position)
 
     async def ranges(self, partitions: Sequence[Partition]) -> dict[Partition, Range]:
         """Return the range of each partition; BrokerError if they cannot be read in time."""
-        consumer, places = self._started(), [self._place(partition) for partition in partitions]
+        consumer, tps = self._started(), [self._tp_of(partition) for partition in partitions]
         # Of topics that it does not know the client would learn one by one, with a pause after each.
-        for topic in {place.topic for place in places}:
+        for topic in {tp.topic for tp in tps}:
             consumer._client.add_topic(topic)  # noqa: SLF001 - there is no public way
-        with explained(", ".join(sorted({f"topic {place.topic}" for place in places}))):
+        with explained(", ".join(sorted({f"topic {tp.topic}" for tp in tps}))):
             async with asyncio.timeout(ANSWER_SECONDS):
-                ends = await consumer.end_offsets(places)
-                beginnings = await consumer.beginning_offsets(places)
-        return {partition: Range(beginnings[place], ends[place]) for partition, place in zip(partitions, places, strict=True)}
+                ends = await consumer.end_offsets(tps)
+                beginnings = await consumer.beginning_offsets(tps)
+        return {partition: Range(beginnings[tp], ends[tp]) for partition, tp in zip(partitions, tps, strict=True)}
 
     async def offsets_at(self, milliseconds: int, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
         """Return the offset of the first record that each partition took since a time (1970, UTC); None where there is none."""
-        places = [self._place(partition) for partition in partitions]
-        with explained(", ".join(sorted({f"topic {place.topic}" for place in places}))):
-            offsets = await self._started().offsets_for_times(dict.fromkeys(places, milliseconds))
-        return {self._name(place): None if offsets.get(place) is None else offsets[place].offset for place in places}
+        tps = [self._tp_of(partition) for partition in partitions]
+        with explained(", ".join(sorted({f"topic {tp.topic}" for tp in tps}))):
+            offsets = await self._started().offsets_for_times(dict.fromkeys(tps, milliseconds))
+        return {self._partition_of(tp): None if offsets.get(tp) is None else offsets[tp].offset for tp in tps}
 
     def partitions_of(self, topic: str) -> list[Partition]:
         """The partitions of a topic that was asked about or is being read, as far as they are known by now."""
@@ -207,10 +207,10 @@ class PartitionReader:
         try:
             with explained("Kafka"):
                 fetched = await consumer.getmany(timeout_ms=int(seconds * 1000), max_records=most)
-                positions = {self._name(place): await consumer.position(place) for place in fetched}
+                positions = {self._partition_of(tp): await consumer.position(tp) for tp in fetched}
         except OffsetOutOfRangeError as error:
-            raise OutOfRangeError([self._name(place) for place in error.args[0]]) from error
-        chunks = [Chunk(*self._name(place), records) for place, records in fetched.items() if records]
+            raise OutOfRangeError([self._partition_of(tp) for tp in error.args[0]]) from error
+        chunks = [Chunk(*self._partition_of(tp), records) for tp, records in fetched.items() if records]
         return Read(chunks, positions)
 
     async def read_until(
@@ -243,22 +243,22 @@ class PartitionReader:
 
     async def position(self, partition: Partition) -> int:
         """Return the position from which it goes on in a partition."""
-        return int(await self._started().position(self._place(partition)))
+        return int(await self._started().position(self._tp_of(partition)))
 
     def move(self, partition: Partition, position: int) -> None:
         """Go on elsewhere."""
-        self._started().seek(self._place(partition), position)
+        self._started().seek(self._tp_of(partition), position)
 
     def _started(self) -> AIOKafkaConsumer:
         if self._consumer is None:
             raise BrokerError("Kafka: nothing is read at the moment")
         return self._consumer
 
-    def _place(self, partition: Partition) -> TopicPartition:
+    def _tp_of(self, partition: Partition) -> TopicPartition:
         return TopicPartition(self._connection.topic(partition[0]), partition[1])
 
-    def _name(self, place: TopicPartition) -> Partition:
-        return place.topic.removeprefix(self._connection.prefix), place.partition
+    def _partition_of(self, tp: TopicPartition) -> Partition:
+        return tp.topic.removeprefix(self._connection.prefix), tp.partition
 
 
 class OutOfRangeError(Exception):

@@ -63,7 +63,7 @@ async def rebuild(
 async def require_records(connection: KafkaConnection) -> None:
     """SettingsError where there is nothing to land: topics are missing, or none holds a record. BrokerError when no broker answers."""
     ranges = await _ranges(connection)
-    if all(found.beginning == found.end for found in ranges.values()):
+    if all(bounds.beginning == bounds.end for bounds in ranges.values()):
         named = f"no topic that begins with {connection.prefix}" if connection.prefix else "no topic"
         raise SettingsError(
             f"{named} at {connection.bootstrap} holds a record, so there is nothing to rebuild from",
@@ -93,10 +93,12 @@ async def _ranges(connection: KafkaConnection) -> dict[Partition, Range]:
 def _drop(store: Store, ranges: Mapping[Partition, Range]) -> None:
     with store.transaction() as transaction:
         for topic in topics():
-            transaction.drop(topic, {number: found.beginning for (name, number), found in ranges.items() if name == topic})
-        known = transaction.watermarks(SINK)
+            transaction.drop(topic, {number: bounds.beginning for (name, number), bounds in ranges.items() if name == topic})
+        positions = transaction.watermarks(SINK)
         # What was not read before retention took it is still to be noted.
-        starts = {one: min(known.get(one, found.beginning), found.beginning) for one, found in ranges.items()}
+        starts = {
+            partition: min(positions.get(partition, bounds.beginning), bounds.beginning) for partition, bounds in ranges.items()
+        }
         transaction.set_watermarks(SINK, starts)
         transaction.set_watermark(REBUILD, "", 1)
 

@@ -41,7 +41,7 @@ TELLING_SECONDS = 10.0
 """Seconds that a broker has to take dead letters."""
 PAUSES = wait_exponential(multiplier=0.5, max=8.0)
 """Seconds between one try and the next: half a second, then twice as long, up to eight."""
-Given = TypeVar("Given")
+Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Sink:
             await self._reader.stop()
             await self._producer.stop()
             raise
-        self.progress.begin(positions, {one: found.end for one, found in ranges.items()})
+        self.progress.begin(positions, {partition: bounds.end for partition, bounds in ranges.items()})
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._watch())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
@@ -140,8 +140,8 @@ class Sink:
 
     async def ends_of(self, topic: str) -> dict[Partition, int]:
         """The positions after the last records of a topic's partitions, at this moment."""
-        ranges = await self._reader.ranges([one for one in self.progress.positions if one[0] == topic])
-        return {one: found.end for one, found in ranges.items()}
+        ranges = await self._reader.ranges([partition for partition in self.progress.positions if partition[0] == topic])
+        return {partition: bounds.end for partition, bounds in ranges.items()}
 
     async def caught_up(self) -> None:
         """Return as soon as everything has landed that was there at the start. Raises what it broke with."""
@@ -149,8 +149,8 @@ class Sink:
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in waits:
-                one.cancel()
+            for task in waits:
+                task.cancel()
         if self.failure is not None:
             raise self.failure
 
@@ -201,7 +201,7 @@ class Sink:
             except UntoldError as error:
                 produced = await self._producer.send(DEAD_LETTERS, keyed(error.letters.values()))
                 self.writer.told.update(error.letters)
-                self.progress.expect({(DEAD_LETTERS, place.partition): place.offset + 1 for place in sorted(produced)})
+                self.progress.expect({(DEAD_LETTERS, letter.partition): letter.offset + 1 for letter in sorted(produced)})
 
     async def _moved(self, read: Read) -> None:
         """Note that the records that were read have landed.
@@ -209,14 +209,14 @@ class Sink:
         If a partition's last records are not for us, such as marks of transactions, those have landed, too.
         """
         self.progress.move(read.positions)
-        self.progress.move({one: await self._reader.position(one) for one in self.progress.behind()})
+        self.progress.move({partition: await self._reader.position(partition) for partition in self.progress.behind()})
         self.landed()
 
     async def _resume(self, partitions: Sequence[Partition]) -> None:
         """Go on where partitions have nothing at their positions any more."""
-        for partition, found in (await self._reader.ranges(partitions)).items():
+        for partition, bounds in (await self._reader.ranges(partitions)).items():
             position = self.progress.positions[partition]
-            at = await self._telling(functools.partial(self.writer.within, partition, position, found))
+            at = await self._telling(functools.partial(self.writer.within, partition, position, bounds))
             self._reader.move(partition, at)
             self.progress.move({partition: at})
         self.landed()
@@ -234,17 +234,17 @@ class Sink:
         """Ask again and again how far the topics have come, and whether they have new partitions."""
         while True:
             await asyncio.sleep(self._limits.check_every)
-            there = [one for topic in topics() for one in self._reader.partitions_of(topic)]
-            self._added = {one: 0 for one in there if one not in self.progress.positions}
+            present = [partition for topic in topics() for partition in self._reader.partitions_of(topic)]
+            self._added = {partition: 0 for partition in present if partition not in self.progress.positions}
             try:
                 ranges = await self._reader.ranges(list(self.progress.positions))
             except BrokerError as error:
                 self._silence = str(error)
             else:
                 self._silence = ""
-                self.progress.saw({one: found.end for one, found in ranges.items()})
+                self.progress.saw({partition: bounds.end for partition, bounds in ranges.items()})
 
-    async def _insist(self, work: Callable[[Given], Awaitable[None]], given: Given) -> bool:
+    async def _insist(self, work: Callable[[Argument], Awaitable[None]], argument: Argument) -> bool:
         """Do it, again and again until it is done; False when it is to stop first."""
         again = AsyncRetrying(
             retry=retry_if_exception_type((DriftlineError, duckdb.OperationalError)),
@@ -253,7 +253,7 @@ class Sink:
             before_sleep=self._note_retry,
         )
         try:
-            await again(work, given)
+            await again(work, argument)
         except StoppedError:
             return False
         except duckdb.FatalException as error:
@@ -268,10 +268,10 @@ class Sink:
 
     def _note_trouble(self, error: BaseException) -> None:
         """Say what is wrong when that is news."""
-        words = first_line(error)
-        if words != self._stuck:
-            log.warning("what is on the topics does not land, trying again: %s", words)
-        self._stuck = words
+        reason = first_line(error)
+        if reason != self._stuck:
+            log.warning("what is on the topics does not land, trying again: %s", reason)
+        self._stuck = reason
 
     async def _wait(self, seconds: float) -> None:
         """Wait; StoppedError as soon as it is to stop."""
@@ -306,7 +306,7 @@ class Progress:
     def begin(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:
         """Reading begins at these positions, while the partitions have these ends."""
         self.positions = dict(positions)
-        self._ends = {one: max(end, self._ends.get(one, 0)) for one, end in ends.items()}
+        self._ends = {partition: max(end, self._ends.get(partition, 0)) for partition, end in ends.items()}
         self._aim()
         self.move({})
 
@@ -333,7 +333,11 @@ class Progress:
 
     def behind(self, ends: Mapping[Partition, int] | None = None) -> list[Partition]:
         """The partitions whose end is not reached."""
-        return [one for one, end in (self._ends if ends is None else ends).items() if self.positions.get(one, 0) < end]
+        return [
+            partition
+            for partition, end in (self._ends if ends is None else ends).items()
+            if self.positions.get(partition, 0) < end
+        ]
 
     @property
     def lag(self) -> int:

@@ -118,8 +118,8 @@ class SinkWriter:
         """
         self._require_end(partition, position, there)
         if position < there.beginning:
-            words = "topic %s, partition %d: retention removed offsets %d to %d before they were read"
-            log.error(words, self._topic_name(partition[0]), partition[1], position, there.beginning - 1)
+            message = "topic %s, partition %d: retention removed offsets %d to %d before they were read"
+            log.error(message, self._topic_name(partition[0]), partition[1], position, there.beginning - 1)
             self.pass_over(partition, position, there.beginning)
         return max(position, there.beginning)
 

@@ -105,19 +105,19 @@ class StateTopic:
 
         Called before the first records of a partition that was assigned: no other process writes there from then on.
         """
-        place = f"topic {self._connection.topic(self.name)}, partition {partition}"
+        name = f"topic {self._connection.topic(self.name)}, partition {partition}"
         try:
             async with PartitionReader(self._connection, max_partition_fetch_bytes=FETCH_BYTES) as reader:
                 loading = await self._load(reader, partition)
         except BrokerError as error:
-            raise BrokerError(f"{place}: the states cannot be read: {error}") from error
+            raise BrokerError(f"{name}: the states cannot be read: {error}") from error
         if loading.outlived:
-            log.warning("%s: %d states were overwritten, such as by a late worker", place, len(loading.outlived))
+            log.warning("%s: %d states were overwritten, such as by a late worker", name, len(loading.outlived))
             right = await asyncio.to_thread(self._local.get, partition, loading.outlived)
             await self._producer.send(self.name, list(right.items()), partition=partition)
         self._check(loading)
         if loading.count:
-            log.info("%s: %d states read", place, loading.count)
+            log.info("%s: %d states read", name, loading.count)
         if letters := keyed(self._letters(loading)):
             await self._producer.send(DEAD_LETTERS, letters)
 
@@ -177,8 +177,8 @@ class StateTopic:
         try:
             return self._checked(record.value, loading.source_end)
         except NoStateError as error:
-            words = "%s, partition %d, offset %d: this is no state and is passed over: %s"
-            log.warning(words, self.name, loading.partition, record.offset, error)
+            message = "%s, partition %d, offset %d: this is no state and is passed over: %s"
+            log.warning(message, self.name, loading.partition, record.offset, error)
             loading.refused.append((record, error))
             return _NO_STATE
 
@@ -193,8 +193,8 @@ class StateTopic:
         if inside > stored.next_offset:
             raise NoStateError(f"it goes to offset {stored.next_offset}, and what it holds to {inside}")
         if source_end is not None and stored.next_offset > source_end:
-            words = f"it goes to offset {stored.next_offset}, and its source ends at {source_end}"
-            raise NoStateError(words, ahead=stored.next_offset)
+            reason = f"it goes to offset {stored.next_offset}, and its source ends at {source_end}"
+            raise NoStateError(reason, ahead=stored.next_offset)
         return stored.next_offset
 
     def _check(self, loading: _Loading) -> None:
@@ -219,10 +219,10 @@ class StateTopic:
 
 
 class NoStateError(Exception):
-    """A value is no state; the words say why. `ahead` is the offset that it claims, where that is what is wrong."""
+    """A value is no state; it says why. `ahead` is the offset that it claims, where that is what is wrong."""
 
-    def __init__(self, words: str, ahead: int = 0) -> None:
-        super().__init__(words)
+    def __init__(self, reason: str, ahead: int = 0) -> None:
+        super().__init__(reason)
         self.ahead = ahead
 
 

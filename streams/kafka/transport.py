@@ -274,25 +274,25 @@ async def _seek_to_committed(consumer: AIOKafkaConsumer) -> dict[TopicPartition,
     if not consumer.assignment():
         return {}
     committed: dict[TopicPartition, int | None] = await consumer.seek_to_committed()
-    beginnings = await _beginnings(consumer, [place for place, offset in committed.items() if offset is None])
-    positions = {place: offset for place, offset in (committed | beginnings).items() if offset is not None}
+    beginnings = await _beginnings(consumer, [tp for tp, offset in committed.items() if offset is None])
+    positions = {tp: offset for tp, offset in (committed | beginnings).items() if offset is not None}
     ours = consumer.assignment()
-    for place in positions.keys() & ours:
-        consumer.seek(place, positions[place])
-    if first := {place: OffsetAndMetadata(beginnings[place], "") for place in beginnings.keys() & ours}:
+    for tp in positions.keys() & ours:
+        consumer.seek(tp, positions[tp])
+    if first := {tp: OffsetAndMetadata(beginnings[tp], "") for tp in beginnings.keys() & ours}:
         # Who has joined meanwhile changed the group, and what is assigned then comes here once more.
         with contextlib.suppress(CommitFailedError):
             await consumer.commit(first)
     return positions
 
 
-async def _beginnings(consumer: AIOKafkaConsumer, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+async def _beginnings(consumer: AIOKafkaConsumer, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the offset at which each partition begins.
 
     It is empty if one has no leader at the moment: the others must not wait for that.
     """
     try:
         async with asyncio.timeout(BEGINNING_SECONDS):
-            return dict(await consumer.beginning_offsets(places))
+            return dict(await consumer.beginning_offsets(tps))
     except (KafkaError, TimeoutError):
         return {}
