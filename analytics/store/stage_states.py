@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analytics.identity.identity_index import Hashes
-from analytics.store.inserting import BATCH, registered
 from analytics.store.tables import full_name
 from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
 from schemas.registry import schema_of
 
 
@@ -28,10 +26,14 @@ def states_of_stages(
     connection: duckdb.DuckDBPyConnection, stages: Sequence[str], keys: Sequence[str]
 ) -> dict[str, dict[str, bytes]]:
     """Return the states of each stage for those of the keys that have one: the table is read once."""
-    found: dict[str, dict[str, bytes]] = {stage: {} for stage in stages}
-    for stage, key, state in _rows(connection, stages, keys):
-        found[stage][key] = state
-    return found
+    statement = (
+        f"SELECT stage, key, state FROM {full_name(schema_of('StageState'))} "
+        "WHERE stage IN (SELECT unnest($stages)) AND key IN (SELECT unnest($keys))"
+    )
+    states: dict[str, dict[str, bytes]] = {stage: {} for stage in stages}
+    for stage, key, state in connection.execute(statement, {"stages": list(stages), "keys": list(keys)}).fetchall():
+        states[stage][key] = state
+    return states
 
 
 class KnownSessions:
@@ -60,14 +62,3 @@ class KnownSessions:
     def unknown(self, keys: Sequence[str]) -> list[str]:
         """Return those of the keys that certainly have no state."""
         return [key for key, known in zip(keys, self._hashes.which_of(list(map(hash, keys))), strict=True) if not known]
-
-
-def _rows(connection: duckdb.DuckDBPyConnection, stages: Sequence[str], keys: Sequence[str]) -> list[tuple[str, str, bytes]]:
-    table, wanted = full_name(schema_of("StageState")), f"stage IN ({_marks(stages)})"
-    with registered(connection, pl.DataFrame({"key": pl.Series(keys, dtype=pl.String)})):
-        statement = f"SELECT stage, key, state FROM {table} SEMI JOIN {BATCH} USING (key) WHERE {wanted}"
-        return connection.execute(statement, list(stages)).fetchall()
-
-
-def _marks(values: Sequence[str]) -> str:
-    return ", ".join("?" * len(values)) or "NULL"
