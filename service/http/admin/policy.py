@@ -7,7 +7,7 @@ policy: a token opens no other file of the server's machine.
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
@@ -20,22 +20,27 @@ from service.web.context import ApiContext, Services
 from service.web.errors import ApiError, documented
 from service.web.models import ConnectionName, OperatorBody
 from service.web.policy import (
-    ChangeAnswer,
-    ProblemAnswer,
     Text,
-    TrialAnswer,
     TrialBody,
-    change_answer,
     is_in_force,
     known_files,
     policy_file,
-    problem_answer,
     standing,
     tried,
 )
-from service.web.response_models import Answer
 from service.write.policies.changes import changes, effective
-from service.write.policies.policy_file import Problem, ReadOnlyError, StaleError, check, fingerprint
+from service.write.policies.effect import PolicyTrial
+from service.write.policies.policy_file import (
+    AppliedPolicy,
+    EffectivePolicy,
+    PolicyProblem,
+    ReadOnlyError,
+    SavedPolicy,
+    StaleError,
+    StoredPolicy,
+    check,
+    fingerprint,
+)
 
 router = APIRouter(route_class=JsonRoute, tags=["policy"])
 WRITES = (400, 408, 413, 415)
@@ -47,40 +52,6 @@ Base = Annotated[
         examples=["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"],
     ),
 ]
-
-
-class PolicyAnswer(Answer):
-    """The policy file, and whether the server judges by it."""
-
-    path: str | None = Field(description="null: the server has no policy file.", examples=["policy.yaml"])
-    text: str
-    fingerprint: str = Field(description="SHA-256 of the text.")
-    read_only_because: str | None = Field(description="null: it can be saved.")
-    has_previous: bool = Field(description="Whether the text before the last save can be taken back.")
-    in_force: bool = Field(description="Whether the server judges by this text; if not, it does from its next start.")
-    problems: list[ProblemAnswer] = Field(description="What keeps the server from starting with this text.")
-
-
-class SavedAnswer(Answer):
-    """The file after a change."""
-
-    fingerprint: str
-    changes: list[ChangeAnswer]
-    in_force: bool
-
-
-class EffectiveAnswer(Answer):
-    """The settings in force for a project."""
-
-    project: str | None
-    digest: str = Field(description="As in every score.")
-    settings: dict[str, Any] = Field(examples=[{"sampling.routineInterval": 3}])
-
-
-class AppliedAnswer(Answer):
-    """The server starts again."""
-
-    restarting: bool
 
 
 class SaveBody(OperatorBody):
@@ -97,18 +68,18 @@ class RestoreBody(OperatorBody):
 
 
 @router.get(POLICY, responses=documented(400))
-def policy(_: FleetAdmin, services: Services) -> PolicyAnswer:
+def policy(_: FleetAdmin, services: Services) -> StoredPolicy:
     """Return the policy file, and whether it can be saved and is in force."""
     file = policy_file(services)
     now = standing(file)
-    return PolicyAnswer(
+    return StoredPolicy(
         path=None if file.path is None else str(file.path),
         text=now.text,
         fingerprint=fingerprint(now.text),
         read_only_because=file.why_read_only() or None,
         has_previous=file.previous() is not None,
         in_force=is_in_force(services, now.policy),
-        problems=list(map(problem_answer, now.problems)),
+        problems=list(now.problems),
     )
 
 
@@ -119,28 +90,28 @@ def effective_policy(
     project: Annotated[
         ConnectionName | None, Query(description="A project; by default what holds for all that are not named.")
     ] = None,
-) -> EffectiveAnswer:
+) -> EffectivePolicy:
     """Return the settings that the server judges a project by, defaults included."""
     running = services.engine.policy
-    return EffectiveAnswer(
+    return EffectivePolicy(
         project=project, digest=running.for_project(project or "").digest, settings=effective(running, project or "")
     )
 
 
 @router.post(POLICY_TRIAL, responses=documented(*WRITES))
-async def try_policy(_: FleetAdmin, services: Services, body: TrialBody) -> TrialAnswer:
+async def try_policy(_: FleetAdmin, services: Services, body: TrialBody) -> PolicyTrial:
     """Check a text, compare it with the file, and estimate its effect. Nothing is saved."""
     return await tried(services, body.text)
 
 
 @router.put(POLICY, responses=documented(*WRITES, 409))
-async def save_policy(_: FleetAdmin, services: Services, request: Request, body: SaveBody) -> SavedAnswer:
+async def save_policy(_: FleetAdmin, services: Services, request: Request, body: SaveBody) -> SavedPolicy:
     """Save a text that can be used; the one before is kept beside it. It is in force from the next start of the server on."""
     return await _saved(services, request, body.text, body.base)
 
 
 @router.post(f"{POLICY}/restore", responses=documented(*WRITES, 409))
-async def restore_policy(_: FleetAdmin, services: Services, request: Request, body: RestoreBody) -> SavedAnswer:
+async def restore_policy(_: FleetAdmin, services: Services, request: Request, body: RestoreBody) -> SavedPolicy:
     """Take back the text before the last save; the present one is then the one before."""
     before = await asyncio.to_thread(policy_file(services).previous)
     if before is None:
@@ -149,26 +120,26 @@ async def restore_policy(_: FleetAdmin, services: Services, request: Request, bo
 
 
 @router.post(f"{POLICY}/apply", status_code=202, responses=documented(*WRITES, 409))
-async def apply_policy(_: FleetAdmin, services: Services) -> AppliedAnswer:
+async def apply_policy(_: FleetAdmin, services: Services) -> AppliedPolicy:
     """Start the server again in its process, with the policy of the file. Calls wait meanwhile; open calls to the judge end first.
 
     Workers on Kafka read a policy file of their own at their start.
     """
     now = await asyncio.to_thread(standing, policy_file(services))
     if now.policy is None:
-        raise ApiError(409, "invalid_policy", f"the policy cannot be used: {now.problems[0].words}")
+        raise ApiError(409, "invalid_policy", f"the policy cannot be used: {now.problems[0].problem}")
     if services.restart is None:
         raise ApiError(409, "conflict", "this server cannot start itself again; restart it by hand")
     services.restart()
-    return AppliedAnswer(restarting=True)
+    return AppliedPolicy(restarting=True)
 
 
-async def _saved(services: ApiContext, request: Request, text: str, base: str) -> SavedAnswer:
+async def _saved(services: ApiContext, request: Request, text: str, base: str) -> SavedPolicy:
     file = policy_file(services)
     now = await asyncio.to_thread(standing, file)
     found = await asyncio.to_thread(check, file, text, known_files(services, now.policy))
     if isinstance(found, list):
-        raise ApiError(400, "invalid_policy", "; ".join(_in_words(one) for one in found))
+        raise ApiError(400, "invalid_policy", "; ".join(map(_name_line, found)))
     try:
         await asyncio.to_thread(file.save, text, base)
     except StaleError as error:
@@ -177,10 +148,8 @@ async def _saved(services: ApiContext, request: Request, text: str, base: str) -
         raise ApiError(409, "read_only", f"{error} {error.hint}") from None
     differences = changes(now.policy or services.engine.policy, found)
     name_subject(request, ", ".join(one.setting for one in differences) or "no setting")
-    return SavedAnswer(
-        fingerprint=fingerprint(text), changes=list(map(change_answer, differences)), in_force=is_in_force(services, found)
-    )
+    return SavedPolicy(fingerprint=fingerprint(text), changes=differences, in_force=is_in_force(services, found))
 
 
-def _in_words(one: Problem) -> str:
-    return one.words if one.line is None else f"line {one.line}: {one.words}"
+def _name_line(problem: PolicyProblem) -> str:
+    return problem.problem if problem.line is None else f"line {problem.line}: {problem.problem}"

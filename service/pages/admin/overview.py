@@ -25,6 +25,6 @@ async def overview(request: Request, _: Administrator, services: Services) -> HT
         "people": sum(any(token.state == "live" for token in tokens) for _, tokens in services.access.holders("operator")),
         "connections": len(services.access.holders("connection")),
         "in_force": is_in_force(services, now.policy),
-        "problem": now.problems[0].words if now.problems else None,
+        "problem": now.problems[0].problem if now.problems else None,
     }
     return page(request, "admin/overview.html", values)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from audit.policy.policy import Policy
+from service.text.answers import Answer
 
 EVERY_OTHER = ""
 """Stands for the projects that neither policy names."""
@@ -14,18 +16,18 @@ FLEET = "*"
 """Stands for settings that belong to no project: redaction, prices, the session gap, spans on Kafka."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A setting that differs, and for whom: names of projects, EVERY_OTHER, or FLEET alone."""
+class SettingChange(Answer, frozen=True):
+    """A setting that would be another one."""
 
-    setting: str
-    """Its name as in the file, such as `sampling.routineInterval`."""
-    before: Any
-    after: Any
-    projects: tuple[str, ...]
+    setting: Annotated[str, Meta(examples=["sampling.routineInterval"])]
+    before: Annotated[Any, Meta(examples=[3])]
+    after: Annotated[Any, Meta(examples=[5])]
+    projects: Annotated[
+        list[str], Meta(description='Of projects; "" stands for all that are not named, "*" for the whole server.')
+    ]
 
 
-def changes(before: Policy, after: Policy) -> list[Change]:
+def changes(before: Policy, after: Policy) -> list[SettingChange]:
     """Return what is in force otherwise after than before, by setting; empty if nothing is."""
     found: dict[tuple[str, str, str], list[str]] = {}
     values: dict[tuple[str, str, str], tuple[Any, Any]] = {}
@@ -37,7 +39,7 @@ def changes(before: Policy, after: Policy) -> list[Change]:
                 key = (setting, repr(was), repr(will))
                 found.setdefault(key, []).append(project)
                 values[key] = (was, will)
-    return [Change(key[0], *values[key], tuple(projects)) for key, projects in sorted(found.items())]
+    return [SettingChange(key[0], *values[key], projects) for key, projects in sorted(found.items())]
 
 
 def effective(policy: Policy, project: str) -> dict[str, Any]:

@@ -6,10 +6,11 @@ Both policies decide again on a sample of stored sessions, by the law of intake:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from analytics.queries import query_rows
 from audit.cost.prices import ModelPrice, Usage, usd_of
@@ -17,7 +18,9 @@ from audit.exchanges.sampling import Candidate, SamplingState, close, decide
 from audit.exchanges.tier1 import check_structure
 from audit.policy.policy import Policy, ProjectPolicy
 from schemas.lazy.duckdb import duckdb
-from service.write.policies.changes import EVERY_OTHER, Change
+from service.text.answers import Answer
+from service.write.policies.changes import EVERY_OTHER, SettingChange
+from service.write.policies.policy_file import PolicyProblem
 from streams.stage_batches import named_session
 
 Row = Mapping[str, Any]
@@ -36,19 +39,25 @@ _MATTERS = ("enabled", "judgeModel", "prices.", "sampling.")
 """Beginnings of the names of settings whose effect is estimated. The cap and the gate depend on what the judge will say."""
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """The effect of another policy on a project's exchanges of the last days."""
+class PolicyEffect(Answer, frozen=True):
+    """A rough estimate for a project, from its exchanges of the last days."""
 
     project: str
     exchanges: int
-    """Exchanges of the last days."""
-    judged_before: float
-    """Share that the present policy judges, 0 to 1."""
+    judged_before: Annotated[float, Meta(description="Share of the exchanges.")]
     judged_after: float
-    month_before: float | None
-    """USD in thirty days like the last ones; None if no price is known."""
-    month_after: float | None
+    usd_per_month_before: Annotated[float | None, Meta(description="null: the price or the use is unknown.")]
+    usd_per_month_after: float | None
+
+
+class PolicyTrial(Answer, frozen=True):
+    """The result of a trial; nothing was saved."""
+
+    valid: bool
+    problems: list[PolicyProblem]
+    comparison: Annotated[list[str], Meta(description="Lines of a unified diff against the file.")]
+    changes: Annotated[list[SettingChange], Meta(description="Against the file, by setting.")]
+    effects: Annotated[list[PolicyEffect], Meta(description=f"From the last {DAYS} days.")]
 
 
 def effects(
@@ -56,10 +65,10 @@ def effects(
     before: Policy,
     after: Policy,
     *,
-    found: Sequence[Change],
+    found: Sequence[SettingChange],
     projects: Sequence[str],
     now: datetime,
-) -> list[Effect]:
+) -> list[PolicyEffect]:
     """Return the effect on the `projects` that have exchanges and that any of the changes concerns, at most MOST."""
     named = {*before.projects, *after.projects}
     concerned = {one for change in found if change.setting.startswith(_MATTERS) for one in change.projects}
@@ -70,7 +79,7 @@ def effects(
 
 def _effect(
     cursor: duckdb.DuckDBPyConnection, project: str, before: ProjectPolicy, after: ProjectPolicy, now: datetime
-) -> Effect | None:
+) -> PolicyEffect | None:
     start = now - timedelta(days=DAYS)
     sample = query_rows(cursor, "session_sample", {"project": project, "from": start, "to": now, "limit": SAMPLE})
     if not sample:
@@ -80,13 +89,13 @@ def _effect(
     known, factor = _month(spent, before.price), will / was if was else None
     changed = before.settings.judge_model != after.settings.judge_model or before.price != after.price
     per_sample = _month(spent, after.price) if changed else known
-    return Effect(
+    return PolicyEffect(
         project=project,
         exchanges=sample[0]["total"],
         judged_before=was / len(sample),
         judged_after=will / len(sample),
-        month_before=known,
-        month_after=None if per_sample is None or factor is None else per_sample * factor,
+        usd_per_month_before=known,
+        usd_per_month_after=None if per_sample is None or factor is None else per_sample * factor,
     )
 
 

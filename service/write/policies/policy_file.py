@@ -16,11 +16,15 @@ import re
 import tempfile
 import threading
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from audit.policy.policy import Policy, load_policy
 from schemas.errors import DriftlineError, PolicyError
+from service.text.answers import Answer
+from service.write.policies.changes import SettingChange
 
 NO_FILE = "The server was started without a policy file, so every default is in force. Set DRIFTLINE_POLICY to a file."
 SKELETON = "version: 1\n"
@@ -42,12 +46,45 @@ class ReadOnlyError(DriftlineError):
     hint = "Download the checked text and put it where the file comes from."
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A problem of a policy text. `line` counts from 1; None where it is of no line."""
+class PolicyProblem(Answer, frozen=True):
+    """A problem of a text."""
 
-    line: int | None
-    words: str
+    line: Annotated[int | None, Meta(examples=[4])]
+    problem: Annotated[str, Meta(examples=["defaults.sampling.routineIntervall: unknown field; did you mean routineInterval?"])]
+
+
+class StoredPolicy(Answer, frozen=True):
+    """The policy file, and whether the server judges by it."""
+
+    path: Annotated[str | None, Meta(description="null: the server has no policy file.", examples=["policy.yaml"])]
+    text: str
+    fingerprint: Annotated[str, Meta(description="SHA-256 of the text.")]
+    read_only_because: Annotated[str | None, Meta(description="null: it can be saved.")]
+    has_previous: Annotated[bool, Meta(description="Whether the text before the last save can be taken back.")]
+    in_force: Annotated[bool, Meta(description="Whether the server judges by this text; if not, it does from its next start.")]
+    problems: Annotated[list[PolicyProblem], Meta(description="What keeps the server from starting with this text.")]
+
+
+class SavedPolicy(Answer, frozen=True):
+    """The file after a change."""
+
+    fingerprint: str
+    changes: list[SettingChange]
+    in_force: bool
+
+
+class EffectivePolicy(Answer, frozen=True):
+    """The settings in force for a project."""
+
+    project: str | None
+    digest: Annotated[str, Meta(description="As in every score.")]
+    settings: Annotated[dict[str, Any], Meta(examples=[{"sampling.routineInterval": 3}])]
+
+
+class AppliedPolicy(Answer, frozen=True):
+    """The server starts again."""
+
+    restarting: bool
 
 
 class PolicyFile:
@@ -103,7 +140,7 @@ class PolicyFile:
                 raise ReadOnlyError(f"{self.path}: {error.strerror}") from error
 
 
-def check(file: PolicyFile, text: str, known: Collection[str]) -> Policy | list[Problem]:
+def check(file: PolicyFile, text: str, known: Collection[str]) -> Policy | list[PolicyProblem]:
     """Return the policy that a text is, or its problems in the order of the lines.
 
     Methodology files outside the folder are refused but for the `known` ones.
@@ -113,7 +150,7 @@ def check(file: PolicyFile, text: str, known: Collection[str]) -> Policy | list[
     except PolicyError as error:
         return _problems(file.place, str(error))
     except UnicodeEncodeError:
-        return [Problem(None, "half of a surrogate pair is no text")]
+        return [PolicyProblem(None, "half of a surrogate pair is no text")]
 
 
 def fingerprint(text: str) -> str:
@@ -127,18 +164,18 @@ def compared(before: str, after: str) -> list[str]:
     return list(lines)[2:]
 
 
-def _problems(place: Path, message: str) -> list[Problem]:
+def _problems(place: Path, message: str) -> list[PolicyProblem]:
     """The problems in the message of a PolicyError; lines without a place belong to the problem before."""
     start = re.compile(rf"{re.escape(str(place))}:(\d+): (.*)", re.DOTALL)
-    found: list[Problem] = []
+    found: list[PolicyProblem] = []
     for line in message.splitlines():
         matched = start.fullmatch(line)
         if matched:
-            found.append(Problem(int(matched[1]), matched[2]))
+            found.append(PolicyProblem(int(matched[1]), matched[2]))
         elif found:
-            found[-1] = Problem(found[-1].line, f"{found[-1].words}\n{line}")
+            found[-1] = PolicyProblem(found[-1].line, f"{found[-1].problem}\n{line}")
         else:
-            found.append(Problem(None, line))
+            found.append(PolicyProblem(None, line))
     return found
 
 

@@ -15,7 +15,7 @@ def policy(**fields: Any) -> Policy:
 
 def told(before: Policy, after: Policy) -> list[tuple[str, Any, Any, tuple[str, ...]]]:
     """The changes as rows."""
-    return [(one.setting, one.before, one.after, one.projects) for one in changes(before, after)]
+    return [(one.setting, one.before, one.after, tuple(one.projects)) for one in changes(before, after)]
 
 
 def test_a_default_reaches_those_that_do_not_say_otherwise() -> None:

@@ -11,7 +11,7 @@ from audit.policy.policy import Policy
 from service.write.policies.policy_file import (
     SKELETON,
     PolicyFile,
-    Problem,
+    PolicyProblem,
     ReadOnlyError,
     StaleError,
     check,
@@ -117,14 +117,14 @@ def test_a_problem_has_its_line(file: PolicyFile, tmp_path: Path, text: str, lin
     found = check(file, text, ())
     assert isinstance(found, list)
     assert line == found[0].line
-    assert words in found[0].words
-    assert str(tmp_path) not in found[0].words.replace(str(tmp_path / "policies" / "gone.yaml"), "")
+    assert words in found[0].problem
+    assert str(tmp_path) not in found[0].problem.replace(str(tmp_path / "policies" / "gone.yaml"), "")
 
 
 def test_problems_come_all_at_once_in_the_order_of_lines(file: PolicyFile) -> None:
     """Correcting one to be told the next takes as many tries as there are."""
     found = check(file, "version: 1\ndefaults:\n  enabled: maybe\nprojects:\n  Ops: {}\n", ())
-    assert [3, 5] == [one.line for one in found if isinstance(one, Problem)]
+    assert [3, 5] == [one.line for one in found if isinstance(one, PolicyProblem)]
 
 
 def test_a_methodology_that_is_named_already_may_stay(file: PolicyFile, tmp_path: Path) -> None:
