@@ -23,8 +23,7 @@ from analytics.sums.daily import refresh_daily
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import CostAnalysis, Diagnosis, DimensionScores, Exchange, Incident, Record, Score
-from service.read.project_checks import check_rows
-from service.read.project_health import reasons_of
+from service.read.project import read_projects
 from streams.log.store_log import StoreLog
 from streams.watch.watching import Watch
 
@@ -252,9 +251,9 @@ def _check(store: Store, projects: Sequence[_Project], day: int) -> None:
             history.notices.setdefault(spot.reason, day)
     if any(project.line.notice == UNSCORED for project in projects):
         with contextlib.closing(store.cursor()) as cursor:
-            for row in check_rows(cursor, Policy(), at):
-                if row["project"] in histories and UNSCORED in reasons_of(row):
-                    histories[row["project"]].notices.setdefault(UNSCORED, day)
+            for project in read_projects(cursor, Policy(), at):
+                if project.project in histories and UNSCORED in project.reasons:
+                    histories[project.project].notices.setdefault(UNSCORED, day)
 
 
 def _put(store: Store, records: Sequence[tuple[str, Record]]) -> None:

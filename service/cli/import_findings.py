@@ -19,7 +19,7 @@ from schemas.records import Incident
 from service.cli.incident_views import check_limits, state_words
 from service.cli.next_steps import pages_steps, typed
 from service.cli.reports.fleet_report import heading
-from service.read.project_checks import moment_words
+from service.read.project import moment_words
 from service.read.runs import Wanted, worst_runs
 from service.setup.workspace import Workspace
 from service.text.plain import counted, plain

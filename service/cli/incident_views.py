@@ -12,7 +12,7 @@ from rich.text import Text
 from audit.drift.consecutive_days import DAYS
 from schemas.records import Incident
 from service.cli.terminal import SEVERITY_STYLES, table
-from service.read.project_checks import spot_words
+from service.read.project import spot_words
 from service.read.why.actions import COMMAND_DOES
 from service.read.why.slices import WhichPart, deployments_of, which_part_of
 from service.text.plain import MISSING, counted, plain

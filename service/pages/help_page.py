@@ -13,7 +13,7 @@ from audit.drift.consecutive_days import SHORTEST_RUN
 from service.pages.incidents.wording import EXPLAINED
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
-from service.read.project_health import ANOMALOUS, ENOUGH, UNSCORED
+from service.read.project import ANOMALOUS, ENOUGH, UNSCORED
 from service.text.words import WORDS
 
 

@@ -12,7 +12,7 @@ from analytics.queries import query_records, query_rows
 from audit.times import iso_time
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Baseline, Incident, TierStatistics
-from service.read.project_checks import spot_words
+from service.read.project import spot_words
 from service.read.why.explaining import why_document
 from service.text.members import Document, members
 from streams.watch.checking import Checked

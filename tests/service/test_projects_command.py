@@ -49,8 +49,8 @@ def test_the_worst_project_comes_first_with_what_changed(database: Path, capsys:
     """Who is on call reads one line: which project, how bad, what moved from where to where, and since when."""
     first, *others = listed(capsys, "--db", str(database))
 
-    assert ("critical", ["open_incidents"], 1) == (first["health"], first["reasons"], first["open_incidents"])
-    assert {"series", "name", "before", "after", "since"} == set(first["change"])  # type: ignore[call-overload]
+    assert ("critical", ["open_incidents"], 1) == (first["health"], first["reasons"], first["openIncidents"])
+    assert {"series", "name", "before", "after", "since"} <= set(first["change"])  # type: ignore[call-overload]
     assert ["web", "new-agents"] == [one["project"] for one in others]
     assert ["ok", "empty"] == [one["health"] for one in others]
 

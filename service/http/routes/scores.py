@@ -11,7 +11,7 @@ from fastapi.responses import PlainTextResponse
 
 from service.read.banner import banner_text
 from service.read.incidents import baseline_document
-from service.read.project_checks import check_words
+from service.read.project import check_words, read_project
 from service.read.scores import (
     Anomalies,
     OneScore,
@@ -31,7 +31,6 @@ from service.web.context import ApiContext, Services
 from service.web.errors import ApiError, documented
 from service.web.models import Id, QueryMoment
 from service.web.paging import Cursor, Limit
-from service.web.projects import project_row
 
 router = APIRouter(route_class=AnswerRoute, tags=["reading"])
 PROJECT = f"{API}/{{project}}"
@@ -110,8 +109,9 @@ async def summary(_: Reader, project: VisibleProject, services: Services) -> Pro
 async def banner(_: Reader, project: VisibleProject, services: Services) -> str:
     """Return the banner for an agent at the start of its session, with the settings in force."""
     settings = services.engine.policy.for_project(project).settings
-    row = await project_row(services, project)
-    return banner_text(settings, row["open_incidents"], services.engine.judge_name, check_words(row))
+    engine = services.engine
+    found = await services.ask(lambda cursor: read_project(cursor, engine.policy, engine.now(), project))
+    return banner_text(settings, found.open_incidents, engine.judge_name, check_words(found))
 
 
 async def _scores(services: ApiContext, project: str, asked: Wanted) -> tuple[list[Score], str | None]:

@@ -26,7 +26,7 @@ from service.pages.times.range_control import range_control
 from service.pages.viewing import ShownProject, Viewer
 from service.read.inbox.assignees import people_of
 from service.read.incidents import history_of, incident_records
-from service.read.project_checks import blind_spots, check_by_hand, check_rows, check_words
+from service.read.project import check_by_hand, check_words, read_project, with_blind_spots
 from service.read.runs import Wanted, worst_runs
 from service.read.why.explaining import why_of
 from service.read.why.facts import Facts
@@ -36,12 +36,11 @@ from service.text.cursors import Place, after, page_of
 from service.text.members import Document
 from service.text.window import Window, bounds, last_period, listed_window
 from service.text.words import WORDS
-from service.web.context import Services
+from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
 from service.web.incident_bodies import GivenStatus
 from service.web.models import Id, IncidentType
 from service.web.paging import Cursor
-from service.web.projects import project_row
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.incidents.moves import evidence_of, listed, moved_of, seen_by_rules, series_of
 from streams.watch.incidents.states import STATUSES, assignee_of, confidence_of, current_status, is_live
@@ -117,7 +116,8 @@ async def incidents(
             last = last_period(window, older[0].detected_at if older else None)
         return found, last, counts_of(reading, project, window)
 
-    row = await project_row(services, project)
+    engine = services.engine
+    checked = await services.ask(lambda reading: read_project(reading, engine.policy, now, project))
     found, last, counts = await services.ask(asked)
     shown, following = page_of(found, PAGE, lambda one: Place(one.detected_at, one.incident_id))
     values = {
@@ -134,8 +134,8 @@ async def incidents(
         "types": TYPES,
         "rules": NAMES,
         "may_check": "admin" in viewer.scopes,
-        "check": check_words(row),
-        "check_by_hand": check_by_hand(row),
+        "check": check_words(checked),
+        "check_by_hand": check_by_hand(checked),
         "checked_days": DAYS,
     }
     return page(request, "incidents.html", values)
@@ -157,7 +157,7 @@ async def incident(
         return {
             "history": history_of(cursor, incident_id),
             "alerts": query_rows(cursor, "alerts_about", {"project": project, "subject": incident_id}),
-            "blind": blind_spots(cursor, check_rows(cursor, services.engine.policy, now, project), project).get(project, []),
+            "blind": _blind_spots(cursor, services, project),
             "has_runs": bool(worst_runs(cursor, project, runs, None, 1)) if runs else False,
             "first": next(iter(query_rows(cursor, "first_of_incident", {"project": project, "incident": incident_id})), None),
         }
@@ -269,3 +269,9 @@ def _evidence(incident: Incident) -> Document:
     # What was erased since has left a mark in its place.
     lists["runs"] = [one for one in lists["runs"] if isinstance(one, dict) and "runId" in one]
     return {**lists, **maps, "note": found.get("note")}
+
+
+def _blind_spots(cursor: duckdb.DuckDBPyConnection, services: ApiContext, project: str) -> list[str]:
+    """Say what of a project is not compared, and why."""
+    [found] = with_blind_spots(cursor, [read_project(cursor, services.engine.policy, services.engine.now(), project)], project)
+    return found.check.not_compared

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -12,18 +13,25 @@ from fastapi.responses import HTMLResponse
 from service.pages.charts.spark import spark
 from service.pages.lists.listing import asked_of
 from service.pages.projects.fleet_list import FLEET, VIEWS, orders, page_of_fleet
-from service.pages.projects.wording import age_words, newest_of, reason_words
+from service.pages.projects.wording import age_words, reason_words
 from service.pages.rendering import number, page, share
 from service.pages.viewing import Viewer
-from service.read.fleet.changes import LEVEL_DAYS, Change
-from service.read.fleet.order import WORST, standings, worst_first
-from service.read.project_checks import RECENT_DAYS, blind_spots, check_words, last_until
-from service.read.project_health import anomalous_share, unscored_share
+from service.read.project import (
+    LEVEL_DAYS,
+    RECENT_DAYS,
+    WORST,
+    Change,
+    Project,
+    check_words,
+    standings,
+    with_blind_spots,
+    worst_first,
+)
 from service.text.links import Links
 from service.text.window import RECENT
 from service.text.words import TERMS
 from service.web.context import Services
-from service.web.projects import project_rows, rows_with_changes, worst_of
+from service.web.projects import projects_of, with_their_changes, worst_of
 from streams.watch.measured import TIERS
 
 router = APIRouter(include_in_schema=False)
@@ -31,27 +39,21 @@ SCALES = {"tier1": "0 to 1", "tier2": "0 to 1", "tier2_5": "0 to 1", "tier3": "1
 """The scales of the tiers."""
 _GLANCE = 24
 """Beyond this many projects, each has a square of its colour above the list."""
-_SUMS = (
-    *("open_incidents", "acknowledged_incidents", "suspected_incidents", "simulated"),
-    *("recent_scores", "before_scores", "recent_anomalies", "before_anomalies"),
-)
-"""What is added up over all projects."""
 
 
 @router.get("/")
 async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLResponse:
     """Show a page of the projects that the operator may see, with what changed, and sums and a square of all of them."""
     asked = asked_of(FLEET, request.query_params, request.url.path)
-    rows = await project_rows(services, viewer.project)
-    worst = await worst_of(services, rows, viewer.project)
-    places = standings(rows, worst)
-    found = page_of_fleet(rows, asked, places)
+    projects = await projects_of(services, viewer.project)
+    places = standings(projects, await worst_of(services, projects, viewer.project))
+    found = page_of_fleet(projects, asked, places)
     has_judge = services.engine.has_judge
-    shown = await rows_with_changes(services, found.listing.rows, viewer.project)
+    shown = await with_their_changes(services, found.projects, viewer.project)
+    told = await services.ask(lambda cursor: with_blind_spots(cursor, shown, viewer.project))
     now = services.engine.now()
-    blind = await services.ask(lambda cursor: blind_spots(cursor, shown, viewer.project))
-    cards = [_card(row, now, has_judge=has_judge) | {"blind": blind[row["project"]]} for row in shown]
-    newest = max((at for at in map(newest_of, rows) if at is not None), default=None)
+    cards = [_card(project, now, has_judge=has_judge) for project in told]
+    newest = max((project.newest for project in projects if project.newest is not None), default=None)
     values = {
         "cards": cards,
         "listing": found.listing,
@@ -60,44 +62,34 @@ async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLRes
         "found": found.total,
         "tiers": TIERS,
         "scales": [(tier, SCALES[tier]) for tier in TIERS if any(tier in _terms(card) for card in cards)],
-        "projects": len(rows),
+        "projects": len(projects),
         "days": RECENT_DAYS,
         "newest": newest,
         "newest_age": age_words(newest, now),
-        "totals": _totals(rows),
+        "totals": _totals(projects),
         "healths": tuple(WORST),
         "orders": orders(asked),
         "views": VIEWS,
         "view": asked.values["view"] or "cards",
-        "glance": _glance(worst_first(rows, places), has_judge=has_judge) if len(rows) > _GLANCE else [],
+        "glance": _glance(worst_first(projects, places), has_judge=has_judge) if len(projects) > _GLANCE else [],
     }
     return page(request, "fleet.html", values, forms=True)
 
 
-def _card(row: dict[str, Any], now: datetime, *, has_judge: bool) -> dict[str, Any]:
+def _card(project: Project, now: datetime, *, has_judge: bool) -> dict[str, Any]:
     """Return the values of a card."""
+    last = project.recent.last_until
     return {
-        **row,
-        "rate": anomalous_share(row),
-        "changed": change_view(row, row["change"]),
-        "mixed": days_before(row["change"], row["recent_until"]),
-        "unscored_rate": unscored_share(row),
-        "rate_before": anomalous_share(row, "before"),
-        "unscored_rate_before": unscored_share(row, "before"),
-        "newest": newest_of(row),
-        "age": age_words(newest_of(row), now),
-        "last_address": _last_address(row),
-        "why": reason_words(row, RECENT_DAYS, has_judge=has_judge),
-        "tiers": _tiers(row),
-        "check": check_words(row) if row["scores"] and "unchecked" not in row["reasons"] else "",
-        "link": Links().project(row["project"]),
+        "of": project,
+        "changed": change_view(project, project.change),
+        "mixed": days_before(project.change, project.recent.until),
+        "age": age_words(project.newest, now),
+        "last_address": None if last is None else Links({"window": RECENT, "until": f"{last}"}).project(project.project),
+        "why": reason_words(project, has_judge=has_judge),
+        "tiers": _tiers(project),
+        "check": check_words(project) if project.scores and "unchecked" not in project.reasons else "",
+        "link": Links().project(project.project),
     }
-
-
-def _last_address(row: dict[str, Any]) -> str | None:
-    """Return the address of the last days with a score, of a project that has none in its recent days; None otherwise."""
-    newest = last_until(row)
-    return None if newest is None else Links({"window": RECENT, "until": f"{newest}"}).project(row["project"])
 
 
 def _terms(card: dict[str, Any]) -> set[str]:
@@ -106,29 +98,29 @@ def _terms(card: dict[str, Any]) -> set[str]:
     return {tier for tier, _mean, _before in card["tiers"]} | ({changed["term"]} if changed else set())
 
 
-def _glance(rows: list[dict[str, Any]], *, has_judge: bool) -> list[tuple[str, str, str]]:
+def _glance(projects: Sequence[Project], *, has_judge: bool) -> list[tuple[str, str, str]]:
     """Return the values of the projects' squares."""
     links = Links()
-    return [_square(row, links, has_judge=has_judge) for row in rows]
+    return [_square(project, links, has_judge=has_judge) for project in projects]
 
 
-def _square(row: dict[str, Any], links: Links, *, has_judge: bool) -> tuple[str, str, str]:
+def _square(project: Project, links: Links, *, has_judge: bool) -> tuple[str, str, str]:
     """Return the values of a project's square: its link, its health, and its words."""
-    incidents = f", {row['open_incidents']} open" if row["open_incidents"] else ""
-    incidents += f", {row['suspected_incidents']} suspected" if row["suspected_incidents"] else ""
-    why = reason_words(row, RECENT_DAYS, has_judge=has_judge)
-    words = "; ".join((f"{row['project']}: {TERMS[row['health']]}{incidents}", *why))
-    return links.project(row["project"]), row["health"], words
+    incidents = f", {project.open_incidents} open" if project.open_incidents else ""
+    incidents += f", {project.suspected_incidents} suspected" if project.suspected_incidents else ""
+    why = reason_words(project, has_judge=has_judge)
+    words = "; ".join((f"{project.project}: {TERMS[project.health]}{incidents}", *why))
+    return links.project(project.project), project.health, words
 
 
-def change_view(row: dict[str, Any], change: Change | None) -> dict[str, Any] | None:
+def change_view(project: Project, change: Change | None) -> dict[str, Any] | None:
     """Return the change of a project in words, with its small chart and the link to its incident; None without one."""
     if change is None:
         return None
     digits = 1 if change.series == "trust" else 2
     before, after = (share(one) if change.is_share else number(one, digits) for one in (change.before, change.after))
-    since = None if change.since is None else day_words(change.since, row["recent_until"])
-    words = f"{TERMS.get(change.series) or 'The series'} by day, {LEVEL_DAYS} days to {row['recent_until']}: {_ends(change)}"
+    since = None if change.since is None else day_words(change.since, project.recent.until)
+    words = f"{TERMS.get(change.series) or 'The series'} by day, {LEVEL_DAYS} days to {project.recent.until}: {_ends(change)}"
     return {
         "name": change.name,
         "term": change.series if change.series in TIERS else None,
@@ -137,7 +129,7 @@ def change_view(row: dict[str, Any], change: Change | None) -> dict[str, Any] | 
         "now": "" if change.now is None else share(change.now) if change.is_share else number(change.now, digits),
         "worse": change.incident is not None and change.worse > 0 and not change.is_back,
         "is_back": change.is_back,
-        "link": change.incident and Links().incident(row["project"], change.incident),
+        "link": change.incident and Links().incident(project.project, change.incident),
         "spark": spark(change.levels, words),
     }
 
@@ -162,14 +154,22 @@ def day_words(day: date, newest: date | None) -> str:
     return f"{day.day} {day:%b}" if newest is not None and day.year == newest.year else f"{day.day} {day:%b %Y}"
 
 
-def _tiers(row: dict[str, Any]) -> list[tuple[str, float, float | None]]:
+def _tiers(project: Project) -> list[tuple[str, float, float | None]]:
     """Return the means of the last days and of those before: of the judge's tiers, or of Tier 1 if no judge was asked."""
-    means = [(tier, row[f"recent_{tier}"], row[f"before_{tier}"]) for tier in ("tier1", "tier2", "tier3")]
-    judged = [one for one in means[1:] if one[1] is not None]
-    return judged or [one for one in means[:1] if one[1] is not None]
+    means = [(tier, project.recent.level(tier), project.before.level(tier)) for tier in ("tier1", "tier2", "tier3")]
+    known = [(tier, mean, before) for tier, mean, before in means if mean is not None]
+    return [one for one in known if one[0] != "tier1"] or known
 
 
-def _totals(rows: list[dict[str, Any]]) -> dict[str, int]:
+def _totals(projects: Sequence[Project]) -> dict[str, int]:
     """Count the projects of each health, and add up their numbers."""
-    counts = dict.fromkeys(WORST, 0) | Counter(row["health"] for row in rows)
-    return counts | {name: sum(row[name] for row in rows) for name in _SUMS}
+    counts = Counter(project.health for project in projects)
+    sums = ("open_incidents", "acknowledged_incidents", "suspected_incidents", "simulated")
+    return {
+        **{health: counts[health] for health in WORST},
+        **{name: sum(getattr(project, name) for project in projects) for name in sums},
+        "recent_scores": sum(project.recent.scores for project in projects),
+        "before_scores": sum(project.before.scores for project in projects),
+        "recent_anomalies": sum(project.recent.anomalies for project in projects),
+        "before_anomalies": sum(project.before.anomalies for project in projects),
+    }

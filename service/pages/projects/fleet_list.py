@@ -7,16 +7,15 @@ of the fleet is a place in the order, and not a project: a page that keeps itsel
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from service.pages.lists.listing import Asked, Column, Filter, Last, Listing, ListOf, encoded
-from service.read.fleet.order import WORST, Standing, badness
-from service.read.project_health import anomalous_share
+from service.read.project import WORST, Project, Standing, badness
 from service.text.words import TERMS
 
-Row = dict[str, Any]
 SHOWN = 60
 """Projects of a page."""
 VIEWS = {"cards": "Cards", "table": "Table"}
@@ -60,25 +59,26 @@ class Found(NamedTuple):
     """A page of the fleet."""
 
     listing: Listing
+    projects: Sequence[Project]
     start: int
     """How many projects come before the page."""
     total: int
     """How many projects match."""
 
 
-def page_of_fleet(rows: Sequence[Row], asked: Asked, places: Mapping[str, Standing]) -> Found:
+def page_of_fleet(projects: Sequence[Project], asked: Asked, places: Mapping[str, Standing]) -> Found:
     """Return the page that the address asks for; `places` are the `standings` of the projects with an incident."""
-    found = in_order([row for row in rows if _fits(row, asked)], asked, places)
+    found = in_order([project for project in projects if _fits(project, asked)], asked, places)
     start = 0 if asked.last is None else max(0, int(asked.last.number or 0))
     end = start + SHOWN
     listing = Listing(
         asked=asked,
-        rows=found[start:end],
+        rows=[],
         following=page_from(end, asked) if end < len(found) else None,
         first=asked.address() if start else None,
         previous=page_from(start - SHOWN, asked) if start > SHOWN else None,
     )
-    return Found(listing, start, len(found))
+    return Found(listing, found[start:end], start, len(found))
 
 
 def orders(asked: Asked) -> dict[str, str]:
@@ -87,30 +87,30 @@ def orders(asked: Asked) -> dict[str, str]:
     return {name: words[turned and name == asked.sort] for name, words in _ORDERS.items()}
 
 
-def in_order(rows: Sequence[Row], asked: Asked, places: Mapping[str, Standing]) -> list[Row]:
-    """Return rows, which are by name, in an order: of equals the first name comes first, and those without a value come last."""
-    keys: Mapping[str, Callable[[Row], Any]] = {
+def in_order(projects: Sequence[Project], asked: Asked, places: Mapping[str, Standing]) -> list[Project]:
+    """Return projects, which are by name, in an order: of equals the first name comes first, and those without a value come last."""
+    keys: Mapping[str, Callable[[Project], Any]] = {
         "worst": partial(badness, places),
-        "anomalies": anomalous_share,
-        "incidents": itemgetter("open_incidents"),
-        "exchanges": itemgetter("recent_scores"),
+        "anomalies": attrgetter("recent.anomaly_rate"),
+        "incidents": attrgetter("open_incidents"),
+        "exchanges": attrgetter("recent.scores"),
         "last": _newest,
-        "name": itemgetter("project"),
+        "name": attrgetter("project"),
     }
     key = keys[asked.sort]
-    keyed = [(key(row), row) for row in rows]
+    keyed = [(key(project), project) for project in projects]
     known = sorted((one for one in keyed if one[0] is not None), key=itemgetter(0), reverse=asked.down)
-    return [row for _, row in known] + [row for value, row in keyed if value is None]
+    return [project for _, project in known] + [project for value, project in keyed if value is None]
 
 
-def _newest(row: Row) -> Any:
+def _newest(project: Project) -> datetime | None:
     """Return when the newest exchange came or the newest run ended; None without either."""
-    return max((at for at in (row["last_exchange_at"], row["last_run_at"]) if at), default=None)
+    return max((at for at in (project.last_exchange_at, project.last_run_at) if at), default=None)
 
 
-def _fits(row: Row, asked: Asked) -> bool:
+def _fits(project: Project, asked: Asked) -> bool:
     text, health = asked.values["q"], asked.values["health"]
-    return (not text or text in row["project"]) and health in (None, row["health"])
+    return (not text or text in project.project) and health in (None, project.health)
 
 
 def page_from(start: int, asked: Asked) -> str:

@@ -39,14 +39,13 @@ from service.pages.viewing import ShownProject, Viewer
 from service.read.banner import banner_text
 from service.read.inbox.incident_list import LIVE_STATES, InboxFilter, inbox
 from service.read.incidents import incident_records
-from service.read.project_checks import RECENT_DAYS, blind_spots, check_by_hand, check_words
+from service.read.project import check_by_hand, check_words, read_project, with_blind_spots
 from service.read.scores import newest_score
 from service.read.why.twins import suspected_cause, twins_of
 from service.text.links import Links
 from service.text.window import AskedRange, Window, last_period, quarter_to, window_of
 from service.text.words import TERMS
 from service.web.context import ApiContext, Services
-from service.web.projects import project_rows, row_of
 from streams.watch.incidents.states import is_live
 
 router = APIRouter(include_in_schema=False)
@@ -78,33 +77,32 @@ class _Days:
 async def project(request: Request, _: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
     """Show the state of a project."""
     now = services.engine.now()
-    rows, days, (opened, latest) = await asyncio.gather(
-        project_rows(services, project),
+    found, days, (opened, latest) = await asyncio.gather(
+        services.ask(lambda reading: read_project(reading, services.engine.policy, now, project)),
         services.ask(lambda reading: _days(reading, project, asked, now)),
         services.ask(lambda reading: _incidents(reading, project)),
     )
-    row: Row = row_of(services, project, rows)
     settings = services.engine.policy.for_project(project).settings
-    has_data = bool(row["exchanges"] or row["scores"]) or await _has_costs(services, project, days.window)
+    has_data = bool(found.exchanges or found.scores) or await _has_costs(services, project, days.window)
     incidents = list({one.incident_id: one for one in [*opened, *latest]}.values())
     marks = [*days.marks, *judge_moves(incidents, days.window.start, days.window.end)]
     values = {
         "project": project,
         "enabled": settings.enabled,
-        "health": row["health"],
-        "why": reason_words(row, RECENT_DAYS, has_judge=services.engine.has_judge),
-        "critical": row["critical_incidents"],
-        "banner": banner_text(settings, row["open_incidents"], services.engine.judge_name, check_words(row)),
-        "check": check_words(row),
-        "blind": (await services.ask(lambda reading: blind_spots(reading, [row], project)))[project],
-        "check_by_hand": check_by_hand(row),
+        "health": found.health,
+        "why": reason_words(found, has_judge=services.engine.has_judge),
+        "critical": found.critical_incidents,
+        "banner": banner_text(settings, found.open_incidents, services.engine.judge_name, check_words(found)),
+        "check": check_words(found),
+        "blind": (await services.ask(lambda reading: with_blind_spots(reading, [found], project)))[0].check.not_compared,
+        "check_by_hand": check_by_hand(found),
         "checked_days": DAYS,
         "has_data": has_data,
-        "is_empty": not (has_data or row["runs"] or row["open_incidents"] or row["suspected_incidents"]),
-        "counts": row,
+        "is_empty": not (has_data or found.runs or found.open_incidents or found.suspected_incidents),
+        "counts": found,
         "details": Links(days.window.asked).details(project),
-        "opened": row["open_incidents"],
-        "suspected": row["suspected_incidents"],
+        "opened": found.open_incidents,
+        "suspected": found.suspected_incidents,
         "unknown_asked": asked.unknown,
         "listed": _listed(opened),
         "has_decided": any(not is_live(one) for one in latest),
@@ -113,7 +111,7 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         "window": days.window,
         "window_exchanges": Links(days.window.asked).exchanges(project),
         "range": range_control(request, days.window, now, last=days.last),
-        "silence": silence_words(days.heard, row["last_exchange_at"], now),
+        "silence": silence_words(days.heard, found.last_exchange_at, now),
         **_day_values(stretch_of(project, days.window, marks), days, incidents),
     }
     return page(request, "project.html", values)

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, time, timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 from service.pages.rendering import number, share
-from service.read.project_checks import check_words, moment_words
-from service.read.project_health import ENOUGH, Reason, Row, anomalous_share
+from service.read.project import ENOUGH, RECENT_DAYS, Project, Reason, check_words, moment_words
 from service.text.rounding import counted
 
 _DAY = timedelta(days=1)
-
-
-def newest_of(row: Row) -> datetime | None:
-    """Return the time of a project's newest exchange or run; None without any.
-
-    Exchanges may be older than the retention, and their scores not: then it is the beginning of the newest day with a score.
-    """
-    day = row["last_score_day"]
-    scored = None if day is None else datetime.combine(day, time(), UTC)
-    return max((at for at in (row["last_exchange_at"] or scored, row["last_run_at"]) if at is not None), default=None)
 
 
 def age_words(newest: datetime | None, now: datetime) -> str:
@@ -29,41 +18,44 @@ def age_words(newest: datetime | None, now: datetime) -> str:
     return "" if newest is None or now - newest < 2 * _DAY else f"{(now - newest).days} days ago"
 
 
-def reason_words(row: Row, days: int, *, has_judge: bool) -> list[str]:
-    """Explain why a project is not healthy, by the `reasons` of its row; its incidents are shown elsewhere."""
-    return [_WORDS[one](row, f"{days} days", has_judge) for one in row["reasons"] if one in _WORDS]
+def reason_words(project: Project, *, has_judge: bool) -> list[str]:
+    """Explain why a project is not healthy, by its reasons; its incidents are shown elsewhere."""
+    return [_WORDS[reason](project, has_judge) for reason in project.reasons if reason in _WORDS]
 
 
-def _unscored(row: Row, days: str, has_judge: bool) -> str:
-    unscored = row["recent_unscored"]
-    words = f"{number(unscored)} of {number(row['recent_scored'] + unscored)} exchanges due to be judged in {days} are unscored"
+def _unscored(project: Project, has_judge: bool) -> str:
+    recent = project.recent
+    due = number(recent.scored + recent.unscored)
+    words = f"{number(recent.unscored)} of {due} exchanges due to be judged in {RECENT_DAYS} days are unscored"
     return words if has_judge else f"{words}: this server has no judge"
 
 
-def _unsafe(row: Row, days: str, _: bool) -> str:
-    unsafe = row["recent_unsafe_runs"]
-    return f"{number(unsafe)} of {counted(row['recent_runs'], 'run')} in {days} {'is' if unsafe == 1 else 'are'} unsafe for production"
+def _unsafe(project: Project, _: bool) -> str:
+    unsafe = project.recent.unsafe_runs
+    verb = "is" if unsafe == 1 else "are"
+    return f"{number(unsafe)} of {counted(project.recent.runs, 'run')} in {RECENT_DAYS} days {verb} unsafe for production"
 
 
-def _anomalies(row: Row, days: str, _: bool) -> str:
-    anomalies = row["recent_anomalies"]
-    has = "has" if anomalies == 1 else "have"
-    return f"{number(anomalies)} of {counted(row['recent_scores'], 'exchange')} in {days} {has} an anomaly, {share(anomalous_share(row))}"
+def _anomalies(project: Project, _: bool) -> str:
+    recent = project.recent
+    has = "has" if recent.anomalies == 1 else "have"
+    exchanges = f"{number(recent.anomalies)} of {counted(recent.scores, 'exchange')} in {RECENT_DAYS} days"
+    return f"{exchanges} {has} an anomaly, {share(recent.anomaly_rate)}"
 
 
-def _few(row: Row, days: str) -> str:
+def _few(project: Project) -> str:
     """Say how much of the required data there is: exchanges, or runs if there are only those."""
-    if row["scores"] or not row["runs_with_evidence"]:
-        return f"{number(row['recent_scores'])} of {ENOUGH} exchanges in {days}"
-    return f"{number(row['runs_with_evidence'])} of {ENOUGH} runs"
+    if project.scores or not project.runs_with_evidence:
+        return f"{number(project.recent.scores)} of {ENOUGH} exchanges in {RECENT_DAYS} days"
+    return f"{number(project.runs_with_evidence)} of {ENOUGH} runs"
 
 
-_WORDS: Mapping[Reason, Callable[[Row, str, bool], str]] = {
+_WORDS: Mapping[Reason, Callable[[Project, bool], str]] = {
     "unscored": _unscored,
     "unsafe_runs": _unsafe,
     "anomalies": _anomalies,
-    "too_few": lambda row, days, _: f"Not enough data: {_few(row, days)}",
-    "unchecked": lambda row, _days, _judge: check_words(row),
+    "too_few": lambda project, _: f"Not enough data: {_few(project)}",
+    "unchecked": lambda project, _: check_words(project),
 }
 
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from service.read.project_checks import EMPTY_PROJECT, check_state, check_words, unchecked_words
-from service.read.project_health import ENOUGH, health_of, reasons_of
+from audit.policy.policy import Policy, ProjectSettings
+from service.read.project import ENOUGH, Project, check_words, project_of, unchecked_words
 
 AT = datetime(2026, 11, 2, 9, 30, 59, tzinfo=UTC)
 CHECKED: dict[str, Any] = {"checked_at": AT, "check_days": 14, "baseline_days": 14, "check_findings": 0}
 FULL: dict[str, Any] = {"exchanges": 100, "scores": 100, "recent_scores": 50, "last_score_day": date(2026, 11, 2)}
 
 
-def row(**fields: Any) -> dict[str, Any]:
-    """A row of the query `projects`, of a project that is audited."""
-    return {**EMPTY_PROJECT, "project": "ops", "enabled": True, **fields}
+def project(name: str = "ops", *, enabled: bool = True, **fields: Any) -> Project:
+    """A project with these columns of the query `projects`."""
+    return project_of(name, fields, Policy(defaults=ProjectSettings(enabled=enabled)), AT.date())
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,8 @@ def row(**fields: Any) -> dict[str, Any]:
 )
 def test_the_absence_of_incidents_is_stated_as_what_it_is(fields: dict[str, Any], state: str, words: str) -> None:
     """Not looked, not far enough, not since, or nothing there: each calls for something else."""
-    assert (state, words) == (check_state(row(**fields)), check_words(row(**fields)))
+    found = project(**fields)
+    assert (state, words) == (found.check.state, check_words(found))
 
 
 @pytest.mark.parametrize(
@@ -65,12 +66,12 @@ def test_the_absence_of_incidents_is_stated_as_what_it_is(fields: dict[str, Any]
 )
 def test_a_project_is_healthy_only_where_enough_was_looked_at(fields: dict[str, Any], health: str, reasons: list[str]) -> None:
     """What is bad is bad with little data, too; what is good needs enough of it, and somebody who looked."""
-    found = reasons_of(row(**fields))
-    assert (health, reasons) == (health_of(row(**fields), found), found)
+    found = project(**fields)
+    assert (health, reasons) == (found.health, found.reasons)
 
 
 def test_of_several_projects_those_that_were_not_checked_are_named() -> None:
     """A list without incidents says of which projects that is good news."""
-    rows = [row(**FULL, **CHECKED), row(project="web", **FULL)]
-    assert "1 project checked. web: Not checked yet." == unchecked_words(rows)
-    assert "Not checked yet." == unchecked_words(rows[1:])
+    projects = [project(**FULL, **CHECKED), project("web", **FULL)]
+    assert "1 project checked. web: Not checked yet." == unchecked_words(projects)
+    assert "Not checked yet." == unchecked_words(projects[1:])

@@ -14,7 +14,7 @@ from service.cli.completion.values import PROJECTS, completed
 from service.cli.terminal import err, out
 from service.read.banner import banner_text
 from service.read.known_projects import require_known
-from service.read.project_checks import check_row, check_words
+from service.read.project import check_words, read_project
 from service.setup.judge_setup import who_judges
 from service.setup.workspace import Workspace, open_workspace
 from service.text.plain import plain
@@ -37,9 +37,9 @@ def banner(
     with open_workspace(settings_of(database, policy)) as workspace:
         _note_unknown(workspace, project)
         settings = workspace.policy.for_project(project).settings
-        row = check_row(workspace.store.cursor(), workspace.policy, workspace.now(), project)
+        found = read_project(workspace.store.cursor(), workspace.policy, workspace.now(), project)
         judge = who_judges(workspace.settings, workspace.policy).name
-        text = banner_text(settings, row["open_incidents"], judge, check_words(row))
+        text = banner_text(settings, found.open_incidents, judge, check_words(found))
     if as_json:
         print_json({"project": project, "banner": text})
     else:

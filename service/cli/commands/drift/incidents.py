@@ -39,7 +39,8 @@ from service.cli.terminal import out
 from service.read.inbox.assignees import assignee_problem, people_of
 from service.read.inbox.incident_list import ME, NOBODY, SEVERITIES, SORTS, TYPES, InboxFilter, inbox
 from service.read.incidents import history_of, incident_document
-from service.read.project_checks import Row, check_row, check_rows, unchecked_words
+from service.read.project import Project as ProjectAnswer
+from service.read.project import read_project, read_projects, unchecked_words
 from service.setup.access.access import AccessStore, access_file
 from service.setup.workspace import Workspace, open_workspace
 from service.text.plain import plain
@@ -159,10 +160,10 @@ def _filter(project: str | None, asked: Filters) -> InboxFilter:
     )
 
 
-def _checks(workspace: Workspace, project: str | None) -> Sequence[Row]:
+def _checks(workspace: Workspace, project: str | None) -> Sequence[ProjectAnswer]:
     """Tell whether a project, or each of them, was checked."""
     cursor, policy, now = workspace.store.cursor(), workspace.policy, workspace.now()
-    return check_rows(cursor, policy, now) if project is None else [check_row(cursor, policy, now, project)]
+    return read_projects(cursor, policy, now) if project is None else [read_project(cursor, policy, now, project)]
 
 
 @incidents_app.command("show")

@@ -29,7 +29,7 @@ from service.cli.progress import counting, working
 from service.cli.terminal import err, out
 from service.read.incidents import check_document
 from service.read.known_projects import require_known
-from service.read.project_checks import moment_words
+from service.read.project import moment_words
 from service.setup.workspace import Workspace, open_workspace
 from service.text.plain import counted
 from service.write.imports.history import resume_histories

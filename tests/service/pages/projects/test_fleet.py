@@ -18,7 +18,7 @@ from listed import text_of as text
 from watched import JUDGED, fallen, history, put, steady
 
 from analytics.store.store import Store
-from service.read.project_health import ENOUGH
+from service.read.project import ENOUGH
 from service.setup.access.access import AccessStore, Holder
 
 

@@ -17,8 +17,9 @@ from listed import projects_of, text_of
 from watched import JUDGED, put
 
 from analytics.store.store import Store
+from audit.policy.policy import Policy
 from service.pages.projects.fleet_list import FLEET, SHOWN
-from service.read.fleet.order import standings
+from service.read.project import project_of, standings
 from service.text.links import Links
 
 OWN = 4
@@ -172,13 +173,13 @@ def test_of_critical_projects_those_come_first_that_changed_lately_and_then_thos
 @pytest.mark.parametrize(("days_ago", "is_new"), [(0, True), (6, True), (7, False), (28, False), (-3, True), (None, True)])
 def test_a_change_is_new_for_a_week(days_ago: int | None, is_new: bool) -> None:
     """By the last of the days that the figures are of."""
-    rows = [
-        {"project": "a", "recent_until": NOW.date(), "recent_scores": 40, "recent_unsafe_runs": 2},
-        {"project": "b", "recent_until": NOW.date(), "recent_scores": 0, "recent_unsafe_runs": 0},
+    projects = [
+        project_of("a", {"recent_scores": 40, "recent_unsafe_runs": 2}, Policy(), NOW.date()),
+        project_of("b", {}, Policy(), NOW.date()),
     ]
     since = None if days_ago is None else NOW.date() - timedelta(days=days_ago)
     expected = {"b": (1, True, 0, 0), "a": (1, is_new, 42, -1)}
-    assert expected == standings(rows, {"b": {"since": NOW.date()}, "a": {"since": since}})
+    assert expected == standings(projects, {"b": {"since": NOW.date()}, "a": {"since": since}})
 
 
 def test_a_heading_orders_and_turns_the_order_round(look: Look) -> None:

@@ -10,12 +10,12 @@ import pytest
 from watched import END, fallen, history, put
 
 from analytics.store.store import Store
-from service.read.fleet.changes import LEVEL_DAYS, change_of, with_changes, with_levels
+from audit.policy.policy import Policy
+from service.read.project import LEVEL_DAYS, Change, Project, change_of, project_of, with_changes, with_levels
 
 DAY = date(2026, 10, 28)
 LATELY: dict[str, Any] = {
-    "project": "ops", "recent_until": DAY, "open_incidents": 0, "recent_tier1": 0.98, "before_tier1": 0.99, "recent_tier2": 0.61,
-    "before_tier2": 0.9, "recent_tier3": 3.0, "before_tier3": 4.0, "recent_scores": 0, "recent_anomalies": 0,
+    "recent_tier1": 0.98, "before_tier1": 0.99, "recent_tier2": 0.61, "before_tier2": 0.9, "recent_tier3": 3.0, "before_tier3": 4.0,
 }  # fmt: skip
 INCIDENT: dict[str, Any] = {
     "project": "ops", "incident_id": "i", "type": "drift", "tier": "tier3", "agent": None, "since": DAY,
@@ -23,18 +23,28 @@ INCIDENT: dict[str, Any] = {
 }  # fmt: skip
 
 
+def project(until: date = DAY, **columns: Any) -> Project:
+    """A project with these columns of the query `projects`."""
+    return project_of("ops", LATELY | columns, Policy(), until)
+
+
+def change(incident: dict[str, Any] | None, **columns: Any) -> Change:
+    """The change of a project, which there is."""
+    found = change_of(project(**columns), incident)
+    assert found is not None
+    return found
+
+
 def test_an_incident_comes_before_the_last_days() -> None:
     """Its rule has found it; the last days may be chance."""
-    found = change_of(LATELY, INCIDENT)
-    assert found is not None
+    found = change(INCIDENT)
     assert ("tier3", 4.6, 3.1, DAY, "i") == (found.series, found.before, found.after, found.since, found.incident)
 
 
 @pytest.mark.parametrize("metadata", ["{}", "no json", '{"moved": [{"name": "Tier 3"}]}', '{"moved": 7}', ""])
 def test_an_incident_without_levels_takes_those_of_the_last_days(metadata: str) -> None:
     """Evidence of earlier versions has none; what fell and since when is still said."""
-    found = change_of(LATELY, INCIDENT | {"metadata": metadata})
-    assert found is not None
+    found = change(INCIDENT | {"metadata": metadata})
     assert ("Tier 3", 4.0, 3.0, DAY) == (found.name, found.before, found.after, found.since)
 
 
@@ -53,9 +63,7 @@ def test_a_change_of_long_ago_has_the_level_of_now(series: str, days: int, now: 
     """A month-old fall may be mended or worse by now; of the last days only if all of them come after its first one."""
     kind = "anomaly_spike" if series == "anomaly_spike" else "drift"
     told = {"type": kind, "tier": None if kind != "drift" else series, "since": DAY - timedelta(days=days)}
-    found = change_of(LATELY | {"recent_scores": 50, "recent_anomalies": 10}, INCIDENT | told)
-    assert found is not None
-    assert now == found.now
+    assert now == change(INCIDENT | told, recent_scores=50, recent_anomalies=10).now
 
 
 @pytest.mark.parametrize(("now", "is_back"), [(0.89, True), (0.81, True), (0.80, False), (0.71, False), (0.95, True)])
@@ -63,13 +71,11 @@ def test_a_level_beyond_halfway_lies_back(now: float, is_back: bool) -> None:
     """The line is that by which a check ends an incident; the card shows it to who comes before the next check."""
     lead = json.dumps({"moved": [{"name": "Tier 2", "from": 0.9, "to": 0.7}]})
     fell = INCIDENT | {"tier": "tier2", "since": DAY - timedelta(days=20), "metadata": lead}
-    found = change_of(LATELY | {"recent_tier2": now}, fell)
-    assert found is not None
-    assert is_back == found.is_back
+    assert is_back == change(fell, recent_tier2=now).is_back
 
 
 @pytest.mark.parametrize(
-    ("row", "series"),
+    ("columns", "series"),
     [
         ({}, "tier2"),
         ({"recent_tier2": None}, "tier1"),
@@ -77,9 +83,9 @@ def test_a_level_beyond_halfway_lies_back(now: float, is_back: bool) -> None:
         ({"recent_tier2": None, "recent_tier1": None}, None),
     ],
 )
-def test_without_an_incident_it_is_tier_2_or_what_there_is(row: dict[str, Any], series: str | None) -> None:
+def test_without_an_incident_it_is_tier_2_or_what_there_is(columns: dict[str, Any], series: str | None) -> None:
     """Nothing is compared with days that have no score."""
-    found = change_of(LATELY | row, None)
+    found = change_of(project(**columns), None)
     assert series == (None if found is None else found.series)
 
 
@@ -94,8 +100,7 @@ def test_changes_compare_by_their_scales_and_by_what_is_worse(series: str, befor
     """More unsafe runs are worse, more points are better, and trust goes to a hundred."""
     kind = "anomaly_spike" if series == "anomaly_spike" else "drift"
     moved = json.dumps({"moved": [{"from": before, "to": after}]})
-    found = change_of(LATELY, INCIDENT | {"type": kind, "tier": None if kind != "drift" else series, "metadata": moved})
-    assert found is not None
+    found = change(INCIDENT | {"type": kind, "tier": None if kind != "drift" else series, "metadata": moved})
     assert (series, pytest.approx(worse)) == (found.series, found.worse)
 
 
@@ -103,9 +108,13 @@ def test_levels_end_with_the_last_day_and_have_gaps() -> None:
     """A day without a score is a gap, and no zero."""
     with Store(None) as store:
         put(store, "scores", [one for one in history(fallen(6), 40) if one.exchange_at.date() != date(2026, 10, 20)])
-        row = LATELY | {"recent_until": END.date()}
-        (shown,) = with_levels(store.cursor(), with_changes([row], {}), None)
-        levels = shown["change"].levels
+        known = project(END.date())
+        (shown,) = with_levels(store.cursor(), with_changes([known], {}), None)
+        assert shown.change is not None
+        levels = shown.change.levels
+        first, last = levels[0], levels[-1]
         assert (LEVEL_DAYS, None) == (len(levels), levels[-1 - 12])
-        assert levels[-1] < 0.55 < levels[0]
-        assert with_levels(store.cursor(), [{**row, "change": None}], None) == [{**row, "change": None}]
+        assert first is not None
+        assert last is not None
+        assert last < 0.55 < first
+        assert [known] == with_levels(store.cursor(), [known], None)

@@ -1,1 +1,0 @@
-"""The fleet as documents: what changed about each project, for its page and the API."""

@@ -1,0 +1,605 @@
+"""A project: its health, its last days beside those before, what changed, and whether it was checked for drift.
+
+Rules find changes. A judge that never answered, runs that are unsafe, and anomalies that were always many are no changes, and a reader
+of "healthy" would not look for them. Nor is a project healthy where no check was made yet, or where there is too little to look at: that
+is unknown. No incident is good news only where a check was made, at a history that is as long as a whole baseline's.
+
+The change of a project:
+
+1. With a confirmed incident that is not over, it is that of the series that leads the worst one, with the levels that its evidence has,
+   since its first day; and the level of the last days, if all of them are after it.
+2. Otherwise it is that of Tier 2, or of Tier 1 where no judge was asked: the mean of the last days, and of as many before them.
+   Nothing says that this is more than chance; an incident would.
+3. Levels by day go back four weeks from the last of these days. A series of runs has none.
+
+The worst projects come first by health. Of projects with an incident those come first whose worst one began within the last days, because
+that is what no one has looked at yet; then those with more exchanges and unsafe runs in these days. An agent with two runs so does not
+stand above one that has 40 % of the traffic, nor last month's change above yesterday's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from analytics.queries import query_rows
+from analytics.sums.whole_days import query_days
+from audit.drift.anomaly_rate import FEWEST_ANOMALIES
+from audit.policy.policy import Policy
+from schemas.lazy.duckdb import duckdb
+from service.text.answers import Answer, Moment, Share
+from service.text.cursors import NextCursor
+from service.text.rounding import counted, grouped
+from service.text.window import LENGTHS, RECENT, recent_window
+from streams.watch.incidents.recovery import lies_back
+from streams.watch.measured import TIERS
+from streams.watch.rules.findings import DOWN, SPIKE, UP, Key, bounds_of
+
+Health = Literal["critical", "warning", "unknown", "ok", "empty"]
+Reason = Literal["open_incidents", "unscored", "unsafe_runs", "anomalies", "too_few", "unchecked"]
+CheckState = Literal["off", "nothing", "never", "behind", "learning", "quiet", "found"]
+"""The result of checking a project.
+
+off: the policy does not have it audited; nothing: it has no scores; never: not checked yet; behind: exchanges came since the
+check; learning: the history is shorter than a whole baseline's; quiet: nothing was found; found: the rules saw something.
+"""
+Row = Mapping[str, Any]
+RECENT_DAYS = LENGTHS[RECENT].days
+"""Days that count as the last ones of a project: those up to today."""
+LEVEL_DAYS = 28
+"""Days of the levels by day."""
+UNSCORED, ANOMALOUS = 0.1, 0.05
+"""The shares of unscored and of anomalous exchanges from which the last days are a warning."""
+ENOUGH = math.ceil(1 / ANOMALOUS)
+"""Exchanges of the last days, or runs, needed to call a project healthy: with fewer, one anomaly is too large a share."""
+MISSING_SHARE = 1 / 3
+"""Share of the exchanges due to be judged from which on missing scores make a comparison doubtful."""
+WORST: Mapping[Health, int] = {"critical": 4, "warning": 3, "unknown": 2, "ok": 1, "empty": 0}
+"""How bad each health is; the worst comes first."""
+_LATE = timedelta(days=1)
+"""Exchanges from this long after the day of the check have not been checked, and not only since midnight."""
+_UNCHECKED = frozenset({"off", "never", "behind"})
+_BY_DAY = frozenset({*TIERS, SPIKE})
+"""The series that have levels by day; series of runs have none."""
+
+
+class Before(Answer, frozen=True):
+    """As many days before the last ones, to compare them with."""
+
+    scores: int
+    anomalies: int
+    anomaly_rate: Share | None
+    scored: Annotated[int, Meta(description="Exchanges that have every tier that was to be scored.")]
+    unscored: int
+    unscored_rate: Share | None
+    cost_usd: float | None
+    avg_tier1: float | None
+    avg_tier2: float | None
+    avg_tier2_5: float | None
+    avg_tier3: float | None
+
+    def level(self, series: str) -> float | None:
+        """Return the level of a tier, or of the rate of anomalies; None for any other series, and without a score."""
+        level: float | None = self.anomaly_rate if series == SPIKE else getattr(self, f"avg_{series}", None)
+        return level
+
+
+class Recent(Before, frozen=True):
+    """The last days, up to today or to the day asked for. Means weight a judge's score by one over its sampling chance."""
+
+    days: int
+    until: Annotated[date, Meta(description="The last of these UTC days.")]
+    last_until: Annotated[
+        date | None,
+        Meta(
+            description="Without a score in these days: the newest earlier UTC day with one, to ask for as `until`; null otherwise."
+        ),
+    ]
+    unscored: Annotated[int, Meta(description="Exchanges that the judge failed to score.")]
+    unscored_rate: Annotated[Share | None, Meta(description="Their share of those that the judge should have scored.")]
+    unsafe_runs: Annotated[int, Meta(description="Runs unsafe for production, that ended in these days.")]
+    runs: Annotated[int, Meta(description="All runs with runtime events in those days.")]
+    cost_usd: Annotated[float | None, Meta(description="The known costs of judging these exchanges; null without a score.")]
+
+
+class Change(Answer, frozen=True):
+    """The largest change: the leading series of the worst incident, or Tier 2 (Tier 1 without a judge) of the last days."""
+
+    series: Annotated[str, Meta(examples=["tier2", "anomaly_spike", "unsafe"])]
+    name: str
+    before: Annotated[float, Meta(description="Level before the incident's first day, or of the days before the last ones.")]
+    after: float
+    since: Annotated[
+        date | None,
+        Meta(description="The incident's first day; null for the last days, of which no rule says that they differ."),
+    ] = None
+    incident: Annotated[str | None, Meta(description="Id of the incident; null without one.")] = None
+    agent: Annotated[str | None, Meta(description="Agent of a series of runs.")] = None
+    now: Annotated[
+        float | None,
+        Meta(
+            description="Level of the last days where the incident began before them; null otherwise, and for series of runs."
+        ),
+    ] = None
+    levels: Annotated[
+        list[float | None],
+        Meta(
+            description=f"Levels of the last {LEVEL_DAYS} days, the newest last; null for a day without one. Empty for series of runs."
+        ),
+    ] = msgspec.field(default_factory=list)
+
+    @property
+    def is_share(self) -> bool:
+        """True if the levels are shares of exchanges or runs."""
+        return self.series == SPIKE or self.series.startswith(("unsafe", "failure:"))
+
+    @property
+    def is_back(self) -> bool:
+        """True if the last days lie back, by the measure that ends an incident: no check has seen it yet."""
+        return self.incident is not None and self.now is not None and lies_back(self.now, self.before, self.after)
+
+    @property
+    def worse(self) -> float:
+        """The size of its move for the worse, as a part of its scale; below 0 if for the better."""
+        key = Key(SPIKE if self.series == SPIKE else "drift", self.series, UP if self.after > self.before else DOWN)
+        low, high = bounds_of(self.series)
+        size = abs(self.after - self.before) / (high - low)
+        return size if key.is_worse else -size
+
+
+class ProjectCheck(Answer, frozen=True):
+    """The newest check for drift and anomaly spikes. Without one, the absence of incidents means nothing."""
+
+    state: Annotated[
+        CheckState,
+        Meta(
+            description="off: the policy switches auditing off; nothing: no scores; never: not checked yet; behind: newer exchanges "
+            "exist; learning: the history is shorter than a full baseline; quiet: nothing found; found: there are findings."
+        ),
+    ]
+    checked_at: Annotated[Moment | None, Meta(description="Time of the check; null before the first one.")]
+    days: Annotated[int | None, Meta(description="Days of comparable scores, at most baselineDays.")]
+    baseline_days: Annotated[int | None, Meta(description="Days of a full baseline.")]
+    findings: Annotated[int | None, Meta(description="What the rules saw.")]
+    not_compared: Annotated[
+        list[str],
+        Meta(
+            description="What is not compared since when, and why, a sentence each: a new judge, other judges, too few days, agents beyond the "
+            "limit, agents that stopped, missing scores."
+        ),
+    ] = msgspec.field(default_factory=list)
+
+
+class Project(Answer, frozen=True):
+    """A project and its health."""
+
+    project: str
+    health: Annotated[
+        Health,
+        Meta(
+            description="critical: it has a critical incident; warning: another of the reasons; unknown: too few exchanges and runs in "
+            "the last days, or not checked; empty: no exchanges yet."
+        ),
+    ]
+    reasons: Annotated[
+        list[Reason],
+        Meta(
+            description="Why it is not healthy: its incidents; in the last days a tenth or more of what the judge should have scored is "
+            "unscored, a run is unsafe for production, or one exchange in twenty has an anomaly. Without any of these, too_few: fewer than "
+            f"{ENOUGH} exchanges and fewer than {ENOUGH} runs in the last days; unchecked: no check for drift since the newest exchange."
+        ),
+    ]
+    enabled: Annotated[bool, Meta(description="Whether the policy has auditing on.")]
+    exchanges: int
+    scores: int
+    scored: Annotated[int, Meta(description="Scores that have every requested tier.")]
+    anomalies: int
+    simulated: Annotated[int, Meta(description="Scores by a simulated judge.")]
+    open_incidents: Annotated[int, Meta(description="Confirmed incidents that are open or acknowledged.")]
+    critical_incidents: int
+    acknowledged_incidents: Annotated[int, Meta(description="Acknowledged ones, which have an owner.")]
+    suspected_incidents: Annotated[int, Meta(description="Suspected ones, in addition; they do not affect the health.")]
+    runs: int
+    runs_with_evidence: Annotated[int, Meta(description="Those of the runs that have runtime events.")]
+    last_exchange_at: Moment | None
+    last_run_at: Annotated[Moment | None, Meta(description="When the newest run ended.")]
+    last_score_day: Annotated[date | None, Meta(description="The newest UTC day with a score.")]
+    recent: Recent
+    before: Before
+    check: ProjectCheck
+    change: Annotated[Change | None, Meta(description="Null where nothing is known of the days before.")] = None
+
+    @property
+    def newest(self) -> datetime | None:
+        """The time of the newest exchange or run; None without any.
+
+        Exchanges may be older than the retention, and their scores not: then it is the beginning of the newest day with a score.
+        """
+        day = self.last_score_day
+        scored = None if day is None else datetime.combine(day, time(), UTC)
+        return max((at for at in (self.last_exchange_at or scored, self.last_run_at) if at is not None), default=None)
+
+
+class Projects(Answer, frozen=True):
+    """Projects by name."""
+
+    projects: list[Project]
+    count: int
+    next_cursor: NextCursor
+
+
+_TOTALS = (
+    *("exchanges", "scores", "scored", "anomalies", "simulated", "runs", "runs_with_evidence"),
+    *("open_incidents", "critical_incidents", "acknowledged_incidents", "suspected_incidents"),
+)
+_COUNTS = ("scores", "anomalies", "scored", "unscored")
+_EMPTY: Row = dict.fromkeys(
+    (*_TOTALS, *(f"{days}_{name}" for days in ("recent", "before") for name in _COUNTS), "recent_unsafe_runs", "recent_runs"), 0
+)
+"""The counts of an unknown project."""
+
+
+def read_projects(
+    cursor: duckdb.DuckDBPyConnection,
+    policy: Policy,
+    now: datetime,
+    *,
+    project: str | None = None,
+    until: date | None = None,
+    connected: Collection[str] = (),
+) -> list[Project]:
+    """Return every project, or one, by name: those with records, and those that are `connected`; without a change.
+
+    `until` is the last of the days of their figures, today by default.
+    """
+    recent = recent_window(now, until)
+    values = {"project": project, "as_of": now, "from": recent.start, "to": recent.end}
+    rows = {row["project"]: row for row in query_days(cursor, "projects", values)}
+    names = sorted({*rows, *connected})
+    return [project_of(name, rows.get(name, {}), policy, recent.last) for name in names]
+
+
+def read_project(cursor: duckdb.DuckDBPyConnection, policy: Policy, now: datetime, project: str) -> Project:
+    """Return one project; an empty one if it is unknown."""
+    [found] = read_projects(cursor, policy, now, project=project, connected=[project])
+    return found
+
+
+def project_of(name: str, row: Row, policy: Policy, until: date) -> Project:
+    """Return a project from its row of the query `projects`, of which columns may be missing; `until` as `read_projects`."""
+    row = {**_EMPTY, **row}
+    enabled = policy.for_project(name).settings.enabled
+    check = ProjectCheck(
+        state=_check_state(row, enabled=enabled),
+        checked_at=row.get("checked_at"),
+        days=row.get("check_days"),
+        baseline_days=row.get("baseline_days"),
+        findings=row.get("check_findings"),
+    )
+    newest = row.get("last_score_day")
+    recent = Recent(
+        **_figures(row, "recent"),
+        days=RECENT_DAYS,
+        until=until,
+        last_until=newest if newest is not None and not row["recent_scores"] and newest < until else None,
+        unsafe_runs=row["recent_unsafe_runs"],
+        runs=row["recent_runs"],
+    )
+    reasons = _reasons(row, recent, check)
+    return Project(
+        project=name,
+        health=_health(row, reasons),
+        reasons=reasons,
+        enabled=enabled,
+        **{total: row[total] for total in _TOTALS},
+        last_exchange_at=row.get("last_exchange_at"),
+        last_run_at=row.get("last_run_at"),
+        last_score_day=newest,
+        recent=recent,
+        before=Before(**_figures(row, "before")),
+        check=check,
+    )
+
+
+def _figures(row: Row, days: str) -> dict[str, Any]:
+    """Return the figures of the last days, or of those before."""
+    counts = {name: row[f"{days}_{name}"] for name in _COUNTS}
+    due = counts["scored"] + counts["unscored"]
+    return {
+        **counts,
+        "anomaly_rate": counts["anomalies"] / counts["scores"] if counts["scores"] else None,
+        "unscored_rate": counts["unscored"] / due if due else None,
+        "cost_usd": row.get(f"{days}_cost_usd"),
+        **{f"avg_{tier}": row.get(f"{days}_{tier}") for tier in TIERS},
+    }
+
+
+def _check_state(row: Row, *, enabled: bool) -> CheckState:
+    at, newest = row.get("checked_at"), row.get("last_score_day")
+    states: tuple[tuple[CheckState, bool], ...] = (
+        ("off", not enabled),
+        ("nothing", at is None and not row["scores"]),
+        ("never", at is None),
+        ("behind", at is not None and newest is not None and newest - at.date() > _LATE),
+        ("found", bool(row.get("check_findings"))),
+        ("learning", at is not None and row["check_days"] < row["baseline_days"]),
+    )
+    return next((state for state, holds in states if holds), "quiet")
+
+
+def _reasons(row: Row, recent: Recent, check: ProjectCheck) -> list[Reason]:
+    """Return the reasons against a project's health, the gravest first."""
+    faults: dict[Reason, bool] = {
+        "open_incidents": bool(row["open_incidents"]),
+        "unscored": recent.unscored_rate is not None and recent.unscored_rate >= UNSCORED,
+        "unsafe_runs": bool(recent.unsafe_runs),
+        "anomalies": (recent.anomaly_rate or 0) >= ANOMALOUS and recent.anomalies >= FEWEST_ANOMALIES,
+    }
+    doubts: dict[Reason, bool] = {
+        "too_few": recent.scores < ENOUGH and row["runs_with_evidence"] < ENOUGH,
+        "unchecked": check.state in _UNCHECKED,
+    }
+    found: list[Reason] = [reason for reason, holds in faults.items() if holds]
+    return found or ([reason for reason, holds in doubts.items() if holds] if _has_data(row) else [])
+
+
+def _health(row: Row, reasons: Sequence[Reason]) -> Health:
+    if row["critical_incidents"]:
+        return "critical"
+    if reasons:
+        return "unknown" if set(reasons) <= {"too_few", "unchecked"} else "warning"
+    return "ok" if _has_data(row) else "empty"
+
+
+def _has_data(row: Row) -> bool:
+    return bool(row["exchanges"] or row["scores"] or row["runs"])
+
+
+def check_words(project: Project) -> str:
+    """Say in a sentence or two what the newest check says."""
+    return _CHECK_WORDS[project.check.state](project)
+
+
+def check_by_hand(project: Project) -> date | None:
+    """Return the day to check a project by hand as of, the one after its newest score; None if checked or impossible."""
+    newest = project.last_score_day
+    return None if project.check.state not in {"never", "behind"} or newest is None else newest + timedelta(days=1)
+
+
+def unchecked_words(projects: Sequence[Project]) -> str:
+    """Say of projects without an incident how many were checked and quiet, and what the others are."""
+    if len(projects) == 1:
+        return check_words(projects[0])
+    others = [project for project in projects if project.check.state not in {"quiet", "found"}]
+    sentences = [f"{project.project}: {check_words(project)}" for project in others]
+    return " ".join([f"{counted(len(projects) - len(others), 'project')} checked.", *sentences])
+
+
+def with_blind_spots(cursor: duckdb.DuckDBPyConnection, projects: Sequence[Project], only: str | None = None) -> list[Project]:
+    """Return projects with what is not compared of each, and why: by its newest check, and by how many of its latest scores are missing.
+
+    `only` is the only project to read, None for all.
+    """
+    sentences = {project.project: _missing_words(project) for project in projects}
+    for spot in query_rows(cursor, "blind_spots", {"project": only}):
+        if spot["project"] in sentences:
+            sentences[spot["project"]].append(spot_words(spot))
+    return [replace(project, check=replace(project.check, not_compared=sentences[project.project])) for project in projects]
+
+
+def spot_words(spot: Row) -> str:
+    """Say one blind spot in words."""
+    return _BLIND[spot["reason"]](spot)
+
+
+def moment_words(at: datetime | None) -> str:
+    """Write a moment to the minute, UTC; nothing for None."""
+    return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _missing_words(project: Project) -> list[str]:
+    recent = project.recent
+    if (recent.unscored_rate or 0) < MISSING_SHARE or "unscored" in project.reasons:
+        return []  # few, or said already as a reason of the project's health
+    due = recent.scored + recent.unscored
+    exchanges = (
+        f"{grouped(recent.unscored)} of {grouped(due)} exchanges of the last {RECENT_DAYS} days that were due to be judged"
+    )
+    return [f"{exchanges} have no score: what is compared may differ from them."]
+
+
+def _since(spot: Row) -> str:
+    return f"{spot['since'].astimezone(UTC):%Y-%m-%d}"
+
+
+_BLIND: Mapping[str, Callable[[Row], str]] = {
+    "new_judge": lambda spot: (
+        f"Judged tiers are not compared since {_since(spot)}, because {spot['subject']} judges since then: comparisons begin once it has "
+        f"scores of {spot['of']} days; it has {spot['count']}. Tier 1 and runs are compared as before."
+    ),
+    "other_judges": lambda spot: (
+        f"{grouped(spot['count'])} of {grouped(spot['of'])} judged exchanges of the last 7 days are not compared, because another judge "
+        f"scored them: {spot['subject']}."
+    ),
+    "few_days": lambda spot: (
+        f"Not compared yet, because there are scores on {counted(spot['count'], 'day')} only: a change needs {spot['of']} days before it."
+    ),
+    "agents_beyond_limit": lambda spot: (
+        f"Runs of {spot['count']} of {spot['of']} agents are not compared, because only the agents with the most runs are"
+        + (f": {spot['subject']}." if spot["subject"] else ".")
+    ),
+    "agent_stopped": lambda spot: (
+        f"{spot['subject']} is not compared since {_since(spot)}, because it has no exchanges since then; it had some on "
+        f"{spot['count']} of the {spot['of']} days before."
+    ),
+}
+"""A blind spot in words, by its reason."""
+_CHECK_WORDS: Mapping[CheckState, Callable[[Project], str]] = {
+    "off": lambda _: "Not checked: the policy switches auditing off.",
+    "nothing": lambda _: "Not checked yet: there are no scores to check.",
+    "never": lambda _: "Not checked yet.",
+    "behind": lambda project: (
+        f"Not checked since {moment_words(project.check.checked_at)}, and the newest exchange is of {project.last_score_day}."
+    ),
+    "learning": lambda project: (
+        f"No full baseline yet ({project.check.days} of {project.check.baseline_days} days). "
+        f"Checked {moment_words(project.check.checked_at)}: nothing found so far."
+    ),
+    "quiet": lambda project: (
+        f"Checked {moment_words(project.check.checked_at)}: nothing {'new' if project.open_incidents else 'found'}."
+    ),
+    "found": lambda project: (
+        f"Checked {moment_words(project.check.checked_at)}: {counted(project.check.findings or 0, 'finding')}."
+    ),
+}
+
+
+class _Lead(msgspec.Struct, frozen=True, rename={"before": "from", "after": "to"}):
+    """A series that moved, as evidence lists it."""
+
+    name: str = ""
+    before: float | None = None
+    after: float | None = None
+
+
+class _Evidence(msgspec.Struct, frozen=True):
+    """The part of the evidence that says what moved: the leading series comes first. The rest, which is long, is not read."""
+
+    moved: list[_Lead] = []
+
+
+def worst_incidents(cursor: duckdb.DuckDBPyConnection, project: str | None) -> dict[str, Row]:
+    """Return the worst incident of each project, or of one, the worst first; of its evidence only the leading series is left."""
+    return {
+        row["project"]: {**row, "metadata": _leading(row["metadata"])}
+        for row in query_rows(cursor, "worst_incidents", {"project": project})
+    }
+
+
+def _leading(metadata: str) -> str:
+    lead = _lead(metadata)
+    return msgspec.json.encode(_Evidence([] if lead is None else [lead])).decode()
+
+
+def with_changes(projects: Iterable[Project], worst: Mapping[str, Row]) -> list[Project]:
+    """Return projects, each with its change, without levels; None if nothing is known. `worst` are the `worst_incidents`."""
+    return [replace(project, change=change_of(project, worst.get(project.project))) for project in projects]
+
+
+def with_levels(cursor: duckdb.DuckDBPyConnection, projects: Sequence[Project], only: str | None) -> list[Project]:
+    """Return projects with a change, each change with its levels by day; `only` is the only project to read, None for all."""
+    wanted = [
+        (project.project, project.change.series) for project in projects if project.change and project.change.series in _BY_DAY
+    ]
+    if not wanted:
+        return list(projects)
+    last = min(project.recent.until for project in projects)
+    values = {
+        "project": only,
+        "projects": [name for name, _ in wanted],
+        "series": [series for _, series in wanted],
+        "since": datetime.combine(last - timedelta(days=LEVEL_DAYS - 1), time(), UTC),
+        "as_of": datetime.combine(last + timedelta(days=1), time(), UTC),
+        "days": LEVEL_DAYS,
+    }
+    levels = {(row["project"], row["series"]): _levels(row) for row in query_rows(cursor, "project_levels", values)}
+    return [
+        project
+        if project.change is None
+        else replace(project, change=replace(project.change, levels=levels.get((project.project, project.change.series), [])))
+        for project in projects
+    ]
+
+
+def change_of(project: Project, incident: Row | None) -> Change | None:
+    """Return the change of a project, by its row of `worst_incidents` if it has one; None if nothing is known."""
+    return (_change_of_incident(project, incident) if incident is not None else None) or _change_of_days(project)
+
+
+def _change_of_incident(project: Project, incident: Row) -> Change | None:
+    series = incident["tier"] or incident["type"]
+    lead = _lead(incident["metadata"])
+    before, after = (None, None) if lead is None else (lead.before, lead.after)
+    if before is None or after is None:
+        # Evidence of earlier versions has no levels: the last days are all that is known.
+        before, after = project.before.level(series), project.recent.level(series)
+    if before is None or after is None:
+        return None
+    since = incident["since"]
+    is_over = since is not None and series in _BY_DAY and (project.recent.until - since).days >= RECENT_DAYS
+    return Change(
+        series=series,
+        name=lead.name if lead is not None and lead.name else _name(series),
+        before=before,
+        after=after,
+        since=since,
+        incident=incident["incident_id"],
+        agent=incident["agent"],
+        now=project.recent.level(series) if is_over else None,
+    )
+
+
+def _lead(metadata: str) -> _Lead | None:
+    """Return the leading series of an incident's evidence; None if it has none that can be read."""
+    try:
+        return next(iter(msgspec.json.decode(metadata, type=_Evidence).moved), None)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+
+
+def _change_of_days(project: Project) -> Change | None:
+    series = next((tier for tier in ("tier2", "tier1") if project.recent.level(tier) is not None), None)
+    if series is None:
+        return None
+    before, after = project.before.level(series), project.recent.level(series)
+    return None if before is None or after is None else Change(series=series, name=_name(series), before=before, after=after)
+
+
+def _name(series: str) -> str:
+    return TIERS.get(series) or ("Anomalies" if series == SPIKE else series.replace("_", " "))
+
+
+def _levels(row: Row) -> list[float | None]:
+    levels: list[float | None] = [None] * LEVEL_DAYS
+    for back, level in zip(row["back"], row["level"], strict=True):
+        levels[LEVEL_DAYS - 1 - back] = level
+    return levels
+
+
+Standing = tuple[int, bool, int, float]
+"""What decides between projects of one health: whether they have an incident, whether it is new, what it touches, its place in the inbox."""
+_UNPLACED = (0, False, 0, float("-inf"))
+"""Of a project without an incident."""
+
+
+def standings(projects: Sequence[Project], worst: Mapping[str, Row]) -> dict[str, Standing]:
+    """Return the standing of each project with an incident; `worst` are the `worst_incidents`."""
+    until = max((project.recent.until for project in projects), default=None)
+    touched = {project.project: project.recent.scores + project.recent.unsafe_runs for project in projects}
+    return {
+        name: (1, _is_new(incident["since"], until), touched.get(name, 0), -place)
+        for place, (name, incident) in enumerate(worst.items())
+    }
+
+
+def _is_new(since: date | None, until: date | None) -> bool:
+    """Tell whether a change began within the days of the fleet's figures; so does one without a first day."""
+    return since is None or until is None or (until - since).days < RECENT_DAYS
+
+
+def worst_first(projects: Sequence[Project], places: Mapping[str, Standing]) -> list[Project]:
+    """Return projects, which are by name, the worst first."""
+    return sorted(projects, key=partial(badness, places), reverse=True)
+
+
+def badness(places: Mapping[str, Standing], project: Project) -> tuple[float, ...]:
+    """Return what a project is put in order by: health, then `standings`, then the number of reasons and the share of anomalies."""
+    standing = places.get(project.project, _UNPLACED)
+    return WORST[project.health], *standing, len(project.reasons), project.recent.anomaly_rate or 0.0
