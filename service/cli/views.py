@@ -16,6 +16,7 @@ from service.read.run_rows import EXCHANGES_ONLY
 from service.text.plain import MISSING, counted, plain
 
 if TYPE_CHECKING:
+    from service.read.costs import JudgeCost
     from service.read.people import Estimate
     from service.read.scores import Score
     from service.read.sessions.findings import MarkedTurn, SessionFindings
@@ -91,12 +92,11 @@ def scores_table(scores: Sequence[Score]) -> RenderableType:
     return shown
 
 
-def costs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Show the cost of judging, one group per line: the columns before `judgements` name the group."""
-    groups = list(rows[0])[: list(rows[0]).index("judgements")]
-    counts = ["judgements", "calls", "input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens"]
+def costs_table(groups: Sequence[str], costs: Sequence[JudgeCost]) -> RenderableType:
+    """Show the cost of judging, one group per line; `groups` are the fields that name a group."""
+    counts = ("judgements", "calls", "input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens")
     headers = [name.removesuffix("_id").replace("_", " ") for name in (*groups, *counts)]
-    cells = [[*(row[name] for name in (*groups, *counts)), _cost(row), _judge(row)] for row in rows]
+    cells = [[*(getattr(cost, name) for name in (*groups, *counts)), _cost(cost), _judge(cost)] for cost in costs]
     return table([*headers, "cost", "judge"], cells, right=[*headers[len(groups) :], "cost"])
 
 
@@ -194,17 +194,17 @@ def _judged(score: Score) -> str:
     return f"{outcome}, {SIMULATED}" if score.simulated else outcome
 
 
-def _cost(row: Mapping[str, Any]) -> str:
+def _cost(cost: JudgeCost) -> str:
     """Show dollars, and the number of calls that are left out because their price is not known."""
-    known = [] if row["cost_usd"] is None else [f"${row['cost_usd']:.4f}"]
-    return " + ".join([*known, *([f"{row['unknown_costs']} unknown"] if row["unknown_costs"] else [])])
+    dollars = [] if cost.cost_usd is None else [f"${cost.cost_usd:.4f}"]
+    return " + ".join([*dollars, *([f"{cost.unknown_costs} unknown"] if cost.unknown_costs else [])])
 
 
-def _judge(row: Mapping[str, Any]) -> str:
+def _judge(cost: JudgeCost) -> str:
     """Tell whether a simulated judge took part."""
-    if row["simulated"] in (0, row["judgements"]):
-        return SIMULATED if row["simulated"] else MISSING
-    return f"{SIMULATED} ({row['simulated']} of {row['judgements']})"
+    if cost.simulated in (0, cost.judgements):
+        return SIMULATED if cost.simulated else MISSING
+    return f"{SIMULATED} ({cost.simulated} of {cost.judgements})"
 
 
 def _verdict(document: Mapping[str, Any], run: Mapping[str, Any] | None) -> Text:

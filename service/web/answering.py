@@ -44,13 +44,15 @@ class AnswerRoute(APIRoute):
         self.answer = _answer_of(endpoint)
         if self.answer is not None:
             status = options.get("status_code") or 200
-            described = {
-                "description": "Successful Response",
-                "content": {JSON: {"schema": {"$ref": f"{REFERENCE}{self.answer.__name__}"}}},
-            }
-            options |= {"response_model": None, "responses": {status: described, **(options.get("responses") or {})}}
+            described = {status: answering(self.answer), **(options.get("responses") or {})}
+            options |= {"response_model": None, "responses": described}
             endpoint = _encoding(endpoint, status)
         super().__init__(path, endpoint, **options)
+
+
+def answering(answer: type[Answer], description: str = "Successful Response") -> dict[str, Any]:
+    """Return what OpenAPI says of a status that has this answer."""
+    return {"description": description, "content": {JSON: {"schema": {"$ref": f"{REFERENCE}{answer.__name__}"}}}}
 
 
 def schemas_of(routes: Iterable[Any]) -> dict[str, Any]:
@@ -73,9 +75,10 @@ def _encoding(endpoint: Callable[..., Any], status: int) -> Callable[..., Any]:
             return answer
         response = RoundedJson(document(answer), status_code=status)
         for one in named.values():
-            # FastAPI adds the headers of the response that it hands to an endpoint only to answers that it encodes.
+            # FastAPI adds the headers and the status of the response that it hands to an endpoint only to answers that it encodes.
             if isinstance(one, Response):
                 response.headers.raw.extend(one.headers.raw)
+                response.status_code = one.status_code or status
         return response
 
     if inspect.iscoroutinefunction(endpoint):

@@ -65,8 +65,8 @@ def test_costs_are_summed_by_what_is_asked_for(driftline: Command, by: str, expe
     rows = [json.loads(line) for line in out.splitlines()]
 
     assert 0 == code
-    groups = list(rows[0])[: list(rows[0]).index("judgements")]
-    assert expected == [tuple(row[name] for name in (*groups, "cost_usd", "unknown_costs", "simulated")) for row in rows]
+    groups = {"session": ("project", "connection", "sessionId")}.get(by, (by,))
+    assert expected == [tuple(row[name] for name in (*groups, "costUsd", "unknownCosts", "simulated")) for row in rows]
 
 
 @pytest.mark.usefixtures("spent")
@@ -75,7 +75,7 @@ def test_costs_of_one_project(driftline: Command) -> None:
     _, out, _ = driftline("costs", "--project", "ops", "--json")
     [row] = [json.loads(line) for line in out.splitlines()]
     assert ("ops", 2, 4, 1000, 200, 0.75) == tuple(
-        row[name] for name in ("project", "judgements", "calls", "input_tokens", "output_tokens", "cost_usd")
+        row[name] for name in ("project", "judgements", "calls", "inputTokens", "outputTokens", "costUsd")
     )
 
 

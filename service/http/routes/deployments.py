@@ -10,16 +10,15 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from schemas.bounds.limits import MAX_LABEL
-from service.http.answers.project_answers import Moment as AnsweredMoment
-from service.read.deployments import deployment_document
+from service.read.deployments import DeploymentList, RecordedDeployment, deployed_version, deployed_versions
 from service.text.paths import API
+from service.web.answering import answering
 from service.web.authentication import Reader, Reviewer, VisibleProject
 from service.web.bodies import JsonRoute
 from service.web.context import Services, durable_or_refused
 from service.web.errors import documented
 from service.web.models import Id, Moment, OperatorBody, QueryMoment, Text
-from service.web.response_models import Answer
-from streams.upkeep.deployments import DEFAULT_LABEL, MAX_COMMENT, MAX_URL, MOST, TOPIC, deployment, deployments, known_already
+from streams.upkeep.deployments import DEFAULT_LABEL, MAX_COMMENT, MAX_URL, TOPIC, deployment, known_already
 
 router = APIRouter(route_class=JsonRoute, tags=["deployments"])
 PATH = f"{API}/{{project}}/deployments"
@@ -39,45 +38,17 @@ class DeploymentBody(OperatorBody):
     url: Annotated[str, Field(max_length=MAX_URL)] | None = Field(None, examples=["https://example.org/releases/2.0.0"])
 
 
-class DeploymentAnswer(Answer):
-    """A deployment."""
-
-    id: str
-    project: str
-    label: str
-    version: str
-    agent: str | None
-    at: AnsweredMoment
-    by: str
-    comment: str | None
-    url: str | None
-
-
-class OneDeploymentAnswer(Answer):
-    """A recorded deployment; `known` if it was recorded before."""
-
-    deployment: DeploymentAnswer
-    known: bool
-
-
-class DeploymentsAnswer(Answer):
-    """Deployments, newest first."""
-
-    deployments: list[DeploymentAnswer]
-    count: int
-
-
 @router.post(
     PATH,
     status_code=201,
     responses={
-        200: {"model": OneDeploymentAnswer, "description": "It was recorded before"},
+        200: answering(RecordedDeployment, "It was recorded before"),
         **documented(400, 404, 408, 413, 415),
     },
 )
 async def add_deployment(
     project: VisibleProject, caller: Reviewer, services: Services, response: Response, body: DeploymentBody
-) -> OneDeploymentAnswer:
+) -> RecordedDeployment:
     """Record a deployment. Repeats change nothing; charts mark it, and an incident that began with it names it."""
     engine = services.engine
     made = deployment(
@@ -95,13 +66,13 @@ async def add_deployment(
     before = None if body.at is not None else await asyncio.to_thread(known_already, engine.store, made)
     if before is not None:
         response.status_code = 200
-        return OneDeploymentAnswer(deployment=DeploymentAnswer.model_validate(deployment_document(before)), known=True)
+        return RecordedDeployment(deployment=deployed_version(before), known=True)
     with durable_or_refused():
         published = await engine.publish(TOPIC, [made])
         await engine.wait_for_tables(TOPIC)
     response.status_code = 200 if published.known else 201
-    shown = deployment_document(msgspec.structs.asdict(made))
-    return OneDeploymentAnswer(deployment=DeploymentAnswer.model_validate(shown), known=bool(published.known))
+    shown = deployed_version(msgspec.structs.asdict(made))
+    return RecordedDeployment(deployment=shown, known=bool(published.known))
 
 
 @router.get(PATH, responses=documented(400, 404))
@@ -111,8 +82,7 @@ async def list_deployments(
     services: Services,
     since: QueryMoment | None = None,
     until: QueryMoment | None = None,
-) -> DeploymentsAnswer:
+) -> DeploymentList:
     """List the deployments of a project, newest first, at most a thousand; `since` is inclusive, `until` is not."""
-    rows = await services.ask(lambda cursor: deployments(cursor, project, since, until, MOST))
-    listed = [DeploymentAnswer.model_validate(deployment_document(row)) for row in rows]
-    return DeploymentsAnswer(deployments=listed, count=len(listed))
+    listed = await services.ask(lambda cursor: deployed_versions(cursor, project, since, until))
+    return DeploymentList(deployments=listed, count=len(listed))

@@ -23,7 +23,7 @@ from analytics.queries import query_rows
 from analytics.sums.hours import read_hours
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
-from streams.upkeep.deployments import deployments
+from service.read.deployments import DeployedVersion, deployed_versions
 from streams.watch.incidents.states import DISMISSED
 
 KINDS = {"deployment": "Deployment", "policy": "Policy changed", "judge": "Judge changed"}
@@ -49,7 +49,7 @@ def marks_within(
     cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime, step: timedelta
 ) -> list[Mark]:
     """Return the marks of a time, the oldest first; `step` is the length of a chart's points, an hour or a day."""
-    found = [_deployment(row) for row in deployments(cursor, project, start, end)]
+    found = [_deployment(deployed) for deployed in deployed_versions(cursor, project, start, end)]
     rows = _made_with(cursor, project, start - _BACK, end)
     for kind, name in _MADE_WITH.items():
         found += [one for one in _changes(kind, rows, name, step) if start <= one.at < end]
@@ -105,9 +105,9 @@ def place_of(mark: Mark, times: Sequence[datetime], step: timedelta | None) -> f
     return point - 0.5 + (mark.at - times[point]) / step
 
 
-def _deployment(row: Row) -> Mark:
-    of = f" of {row['agent']}" if row["agent"] else ""
-    return Mark(row["occurred_at"], "deployment", f"deployed {row['label']} {row['version']}{of}")
+def _deployment(deployed: DeployedVersion) -> Mark:
+    of = f" of {deployed.agent}" if deployed.agent else ""
+    return Mark(deployed.at, "deployment", f"deployed {deployed.label} {deployed.version}{of}")
 
 
 def _is_changed(rows: Sequence[Row], name: Callable[[Row], str]) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from analytics.queries import query_rows
 from service.cli.commands.options import (
     SHOWN,
     AsJson,
@@ -23,6 +23,8 @@ from service.cli.commands.options import (
 )
 from service.cli.commands.runs.listing import of_project, opened_to_show
 from service.cli.views import costs_table
+from service.read.costs import judge_costs
+from service.text.answers import document
 
 
 class By(StrEnum):
@@ -40,7 +42,7 @@ GROUPS = {
     By.DAY: ("day",),
     By.MODEL: ("model",),
 }
-"""The columns of the query `judge_costs` that name a row's group; the others of these are empty."""
+"""The fields that name a group."""
 
 
 def costs(
@@ -57,18 +59,13 @@ def costs(
     Days are listed newest first, all others most expensive first. `--since` and `--until` choose by the time of the judge's answer.
     """
     start, end = since_of(since), until_of(until)
-    asked = {"by": by.value, "project": project, "from": start, "to": end}
     with opened_to_show(database, project) as workspace:
-        rows = query_rows(workspace.store.cursor(), "judge_costs", asked)
-        if start is not None and end is None and not rows:
-            older = query_rows(
-                workspace.store.cursor(), "judge_costs", {**asked, "by": By.DAY.value, "from": None, "to": start}
-            )
-            offer_older(start, older[-1]["day"] if older else None)
+        shown = judge_costs(workspace.store.cursor(), by.value, project, start, end)
+        if start is not None and end is None and not shown:
+            older = judge_costs(workspace.store.cursor(), By.DAY.value, project, end=start)
+            offer_older(start, older[-1].day if older else None)
     if by is By.DAY:
-        rows.reverse()
-    left_out = {name for group in GROUPS.values() for name in group} - set(GROUPS[by])
-    shown = [{name: value for name, value in row.items() if name not in left_out} for row in rows]
+        shown.reverse()
     when = "in that time" if since or until else "yet"
     none = f"the judge has not been asked {when}{of_project(project)}: no cost"
-    show_rows(shown, costs_table, as_json=as_json, none=none, limit=limit)
+    show_rows(shown, partial(costs_table, GROUPS[by]), as_json=as_json, none=none, limit=limit, document=document)

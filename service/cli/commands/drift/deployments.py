@@ -11,6 +11,7 @@ import msgspec
 import typer
 from rich.table import Table
 
+from audit.times import iso_time
 from service.cli.commands.options import (
     SHOWN,
     AsJson,
@@ -18,7 +19,6 @@ from service.cli.commands.options import (
     Limit,
     OfProject,
     PolicyFile,
-    Row,
     Since,
     print_json,
     settings_of,
@@ -26,13 +26,14 @@ from service.cli.commands.options import (
     since_of,
 )
 from service.cli.terminal import out, table
-from service.read.deployments import deployment_document
+from service.read.deployments import DeployedVersion, deployed_version, deployed_versions
 from service.read.known_projects import require_known
 from service.setup.workspace import open_workspace, utc_now
+from service.text.answers import document
 from service.text.plain import MISSING, plain
 from service.text.times import moment_of
 from streams.log.admission import Accepted, admissible
-from streams.upkeep.deployments import DEFAULT_LABEL, TOPIC, deployment, deployments, known_already
+from streams.upkeep.deployments import DEFAULT_LABEL, TOPIC, deployment, known_already
 
 deployments_app = typer.Typer(
     no_args_is_help=True, help="Record and list deployments: charts mark them, and incidents name them."
@@ -85,12 +86,12 @@ def add_deployment(
             accepted = Accepted()
             accepted.add(TOPIC, admissible(made))
             workspace.runner.publish(accepted)
-    shown = deployment_document(before or msgspec.structs.asdict(made))
+    shown = deployed_version(before or msgspec.structs.asdict(made))
     if as_json:
-        print_json(shown)
+        print_json(document(shown))
     else:
         known = "known already" if before else "recorded"
-        out.print(f"{plain(shown['label'])} {plain(shown['version'])} at {shown['at']}: {known}", markup=False)
+        out.print(f"{plain(shown.label)} {plain(shown.version)} at {iso_time(shown.at)}: {known}", markup=False)
 
 
 @deployments_app.command("list")
@@ -104,10 +105,11 @@ def list_deployments(
     """List the deployments of a project, newest first."""
     with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
         require_known(workspace, project)
-        rows = [deployment_document(row) for row in deployments(cursor, project, since_of(since), limit=limit + 1)]
-    show_rows(rows, _table, as_json=as_json, none="no deployment", limit=limit)
+        shown = deployed_versions(cursor, project, since_of(since), limit=limit + 1)
+    show_rows(shown, _table, as_json=as_json, none="no deployment", limit=limit, document=document)
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(deployments: Sequence[DeployedVersion]) -> Table:
     names = ("at", "label", "version", "agent", "by", "comment", "url")
-    return table(list(names), [[row[name] or MISSING for name in names] for row in rows])
+    documents = map(document, deployments)
+    return table(list(names), [[shown[name] or MISSING for name in names] for shown in documents])
