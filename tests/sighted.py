@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 
 from watched import END
 
+from audit.drift.watched_series import DOWN, DRIFT, WARNING, Key
 from schemas.records import Incident
 from streams.watch.incidents.causes import UNEXPLAINED, Explanation
 from streams.watch.incidents.incidents import due, record_of
-from streams.watch.rules.findings import DOWN, DRIFT, WARNING, Finding, Key, Looked
+from streams.watch.rules.findings import Finding, Looked
 
 RUNS, EVIDENCE = "consecutive_days", "sequential"
 TODAY = END.date()

@@ -32,6 +32,7 @@ from msgspec.structs import replace
 from analytics.queries import query_rows
 from analytics.sums.whole_days import query_days
 from audit.drift.anomaly_rate import FEWEST_ANOMALIES
+from audit.drift.watched_series import DOWN, SPIKE, TIERS, UP, Key, bounds_of
 from audit.policy.policy import Policy
 from schemas.lazy.duckdb import duckdb
 from service.text.answers import Answer, Moment, Share
@@ -39,8 +40,6 @@ from service.text.cursors import NextCursor
 from service.text.rounding import counted, grouped
 from service.text.window import LENGTHS, RECENT, recent_window
 from streams.watch.incidents.recovery import lies_back
-from streams.watch.measured import TIERS
-from streams.watch.rules.findings import DOWN, SPIKE, UP, Key, bounds_of
 
 Health = Literal["critical", "warning", "unknown", "ok", "empty"]
 Reason = Literal["open_incidents", "unscored", "unsafe_runs", "anomalies", "too_few", "unchecked"]

@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 from analytics.queries import query_rows
 from audit.drift.slices import FEWEST_SESSIONS, Moments, Part, explain
+from audit.drift.watched_series import TIERS
 from audit.shares import Pair, share_difference
 from schemas.lazy.duckdb import duckdb
 from service.text.rounding import counted, signed
 from streams.upkeep.seen_versions import VERSIONS
-from streams.watch.measured import TIERS
 
 Row = Mapping[str, Any]
 Verdict = Literal["better", "worse", "mixed", "no difference", "too early", "first"]

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from analytics.queries import query_rows
+from audit.drift.watched_series import worse
 from audit.policy.policy import Policy
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Baseline, BlindSpot, Incident, ProjectCheck
@@ -29,7 +30,7 @@ from streams.watch.known import Known
 from streams.watch.measured import Measured, measure
 from streams.watch.rules.cases import Case
 from streams.watch.rules.drift_rules import ALL_RULES, LOOK_BACK
-from streams.watch.rules.findings import Finding, worse
+from streams.watch.rules.findings import Finding
 from streams.watch.rules.references import open_changes_of, references_of
 from streams.watch.rules.run_rules import RUNS, RunCase, by_runs
 from streams.watch.run_measures import measure_runs

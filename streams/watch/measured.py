@@ -19,6 +19,7 @@ from analytics.sums.hours import read_hours
 from audit.drift.anomaly_rate import Day
 from audit.drift.cells import Cells, Flags, Ints
 from audit.drift.consecutive_days import DAYS, DailyAverage
+from audit.drift.watched_series import TIERS
 from audit.exchanges.outcomes import COMPARABLE_RULES
 from audit.fingerprints import canonical_json, digest
 from schemas.lazy.duckdb import duckdb
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from schemas.lazy.numpy import NDArray
 
 
-TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "Tier 3"}
-"""The tiers by their columns, and how people call them."""
 QUERY = "watched_hours"
 FINE_DAYS = 14
 _COARSE_HOURS = 6

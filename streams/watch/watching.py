@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from audit.drift.watched_series import Series
 from audit.fingerprints import stable_id
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Baseline, Incident, ProjectCheck, Review
@@ -29,7 +30,7 @@ from streams.watch.incidents.moves import moved_of, series_of
 from streams.watch.incidents.states import ACKNOWLEDGED, LIVE, assignee_of, decision_of, is_live, shows
 from streams.watch.known import Published
 from streams.watch.measured import measure
-from streams.watch.rules.findings import Finding, Series
+from streams.watch.rules.findings import Finding
 
 DECISION, ASSIGNMENT, COMMENT = "incident_decision", "incident_assignment", "incident_comment"
 """The kinds of review that decide on an incident, assign it, and say something of it."""

@@ -26,6 +26,7 @@ from analytics.sandbox.bounded import limited_frame, open_snapshot
 from analytics.sandbox.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
 from audit.anchors.names import anchor_project
+from audit.drift.watched_series import TIERS
 from service.cli.commands.server.demo import MARKER
 from service.cli.main import run as run_command
 from service.cli.next_steps import QUERIES
@@ -42,7 +43,6 @@ from service.read.why.explaining import why
 from service.read.why.slices import deployments_of, which_part_of
 from streams.upkeep.anchors import changes
 from streams.upkeep.deployments import deployments
-from streams.watch.measured import TIERS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any, NamedTuple
 
+from audit.drift.watched_series import DOWN, SPREAD, UP
 from schemas.records import Incident
 from streams.watch.incidents.moves import Moved, moved_of
 from streams.watch.incidents.states import DISMISSED, VANISHED, is_live
-from streams.watch.rules.findings import DOWN, SPREAD, UP
 
 Seen = Mapping[str, Any]
 """The finding of a rule, as the evidence of an incident has it."""

@@ -12,10 +12,10 @@ from audit.drift.anomaly_rate import FEWEST_ANOMALIES, HISTORY_DAYS
 from audit.drift.anomaly_rate import SUSPECTED as SUSPECTED_RATE
 from audit.drift.change_detector import SUSPECTED
 from audit.drift.consecutive_days import CRITICAL, DAYS, SHORTEST_RUN, SMALLEST_SIGMA
+from audit.drift.watched_series import TIERS
 from service.pages.rendering import NOTHING, number, share
 from streams.watch.incidents.causes import CAUSES, Explanation, with_mix
 from streams.watch.incidents.incidents import CAUSE
-from streams.watch.measured import TIERS
 from streams.watch.rules.run_rules import series_name
 
 Seen = Mapping[str, Any]

@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from audit.drift.watched_series import TIERS
 from service.pages.charts.spark import spark
 from service.pages.lists.listing import asked_of
 from service.pages.projects.fleet_list import FLEET, VIEWS, orders, page_of_fleet
@@ -32,7 +33,6 @@ from service.text.window import RECENT
 from service.text.words import TERMS
 from service.web.context import Services
 from service.web.projects import projects_of, with_their_changes, worst_of
-from streams.watch.measured import TIERS
 
 router = APIRouter(include_in_schema=False)
 SCALES = {"tier1": "0 to 1", "tier2": "0 to 1", "tier2_5": "0 to 1", "tier3": "1 to 5"}

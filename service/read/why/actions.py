@@ -15,14 +15,13 @@ from urllib.parse import quote
 import msgspec
 
 from audit.drift.slices import AGENT, ARRIVAL
+from audit.drift.watched_series import SPREAD, TIERS
 from service.read.why.facts import Example, Facts, RunExample
 from service.read.why.slices import Deployed, Slice, part_explained
 from service.text.links import Links
 from service.text.plain import plain
 from service.text.rounding import counted
 from streams.watch.incidents.states import SUSPECTED, is_live
-from streams.watch.measured import TIERS
-from streams.watch.rules.findings import SPREAD
 
 EXAMPLES = 3
 """Sessions to read, since the change and from before it."""

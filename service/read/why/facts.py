@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self, TypeVar
 import msgspec
 
 from audit.drift.slices import VALUE
+from audit.drift.watched_series import SPIKE, TIERS
 from schemas.records import Incident
 from service.read.why.slices import Compared, Deployed, Slice, WhichPart, deployments_of, which_part_of
 from service.text.rounding import counted, grouped
@@ -17,8 +18,6 @@ from streams.watch.incidents.causes import HISTORY, MIX
 from streams.watch.incidents.incidents import CAUSE
 from streams.watch.incidents.moves import Moved, evidence_of, moved_of, seen_by_rules
 from streams.watch.incidents.reasons import has_risen, moved_dimensions
-from streams.watch.measured import TIERS
-from streams.watch.rules.findings import SPIKE
 from streams.watch.rules.run_rules import RUNS
 from streams.watch.run_measures import TRUST
 

@@ -16,8 +16,8 @@ from audit.anchors.attribution import Attribution, Moved
 from audit.anchors.judge_change import MIN_ANCHORS
 from audit.anchors.judge_shift import FEWEST_ROUNDS
 from audit.drift.slices import ARRIVAL
-from streams.watch.measured import TIERS
-from streams.watch.rules.findings import DRIFT, SPREAD, UP, Finding
+from audit.drift.watched_series import DRIFT, SPREAD, TIERS, UP
+from streams.watch.rules.findings import Finding
 
 MIX, HISTORY = "mix", "history"
 """The causes of a change that comes from the shares of the traffic's parts: no part of it explains the change by itself. Of `HISTORY` the

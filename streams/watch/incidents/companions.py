@@ -13,12 +13,13 @@ from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
 from audit.drift.cells import Cells, Flags
+from audit.drift.watched_series import DOWN, DRIFT, TIERS, UP, VERBS, WARNING, Key
 from schemas.lazy.numpy import np
 from streams.watch.incidents.moves import MOVED_TOO
 from streams.watch.incidents.recovery import CERTAIN
-from streams.watch.measured import TIERS, midnight
+from streams.watch.measured import midnight
 from streams.watch.rules.cases import Case
-from streams.watch.rules.findings import DOWN, DRIFT, UP, VERBS, WARNING, Finding, Key
+from streams.watch.rules.findings import Finding
 
 FEWEST_BEFORE = 10
 """Sessions before the change that it takes to know what was normal."""

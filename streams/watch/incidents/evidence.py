@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analytics.queries import queries, query_rows
+from audit.drift.watched_series import DOWN, SPREAD
 from audit.times import iso_time, time_text
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Baseline
@@ -21,7 +22,7 @@ from streams.watch.incidents.reasons import (
 )
 from streams.watch.incidents.slices import QUERY, began_with, parameters_of, which_part
 from streams.watch.measured import Measured
-from streams.watch.rules.findings import DOWN, SPREAD, Finding
+from streams.watch.rules.findings import Finding
 
 EXCHANGES = 10
 """The number of exchanges that an incident carries, those that moved it most."""

@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
+from audit.drift.watched_series import DRIFT, Series, worse
 from schemas.records import Incident
 from streams.watch.incidents.moves import DAY, Moved, evidence_of, moved_of, series_of
 from streams.watch.incidents.states import DISMISSED, RESOLVED, is_live
-from streams.watch.rules.findings import DRIFT, Finding, Series, worse
+from streams.watch.rules.findings import Finding
 
 MUCH_LARGER = 1.5
 """So many times as large as it was when a person decided on it, a change has got worse."""

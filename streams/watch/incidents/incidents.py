@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from audit.drift.watched_series import DRIFT, SEVERITIES, Key, Series, bounds_of
 from audit.fingerprints import canonical_json, stable_id
 from schemas.records import Incident
 from streams.watch.incidents.causes import HISTORY, MIX, UNEXPLAINED, Explanation, combined, with_mix
@@ -27,7 +28,7 @@ from streams.watch.incidents.grouping import DECIDED_SIZES, Group, grouped
 from streams.watch.incidents.moves import Moved, evidence_of, listed, merged, moved_of, seen_by_rules, series_of
 from streams.watch.incidents.states import CONFIRMED, DISMISSED, OPEN, SUSPECTED, assigned, is_live, with_decision
 from streams.watch.measured import midnight
-from streams.watch.rules.findings import DRIFT, SEVERITIES, Finding, Key, Series, bounds_of
+from streams.watch.rules.findings import Finding
 
 NUMBERS_AGAIN = timedelta(hours=1)
 """The interval at which an incident is written again for its numbers alone."""

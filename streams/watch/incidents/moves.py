@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from audit.drift.watched_series import MEAN, SEVERITIES, SPREAD, UP, Key, Series
 from schemas.records import Incident
-from streams.watch.measured import TIERS
-from streams.watch.rules.findings import FURTHER, MEAN, SEVERITIES, SPREAD, UP, Finding, Key, Series
+from streams.watch.rules.findings import Finding
 
 DAY = timedelta(days=1)
 MOST_DAYS = 90
@@ -94,21 +94,7 @@ class Moved:
     @property
     def name(self) -> str:
         """The everyday name of the series."""
-        return series_name(self.series)
-
-
-def series_name(series: Series) -> str:
-    """Return the everyday name of a series."""
-    tier, agent = series.key.tier or "", series.key.agent
-    kind, _, failure = tier.partition(":")
-    name = TIERS.get(tier) or {
-        "trust": "Trust",
-        "unsafe": "Unsafe runs",
-        "failure": f"Failures of type {failure.replace('_', ' ')}",
-        "": "Anomalies",
-    }.get(kind, tier)
-    figure = {SPREAD: f"Spread of {name}", FURTHER: f"{name}, further"}.get(series.kind, name)
-    return figure if agent is None else f"{figure} ({agent})"
+        return self.series.name
 
 
 def level_of(rule: str, direction: str | None, seen: Seen) -> Level | None:

@@ -14,8 +14,9 @@ from datetime import timedelta
 from typing import Any
 
 from analytics.queries import query_rows
+from audit.drift.watched_series import DOWN, SPREAD, UP
 from schemas.lazy.duckdb import duckdb
-from streams.watch.rules.findings import DOWN, SPREAD, UP, Finding
+from streams.watch.rules.findings import Finding
 
 REASONS, DIMENSIONS, FAILURES, USUAL = "reasons", "dimensions", "failures", "usual"
 """The keys in the evidence: counts of reasons, means of dimensions, counts of failures, exchanges from before the change."""

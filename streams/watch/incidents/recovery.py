@@ -23,12 +23,12 @@ from datetime import date, datetime
 
 import msgspec
 
+from audit.drift.watched_series import SPIKE, TIERS
 from schemas.lazy.numpy import np
 from schemas.records import Incident
 from streams.watch.incidents.moves import DAY, Level, Moved, moved_of
 from streams.watch.incidents.states import DISMISSED, OPEN, RECOVERED, SUSPECTED, VANISHED, is_live, resolved_itself
-from streams.watch.measured import TIERS, Measured, midnight
-from streams.watch.rules.findings import SPIKE
+from streams.watch.measured import Measured, midnight
 from streams.watch.run_measures import ProjectRuns
 
 WHOLE_DAYS = 2

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from audit.drift.change_detector import Change
 from audit.drift.reference import Reference
+from audit.drift.watched_series import Key
 from streams.watch.measured import midnight
 from streams.watch.rules.cases import days_window
-from streams.watch.rules.findings import Finding, Key, Looked
+from streams.watch.rules.findings import Finding, Looked
 
 
 class Told(NamedTuple):

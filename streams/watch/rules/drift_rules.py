@@ -11,12 +11,13 @@ from typing import NamedTuple
 from audit.drift import consecutive_days
 from audit.drift.change_detector import Change, find_change
 from audit.drift.reference import Reference, joined
+from audit.drift.watched_series import DOWN, DRIFT, FURTHER, MEAN, TIERS, VERBS, Key, bounds_of
 from schemas.records import Baseline, TierStatistics
 from streams.watch.baselines import is_comparable
-from streams.watch.measured import TIERS, midnight
+from streams.watch.measured import midnight
 from streams.watch.rules.cases import Case, Rule, days_shown
 from streams.watch.rules.changes import Asked, Told, change_finding
-from streams.watch.rules.findings import DOWN, DRIFT, FURTHER, MEAN, VERBS, Finding, Key, bounds_of
+from streams.watch.rules.findings import Finding
 from streams.watch.rules.spike_rules import RATIO, by_rate
 from streams.watch.rules.spread_rules import changed_spread
 

@@ -15,13 +15,13 @@ from collections.abc import Iterable
 from datetime import date, datetime
 
 from audit.drift.reference import Reference, Span, joined
+from audit.drift.watched_series import FURTHER, MEAN
 from schemas.records import Incident
 from streams.watch.incidents.causes import HISTORY
 from streams.watch.incidents.moves import DAY, Moved, moved_of
 from streams.watch.incidents.recovery import UNSEEN_DAYS
 from streams.watch.incidents.states import NEW_NORMAL, VANISHED, is_live
 from streams.watch.rules.cases import OpenChange
-from streams.watch.rules.findings import FURTHER, MEAN
 
 
 def references_of(known: Iterable[Incident]) -> dict[str, Reference]:

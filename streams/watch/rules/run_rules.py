@@ -19,9 +19,10 @@ from typing import Any
 
 from audit.drift.change_detector import SUSPECTED, Change, find_change
 from audit.drift.reference import NO_DECISION, REFERENCE_DAYS, Reference
+from audit.drift.watched_series import DRIFT, VERBS, Key, bounds_of
 from schemas.lazy.numpy import np
 from streams.watch.rules.changes import Asked, Told, change_finding
-from streams.watch.rules.findings import DRIFT, VERBS, Finding, Key, Looked, bounds_of
+from streams.watch.rules.findings import Finding, Looked
 from streams.watch.run_measures import FAILURE, QUERY, TRUST, UNSAFE, AgentRuns, ProjectRuns
 
 RUNS = "runs"

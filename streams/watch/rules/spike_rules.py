@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from audit.drift.anomaly_rate import Day, Spike, anomaly_spike
+from audit.drift.watched_series import SPIKE, UP, Key
 from streams.watch.rules.cases import Case
-from streams.watch.rules.findings import SPIKE, UP, Finding, Key
+from streams.watch.rules.findings import Finding
 
 RATIO = "rate_ratio"
 _KEY = Key(SPIKE, None, UP)

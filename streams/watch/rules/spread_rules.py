@@ -6,10 +6,10 @@ from datetime import timedelta
 
 from audit.drift.cells import Cells
 from audit.drift.spread import SpreadChange, find_spread
+from audit.drift.watched_series import DRIFT, SPREAD, TIERS, UP, Key
 from schemas.lazy.numpy import np
-from streams.watch.measured import TIERS
 from streams.watch.rules.cases import Case, days_shown
-from streams.watch.rules.findings import DRIFT, SPREAD, UP, Finding, Key
+from streams.watch.rules.findings import Finding
 
 _GREW = {True: "more", False: "less"}
 

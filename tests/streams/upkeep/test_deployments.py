@@ -11,13 +11,14 @@ import pytest
 from watched import END, put
 
 from analytics.store.store import Store
+from audit.drift.watched_series import Key
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from schemas.records import Deployment
 from streams.upkeep.deployments import deployment, deployments, known_already
 from streams.watch.incidents.slices import began_with
-from streams.watch.rules.findings import Finding, Key, Looked
+from streams.watch.rules.findings import Finding, Looked
 
 REDACTOR = Redactor(RedactionSettings())
 

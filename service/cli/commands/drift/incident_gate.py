@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import StrEnum
 
+from audit.drift.watched_series import CRITICAL
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
 from service.read.incidents import incident_records
 from service.text.plain import plain
 from streams.watch.incidents.states import ACKNOWLEDGED, CONFIRMED, OPEN
-from streams.watch.rules.findings import CRITICAL
 
 MOST = 100_000
 """Incidents that are searched."""

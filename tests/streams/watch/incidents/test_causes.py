@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from audit.anchors.attribution import Attribution, Moved
+from audit.drift.watched_series import Key
 from streams.watch.incidents.causes import UNEXPLAINED, Explanation, combined, explained, moved_by
-from streams.watch.rules.findings import Finding, Key, Looked
+from streams.watch.rules.findings import Finding, Looked
 
 FIRST = date(2026, 11, 10)
 MOVED = Moved(direction="down", size=0.1, earliest=FIRST, latest=FIRST)

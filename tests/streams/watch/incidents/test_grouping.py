@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from sighted import DAY, TODAY, finding, opened, told_of, written
 from watched import END
 
+from audit.drift.watched_series import CRITICAL, DOWN, DRIFT, SPIKE, SPREAD, UP, WARNING, Key
 from schemas.records import Incident
 from streams.watch.incidents.incidents import decided, due
 from streams.watch.incidents.moves import moved_of
 from streams.watch.incidents.recovery import vanished
 from streams.watch.incidents.states import ACKNOWLEDGED, CONFIRMED, DISMISSED, SUSPECTED
-from streams.watch.rules.findings import CRITICAL, DOWN, DRIFT, SPIKE, SPREAD, UP, WARNING, Finding, Key
+from streams.watch.rules.findings import Finding
 
 TIERS = ("tier1", "tier2", "tier2_5", "tier3")
 

@@ -11,11 +11,11 @@ from sighted import DAY, EVIDENCE, RUNS, TODAY, finding, opened, written
 from watched import END
 
 from audit.drift.reference import Reference
+from audit.drift.watched_series import CRITICAL, DOWN, DRIFT, WARNING, Key
 from schemas.records import Incident
 from streams.watch.incidents.incidents import decided
 from streams.watch.incidents.moves import evidence_of
 from streams.watch.incidents.states import DISMISSED, NEW_NORMAL
-from streams.watch.rules.findings import CRITICAL, DOWN, DRIFT, WARNING, Key
 from streams.watch.rules.references import references_of
 
 
