@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from watched import END
 
+from audit.drift.incident_evidence import Cause, Day, Evidence, Numbers
 from audit.drift.watched_series import DOWN, DRIFT, WARNING, Key
 from schemas.records import Incident
 from streams.watch.incidents.causes import UNEXPLAINED, Explanation
@@ -22,7 +23,7 @@ DAY = timedelta(days=1)
 def finding(since: int, until: int = 0, **changes: object) -> Finding:
     """A run of days from so many days ago on, to so many days ago."""
     first, last = TODAY - since * DAY, TODAY - until * DAY
-    days = [{"day": f"{first + number * DAY}", "average": 0.5, "count": 9} for number in range((last - first).days + 1)]
+    days = [Day(day=first + number * DAY, average=0.5, count=9) for number in range((last - first).days + 1)]
     made = Finding(
         key=Key(DRIFT, "tier2", DOWN),
         rule=RUNS,
@@ -32,7 +33,7 @@ def finding(since: int, until: int = 0, **changes: object) -> Finding:
         size=1.5,
         title="Tier 2 fell",
         description="It fell.",
-        numbers={"days": days},
+        numbers=Numbers(days=days),
         before=(END - 20 * DAY, END - 9 * DAY),
         after=(END - 9 * DAY, END),
         expected=0.9,
@@ -43,7 +44,7 @@ def finding(since: int, until: int = 0, **changes: object) -> Finding:
 
 def told_of(cause: str | None) -> Explanation:
     """What anchors say that name a cause, or none."""
-    return UNEXPLAINED if cause is None else Explanation(cause, f"The {cause} explains it.", {"cause": cause})
+    return UNEXPLAINED if cause is None else Explanation(cause, f"The {cause} explains it.", Cause(cause=cause))
 
 
 def written(
@@ -55,7 +56,7 @@ def written(
             one,
             "ops",
             at,
-            {},
+            Evidence(),
         )
         for one in due(findings, known, at, lambda _: told_of(cause))
     ]

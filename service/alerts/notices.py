@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import quote
 
+from audit.drift.incident_evidence import evidence_of
 from audit.fingerprints import stable_id
 from schemas.records import Incident
 from service.read.telemetry import OpenSession
 from service.read.unreadable_judges import UnreadableJudge
 from service.read.why.explaining import why
 from service.text.paths import API
-from streams.watch.incidents.moves import moved_of
 from streams.watch.incidents.states import SUSPECTED
 
 Severity = Literal["warning", "critical"]
@@ -65,7 +65,7 @@ def incident_notice(incident: Incident) -> Notice:
         "confidence": incident.confidence,
         "agent": incident.agent,
         "acknowledgedBy": incident.acknowledged_by,
-        "moved": [one.key.series for one in moved_of(incident)],
+        "moved": [one.series_name for one in evidence_of(incident).moved],
         "baselineId": incident.baseline_id,
         "detectedAt": incident.detected_at.isoformat(),
         "why": explained.summary if explained.is_explained else None,

@@ -10,11 +10,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from audit.drift.consecutive_days import DAYS
+from audit.drift.incident_evidence import Day, Exchange, Moved, Run, SamplingCount, WhichPart, evidence_of
 from schemas.records import Incident
 from service.cli.terminal import SEVERITY_STYLES, table
+from service.read.incidents import incident_document
 from service.read.project import spot_words
 from service.read.why.actions import COMMAND_DOES
-from service.read.why.slices import WhichPart, deployments_of, which_part_of
+from service.read.why.facts import slice_counts, slice_means, which_part_words
 from service.text.plain import MISSING, counted, plain
 from streams.watch.checking import Checked
 from streams.watch.incidents.states import ACKNOWLEDGED, CONFIRMED
@@ -76,13 +78,13 @@ def check_limits(checked: Sequence[Checked]) -> list[str]:
     return [line for line, names in lines.items() if names] + blind
 
 
-def incident_view(document: Row, history: Sequence[Row]) -> RenderableType:
+def incident_view(incident: Incident, history: Sequence[Row]) -> RenderableType:
     """Show one incident with its evidence, and what people did with it."""
-    return Group(*_parts(document, history))
+    return Group(*_parts(incident, history))
 
 
-def _parts(document: Row, history: Sequence[Row]) -> Iterator[RenderableType]:
-    evidence = document["metadata"]
+def _parts(incident: Incident, history: Sequence[Row]) -> Iterator[RenderableType]:
+    document, evidence = incident_document(incident), evidence_of(incident)
     yield Text(plain(document["title"]), style=SEVERITY_STYLES.get(document["severity"], "") or "bold")
     yield Text(
         f"{document['id']}  project {document['project']}  {document['confidence']} {document['severity']}  {_state(document)}"
@@ -95,32 +97,32 @@ def _parts(document: Row, history: Sequence[Row]) -> Iterator[RenderableType]:
     for one in history:
         why = f": {plain(one['comment'], 300)}" if one["comment"] else ""
         yield Text(f"{one['at']}  {_event(one)} by {plain(one['by'], 64)}{why}")
-    if len(document["moved"]) > 1:
+    if len(evidence.moved) > 1:
         yield Text("\nWhat moved", style="bold")
-        yield _moved_table(document["moved"])
-    for rule, seen in evidence.get("rules", {}).items():
-        yield Text(f"\n{rule}: {plain(seen.get('title'), 300)}", style="bold")
-        yield _days_table(seen.get("days", ()))
-    if (which := which_part_of(evidence)) is not None:
+        yield _moved_table(evidence.moved)
+    for rule, seen in evidence.rules.items():
+        yield Text(f"\n{rule}: {plain(seen.title, 300)}", style="bold")
+        yield _days_table(seen.days or ())
+    if (which := evidence.slices) is not None:
         yield Text("\nWhich part changed", style="bold")
-        yield Text(plain(which.summary, 2000))
+        yield Text(plain(which_part_words(which), 2000))
         if which.slices:
             yield _slices_table(which)
-    for made in deployments_of(evidence):
+    for made in evidence.deployments:
         yield Text(
             f"Deployed when the change may have begun: {plain(made.name, 600)} at {plain(made.at, 32)} by {plain(made.by, 64)}"
         )
-    if evidence.get("samplingMix"):
+    if evidence.sampling_mix:
         yield Text("\nSampling before and after", style="bold")
-        yield _mix_table(evidence["samplingMix"])
-    if evidence.get("exchanges"):
+        yield _mix_table(evidence.sampling_mix)
+    if evidence.exchanges:
         yield Text("\nExchanges with the largest effect", style="bold")
-        yield _exchanges_table(evidence["exchanges"])
-    if evidence.get("runs"):
+        yield _exchanges_table(evidence.exchanges)
+    if evidence.runs:
         yield Text("\nRuns with the largest effect", style="bold")
-        yield _runs_table([one for one in evidence["runs"] if "runId" in one])
-    if evidence.get("queries"):
-        names = ", ".join(query["name"] for query in evidence["queries"])
+        yield _runs_table(evidence.runs)
+    if evidence.queries:
+        names = ", ".join(query.name for query in evidence.queries)
         yield Text(f"\nReproduce with the queries {names}; --json shows their parameters.", style="dim")
 
 
@@ -167,73 +169,79 @@ def _words(status: str, holder: str | None, resolver: str | None, resolution: st
     return f"{status}{why}" + (f" by {plain(who, 64)}" if who else "")
 
 
-def _moved_table(moved: Sequence[Row]) -> RenderableType:
+def _moved_table(moved: Sequence[Moved]) -> RenderableType:
     cells = [
         [
-            one["name"],
-            one["direction"] or MISSING,
-            MISSING if one["from"] is None else f"{one['from']:.3f}",
-            MISSING if one["to"] is None else f"{one['to']:.3f}",
-            one["since"],
-            " to ".join(one["interval"]),
-            "moved too" if one["fellToo"] else f"{'confirmed' if one['confirmed'] else 'suspected'} {one['severity']}",
+            one.name,
+            one.direction or MISSING,
+            MISSING if one.before is None else f"{one.before:.3f}",
+            MISSING if one.after is None else f"{one.after:.3f}",
+            f"{one.since}",
+            f"{one.interval[0]} to {one.interval[1]}",
+            "moved too" if one.fell_too else f"{'confirmed' if one.confirmed else 'suspected'} {one.severity}",
         ]
         for one in moved
     ]
     return table(["series", "went", "from", "to", "since", "first day within", "alarm"], cells, right=["from", "to"])
 
 
-def _days_table(days: Sequence[Row]) -> RenderableType:
-    numbers = [name for name in ("average", "anomalies", "count") if any(name in one for one in days)]
-    return table(["day", *numbers], [[one["day"], *(one.get(name) for name in numbers)] for one in days], right=numbers)
+def _days_table(days: Sequence[Day]) -> RenderableType:
+    numbers = [name for name in ("average", "anomalies", "count") if any(getattr(day, name) is not None for day in days)]
+    cells = [[f"{day.day}", *(getattr(day, name) for name in numbers)] for day in days]
+    return table(["day", *numbers], cells, right=numbers)
 
 
 def _slices_table(which: WhichPart) -> RenderableType:
     cells = [
-        [one.name, f"{one.explained:.0%}", one.shares, one.counts, one.means, one.mix.text, one.within.text]
-        for one in which.listed
+        [
+            row.name,
+            f"{row.explained:.0%}",
+            row.shares,
+            slice_counts(row),
+            slice_means(row),
+            row.mix.text,
+            row.within.text,
+        ]
+        for row in which.listed
     ]
     titles = ["slice", "explains", "share", "exchanges", "mean", "the mix moved", "inside it moved"]
     return table(titles, cells, right=["explains"])
 
 
-def _mix_table(mix: Sequence[Row]) -> RenderableType:
-    cells = [
-        [one["sampling_reason"], one["before"], one["after"], _share(one["share_before"]), _share(one["share_after"])]
-        for one in mix
-    ]
+def _mix_table(mix: Sequence[SamplingCount]) -> RenderableType:
+    cells = [[row.sampling_reason, row.before, row.after, _share(row.share_before), _share(row.share_after)] for row in mix]
     numbers = ["before", "after", "share before", "share after"]
     return table(["sampling", *numbers], cells, right=numbers)
 
 
-def _exchanges_table(exchanges: Sequence[Row]) -> RenderableType:
+def _exchanges_table(exchanges: Sequence[Exchange]) -> RenderableType:
     cells = [
         [
-            one["exchangeTimestamp"][:16].replace("T", " "),
-            one["agent"] or MISSING,
-            one["sessionId"],
-            one["turnNumber"],
-            f"{one['score']:.2f}",
-            f"{one['moved']:.2f}",
-            one["reason"],
+            row.exchange_timestamp[:16].replace("T", " "),
+            row.agent or MISSING,
+            row.session_id,
+            row.turn_number,
+            f"{row.score:.2f}",
+            f"{row.moved:.2f}",
+            row.reason,
         ]
-        for one in exchanges
+        for row in exchanges
     ]
     numbers = ["turn", "score", "moved"]
     return table(["exchange at", "agent", "session", *numbers, "why"], cells, right=numbers)
 
 
-def _runs_table(runs: Sequence[Row]) -> RenderableType:
+def _runs_table(runs: Sequence[Run]) -> RenderableType:
     cells = [
         [
-            (one["endedAt"] or MISSING)[:16].replace("T", " "),
-            one["runId"],
-            one["agent"] or MISSING,
-            one["trustScore"],
-            one["readinessLevel"],
-            ", ".join(one["failures"]) or MISSING,
+            (run.ended_at or MISSING)[:16].replace("T", " "),
+            run.run_id,
+            run.agent or MISSING,
+            run.trust_score,
+            run.readiness_level,
+            ", ".join(run.failures) or MISSING,
         ]
-        for one in runs
+        for run in runs
     ]
     return table(["ended at", "run", "agent", "trust", "readiness", "failures"], cells, right=["trust"])
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any
 
 import msgspec
 
 from analytics.queries import query_records, query_rows
+from audit.drift.incident_evidence import Evidence, Moved, evidence_of, members_of
 from audit.times import iso_time
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Baseline, Incident, TierStatistics
@@ -16,7 +16,6 @@ from service.read.project import spot_words
 from service.read.why.explaining import why_document
 from service.text.members import Document, members
 from streams.watch.checking import Checked
-from streams.watch.incidents.moves import Moved, evidence_of, listed, moved_of, series_of
 from streams.watch.incidents.states import assignee_of
 
 NO_BASELINE = "There is no baseline: the project has no scores within the window."
@@ -43,16 +42,17 @@ def baseline_document(baseline: Baseline | None, schema_version: str) -> Documen
 
 def incident_document(incident: Incident, *, with_sql: bool = True) -> Document:
     """Return the document of an incident; without `with_sql` its queries are named and their texts left out."""
-    evidence, moved = evidence_of(incident), moved_of(incident)
+    evidence = evidence_of(incident)
     if not with_sql:
-        evidence["queries"] = [_named(query) for query in evidence.get("queries", ())]
+        queries = [msgspec.structs.replace(query, sql="") for query in evidence.queries]
+        evidence = msgspec.structs.replace(evidence, queries=queries)
     return {
         **members(msgspec.structs.replace(incident, assignee=assignee_of(incident)), _INCIDENT),
         "why": why_document(incident),
-        "metadata": evidence,
-        "firstDay": _day(incident.first_day) or _first_day(moved),
+        "metadata": members_of(evidence),
+        "firstDay": _day(incident.first_day) or _first_day(evidence.moved),
         "lastDay": _day(incident.last_day),
-        "moved": listed(moved, series_of(incident), with_rules=False),
+        "moved": moved_document(evidence),
     }
 
 
@@ -123,6 +123,12 @@ def check_document(checked: Checked, schema_version: str) -> Document:
     }
 
 
+def moved_document(evidence: Evidence) -> list[Document]:
+    """Return the series that moved, without what the rules saw of them."""
+    moved: list[Document] = msgspec.to_builtins(evidence.moved)
+    return [{name: value for name, value in one.items() if name != "rules"} for one in moved]
+
+
 def _day(at: datetime | None) -> str | None:
     return None if at is None else f"{at:%Y-%m-%d}"
 
@@ -140,7 +146,3 @@ def _tier(statistics: TierStatistics) -> Document:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, _SHOWN)
-
-
-def _named(query: Mapping[str, Any]) -> Document:
-    return {name: value for name, value in query.items() if name != "sql"}

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from analytics.queries import query_rows
+from audit.drift.incident_evidence import Evidence, evidence_of
 from audit.drift.watched_series import worse
 from audit.policy.policy import Policy
 from schemas.lazy.duckdb import duckdb
@@ -19,12 +20,9 @@ from streams.watch.baselines import baseline_of, needs_another
 from streams.watch.blind_spots import blind_spots, stopped_agents
 from streams.watch.incidents.causes import Explanation
 from streams.watch.incidents.companions import MovedToo, moved_too
-from streams.watch.incidents.evidence import gather
-from streams.watch.incidents.flags import FLAGS, changed_flags
+from streams.watch.incidents.evidence import gather, gather_runs
 from streams.watch.incidents.incidents import Due, decided, due, reassigned, record_of
-from streams.watch.incidents.moves import evidence_of, moved_of
 from streams.watch.incidents.recovery import Levels, levels_of, over, vanished
-from streams.watch.incidents.run_evidence import gather_runs
 from streams.watch.incidents.states import OPEN, decision_of, is_live
 from streams.watch.known import Known
 from streams.watch.measured import Measured, measure
@@ -78,14 +76,11 @@ class Seen:
         """The tiers that moved along with a change; none where there are no scores."""
         return moved_too(self.scores) if self.scores is not None else lambda *_: ()
 
-    def evidence(self, cursor: duckdb.DuckDBPyConnection, finding: Finding) -> dict[str, Any]:
+    def evidence(self, cursor: duckdb.DuckDBPyConnection, finding: Finding) -> Evidence:
         """Gather the evidence that an incident of a finding carries."""
-        if self.scores is None:
-            return gather_runs(cursor, finding, self.project, self.as_of)
-        flags = {FLAGS: changed_flags(cursor, self.project, finding)}
-        if finding.rule == RUNS:
-            return gather_runs(cursor, finding, self.project, self.as_of) | flags
-        return gather(cursor, finding, self.scores.measured, self.baseline) | flags
+        if self.scores is None or finding.rule == RUNS:
+            return gather_runs(cursor, finding, self.project, self.as_of, has_scores=self.scores is not None)
+        return gather(cursor, finding, self.scores.measured, self.baseline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +185,7 @@ class Checker:
         """Yield the last revision of each incident that was only suspected and is not seen any more."""
         seen = {one.series for one in findings}
         for incident in known.values():
-            if seen.isdisjoint(one.series for one in moved_of(incident)):
+            if seen.isdisjoint(one.series for one in evidence_of(incident).moved):
                 yield vanished(incident, as_of)
 
     def _looked(self, seen: Seen, findings: int, blind: tuple[BlindSpot, ...]) -> ProjectCheck:
@@ -217,9 +212,9 @@ def _is_to_gather(made: Due) -> bool:
     return made.before is None or (made.is_about_lead and is_live(made.before))
 
 
-def _kept(made: Due) -> dict[str, Any]:
+def _kept(made: Due) -> Evidence:
     """The evidence that an incident has."""
-    return {} if made.before is None else evidence_of(made.before)
+    return Evidence() if made.before is None else evidence_of(made.before)
 
 
 def _reconciled(incident: Incident, row: Mapping[str, Any]) -> Incident:

@@ -30,7 +30,7 @@ from analytics.sums.daily import refresh_daily
 from audit.drift.consecutive_days import DAYS
 from schemas.records import Incident
 from streams.watch.checking import Checked
-from streams.watch.incidents.moves import DAY
+from streams.watch.incidents.states import DAY
 from streams.watch.measured import WAITED, midnight
 from streams.watch.watching import Watch
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from audit.drift.incident_evidence import evidence_of
 from audit.drift.watched_series import Series
 from audit.fingerprints import stable_id
 from schemas.lazy.duckdb import duckdb
@@ -26,7 +27,6 @@ from streams.upkeep.anchors import cause_of
 from streams.watch.checking import Checked, Checker
 from streams.watch.incidents.causes import Explanation, explained, moved_by
 from streams.watch.incidents.incidents import decided, reassigned
-from streams.watch.incidents.moves import moved_of, series_of
 from streams.watch.incidents.states import ACKNOWLEDGED, LIVE, assignee_of, decision_of, is_live, shows
 from streams.watch.known import Published
 from streams.watch.measured import measure
@@ -189,7 +189,8 @@ class Watch:
 
 def _alarmed(incident: Incident) -> set[Series]:
     """The series that raised an alarm in an incident; the one that leads did."""
-    return {one.series for one in moved_of(incident) if not one.fell_too} | {series_of(incident)}
+    evidence = evidence_of(incident)
+    return {one.series for one in evidence.moved if not one.fell_too} | {evidence.lead_of(incident)}
 
 
 def _reviewer(who: str, entered_by: str | None) -> str:

@@ -26,6 +26,7 @@ from analytics.sandbox.bounded import limited_frame, open_snapshot
 from analytics.sandbox.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
 from audit.anchors.names import anchor_project
+from audit.drift.incident_evidence import evidence_of
 from audit.drift.watched_series import TIERS
 from service.cli.commands.server.demo import MARKER
 from service.cli.main import run as run_command
@@ -40,7 +41,6 @@ from service.pages.worked_examples import worked_examples
 from service.read.anchors import anchors_document
 from service.read.incidents import incident_records
 from service.read.why.explaining import why
-from service.read.why.slices import deployments_of, which_part_of
 from streams.upkeep.anchors import changes
 from streams.upkeep.deployments import deployments
 
@@ -220,12 +220,12 @@ def test_the_incident_names_the_version_its_deployment_and_what_to_roll_back(sho
     """Since when is not enough at night: what changed, and what to undo."""
     with Store(shown.database) as store:
         (found,) = incident_records(store.cursor(), PROJECTS[WORSE_AGENT], kind="drift")
-    evidence = json.loads(found.metadata)
-    which = which_part_of(evidence)
+    evidence = evidence_of(found)
+    which = evidence.slices
     assert which is not None
     assert which.found is not None
     assert (AGENT, WORSE_VERSION) == (which.found.label, which.found.value)
-    assert [(AGENT, WORSE_VERSION, WORSE_AGENT)] == [(one.label, one.version, one.agent) for one in deployments_of(evidence)]
+    assert [(AGENT, WORSE_VERSION, WORSE_AGENT)] == [(one.label, one.version, one.agent) for one in evidence.deployments]
     (undo,) = (one for one in why(found).actions if one.id == "roll_back")
     assert f"Roll back {AGENT} from {WORSE_VERSION} to {FIRST[WORSE_AGENT][AGENT]}" == undo.title
 
@@ -249,9 +249,9 @@ def test_the_change_of_the_judge_is_told_from_one_of_the_agent(shown: Shown) -> 
         anchors = anchors_document(store.cursor(), judge_change.PROJECT)
         judged = changes(store.cursor(), judge_change.PROJECT)
     assert ("judge", "drift") == (found.cause, found.type)
-    evidence = json.loads(found.metadata)
+    evidence = evidence_of(found)
     assert f" on {SCHEDULE.since}; Tier 2.5 and Tier 3 moved too" in found.title
-    assert [] == deployments_of(evidence)
+    assert [] == evidence.deployments
     actions = [one.id for one in why(found).actions]
     assert "check_judge" in actions
     assert "roll_back" not in actions

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from analytics.queries import query_rows
 from analytics.sums.whole_days import query_days
+from audit.drift.incident_evidence import Sighting, evidence_of
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
 from service.pages.charts.charts import Band, Chart, Point, line
@@ -20,7 +21,6 @@ from service.pages.incidents.wording import tier_name
 from service.pages.rendering import share
 from service.text.links import Links
 from service.text.window import Window
-from streams.watch.incidents.moves import seen_by_rules
 from streams.watch.incidents.states import is_live
 from streams.watch.rules.run_rules import RUNS
 from streams.watch.run_measures import TRUST
@@ -46,11 +46,10 @@ class Row:
 
 def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetime) -> Markup | None:
     """Return the chart; None for an incident whose evidence has no time."""
-    seen = seen_by_rules(incident)
-    told = seen.get(incident.rule) or next(iter(seen.values()), None)
-    if told is None:
+    seen = evidence_of(incident).seen_by(incident.rule)
+    if seen is None:
         return None
-    first, last = date.fromisoformat(told["since"]), date.fromisoformat(told["until"])
+    first, last = seen.since, seen.until
     end = now if is_live(incident) else min(now, datetime.combine(last, datetime.min.time(), UTC) + AFTER)
     days = min(max((end.date() - first + BEFORE).days + 1, 1), MOST_DAYS)
     asked = {"project": incident.project, "as_of": end, "days": days}
@@ -60,7 +59,7 @@ def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetim
     points = [_point(incident.project, day, values.get(day)) for day in span]
     marked = days_of(incident, {f"{day}": row.value for day, row in values.items()})
     marks = _marks(cursor, incident, span)
-    drawn = line(_chart(incident, first, last, marks), points, band=_band(incident, told), marked=marked)
+    drawn = line(_chart(incident, first, last, marks), points, band=_band(incident, seen), marked=marked)
     return drawn if marks or not span else drawn + _UNMARKED
 
 
@@ -136,7 +135,7 @@ def _anomalies(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any]) -> d
     }
 
 
-def _band(incident: Incident, told: Mapping[str, Any]) -> Band | None:
+def _band(incident: Incident, seen: Sighting) -> Band | None:
     """Return the expected range."""
-    expected = expected_of(incident.rule, told)
+    expected = expected_of(incident.rule, seen)
     return None if expected is None else Band(*expected)

@@ -6,15 +6,13 @@ import functools
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from audit.drift.incident_evidence import MOVED_TOO, Moved, Sighting, evidence_of
 from audit.drift.watched_series import DOWN, SPREAD, UP
 from schemas.records import Incident
-from streams.watch.incidents.moves import Moved, moved_of
 from streams.watch.incidents.states import DISMISSED, VANISHED, is_live
 
-Seen = Mapping[str, Any]
-"""The finding of a rule, as the evidence of an incident has it."""
 Days = Mapping[str, float | None]
 """A measure by day or hour, as 2026-10-01 or 2026-10-01 14:00; None for one without it."""
 _Day = tuple[str, str, float]
@@ -22,23 +20,20 @@ _Day = tuple[str, str, float]
 _DAY = len("2026-10-01")
 _AFTER = "~"
 """Comes after every label of a day."""
-_WEIGHING = frozenset({"sequential", "runs", "moved_too"})
+_WEIGHING = frozenset({"sequential", "runs", MOVED_TOO})
 """The rules that weigh evidence over many days."""
-_EXPECTED = {
-    "sequential": ("meanBefore", "sigma"),
-    "runs": ("meanBefore", "sigma"),
-    "consecutive_days": ("mean", "stddev"),
-    "rate_ratio": ("baselineRate", ""),
-    "moved_too": ("meanBefore", "sigma"),
-}
-"""The fields of a rule's finding with the expected value and its spread."""
 INCIDENTS_AT_HAND = 256
 """Incidents whose evidence is kept parsed, the last ones asked for: twice those of a page."""
 
 
-def expected_of(rule: str, seen: Seen) -> tuple[float, float] | None:
+def expected_of(rule: str, seen: Sighting) -> tuple[float, float] | None:
     """Return the expected value and one sigma of it, 0 if the rule has none; None for evidence without them."""
-    mean, sigma = (_number(seen, name) for name in _EXPECTED.get(rule, ("", "")))
+    if rule in _WEIGHING:
+        mean, sigma = seen.mean_before, seen.sigma
+    elif rule == "consecutive_days":
+        mean, sigma = seen.mean, seen.stddev
+    else:
+        mean, sigma = seen.baseline_rate if rule == "rate_ratio" else None, None
     return None if mean is None else (mean, sigma or 0.0)
 
 
@@ -50,7 +45,7 @@ def before_of(tier: str, incidents: Sequence[Incident]) -> tuple[date, float, fl
             for rule, seen in [(moved.rule, moved.seen), *moved.rules.items()]:
                 expected = expected_of(rule, seen)
                 if expected is not None:
-                    return date.fromisoformat(seen["since"]), *expected
+                    return seen.since, *expected
     return None
 
 
@@ -110,26 +105,21 @@ def _entries(incident: Incident, name: str, agent: str | None = None) -> list[Mo
 @functools.lru_cache(maxsize=INCIDENTS_AT_HAND)
 def _means(incident: Incident) -> tuple[Moved, ...]:
     """Return the means that moved in an incident: a page asks for them by tier and for each chart."""
-    return tuple(moved for moved in moved_of(incident) if moved.series.kind != SPREAD)
+    return tuple(moved for moved in evidence_of(incident).moved if moved.kind != SPREAD)
 
 
-def _showing(direction: str | None, rule: str, seen: Seen, days: Sequence[_Day]) -> Iterator[str]:
+def _showing(direction: str | None, rule: str, seen: Sighting, days: Sequence[_Day]) -> Iterator[str]:
     """Yield those of the days that the finding of a rule tells of, and that show it."""
-    told = days[bisect_left(days, (seen["since"],)) : bisect_left(days, (seen["until"] + _AFTER,))]
+    told = days[bisect_left(days, (f"{seen.since}",)) : bisect_left(days, (f"{seen.until}{_AFTER}",))]
     expected = expected_of(rule, seen)
     if expected is None:
         yield from (label for _, label, _ in told)
         return
     mean, sigma = expected
     # A change may be smaller than one sigma where there are many scores.
-    least = min(sigma, abs(_number(seen, "change") or 0.0) / 2) if rule in _WEIGHING else 0.0
-    named = {one.get("day") for one in seen.get("days") or []} if rule == "consecutive_days" else None
+    least = min(sigma, abs(seen.change or 0.0) / 2) if rule in _WEIGHING else 0.0
+    named = {f"{one.day}" for one in seen.days or ()} if rule == "consecutive_days" else None
     for day, label, value in told:
         off = {UP: value - mean, DOWN: mean - value}.get(direction or "", abs(value - mean))
         if off > least and (named is None or day in named):
             yield label
-
-
-def _number(seen: Seen, name: str) -> float | None:
-    value = seen.get(name)
-    return float(value) if isinstance(value, (int, float)) else None

@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
 from audit.drift.consecutive_days import DAYS
+from audit.drift.incident_evidence import Day, Evidence
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
 from service.pages.charts.incidents import chart_of
@@ -29,11 +30,9 @@ from service.read.incidents import history_of, incident_records
 from service.read.project import check_by_hand, check_words, read_project, with_blind_spots
 from service.read.runs import Wanted, worst_runs
 from service.read.why.explaining import why_of
-from service.read.why.facts import Facts
-from service.read.why.slices import deployments_of
+from service.read.why.facts import Facts, slice_counts, slice_means, slice_rates, which_part_words
 from service.read.why.twins import APART, suspected_cause, twins_of
 from service.text.cursors import Place, after, page_of
-from service.text.members import Document
 from service.text.window import Window, bounds, last_period, listed_window
 from service.text.words import WORDS
 from service.web.context import ApiContext, Services
@@ -42,7 +41,6 @@ from service.web.incident_bodies import GivenStatus
 from service.web.models import Id, IncidentType
 from service.web.paging import Cursor
 from streams.upkeep.reviewing import MAX_COMMENT
-from streams.watch.incidents.moves import evidence_of, listed, moved_of, seen_by_rules, series_of
 from streams.watch.incidents.states import STATUSES, assignee_of, confidence_of, current_status, is_live
 
 router = APIRouter(include_in_schema=False)
@@ -73,10 +71,10 @@ class Sighting:
     name: str
     explained: str
     title: str
-    since: str
-    until: str
+    since: date
+    until: date
     figures: list[Figure]
-    days: list[dict[str, Any]]
+    days: list[Day]
     leads: bool
     """Whether this rule found the incident."""
 
@@ -150,8 +148,9 @@ async def incident(
     if found is None:
         raise ApiError(404, "not_found", "The project has no incident with this id.")
     now = services.engine.now()
-    evidence = _evidence(found)
-    runs = _runs(found, evidence)
+    facts = Facts(found)
+    evidence = facts.evidence
+    runs = _runs(evidence)
 
     def asked(cursor: duckdb.DuckDBPyConnection) -> dict[str, Any]:
         return {
@@ -176,19 +175,19 @@ async def incident(
         "people": people_of(services.access, project),
         "has_decisions": any(one["kind"] == "decision" for one in more["history"]),
         "evidence": evidence,
-        **_explained(found),
+        **_explained(facts),
         "again": found_again(found, evidence),
         "may_ask": "query" in viewer.scopes and viewer.project is None,
         "runs": runs,
         "usual": USUAL[is_live(found)],
         "is_live": is_live(found),
-        "series": listed(moved_of(found), series_of(found), with_rules=False),
-        "sightings": _sightings(found),
-        "since": since_of(found),
+        "series": evidence.moved,
+        "sightings": _sightings(found, evidence),
+        "since": facts.since,
         "cause": cause_in_words(found.cause, evidence),
         "tier": None if found.tier is None else tier_name(found.tier),
         "agent": found.agent,
-        "deployed": deployments_of(evidence_of(found)),
+        "deployed": evidence.deployments,
         "sampling": WORDS["sampling"],
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,
@@ -203,12 +202,14 @@ async def incident(
     return page(request, "incident.html", values)
 
 
-def _explained(incident: Incident) -> dict[str, Any]:
+def _explained(facts: Facts) -> dict[str, Any]:
     """Return the template's values about why an incident is there, and which part of the traffic changed."""
-    facts = Facts(incident)
     return {
         "why": why_of(facts),
         "which_part": facts.which_part,
+        "which_part_words": which_part_words,
+        "slice_counts": slice_counts,
+        "slice_level": slice_rates if facts.is_spike else slice_means,
         "versions": facts.compared,
         "extent": facts.extent,
         "unit": facts.unit,
@@ -226,49 +227,36 @@ def _twins(cursor: duckdb.DuckDBPyConnection, incident: Incident) -> list[Incide
 
 def since_of(incident: Incident) -> str | None:
     """Return the first day of an incident as its rule has it; None if the evidence has none."""
-    seen = seen_by_rules(incident)
-    found = seen.get(incident.rule) or next(iter(seen.values()), None)
-    return None if found is None else str(found["since"])
+    return Facts(incident).since
 
 
-def _runs(incident: Incident, evidence: Document) -> Wanted | None:
+def _runs(evidence: Evidence) -> Wanted | None:
     """Return the runs that ended in the days of an incident, of the agents behind it; None if the evidence names none."""
-    seen = seen_by_rules(incident).values()
-    moved = [*evidence["exchanges"], *evidence["runs"]]
-    agents = sorted({one["agent"] for one in moved if isinstance(one.get("agent"), str)})
+    seen = evidence.rules.values()
+    named = [*(one.agent for one in evidence.exchanges), *(one.agent for one in evidence.runs)]
+    agents = sorted({agent for agent in named if agent is not None})
     if not seen or not agents:
         return None
-    since, until = min(one["since"] for one in seen), max(one["until"] for one in seen)
-    return Wanted(agents=agents, since=date.fromisoformat(since), until=date.fromisoformat(until))
+    return Wanted(agents=agents, since=min(one.since for one in seen), until=max(one.until for one in seen))
 
 
-def _sightings(incident: Incident) -> list[Sighting]:
+def _sightings(incident: Incident, evidence: Evidence) -> list[Sighting]:
     """Return the findings of the rules, the one that raised the incident first."""
     made = [
         Sighting(
             rule=rule,
             name=NAMES.get(rule, rule),
             explained=EXPLAINED.get(rule, ""),
-            title=str(seen.get("title", "")),
-            since=str(seen["since"]),
-            until=str(seen["until"]),
+            title=seen.title or "",
+            since=seen.since,
+            until=seen.until,
             figures=figures(rule, seen),
-            days=seen.get("days") or [],
+            days=seen.days or [],
             leads=rule == incident.rule,
         )
-        for rule, seen in seen_by_rules(incident).items()
+        for rule, seen in evidence.rules.items()
     ]
     return sorted(made, key=lambda one: (not one.leads, one.rule))
-
-
-def _evidence(incident: Incident) -> Document:
-    """Return the further evidence of the incident; each part may be empty."""
-    found = evidence_of(incident)
-    lists = {name: found.get(name) or [] for name in ("exchanges", "runs", "samplingMix", "flags", "queries")}
-    maps = {name: found.get(name) or {} for name in ("baseline", "madeWith", "policies", "cause")}
-    # What was erased since has left a mark in its place.
-    lists["runs"] = [one for one in lists["runs"] if isinstance(one, dict) and "runId" in one]
-    return {**lists, **maps, "note": found.get("note")}
 
 
 def _blind_spots(cursor: duckdb.DuckDBPyConnection, services: ApiContext, project: str) -> list[str]:

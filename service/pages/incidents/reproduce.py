@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from audit.drift.incident_evidence import Evidence, Query
 from schemas.records import Incident
-from service.text.members import Document
-from streams.watch.incidents.moves import seen_by_rules
 
 TITLES: Mapping[str, str] = {
     "daily_averages": "Averages by day",
@@ -78,19 +77,19 @@ class Again:
     """The text of the query itself."""
 
 
-def found_again(incident: Incident, evidence: Document) -> list[Again]:
-    """Return the queries of an incident as its evidence names them; missing and odd ones are left out."""
-    found = [_again(incident, query) for query in evidence["queries"] if isinstance(query.get("parameters"), dict)]
+def found_again(incident: Incident, evidence: Evidence) -> list[Again]:
+    """Return the queries of an incident as its evidence names them."""
+    found = [_again(incident, evidence, query) for query in evidence.queries]
     return sorted(found, key=lambda one: not one.sql)
 
 
-def _again(incident: Incident, query: Document) -> Again:
-    name, values = str(query.get("name")), query["parameters"]
+def _again(incident: Incident, evidence: Evidence, query: Query) -> Again:
+    name, values = query.name, query.parameters
     try:
-        sql, parameters = next(_statements(incident, name, values), ("", {}))
+        sql, parameters = next(_statements(incident, evidence, query), ("", {}))
     except (KeyError, TypeError, ValueError):
         sql, parameters = "", {}
-    return Again(TITLES.get(name, name), sql, parameters, command(name, values), str(query.get("sql") or ""))
+    return Again(TITLES.get(name, name), sql, parameters, command(name, values), query.sql)
 
 
 def command(name: str, values: Values) -> str:
@@ -105,15 +104,16 @@ def _written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _statements(incident: Incident, name: str, values: Values) -> Iterator[tuple[str, dict[str, str]]]:
+def _statements(incident: Incident, evidence: Evidence, query: Query) -> Iterator[tuple[str, dict[str, str]]]:
     """Return the statement equivalent to a query, with its values; nothing for a query beyond the views."""
+    name, values = query.name, query.parameters
     if name == "daily_averages" and incident.tier in TIERS:
         yield _means(incident.tier, values)
     elif name == "incident_exchanges" and values["tier"] in (None, *TIERS):
         yield _moved(values)
     elif name == "anomaly_spikes":
-        seen = seen_by_rules(incident)["rate_ratio"]
-        days = {"first": seen["since"], "last": seen["until"], "as_of": values["as_of"]}
+        seen = evidence.rules["rate_ratio"]
+        days = {"first": f"{seen.since}", "last": f"{seen.until}", "as_of": values["as_of"]}
         yield _ANOMALIES, {"project": values["project"], **days}
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from audit.drift.anomaly_rate import CRITICAL as CRITICAL_RATE
 from audit.drift.anomaly_rate import DAYS as RATE_DAYS
@@ -12,14 +12,12 @@ from audit.drift.anomaly_rate import FEWEST_ANOMALIES, HISTORY_DAYS
 from audit.drift.anomaly_rate import SUSPECTED as SUSPECTED_RATE
 from audit.drift.change_detector import SUSPECTED
 from audit.drift.consecutive_days import CRITICAL, DAYS, SHORTEST_RUN, SMALLEST_SIGMA
+from audit.drift.incident_evidence import Evidence, Sighting
 from audit.drift.watched_series import TIERS
 from service.pages.rendering import NOTHING, number, share
 from streams.watch.incidents.causes import CAUSES, Explanation, with_mix
-from streams.watch.incidents.incidents import CAUSE
 from streams.watch.rules.run_rules import series_name
 
-Seen = Mapping[str, Any]
-"""The finding of a rule, as the evidence of an incident has it."""
 _BELIEVED = 12 * math.log(10)
 """No model of scores is known to be right to more than that."""
 _BEYOND = 13.8
@@ -68,11 +66,10 @@ def tier_name(tier: str) -> str:
     return TIERS.get(tier) or series_name(tier)
 
 
-def cause_in_words(cause: str | None, evidence: Mapping[str, Any]) -> str:
+def cause_in_words(cause: str | None, evidence: Evidence) -> str:
     """Say what changed and how that is known, or why it is not; earlier incidents say less."""
-    known = Explanation(cause, "", kept if isinstance(kept := evidence.get(CAUSE), dict) else {})
-    words = with_mix(known, evidence).words or known.numbers.get("words")
-    return words if isinstance(words, str) and words else CAUSES.get(cause or "", NO_CAUSE)
+    words = with_mix(Explanation(cause, "", evidence.cause), evidence).words or evidence.cause.words
+    return words or CAUSES.get(cause or "", NO_CAUSE)
 
 
 class Figure(NamedTuple):
@@ -83,67 +80,57 @@ class Figure(NamedTuple):
     note: str = ""
 
 
-def figures(rule: str, seen: Seen) -> list[Figure]:
+def figures(rule: str, seen: Sighting) -> list[Figure]:
     """Return the numbers behind a rule's finding; none for an unknown rule."""
     return list(_FIGURES[rule](seen)) if rule in _FIGURES else []
 
 
-def _of_spread(seen: Seen) -> Iterator[Figure]:
-    yield Figure("Spread before", _points(seen, "spreadBefore"), f"{_count(seen, 'sessionsBefore')} sessions")
-    yield Figure("Spread after", _points(seen, "spreadAfter"), f"{_count(seen, 'sessionsAfter')} sessions")
-    yield Figure("First day", _text(seen, "firstDay"), _interval(seen, "firstDayInterval"))
-    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"alarm at {_SUSPECTED} to 1")
+def _of_spread(seen: Sighting) -> Iterator[Figure]:
+    yield Figure("Spread before", number(seen.spread_before, 3), f"{number(seen.sessions_before)} sessions")
+    yield Figure("Spread after", number(seen.spread_after, 3), f"{number(seen.sessions_after)} sessions")
+    yield _first_day(seen)
+    yield Figure("Evidence", odds(seen.log_evidence), f"alarm at {_SUSPECTED} to 1")
 
 
-def _of_evidence(seen: Seen) -> Iterator[Figure]:
-    if "spreadBefore" in seen:
+def _of_evidence(seen: Sighting) -> Iterator[Figure]:
+    if seen.spread_before is not None:
         yield from _of_spread(seen)
         return
-    yield Figure(
-        "Mean before",
-        _points(seen, "meanBefore"),
-        f"{_count(seen, 'scoresBefore')} scores, {_count(seen, 'sessionsBefore')} sessions{_compared(seen)}",
-    )
-    yield Figure(
-        "Mean after",
-        _points(seen, "meanAfter"),
-        f"{_count(seen, 'scoresAfter')} scores, {_count(seen, 'sessionsAfter')} sessions",
-    )
-    yield Figure("Change", _points(seen, "change"), _interval(seen, "changeInterval"))
-    yield Figure("First day", _text(seen, "firstDay"), _interval(seen, "firstDayInterval"))
-    yield Figure("Sigma", _points(seen, "sigma"), "spread of one session's mean")
-    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"alarm at {_SUSPECTED} to 1")
+    before = f"{number(seen.scores_before)} scores, {number(seen.sessions_before)} sessions{_compared(seen)}"
+    yield Figure("Mean before", number(seen.mean_before, 3), before)
+    after = f"{number(seen.scores_after)} scores, {number(seen.sessions_after)} sessions"
+    yield Figure("Mean after", number(seen.mean_after, 3), after)
+    yield _change(seen)
+    yield _first_day(seen)
+    yield Figure("Sigma", number(seen.sigma, 3), "spread of one session's mean")
+    yield Figure("Evidence", odds(seen.log_evidence), f"alarm at {_SUSPECTED} to 1")
 
 
-def _of_runs(seen: Seen) -> Iterator[Figure]:
-    yield Figure("Mean before", _points(seen, "meanBefore"), f"{_count(seen, 'runsBefore')} runs{_compared(seen)}")
-    yield Figure("Mean after", _points(seen, "meanAfter"), f"{_count(seen, 'runsAfter')} runs")
-    yield Figure("Change", _points(seen, "change"), _interval(seen, "changeInterval"))
-    yield Figure("First day", _text(seen, "firstDay"), _interval(seen, "firstDayInterval"))
-    series = _number(seen, "series") or 1.0
-    yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"alarm at {number(SUSPECTED * series)} to 1")
+def _of_runs(seen: Sighting) -> Iterator[Figure]:
+    yield Figure("Mean before", number(seen.mean_before, 3), f"{number(seen.runs_before)} runs{_compared(seen)}")
+    yield Figure("Mean after", number(seen.mean_after, 3), f"{number(seen.runs_after)} runs")
+    yield _change(seen)
+    yield _first_day(seen)
+    yield Figure("Evidence", odds(seen.log_evidence), f"alarm at {number(SUSPECTED * (seen.series or 1))} to 1")
 
 
-def _of_days(seen: Seen) -> Iterator[Figure]:
-    yield Figure("Baseline mean", _points(seen, "mean"), f"{_count(seen, 'baselineScores')} scores")
-    yield Figure("Standard deviation", _points(seen, "stddev"), "of single scores")
-    yield Figure("Farthest day", f"{_points(seen, 'deviation', 1)} \u03c3", "off the mean")
-    days = seen.get("days")
-    yield Figure("Days in a row", number(len(days)) if isinstance(days, list) else NOTHING, f"alarm at {SHORTEST_RUN}")
+def _of_days(seen: Sighting) -> Iterator[Figure]:
+    yield Figure("Baseline mean", number(seen.mean, 3), f"{number(seen.baseline_scores)} scores")
+    yield Figure("Standard deviation", number(seen.stddev, 3), "of single scores")
+    yield Figure("Farthest day", f"{number(seen.deviation, 1)} \u03c3", "off the mean")
+    yield Figure("Days in a row", NOTHING if seen.days is None else number(len(seen.days)), f"alarm at {SHORTEST_RUN}")
 
 
-def _of_rate(seen: Seen) -> Iterator[Figure]:
-    yield Figure(
-        "Rate now", share(_number(seen, "rate")), f"{_count(seen, 'anomalies')} of {_count(seen, 'exchanges')} exchanges"
-    )
-    yield Figure("Rate before", share(_number(seen, "baselineRate")), f"of {_count(seen, 'baselineExchanges')} exchanges")
-    ratio = _number(seen, "ratio")
-    yield Figure("Times as high", NOTHING if ratio is None else f"{ratio:.1f}", f"critical at {CRITICAL_RATE:g}")
-    if "logEvidence" in seen:  # versions before asked for twice the baseline's rate
-        yield Figure("Evidence", odds(_number(seen, "logEvidence")), f"alarm at {SUSPECTED_RATE:g} to 1")
+def _of_rate(seen: Sighting) -> Iterator[Figure]:
+    yield Figure("Rate now", share(seen.rate), f"{number(seen.anomalies)} of {number(seen.exchanges)} exchanges")
+    yield Figure("Rate before", share(seen.baseline_rate), f"of {number(seen.baseline_exchanges)} exchanges")
+    ratio = f"{seen.ratio:.1f}" if isinstance(seen.ratio, float) else NOTHING
+    yield Figure("Times as high", ratio, f"critical at {CRITICAL_RATE:g}")
+    if seen.log_evidence is not None:  # versions before asked for twice the baseline's rate
+        yield Figure("Evidence", odds(seen.log_evidence), f"alarm at {SUSPECTED_RATE:g} to 1")
 
 
-_FIGURES: Mapping[str, Callable[[Seen], Iterator[Figure]]] = {
+_FIGURES: Mapping[str, Callable[[Sighting], Iterator[Figure]]] = {
     "sequential": _of_evidence,
     "consecutive_days": _of_days,
     "rate_ratio": _of_rate,
@@ -164,31 +151,18 @@ def odds(log_evidence: float | None) -> str:
     return f"{number(round(ratio, -places))} to 1"
 
 
-def _number(seen: Seen, name: str) -> float | None:
-    value = seen.get(name)
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+def _change(seen: Sighting) -> Figure:
+    low_high = seen.change_interval
+    interval = "" if low_high is None else f"95 %: {number(low_high[0], 3)} to {number(low_high[1], 3)}"
+    return Figure("Change", number(seen.change, 3), interval)
 
 
-def _points(seen: Seen, name: str, digits: int = 3) -> str:
-    return number(_number(seen, name), digits)
+def _first_day(seen: Sighting) -> Figure:
+    days = seen.first_day_interval
+    interval = "" if days is None else f"95 %: {days[0]} to {days[1]}"
+    return Figure("First day", NOTHING if seen.first_day is None else f"{seen.first_day}", interval)
 
 
-def _compared(seen: Seen) -> str:
+def _compared(seen: Sighting) -> str:
     """Return the days that a change is compared with; empty for evidence of earlier versions."""
-    return f", {_text(seen, 'comparedSince')} until the change" if "comparedSince" in seen else ""
-
-
-def _count(seen: Seen, name: str) -> str:
-    return number(_number(seen, name))
-
-
-def _text(seen: Seen, name: str) -> str:
-    return str(seen.get(name) or NOTHING)
-
-
-def _interval(seen: Seen, name: str) -> str:
-    ends: Sequence[Any] = seen.get(name) or ()
-    if not isinstance(ends, list) or len(ends) != 2:
-        return ""
-    low, high = (number(one, 3) if isinstance(one, float) else str(one) for one in ends)
-    return f"95 %: {low} to {high}"
+    return "" if seen.compared_since is None else f", {seen.compared_since} until the change"

@@ -14,10 +14,10 @@ from urllib.parse import quote
 
 import msgspec
 
+from audit.drift.incident_evidence import Deployed, Exchange, Run, SliceRow
 from audit.drift.slices import AGENT, ARRIVAL
 from audit.drift.watched_series import SPREAD, TIERS
-from service.read.why.facts import Example, Facts, RunExample
-from service.read.why.slices import Deployed, Slice, part_explained
+from service.read.why.facts import Facts, part_explained, which_part_words
 from service.text.links import Links
 from service.text.plain import plain
 from service.text.rounding import counted
@@ -71,10 +71,10 @@ def actions(facts: Facts) -> list[Action]:
 
 def _read(facts: Facts) -> Action | None:
     """Read the clearest sessions, each another one, beside usual ones from before."""
-    found = _clearest(facts.exchanges)
+    found = _clearest(facts.evidence.exchanges)
     if facts.is_of_runs or not found:
         return None
-    usual = _clearest(facts.usual, {one.session_id for one in found})
+    usual = _clearest(facts.evidence.usual, {one.session_id for one in found})
     links = [_exchange(facts, one, "") for one in found]
     links += [_exchange(facts, one, "Before the change: ") for one in usual]
     first, last = (
@@ -86,9 +86,9 @@ def _read(facts: Facts) -> Action | None:
 
 
 def _read_runs(facts: Facts) -> Action | None:
-    if not facts.runs:
+    if not facts.evidence.runs:
         return None
-    project, found = facts.incident.project, facts.runs[:EXAMPLES]
+    project, found = facts.incident.project, facts.evidence.runs[:EXAMPLES]
     links = [_run(project, one) for one in found]
     if facts.since:
         agent = found[0].agent
@@ -115,7 +115,7 @@ def _roll_back(facts: Facts) -> Action | None:
         told += f", {_level(facts, usual, usual.mean_before, usual.exchanges_before, 'before')}"
     because = f"{told}. The change coincides with {best.label} {best.value}; counts alone do not prove that it is the cause."
     title = f"Roll back {best.label} from {best.value}" + (f" to {usual.value}" if usual is not None else "")
-    made = [one for one in facts.deployments if (one.label, one.version) == (best.label, best.value)]
+    made = [one for one in facts.evidence.deployments if (one.label, one.version) == (best.label, best.value)]
     links = [*_addresses(made), _on_page(facts, "part", "The parts of the traffic")]
     to = usual.value if usual is not None else "VERSION"
     command = _command("deployments", "add", to, project=facts.incident.project, label=best.label)
@@ -128,7 +128,7 @@ def _roll_back(facts: Facts) -> Action | None:
     )
 
 
-def _level(facts: Facts, part: Slice, mean: float | None, count: int, when: str) -> str:
+def _level(facts: Facts, part: SliceRow, mean: float | None, count: int, when: str) -> str:
     """Say how a part of the traffic did, over how much of it: its mean, or its share of anomalies."""
     of = counted(count, facts.unit)
     named = f"{part.label} {part.value}"
@@ -152,12 +152,14 @@ def _look_inside(facts: Facts) -> Action | None:
 
 
 def _deployment(facts: Facts) -> Action | None:
-    if not facts.deployments or _roll_back(facts) is not None:
+    if not facts.evidence.deployments or _roll_back(facts) is not None:
         return None
-    names = ", ".join(one.name for one in facts.deployments[:EXAMPLES])
+    names = ", ".join(one.name for one in facts.evidence.deployments[:EXAMPLES])
     because = f"Deployed on the days when the change may have begun: {names}. That they coincide does not make it the cause."
     command = _command("deployments", "list", project=facts.incident.project)
-    return Action("check_deployment", "Check what was deployed", because, _addresses(facts.deployments[:EXAMPLES]), command)
+    return Action(
+        "check_deployment", "Check what was deployed", because, _addresses(facts.evidence.deployments[:EXAMPLES]), command
+    )
 
 
 def _judge(facts: Facts) -> Action | None:
@@ -208,7 +210,7 @@ def _mix(facts: Facts) -> Action | None:
 
 
 def _contradiction(facts: Facts) -> Action | None:
-    if facts.cause.get("reason") != "contradiction":
+    if facts.cause.reason != "contradiction":
         return None
     command = _command("anchors", "run", project=facts.incident.project)
     return Action(
@@ -217,8 +219,8 @@ def _contradiction(facts: Facts) -> Action | None:
 
 
 def _policy(facts: Facts) -> Action | None:
-    note = facts.evidence.get("note")
-    if not isinstance(note, str) or not note:
+    note = facts.evidence.note
+    if not note:
         return None
     return Action(
         "compare_policies",
@@ -233,12 +235,12 @@ def _policy(facts: Facts) -> Action | None:
 
 def _sampling(facts: Facts) -> Action | None:
     """Judge more if few sessions were judged since: estimates are wide, and parts cannot be told apart."""
-    sessions, scores = facts.number("sessionsAfter"), facts.number("scoresAfter")
+    sessions, scores = (None, None) if facts.seen is None else (facts.seen.sessions_after, facts.seen.scores_after)
     if not facts.is_judged or sessions is None or sessions >= FEW_SESSIONS:
         return None
-    turns = "" if scores is None else f"{counted(int(scores), 'judged turn')} of "
+    turns = "" if scores is None else f"{counted(scores, 'judged turn')} of "
     because = (
-        f"Only {turns}{counted(int(sessions), 'session')} {'is' if not turns and sessions == 1 else 'are'} known since the change. With fewer than {FEW_SESSIONS} sessions, "
+        f"Only {turns}{counted(sessions, 'session')} {'is' if not turns and sessions == 1 else 'are'} known since the change. With fewer than {FEW_SESSIONS} sessions, "
         "estimates are wide and parts of the traffic are hard to compare. Raise the policy's sampling, such as alwaysScoreFirst or routineInterval, or judge what stayed unscored."
     )
     command = _command("rejudge", "--dry-run", project=facts.incident.project)
@@ -255,7 +257,7 @@ def _labels(facts: Facts) -> Action | None:
     which = facts.which_part
     if which is None or which.state != "no_labels":
         return None
-    because = f"{which.summary} The next incident then says which version, prompt or customer changed."
+    because = f"{which_part_words(which)} The next incident then says which version, prompt or customer changed."
     return Action("send_labels", "Send labels with exchanges", because, [Target("How agents send labels", _LINKS.connect())])
 
 
@@ -302,16 +304,16 @@ WHEN_OVER = ("read_sessions", "read_runs")
 """The actions that remain once an incident is resolved or dismissed."""
 
 
-def _clearest(found: Sequence[Example], besides: AbstractSet[str] = frozenset()) -> list[Example]:
+def _clearest(found: Sequence[Exchange], besides: AbstractSet[str] = frozenset()) -> list[Exchange]:
     """Return the first ones, each of another session, and of none of those `besides`."""
-    first: dict[str, Example] = {}
+    first: dict[str, Exchange] = {}
     for one in found:
         if one.session_id not in besides:
             first.setdefault(one.session_id, one)
     return list(first.values())[:EXAMPLES]
 
 
-def _exchange(facts: Facts, one: Example, prefix: str) -> Target:
+def _exchange(facts: Facts, one: Exchange, prefix: str) -> Target:
     project = facts.incident.project
     measured = "" if facts.is_spike else f"{_series(facts)} {one.score:.2f}, "
     return Target(
@@ -322,7 +324,7 @@ def _exchange(facts: Facts, one: Example, prefix: str) -> Target:
     )
 
 
-def _run(project: str, one: RunExample) -> Target:
+def _run(project: str, one: Run) -> Target:
     trust = "" if one.trust_score is None else f", trust {one.trust_score:g}"
     failures = ", ".join(name.replace("_", " ") for name in one.failures)
     ended = "" if one.ended_at is None else f", {_moment(one.ended_at)}"
@@ -350,8 +352,7 @@ def _series(facts: Facts) -> str:
 
 
 def _words(facts: Facts) -> str:
-    words = facts.cause.get("words")
-    return words if isinstance(words, str) and words else "The anchors moved with it."
+    return facts.cause.words or "The anchors moved with it."
 
 
 def _these(count: int, thing: str) -> str:

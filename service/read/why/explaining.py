@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import msgspec
 
+from audit.drift.incident_evidence import Count
 from schemas.records import Incident
 from service.read.why.actions import Action, actions
 from service.read.why.facts import Facts
@@ -64,7 +64,7 @@ def why_document(incident: Incident) -> Document:
     }
 
 
-def _count(count: Any) -> Document:
+def _count(count: Count) -> Document:
     return {
         "name": count.name,
         "before": count.before,

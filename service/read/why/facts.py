@@ -1,23 +1,32 @@
-"""Facts about an incident as its evidence has them; what is missing or cannot be read is left out."""
+"""Facts about an incident as its evidence has them, and the words for the parts of the traffic."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Self, TypeVar
+from typing import NamedTuple, TypeVar
 
-import msgspec
-
+from audit.drift.incident_evidence import (
+    EVERYWHERE,
+    NO_LABELS,
+    TOO_FEW,
+    Cause,
+    Count,
+    Dimension,
+    Evidence,
+    Moved,
+    ReasonCount,
+    Sighting,
+    SliceRow,
+    WhichPart,
+    evidence_of,
+)
 from audit.drift.slices import VALUE
 from audit.drift.watched_series import SPIKE, TIERS
 from schemas.records import Incident
-from service.read.why.slices import Compared, Deployed, Slice, WhichPart, deployments_of, which_part_of
 from service.text.rounding import counted, grouped
 from streams.watch.incidents.causes import HISTORY, MIX
-from streams.watch.incidents.incidents import CAUSE
-from streams.watch.incidents.moves import Moved, evidence_of, moved_of, seen_by_rules
-from streams.watch.incidents.reasons import has_risen, moved_dimensions
 from streams.watch.rules.run_rules import RUNS
 from streams.watch.run_measures import TRUST
 
@@ -25,74 +34,17 @@ JUDGED = frozenset(TIERS) - {"tier1"}
 """The tiers that a judge scores."""
 NEW_SHARE = 0.05
 """The share of the exchanges before a change up to which a version was not there yet."""
+MISSING = "\u2013"
 _ROLLED_OUT = ("version", "prompt", "release", "build", "commit", "model")
 """Parts of the names of labels whose values people deploy."""
-Row = Mapping[str, Any]
-Number = Annotated[int, msgspec.Meta(ge=0)]
-T = TypeVar("T")
+CountT = TypeVar("CountT", bound=Count)
 
 
-class Count(msgspec.Struct, frozen=True):
-    """The number of something before a change and since it, of how many."""
+class Compared(NamedTuple):
+    """A slice that the explanation compares with another one of its label, and what it is there for."""
 
-    before: Number
-    after: Number
-    all_before: Number
-    all_after: Number
-    name: str = ""
-    kind: str = ""
-
-    @property
-    def row(self) -> Row:
-        """The counts as the rules of evidence take them."""
-        return msgspec.structs.asdict(self)
-
-    @property
-    def swapped(self) -> Self:
-        """The same with before and after exchanged: a share that fell has risen the other way."""
-        return msgspec.structs.replace(
-            self, before=self.after, after=self.before, all_before=self.all_after, all_after=self.all_before
-        )
-
-
-class Dimension(msgspec.Struct, frozen=True):
-    """The judge's scores of a dimension before and since."""
-
-    dimension: str
-    judged_before: int
-    judged_after: int
-    sessions_before: int
-    sessions_after: int
-    mean_before: float | None = None
-    mean_after: float | None = None
-    error_before: float | None = None
-    error_after: float | None = None
-
-
-class Example(msgspec.Struct, frozen=True, rename="camel"):
-    """An exchange that moved the mean, or a usual one from before."""
-
-    score_id: str
-    session_id: str
-    turn_number: int
-    exchange_timestamp: str
-    score: float
-    exchange_id: str | None = None
-    connection: str | None = None
-    agent: str | None = None
-    reason: str = ""
-
-
-class RunExample(msgspec.Struct, frozen=True, rename="camel"):
-    """A run that moved a series."""
-
-    run_id: str
-    session_id: str
-    connection: str | None = None
-    ended_at: str | None = None
-    agent: str | None = None
-    trust_score: float | None = None
-    failures: list[str] = []
+    row: SliceRow
+    role: str
 
 
 @dataclass(frozen=True)
@@ -102,14 +54,14 @@ class Facts:
     incident: Incident
 
     @cached_property
-    def evidence(self) -> dict[str, Any]:
+    def evidence(self) -> Evidence:
         """The evidence; empty if it cannot be read."""
         return evidence_of(self.incident)
 
-    @cached_property
+    @property
     def moved(self) -> list[Moved]:
         """The series that moved, the leading one first."""
-        return moved_of(self.incident)
+        return self.evidence.moved
 
     @property
     def is_worse(self) -> bool:
@@ -136,133 +88,82 @@ class Facts:
         """True if the leading series is a tier that a judge scores."""
         return self.incident.tier in JUDGED
 
-    @cached_property
-    def seen(self) -> Row:
+    @property
+    def seen(self) -> Sighting | None:
         """The observation of the rule that tells of it."""
-        rules = seen_by_rules(self.incident)
-        return rules.get(self.incident.rule) or next(iter(rules.values()), {})
+        return self.evidence.seen_by(self.incident.rule)
 
     @property
     def since(self) -> str | None:
         """The first day of the change."""
-        day = self.seen.get("since")
-        return day if isinstance(day, str) else None
-
-    def number(self, name: str) -> float | None:
-        """Return a number that the rule saw."""
-        value = self.seen.get(name)
-        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+        return None if self.seen is None else f"{self.seen.since}"
 
     @property
     def extent(self) -> str:
         """Say of how many runs, exchanges or scores the levels of the title are, since the change and before; empty if that is not known."""
-        since = f"since {self.since}"
+        seen, since = self.seen, f"since {self.since}"
+        if seen is None:
+            return ""
         if self.is_spike:
-            found = self.spike
-            return "" if found is None else _of_both(found, "exchange", since)
+            return "" if self.spike is None else _of_both(self.spike, "exchange", since)
         if self.is_of_runs:
-            return self._runs_extent(since)
-        sides = [self._scores(side) for side in ("After", "Before")]
-        return "" if None in sides else f"{sides[0]} {since}, {sides[1]} before"
+            return self._runs_extent(seen, since)
+        sides = [(seen.scores_after, seen.sessions_after), (seen.scores_before, seen.sessions_before)]
+        texts = [f"{counted(n, 'score')} of {counted(of, 'session')}" for n, of in sides if n is not None and of is not None]
+        return f"{texts[0]} {since}, {texts[1]} before" if len(texts) == len(sides) else ""
 
-    def _runs_extent(self, since: str) -> str:
-        after, before = self.number("runsAfter"), self.number("runsBefore")
+    def _runs_extent(self, seen: Sighting, since: str) -> str:
+        after, before = seen.runs_after, seen.runs_before
         level = self.moved[0].level if self.moved else None
         if after is None or before is None:
             return ""
         if level is None or self.incident.tier == TRUST:
-            return f"{counted(round(after), 'run')} {since}, {grouped(before)} before"
-        row = {"all_before": round(before), "all_after": round(after)}
-        found = _count({**row, "before": self._whole("havingBefore"), "after": self._whole("havingAfter")}, "name")
-        return "" if found is None else _of_both(found, "run", since)
-
-    def _whole(self, name: str) -> int | None:
-        """Return a count that the rule saw; None if it did not record it: no count is computed from a rate."""
-        value = self.number(name)
-        return None if value is None else round(value)
-
-    def _scores(self, side: str) -> str | None:
-        scores, sessions = self.number(f"scores{side}"), self.number(f"sessions{side}")
-        if scores is None or sessions is None:
-            return None
-        return f"{counted(round(scores), 'score')} of {counted(round(sessions), 'session')}"
-
-    @cached_property
-    def flags(self) -> list[Count]:
-        """The checks of Tier 1 with their exchanges."""
-        return self._counts("flags", "flag")
-
-    @cached_property
-    def reasons(self) -> list[Count]:
-        """The reasons of rules and judge, by kind."""
-        return self._counts("reasons", "reason")
+            return f"{counted(after, 'run')} {since}, {grouped(before)} before"
+        having = _count(seen.having_before, before, seen.having_after, after)
+        return "" if having is None else _of_both(having, "run", since)
 
     def reason(self, kind: str) -> Count | None:
         """Return the count of a kind that has no further names."""
-        return next((one for one in self.reasons if one.kind == kind), None)
+        return next((one for one in self.evidence.reasons if one.kind == kind), None)
 
     @property
     def spike(self) -> Count | None:
         """The anomalies that the rule of rates compared; None for another rule."""
-        row = {
-            "before": self._whole("baselineAnomalies"),
-            "all_before": self._whole("baselineExchanges"),
-            "after": self._whole("anomalies"),
-            "all_after": self._whole("exchanges"),
-        }
-        return _count(row, "name")
+        seen = self.seen
+        if seen is None:
+            return None
+        return _count(seen.baseline_anomalies, seen.baseline_exchanges, seen.anomalies, seen.exchanges)
 
     @cached_property
-    def failures(self) -> list[Count]:
-        """The failures of the agent's runs."""
-        return self._counts("failures", "failure")
-
-    @cached_property
-    def mix(self) -> list[Count]:
+    def mix(self) -> list[ReasonCount]:
         """The judged exchanges by the reason for which they were sampled."""
-        rows = [row for row in self._rows("samplingMix") if all(isinstance(row.get(one), int) for one in ("before", "after"))]
-        before, after = (sum(row[side] for row in rows) for side in ("before", "after"))
-        return [one for row in rows if (one := _count({**row, "all_before": before, "all_after": after}, "sampling_reason"))]
+        rows = self.evidence.sampling_mix
+        before, after = sum(row.before for row in rows), sum(row.after for row in rows)
+        return [
+            ReasonCount(reason=row.sampling_reason, before=row.before, after=row.after, all_before=before, all_after=after)
+            for row in rows
+        ]
 
     @cached_property
     def dimensions(self) -> list[Dimension]:
         """The dimensions that moved with the tier by more than chance, the largest move first."""
-        found = list(_converted(self._rows("dimensions"), Dimension))
-        rows = moved_dimensions([msgspec.structs.asdict(one) for one in found], self.incident.direction)
-        return [Dimension(**row) for row in rows]
-
-    @cached_property
-    def exchanges(self) -> list[Example]:
-        """The exchanges with the largest effect, the largest first."""
-        return list(_converted(self._rows("exchanges"), Example))
-
-    @cached_property
-    def usual(self) -> list[Example]:
-        """A few exchanges from before the change, as they were then."""
-        return list(_converted(self._rows("usual"), Example))
-
-    @cached_property
-    def runs(self) -> list[RunExample]:
-        """The runs with the largest effect, the largest first."""
-        return list(_converted(self._rows("runs"), RunExample))
-
-    @cached_property
-    def which_part(self) -> WhichPart | None:
-        """The part of the traffic that moved."""
-        return which_part_of(self.evidence)
-
-    @cached_property
-    def deployments(self) -> list[Deployed]:
-        """The deployments on the days when the change may have begun."""
-        return deployments_of(self.evidence)
+        moved = [one for one in self.evidence.dimensions if one.has_moved(self.incident.direction)]
+        return sorted(moved, key=lambda one: (-abs(one.change), one.dimension))
 
     @property
-    def new_version(self) -> Slice | None:
+    def which_part(self) -> WhichPart | None:
+        """The part of the traffic that moved; None in evidence from before slices were compared."""
+        return self.evidence.slices
+
+    @property
+    def new_version(self) -> SliceRow | None:
         """The part of the traffic that moved, if it is a version that was hardly there before the change; None for another."""
         best = self.which_part.found if self.which_part is not None else None
         if best is None:
             return None
-        is_version = best.label in {one.label for one in self.deployments} or any(part in best.label for part in _ROLLED_OUT)
+        is_version = best.label in {one.label for one in self.evidence.deployments} or any(
+            part in best.label for part in _ROLLED_OUT
+        )
         return best if best.kind == VALUE and is_version and best.share_before <= NEW_SHARE < best.share_after else None
 
     @property
@@ -277,11 +178,10 @@ class Facts:
             Compared(which.back_to, "to go back to" if is_new and self.is_worse else "most exchanges before"),
         ]
 
-    @cached_property
-    def cause(self) -> Row:
+    @property
+    def cause(self) -> Cause:
         """The finding of the anchors, with the numbers."""
-        found = self.evidence.get(CAUSE)
-        return found if isinstance(found, dict) else {}
+        return self.evidence.cause
 
     @property
     def mix_words(self) -> str:
@@ -292,42 +192,67 @@ class Facts:
     @property
     def cause_reasons(self) -> list[str]:
         """The reasons why the anchors can or cannot tell, for each tier that a judge scores and that was asked about."""
-        tiers = self.cause.get("tiers")
-        known = tiers if isinstance(tiers, dict) else {self.incident.tier: self.cause}
-        return [
-            one["reason"]
-            for tier, one in known.items()
-            if tier in JUDGED and isinstance(one, dict) and isinstance(one.get("reason"), str)
-        ]
+        tiers = self.cause.tiers or {self.incident.tier or "": self.cause}
+        return [one.reason for tier, one in tiers.items() if tier in JUDGED and one.reason is not None]
 
-    def risen(self, counts: Iterable[Count], *, fewest: int = 3) -> list[Count]:
+    def risen(self, counts: Iterable[CountT], *, fewest: int = 3) -> list[CountT]:
         """Return the counts whose share moved with the change by more than chance: rose with one for the worse, else fell."""
-        return [one for one in counts if has_risen((one if self.is_worse else one.swapped).row, fewest=fewest)]
-
-    def _rows(self, name: str) -> list[Row]:
-        found = self.evidence.get(name)
-        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
-    def _counts(self, name: str, label: str) -> list[Count]:
-        return [one for row in self._rows(name) if (one := _count(row, label)) is not None]
+        return [one for one in counts if one.has_risen(is_fall=not self.is_worse, fewest=fewest)]
 
 
-def _of_both(found: Count, thing: str, since: str) -> str:
-    after = f"{grouped(found.after)} of {counted(found.all_after, thing)} {since}"
-    return f"{after}, {grouped(found.before)} of {grouped(found.all_before)} before"
+def _of_both(count: Count, thing: str, since: str) -> str:
+    after = f"{grouped(count.after)} of {counted(count.all_after, thing)} {since}"
+    return f"{after}, {grouped(count.before)} of {grouped(count.all_before)} before"
 
 
-def _count(row: Row, label: str) -> Count | None:
-    try:
-        found = msgspec.convert({**row, "name": row.get(label, "")}, Count)
-    except msgspec.ValidationError:
+def _count(before: int | None, all_before: int | None, after: int | None, all_after: int | None) -> Count | None:
+    """Return counts that a rule saw; None if it did not record them: no count is computed from a rate."""
+    if before is None or all_before is None or after is None or all_after is None:
         return None
-    return found if found.before <= found.all_before and found.after <= found.all_after else None
+    return Count(before=before, all_before=all_before, after=after, all_after=all_after)
 
 
-def _converted(rows: Iterable[Row], kind: type[T]) -> Iterable[T]:
-    for row in rows:
-        try:
-            yield msgspec.convert(row, kind)
-        except msgspec.ValidationError:
-            continue
+def slice_counts(row: SliceRow) -> str:
+    """Return the exchanges of a slice, before and after; those with a judged score if the change is of one."""
+    is_known = row.exchanges_before or row.exchanges_after  # evidence of earlier versions has none
+    return f"{grouped(row.exchanges_before)} → {grouped(row.exchanges_after)}" if is_known else MISSING
+
+
+def slice_means(row: SliceRow) -> str:
+    """Return the means of a slice, before and after."""
+    return " → ".join(MISSING if mean is None else f"{mean:.3f}" for mean in (row.mean_before, row.mean_after))
+
+
+def slice_rates(row: SliceRow) -> str:
+    """Return the means of a slice as rates of anomalies, before and after."""
+    return " → ".join("none" if mean is None else f"{mean:.1%}" for mean in (row.mean_before, row.mean_after))
+
+
+def part_explained(best: SliceRow) -> str:
+    """Write the part of a change that a slice explains; one beyond all of it is all of it."""
+    return f"{min(best.explained, 1.0):.0%}"
+
+
+def which_part_words(which: WhichPart) -> str:
+    """Say in one or two sentences which part of the traffic moved."""
+    if which.state == TOO_FEW:
+        before, after = which.sessions.get("before", 0), which.sessions.get("after", 0)
+        return (
+            f"There are too few sessions to compare slices: {before} before and {after} after the change; each side needs "
+            f"{which.needed}, and the means must differ."
+        )
+    if which.state == NO_LABELS:
+        return (
+            "The exchanges cannot be told apart: all are of one agent and one model, and none has labels. "
+            "Send labels such as agent_version with exchanges to see which part changed."
+        )
+    if which.state == EVERYWHERE or not which.slices:
+        return f"No slice stands out: the change is similar in all {which.tried} slices by label, agent and model."
+    best = which.slices[0]
+    mixed = abs(best.mix.amount) > abs(best.within.amount)
+    how = f"the mix moved, its share went {best.shares}" if mixed else f"inside the slice the mean went {slice_means(best)}"
+    twins = f" The same exchanges are {', '.join(one.name for one in best.same_as)}." if best.same_as else ""
+    return (
+        f"{best.name} explains {part_explained(best)} of the change: {how}.{twins} "
+        f"{which.unexplained:+.3f} points of the change remain unexplained."
+    )

@@ -15,12 +15,10 @@ from datetime import datetime
 
 import msgspec
 
-from service.read.why.facts import Count, Facts
-from service.read.why.slices import Slice, part_explained
+from audit.drift.incident_evidence import Count, Moved, SliceRow
+from service.read.why.facts import Facts, part_explained, slice_means, slice_rates, which_part_words
 from service.text.rounding import counted, grouped
 from service.text.words import TERMS, WORDS
-from streams.watch.incidents.moves import Moved
-from streams.watch.incidents.reasons import has_risen
 
 MOST_NAMED = 4
 """Reasons, failures or series that a sentence names."""
@@ -45,7 +43,7 @@ class Statement(msgspec.Struct, frozen=True):
 
     kind: str
     text: str
-    counts: list[Count] = []
+    counts: Sequence[Count] = ()
 
 
 def statements(facts: Facts) -> list[Statement]:
@@ -74,7 +72,7 @@ def _is_judge(facts: Facts) -> bool:
 
 
 def _flags(facts: Facts) -> Iterator[Statement]:
-    checks = facts.risen(facts.flags)[:MOST_NAMED]
+    checks = facts.risen(facts.evidence.flags)[:MOST_NAMED]
     total = facts.reason("flagged")
     if total is not None and facts.risen([total]):
         parts = ", ".join(_flagged(one.after, one.name) for one in checks)
@@ -93,10 +91,10 @@ def _anomalies(facts: Facts) -> Iterator[Statement]:
     if total is None or not facts.risen([total]):
         yield from _flags(facts)
         return
-    reasons = facts.risen(one for one in facts.reasons if one.kind == "anomaly")[:MOST_NAMED]
+    reasons: Sequence[Count] = facts.risen(one for one in facts.evidence.reasons if one.kind == "anomaly")[:MOST_NAMED]
     parts = ", ".join(f"{_named(one.name)} ({grouped(one.after)})" for one in reasons)
     if not reasons:  # evidence of earlier versions has the checks of Tier 1 only
-        reasons = facts.risen(facts.flags)[:MOST_NAMED]
+        reasons = facts.risen(facts.evidence.flags)[:MOST_NAMED]
         parts = ", ".join(_flagged(one.after, one.name) for one in reasons)
     yield Statement(
         "anomalies", f"{_of(total)} exchanges have an anomaly, {_before(total)}{_listed(parts)}.", [total, *reasons]
@@ -129,7 +127,7 @@ def _dimensions(facts: Facts) -> Iterator[Statement]:
 
 
 def _failures(facts: Facts) -> Iterator[Statement]:
-    found = facts.risen(facts.failures, fewest=2)[:MOST_NAMED]
+    found = facts.risen(facts.evidence.failures, fewest=2)[:MOST_NAMED]
     if not found:
         return
     rest = "".join(f"; {_named(_term(one.name))} in {grouped(one.after)}, before {grouped(one.before)}" for one in found[1:])
@@ -144,7 +142,7 @@ def _slices(facts: Facts) -> Iterator[Statement]:
     if which is None or best is None:
         return
     mixed = abs(best.mix.amount) > abs(best.within.amount)
-    level = f"rate of anomalies went {best.rates}" if facts.is_spike else f"mean went {best.means}"
+    level = f"rate of anomalies went {slice_rates(best)}" if facts.is_spike else f"mean went {slice_means(best)}"
     how = f"its share went {best.shares}" if mixed else f"its {level}"
     twins = f" The same exchanges are {', '.join(_named(one.name) for one in best.same_as)}." if best.same_as else ""
     yield Statement(
@@ -156,11 +154,13 @@ def _slices(facts: Facts) -> Iterator[Statement]:
 def _everywhere(facts: Facts) -> Iterator[Statement]:
     which = facts.which_part
     if which is not None and which.state == "everywhere":
-        yield Statement("everywhere", which.summary)
+        yield Statement("everywhere", which_part_words(which))
 
 
 def _deployments(facts: Facts) -> Iterator[Statement]:
-    made = [f"{_named(one.name)} ({_moment(one.at)}, by {_named(one.by)}{_said(one.comment)})" for one in facts.deployments]
+    made = [
+        f"{_named(one.name)} ({_moment(one.at)}, by {_named(one.by)}{_said(one.comment)})" for one in facts.evidence.deployments
+    ]
     if made:
         more = f" and {len(made) - MOST_NAMED} more" if len(made) > MOST_NAMED else ""
         yield Statement(
@@ -178,19 +178,18 @@ def _moved(facts: Facts) -> Iterator[Statement]:
 
 
 def _cause(facts: Facts) -> Iterator[Statement]:
-    words = facts.mix_words or facts.cause.get("words")
-    if facts.incident.cause and isinstance(words, str) and words:
+    words = facts.mix_words or facts.cause.words
+    if facts.incident.cause and words:
         yield Statement("cause", words)
 
 
 def _policy(facts: Facts) -> Iterator[Statement]:
-    note = facts.evidence.get("note")
-    if isinstance(note, str) and note:
-        yield Statement("policy", note)
+    if facts.evidence.note:
+        yield Statement("policy", facts.evidence.note)
 
 
 def _sampling(facts: Facts) -> Iterator[Statement]:
-    found = [one for one in facts.mix if has_risen(one.row)][:MOST_NAMED]
+    found = [one for one in facts.mix if one.has_risen()][:MOST_NAMED]
     if not found or not (facts.is_judged or facts.is_spike):
         return
     first, *rest = found
@@ -247,7 +246,7 @@ def level_words(moved: Moved) -> str | None:
     return f"{_named(moved.name)} {before} → {after}"
 
 
-def _exchanges(row: Slice, unit: str) -> str:
+def _exchanges(row: SliceRow, unit: str) -> str:
     if not row.exchanges_before and not row.exchanges_after:
         return ""
     return f" ({counted(row.exchanges_after, unit)} since the change, {grouped(row.exchanges_before)} before)"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 
+from audit.drift.incident_evidence import evidence_of
 from schemas.records import Incident
-from streams.watch.incidents.moves import evidence_of, moved_of
 
 APART = timedelta(days=2)
 """The first days of twins are at most so far apart: both are estimates."""
@@ -40,7 +40,7 @@ def _first_day(incident: Incident) -> date | None:
     """Return the first day; that of the evidence in records of versions before."""
     if incident.first_day is not None:
         return incident.first_day.astimezone(UTC).date()
-    return next((one.since for one in moved_of(incident)), None)
+    return next((one.since for one in evidence_of(incident).moved), None)
 
 
 def _last_day(incident: Incident) -> date:
@@ -56,6 +56,4 @@ def _agents(incident: Incident) -> set[str]:
     """Return the agent of an incident, or those of the exchanges that moved it; none if the evidence names none."""
     if incident.agent is not None:
         return {incident.agent}
-    named = evidence_of(incident).get("exchanges")
-    rows = named if isinstance(named, list) else []
-    return {one["agent"] for one in rows if isinstance(one, dict) and isinstance(one.get("agent"), str)}
+    return {one.agent for one in evidence_of(incident).exchanges if one.agent is not None}

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from audit.anchors.attribution import Attribution, Moved
 from audit.anchors.judge_change import MIN_ANCHORS
 from audit.anchors.judge_shift import FEWEST_ROUNDS
+from audit.drift.incident_evidence import Cause, Evidence
 from audit.drift.slices import ARRIVAL
 from audit.drift.watched_series import DRIFT, SPREAD, TIERS, UP
 from streams.watch.rules.findings import Finding
@@ -38,11 +40,13 @@ class Explanation:
     cause: str | None
     """agent, judge, mix or history."""
     words: str
-    numbers: Mapping[str, Any]
-    """The numbers it rests on, as JSON."""
+    numbers: Cause
+    """What the anchors say, and the numbers that this rests on."""
+    shares: str = ""
+    """Of a changed mix, how they changed."""
 
 
-UNEXPLAINED = Explanation(None, "", {})
+UNEXPLAINED = Explanation(None, "", Cause())
 """The explanation if the question does not arise, as for a rate of anomalies."""
 
 
@@ -51,17 +55,16 @@ def moved_by(finding: Finding) -> Moved | None:
     if finding.key.type != DRIFT or finding.key.direction is None or finding.expected is None or finding.kind == SPREAD:
         return None
     numbers = finding.numbers
-    change = numbers.get("change")
-    low, high = numbers.get("changeInterval") or (None, None)
-    if not isinstance(change, (int, float)):
-        change, low, high = _mean_of_days(finding), None, None
-    if change is None or not change:
+    change, interval = numbers.change, numbers.change_interval
+    if change is None:
+        change, interval = _mean_of_days(finding), None
+    if not change:
         return None
     earliest, latest = finding.first_days
     return Moved(
         direction=finding.key.direction,
         size=abs(change),
-        error=0.0 if low is None or high is None else abs(high - low) / (2 * _NORMAL),
+        error=0.0 if interval is None else abs(interval[1] - interval[0]) / (2 * _NORMAL),
         earliest=earliest,
         latest=latest,
         until=finding.after[1],
@@ -70,27 +73,31 @@ def moved_by(finding: Finding) -> Moved | None:
 
 def _mean_of_days(finding: Finding) -> float | None:
     """Return by how much the days of a finding lie off the expected value."""
-    days = [one for one in finding.numbers.get("days", ()) if one.get("average") is not None]
-    count = sum(one["count"] for one in days)
+    days = [(one.average, one.count) for one in finding.numbers.days or () if one.average is not None]
+    count = sum(count for _, count in days)
     if not count or finding.expected is None:
         return None
-    total: float = math.fsum(one["average"] * one["count"] for one in days)
-    return total / float(count) - finding.expected
+    return math.fsum(average * count for average, count in days) / count - finding.expected
 
 
 def explained(tier: str | None, moved: Moved | None, found: Attribution) -> Explanation:
     """Return the cause of a finding according to the anchors, in words and numbers."""
     if found.reason == "no_size":
         return UNEXPLAINED
-    numbers: dict[str, Any] = {"cause": found.cause, "reason": found.reason}
-    if found.reason != "rules":
-        numbers |= {"anchors": found.anchors, "roundsBefore": found.rounds_before, "roundsSince": found.rounds_since}
-    if found.judge is not None:
-        numbers |= {"judgeChange": found.judge, "judgeInterval": [found.low, found.high]}
-    if moved is not None:
-        numbers["tierChange"] = _signed(moved)
     words = _words(TIERS.get(tier or "", "The verdict on runs"), moved, found)
-    return Explanation(found.cause, words, {**numbers, "words": words})
+    is_judged = found.reason != "rules"
+    numbers = Cause(
+        cause=found.cause,
+        reason=found.reason,
+        words=words,
+        anchors=found.anchors if is_judged else None,
+        rounds_before=found.rounds_before if is_judged else None,
+        rounds_since=found.rounds_since if is_judged else None,
+        judge_change=found.judge,
+        judge_interval=None if found.judge is None else (found.low, found.high),
+        tier_change=None if moved is None else _signed(moved),
+    )
+    return Explanation(found.cause, words, numbers)
 
 
 def _words(name: str, moved: Moved | None, found: Attribution) -> str:
@@ -120,23 +127,22 @@ def combined(explanations: Mapping[str, Explanation]) -> Explanation:
     asked = {tier: one for tier, one in explanations.items() if one is not UNEXPLAINED}
     if not asked:
         return UNEXPLAINED
-    numbers = {"tiers": {tier: dict(one.numbers) for tier, one in asked.items()}}
+    tiers = {tier: one.numbers for tier, one in asked.items()}
     telling = {tier: one for tier, one in asked.items() if one.cause is not None}
     if len({one.cause for one in telling.values()}) > 1:
         named = ", ".join(f"{TIERS.get(tier, tier)} tells of the {one.cause}" for tier, one in telling.items())
         words = f"The tiers contradict each other: {named}. Both may have changed."
-        return Explanation(None, words, {"cause": None, "reason": "contradiction", "words": words, **numbers})
+        return Explanation(None, words, Cause(cause=None, reason="contradiction", words=words, tiers=tiers))
     best = next(iter(telling.values()), next(iter(asked.values())))
-    return Explanation(best.cause, best.words, {**best.numbers, **(numbers if len(asked) > 1 else {})})
+    return best if len(asked) == 1 else replace(best, numbers=msgspec.structs.replace(best.numbers, tiers=tiers))
 
 
-def with_mix(explanation: Explanation, evidence: Mapping[str, Any]) -> Explanation:
+def with_mix(explanation: Explanation, evidence: Evidence) -> Explanation:
     """Return the explanation, or that the mix of the traffic changed if its slices say so and the judge is not the cause."""
-    slices = evidence.get("slices")
-    mix = slices.get(MIX) if isinstance(slices, dict) else None
-    if not isinstance(mix, dict) or explanation.cause == "judge":
+    mix = None if evidence.slices is None else evidence.slices.mix
+    if mix is None or explanation.cause == "judge":
         return explanation
-    return Explanation(HISTORY if mix["label"] == ARRIVAL else MIX, mix["words"], mix)
+    return replace(explanation, cause=HISTORY if mix.label == ARRIVAL else MIX, words=mix.words, shares=mix.shares)
 
 
 def _signed(moved: Moved | None) -> float:

@@ -13,9 +13,9 @@ from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
 from audit.drift.cells import Cells, Flags
+from audit.drift.incident_evidence import MOVED_TOO, Numbers
 from audit.drift.watched_series import DOWN, DRIFT, TIERS, UP, VERBS, WARNING, Key
 from schemas.lazy.numpy import np
-from streams.watch.incidents.moves import MOVED_TOO
 from streams.watch.incidents.recovery import CERTAIN
 from streams.watch.measured import midnight
 from streams.watch.rules.cases import Case
@@ -90,15 +90,15 @@ def _finding(case: Case, key: Key, days: tuple[date, date], sides: tuple[_Side, 
             f"Since {first} the mean of {name} is {after.mean:.3f} over {after.scores} scores, {before.mean:.3f} over {before.scores} before. "
             "It raised no alarm of its own."
         ),
-        numbers={
-            "meanBefore": before.mean,
-            "meanAfter": after.mean,
-            "scoresBefore": before.scores,
-            "scoresAfter": after.scores,
-            "sessionsBefore": before.units,
-            "sessionsAfter": after.units,
-            "sigma": before.sigma,
-        },
+        numbers=Numbers(
+            mean_before=before.mean,
+            mean_after=after.mean,
+            scores_before=before.scores,
+            scores_after=after.scores,
+            sessions_before=before.units,
+            sessions_after=after.units,
+            sigma=before.sigma,
+        ),
         before=(midnight(first - timedelta(days=1)), midnight(first)),
         after=(midnight(first), case.measured.as_of),
         expected=before.mean,

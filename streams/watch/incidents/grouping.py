@@ -14,16 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
+from audit.drift.incident_evidence import Evidence, Moved, evidence_of
 from audit.drift.watched_series import DRIFT, Series, worse
 from schemas.records import Incident
-from streams.watch.incidents.moves import DAY, Moved, evidence_of, moved_of, series_of
-from streams.watch.incidents.states import DISMISSED, RESOLVED, is_live
+from streams.watch.incidents.states import DAY, DISMISSED, RESOLVED, is_live
 from streams.watch.rules.findings import Finding
 
 MUCH_LARGER = 1.5
 """So many times as large as it was when a person decided on it, a change has got worse."""
-DECIDED_SIZES = "decidedSizes"
-"""In the evidence: how large the change was when a person decided on it, by rule, and by series and rule."""
 Days = tuple[date, date]
 
 
@@ -40,11 +38,18 @@ class _Case:
     """An incident that is known, with what moved in it."""
 
     incident: Incident
+    evidence: Evidence
     moved: Mapping[Series, Moved]
+
+    @classmethod
+    def of(cls, incident: Incident) -> _Case:
+        """The case of an incident."""
+        evidence = evidence_of(incident)
+        return cls(incident, evidence, {entry.series: entry for entry in evidence.moved})
 
     def has(self, series: Series) -> bool:
         """Tell whether a series moved in the incident; the leading one did, even if the evidence cannot be read."""
-        return series in self.moved or series == series_of(self.incident)
+        return series in self.moved or series == self.evidence.lead_of(self.incident)
 
     @property
     def is_live(self) -> bool:
@@ -59,7 +64,7 @@ class _Case:
 def grouped(findings: Sequence[Finding], known: Sequence[Incident]) -> list[Group]:
     """The findings of a project by change, in the order in which they were found."""
     order = sorted(known, key=lambda one: (one.detected_at, one.incident_id))
-    cases = [_Case(one, {entry.series: entry for entry in moved_of(one)}) for one in order]
+    cases = [_Case.of(one) for one in order]
     groups: dict[str, Group] = {}
     fresh: list[list[Finding]] = []
     for series, seen in _by_series(findings).items():
@@ -169,7 +174,7 @@ def _is_way_back(finding: Finding, case: _Case) -> bool:
     moved = case.moved.get(Series(opposite, finding.kind))
     if moved is None or moved.fell_too or not case.goes_on or finding.since <= moved.since:
         return False
-    sizes = [seen["size"] for rule, seen in moved.rules.items() if isinstance(seen.get("size"), (int, float))]
+    sizes = [seen.size for seen in moved.rules.values() if seen.size is not None]
     return not sizes or finding.size < MUCH_LARGER * max(sizes)
 
 
@@ -180,14 +185,11 @@ def _repeats(case: _Case, series: Series, finding: Finding) -> bool:
         return finding.since <= incident.last_day.date()
     if moved is None or finding.known_level or finding.since > moved.until + DAY or worse(finding.severity, moved.severity):
         return False
-    size = _decided_size(incident, series, finding.rule)
+    size = _decided_size(case.evidence, series, finding.rule)
     return size is None or finding.size < MUCH_LARGER * size
 
 
-def _decided_size(incident: Incident, series: Series, rule: str) -> float | None:
+def _decided_size(evidence: Evidence, series: Series, rule: str) -> float | None:
     """Return the size of a change when a person decided on it; None if that is not known."""
-    sizes = evidence_of(incident).get(DECIDED_SIZES)
-    if not isinstance(sizes, dict):
-        return None
-    size = sizes.get(f"{series.key.series} {series.kind} {rule}", sizes.get(rule))
-    return float(size) if isinstance(size, (int, float)) else None
+    sizes = evidence.decided_sizes
+    return sizes.get(f"{series.key.series} {series.kind} {rule}", sizes.get(rule))

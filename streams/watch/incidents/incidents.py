@@ -12,28 +12,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Any
 
 import msgspec
 
+from audit.drift.incident_evidence import Evidence, Moved, Sighting, evidence_json, evidence_of, moved_series
 from audit.drift.watched_series import DRIFT, SEVERITIES, Key, Series, bounds_of
-from audit.fingerprints import canonical_json, stable_id
+from audit.fingerprints import stable_id
 from schemas.records import Incident
 from streams.watch.incidents.causes import HISTORY, MIX, UNEXPLAINED, Explanation, combined, with_mix
 from streams.watch.incidents.companions import MovedToo
-from streams.watch.incidents.grouping import DECIDED_SIZES, Group, grouped
-from streams.watch.incidents.moves import Moved, evidence_of, listed, merged, moved_of, seen_by_rules, series_of
+from streams.watch.incidents.grouping import Group, grouped
 from streams.watch.incidents.states import CONFIRMED, DISMISSED, OPEN, SUSPECTED, assigned, is_live, with_decision
 from streams.watch.measured import midnight
 from streams.watch.rules.findings import Finding
 
 NUMBERS_AGAIN = timedelta(hours=1)
 """The interval at which an incident is written again for its numbers alone."""
-CAUSE = "cause"
-"""In the evidence: agent or judge, or why that is not known, with its numbers."""
+MOST_DAYS = 90
+"""Days that are kept of those that have left a rule's window."""
+MOST_MOVED = 40
+"""Series that an incident lists: an agent may have many failure types."""
+ESTIMATING = ("sequential", "rate_ratio", "runs")
+"""The rules that look at all days each time, and may find another first day."""
 _LEAST_SPREAD = 0.05
 """The assumed spread of a series that never varied, as a share of its scale.
 
@@ -91,7 +94,7 @@ class Due:
     def tells(self) -> bool:
         """True if the new findings describe it: its title and description are made again."""
         before = self.before
-        goes_on = before is not None and series_of(before) == self.leads
+        goes_on = before is not None and lead_of(before) == self.leads
         return self.is_about_lead and (not goes_on or before is None or before.rule == self.lead.rule)
 
 
@@ -109,11 +112,11 @@ def due(
 
 def _due(group: Group, cause_of: CauseOf, moved_too: MovedToo) -> Due:
     before = group.incident
-    earlier = [] if before is None else moved_of(before)
-    moved = merged(earlier, group.findings)
+    evidence = Evidence() if before is None else evidence_of(before)
+    moved = merged(evidence.moved, group.findings)
     lead = _lead(group.findings, before, moved)
     leads = lead.series
-    was = None if before is None else series_of(before)
+    was = None if before is None else evidence.lead_of(before)
     if was is not None and any(one.series == was for one in moved) and not _outranks(leads, was, moved):
         leads = was
         own = [one for one in group.findings if one.series == was]
@@ -170,7 +173,7 @@ def _explained(findings: Sequence[Finding], cause_of: CauseOf) -> Explanation:
     )
 
 
-def record_of(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]) -> Incident:
+def record_of(made: Due, project: str, as_of: datetime, evidence: Evidence) -> Incident:
     """The record of an incident that is due, with its evidence; the same as-of gives the same record."""
     explanation = with_mix(made.explanation, evidence)
     if made.before is None:
@@ -200,7 +203,7 @@ def record_of(made: Due, project: str, as_of: datetime, evidence: Mapping[str, A
     )
 
 
-def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any], explanation: Explanation) -> Incident:
+def _first(made: Due, project: str, as_of: datetime, evidence: Evidence, explanation: Explanation) -> Incident:
     # What history explains did not happen on that day: it is shown, and alerts nobody.
     lead, is_sure = made.lead, made.is_confirmed and explanation.cause != HISTORY
     kind, tier, direction, agent = lead.key
@@ -225,7 +228,7 @@ def _first(made: Due, project: str, as_of: datetime, evidence: Mapping[str, Any]
         title=_title(made, explanation),
         description=_described(made, evidence, explanation),
         metadata=_metadata(made, evidence),
-        baseline_id=(evidence.get("baseline") or {}).get("id"),
+        baseline_id=None if evidence.baseline is None else evidence.baseline.id,
         detected_at=as_of,
         rule=lead.rule,
         cause=explanation.cause,
@@ -241,38 +244,47 @@ def _title(made: Due, explanation: Explanation) -> str:
     mix = ""
     if explanation.cause in {MIX, HISTORY}:
         changed = "The mix changed" if explanation.cause == MIX else "History was added"
-        mix = f"{changed} ({explanation.numbers['shares']}): "
+        mix = f"{changed} ({explanation.shares}): "
     names = list(dict.fromkeys(one.name for one in made.moved if one.series != made.leads))
     if len(names) > NAMED:
         names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
     return mix + made.lead.title + (f"; {' and '.join(names)} moved too" if names else "")
 
 
-def _described(made: Due, evidence: Mapping[str, Any], explanation: Explanation) -> str:
-    others = [str(one.seen.get("title", "")) for one in made.moved if one.series != made.leads]
+def _described(made: Due, evidence: Evidence, explanation: Explanation) -> str:
+    others = [one.seen.title or "" for one in made.moved if one.series != made.leads]
     also = f"It moved with: {'; '.join(one for one in others if one)}." if any(others) else None
     parts = [
         made.lead.description,
         also,
-        evidence.get("note"),
+        evidence.note,
         explanation.words if explanation.cause else None,
     ]
     return " ".join(part for part in parts if part)
 
 
-def _metadata(made: Due, evidence: Mapping[str, Any]) -> str:
+def _metadata(made: Due, evidence: Evidence) -> str:
     lead = next(one for one in made.moved if one.series == made.leads)
-    cause = {CAUSE: dict(made.explanation.numbers)}
-    return canonical_json({**evidence, **cause, "rules": dict(lead.rules), "moved": listed(made.moved, made.leads)})
+    found = msgspec.structs.replace(
+        evidence, cause=made.explanation.numbers, rules=lead.rules, moved=_listed(made.moved, made.leads)
+    )
+    return evidence_json(found)
+
+
+def _listed(moved: Sequence[Moved], lead: Series) -> list[Moved]:
+    """Return the series that moved, the leading one first and marked, those without an alarm last."""
+    marked = [msgspec.structs.replace(one, leads=one.series == lead) for one in moved]
+    return sorted(marked, key=lambda one: (not one.leads, one.fell_too))
 
 
 def decided(incident: Incident, decision: str, who: str, at: datetime) -> Incident:
     """The next revision of an incident after a decision, with how large the change was then."""
-    sizes = {} if decision == OPEN else _sizes(incident)
+    evidence = evidence_of(incident)
+    sizes = {} if decision == OPEN else _sizes(evidence)
     return msgspec.structs.replace(
         with_decision(incident, decision, who, at),
         revision=incident.revision + 1,
-        metadata=canonical_json({**evidence_of(incident), DECIDED_SIZES: sizes}),
+        metadata=evidence_json(msgspec.structs.replace(evidence, decided_sizes=sizes)),
     )
 
 
@@ -281,20 +293,17 @@ def reassigned(incident: Incident, assignee: str | None, at: datetime) -> Incide
     return msgspec.structs.replace(assigned(incident, assignee, at), revision=incident.revision + 1)
 
 
-def _sizes(incident: Incident) -> dict[str, Any]:
-    moved = {
-        f"{one.key.series} {one.series.kind} {rule}": seen.get("size")
-        for one in moved_of(incident)
-        for rule, seen in one.rules.items()
-    }
-    return {**{rule: seen.get("size") for rule, seen in seen_by_rules(incident).items()}, **moved}
+def _sizes(evidence: Evidence) -> dict[str, float | None]:
+    moved = {f"{one.series_name} {one.kind} {rule}": seen.size for one in evidence.moved for rule, seen in one.rules.items()}
+    return {**{rule: seen.size for rule, seen in evidence.rules.items()}, **moved}
 
 
 def _says_more(made: Due, before: Incident, as_of: datetime) -> bool:
     """Tell whether another revision would say something new that is worth one."""
     if before.checked_at is not None and as_of < before.checked_at:
         return False  # a look back, or a clock that was set back: what was seen later is not to be undone
-    earlier, lead = moved_of(before), series_of(before)
+    evidence = evidence_of(before)
+    earlier, lead = evidence.moved, evidence.lead_of(before)
     if _ends(earlier) != _ends(made.moved):
         return True
     if not is_live(before):
@@ -303,16 +312,67 @@ def _says_more(made: Due, before: Incident, as_of: datetime) -> bool:
     if (made.severity, is_sure) != (before.severity, before.confidence == CONFIRMED):
         return True
     aged = before.checked_at is None or as_of - before.checked_at >= NUMBERS_AGAIN
-    said = [canonical_json(listed(one, lead)) + canonical_json(_of_lead(one, lead)) for one in (earlier, made.moved)]
-    explains_more = canonical_json(dict(made.explanation.numbers)) != canonical_json(evidence_of(before).get(CAUSE))
-    return aged and (explains_more or made.leads != lead or said[0] != said[1])
+    changed = made.leads != lead or _listed(earlier, lead) != _listed(made.moved, lead)
+    return aged and (changed or made.explanation.numbers != evidence.cause)
 
 
-def _of_lead(moved: Sequence[Moved], lead: Series) -> list[Any]:
-    return [dict(one.rules) for one in moved if one.series == lead]
-
-
-def _ends(moved: Sequence[Moved]) -> dict[Series, dict[str, Any]]:
+def _ends(moved: Iterable[Moved]) -> dict[Series, dict[str, date]]:
     """The last day that each rule sees of each series that raised an alarm."""
-    alarms = [one for one in moved if not one.fell_too]
-    return {one.series: {name: seen.get("until") for name, seen in one.rules.items()} for one in alarms}
+    return {one.series: {name: seen.until for name, seen in one.rules.items()} for one in moved if not one.fell_too}
+
+
+def lead_of(incident: Incident) -> Series:
+    """The series that leads an incident."""
+    return evidence_of(incident).lead_of(incident)
+
+
+def merged(before: Iterable[Moved], findings: Iterable[Finding]) -> list[Moved]:
+    """Merge new findings into the series that moved.
+
+    A series keeps its days and its worst severity; those that only moved along are as of now.
+    """
+    moved = {one.series: one for one in before if not one.fell_too}
+    for finding in findings:
+        moved[finding.series] = _with(moved.get(finding.series), finding)
+    return list(moved.values())[:MOST_MOVED]
+
+
+def _with(earlier: Moved | None, finding: Finding) -> Moved:
+    rules = {} if earlier is None else dict(earlier.rules)
+    rules[finding.rule] = _sighting(finding, rules.get(finding.rule))
+    if earlier is None:
+        return moved_series(
+            finding.series,
+            rules,
+            rule=finding.rule,
+            severity=finding.severity,
+            confirmed=finding.confirmed,
+            interval=finding.first_days,
+            fell_too=finding.fell_too,
+        )
+    return moved_series(
+        earlier.series,
+        rules,
+        rule=earlier.rule,
+        severity=max(earlier.severity, finding.severity, key=SEVERITIES.index),
+        confirmed=earlier.confirmed or finding.confirmed,
+        interval=finding.first_days if earlier.rule == finding.rule else earlier.interval,
+    )
+
+
+def _sighting(finding: Finding, earlier: Sighting | None) -> Sighting:
+    """Return what the rule of a finding saw, with the days that it saw before and that have left its window."""
+    seen = Sighting(
+        **msgspec.structs.asdict(finding.numbers),
+        severity=finding.severity,
+        since=finding.since,
+        until=finding.until,
+        size=finding.size,
+        title=finding.title,
+        description=finding.description,
+        confirmed=finding.confirmed,
+    )
+    if earlier is None or not seen.days or finding.rule in ESTIMATING:
+        return seen
+    gone = [one for one in earlier.days or () if one.day < seen.days[0].day][-MOST_DAYS:]
+    return msgspec.structs.replace(seen, since=min(seen.since, earlier.since), days=[*gone, *seen.days])

@@ -23,11 +23,11 @@ from datetime import date, datetime
 
 import msgspec
 
+from audit.drift.incident_evidence import Level, Moved, evidence_of
 from audit.drift.watched_series import SPIKE, TIERS
 from schemas.lazy.numpy import np
 from schemas.records import Incident
-from streams.watch.incidents.moves import DAY, Level, Moved, moved_of
-from streams.watch.incidents.states import DISMISSED, OPEN, RECOVERED, SUSPECTED, VANISHED, is_live, resolved_itself
+from streams.watch.incidents.states import DAY, DISMISSED, OPEN, RECOVERED, SUSPECTED, VANISHED, is_live, resolved_itself
 from streams.watch.measured import Measured, midnight
 from streams.watch.run_measures import ProjectRuns
 
@@ -72,7 +72,7 @@ def levels_of(measured: Measured | None, runs: ProjectRuns | None) -> Levels:
 def _run_levels(runs: ProjectRuns, moved: Moved, series: str) -> list[DayLevel] | None:
     """The days of a series of an agent's runs; None if it has none of late, or other rules diagnosed them than those of the change."""
     agent = next((one for one in runs.agents if one.agent == moved.key.agent), None)
-    if agent is None or moved.seen.get("madeWith", agent.made_by) != agent.made_by:
+    if agent is None or moved.seen.made_with not in (None, agent.made_by):
         return None
     return [DayLevel(day, mean, count) for day, (mean, count) in agent.days(series).items()]
 
@@ -117,7 +117,7 @@ def back_since(days: Iterable[DayLevel], level: Level, after: date, today: date)
 
 def last_day_of(incident: Incident, levels: Levels, as_of: datetime) -> date | None:
     """The last day of an incident's change, when all of its alarms are over; None while it goes on."""
-    alarms = [one for one in moved_of(incident) if not one.fell_too]
+    alarms = [one for one in evidence_of(incident).moved if not one.fell_too]
     ends = [_end_of(one, incident, levels(one), as_of) for one in alarms]
     known = [end for end in ends if end is not None]
     return max(known) if known and len(known) == len(ends) else None
@@ -136,7 +136,7 @@ def _end_of(moved: Moved, incident: Incident, days: Sequence[DayLevel] | None, a
 
 def unseen_for(incident: Incident, as_of: datetime, days: int) -> bool:
     """Tell whether no rule has seen an incident for so many whole days."""
-    last = max((one.until for one in moved_of(incident)), default=None)
+    last = max((one.until for one in evidence_of(incident).moved), default=None)
     marks = [last, None if incident.decided_at is None else incident.decided_at.date()]
     known = [mark for mark in marks if mark is not None]
     return bool(known) and (as_of.date() - max(known)).days > days
@@ -149,7 +149,7 @@ def over(incident: Incident, levels: Levels, as_of: datetime) -> Incident | None
     last = last_day_of(incident, levels, as_of)
     if is_live(incident):
         return None if last is None else resolved_itself(incident, RECOVERED, as_of, midnight(last))
-    seen = max((one.until for one in moved_of(incident)), default=None)
+    seen = max((one.until for one in evidence_of(incident).moved), default=None)
     if last is None and seen is not None and unseen_for(incident, as_of, UNSEEN_DAYS):
         last = seen
     if last is None:

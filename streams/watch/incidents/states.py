@@ -34,6 +34,7 @@ DECISIONS = (OPEN, ACKNOWLEDGED, RESOLVED, NEW_NORMAL, DISMISSED)
 RECOVERED, VANISHED, FIXED = "recovered", "vanished", "fixed"
 """The reasons why an incident is resolved, other than that it is the new normal."""
 SUSPECTED, CONFIRMED = "suspected", "confirmed"
+DAY = timedelta(days=1)
 SYSTEM = "driftline"
 """The name recorded for the resolver of an incident that resolved itself."""
 
@@ -47,7 +48,7 @@ def recovered_since(incident: Incident) -> date | None:
     """Return the first day on which an incident that recovered by itself was back; None of another."""
     if incident.resolution != RECOVERED or incident.last_day is None:
         return None
-    return incident.last_day.astimezone(UTC).date() + timedelta(days=1)
+    return incident.last_day.astimezone(UTC).date() + DAY
 
 
 def current(incident: Incident) -> Incident:

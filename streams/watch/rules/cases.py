@@ -8,6 +8,7 @@ from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from audit.drift.consecutive_days import DailyAverage
+from audit.drift.incident_evidence import Day
 from audit.drift.reference import NO_DECISION, Reference
 from schemas.records import Baseline
 from streams.watch.measured import QUERY, Measured, midnight
@@ -59,6 +60,6 @@ def days_window(first: date, last: date, as_of: datetime) -> tuple[datetime, dat
     return midnight(first), min(midnight(last + timedelta(days=1)), as_of)
 
 
-def days_shown(counts: Mapping[DailyAverage, int]) -> list[dict[str, Any]]:
+def days_shown(counts: Mapping[DailyAverage, int]) -> list[Day]:
     """Days with their averages and how many scores each is of, as they are shown."""
-    return [{"day": f"{one.day}", "average": one.average, "count": count} for one, count in counts.items()]
+    return [Day(day=one.day, average=one.average, count=count) for one, count in counts.items()]

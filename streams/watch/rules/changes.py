@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from audit.drift.change_detector import Change
+from audit.drift.incident_evidence import Day, Numbers
 from audit.drift.reference import Reference
 from audit.drift.watched_series import Key
 from streams.watch.measured import midnight
@@ -19,9 +21,9 @@ class Told(NamedTuple):
 
     title: str
     description: str
-    days: Sequence[Mapping[str, Any]]
+    days: list[Day]
     """The days that show it, each with its average and count."""
-    numbers: Mapping[str, Any]
+    numbers: Numbers
     """The numbers besides those of every change."""
 
 
@@ -48,19 +50,19 @@ def change_finding(key: Key, found: Change, asked: Asked, told: Told) -> Finding
         size=abs(found.size),
         title=told.title,
         description=told.description,
-        numbers={
-            "days": list(told.days),
-            "comparedSince": f"{compared}",
-            "firstDay": f"{found.first_day}",
-            "firstDayInterval": [f"{found.earliest_day}", f"{found.latest_day}"],
-            "change": found.size,
-            "changeInterval": [found.size_interval.low, found.size_interval.high],
-            "meanBefore": found.mean_before,
-            "meanAfter": found.mean_after,
-            "sigma": found.sigma,
-            "logEvidence": found.log_evidence,
-            **told.numbers,
-        },
+        numbers=msgspec.structs.replace(
+            told.numbers,
+            days=told.days,
+            compared_since=compared,
+            first_day=found.first_day,
+            first_day_interval=(found.earliest_day, found.latest_day),
+            change=found.size,
+            change_interval=(found.size_interval.low, found.size_interval.high),
+            mean_before=found.mean_before,
+            mean_after=found.mean_after,
+            sigma=found.sigma,
+            log_evidence=found.log_evidence,
+        ),
         before=(midnight(compared), midnight(found.first_day)),
         after=days_window(found.first_day, until, asked.as_of),
         cut=asked.reference.cut,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from audit.drift import consecutive_days
 from audit.drift.change_detector import Change, find_change
+from audit.drift.incident_evidence import Numbers
 from audit.drift.reference import Reference, joined
 from audit.drift.watched_series import DOWN, DRIFT, FURTHER, MEAN, TIERS, VERBS, Key, bounds_of
 from schemas.records import Baseline, TierStatistics
@@ -69,14 +70,14 @@ def _run(
             f"({max(stddev, consecutive_days.SMALLEST_SIGMA):.3f}) {_off(found.direction)} the baseline of {mean:.3f} ({known.count} scores); "
             f"the farthest was {farthest:.3f}, {found.deviation:.1f} standard deviations off."
         ),
-        numbers={
-            "days": days_shown({one: counts[one] for one in found.days}),
-            "deviation": found.deviation,
-            "mean": mean,
-            "stddev": stddev,
-            "baselineScores": known.count,
-            "baselineId": baseline.baseline_id,
-        },
+        numbers=Numbers(
+            days=days_shown({one: counts[one] for one in found.days}),
+            deviation=found.deviation,
+            mean=mean,
+            stddev=stddev,
+            baseline_scores=known.count,
+            baseline_id=baseline.baseline_id,
+        ),
         before=(baseline.window_start, min(midnight(first), baseline.window_end)),
         after=case.window(first, last),
         expected=mean,
@@ -130,12 +131,12 @@ def _change(case: Case, tier: tuple[str, str], found: Change, compared: Compared
         title=f"{name} {verb} to {found.mean_after:.2f} from {found.mean_before:.2f} on {found.first_day}",
         description=_in_words(name, found),
         days=days_shown({one: count for one, count in days.items() if found.earliest_day <= one.day <= found.seen_at.date()}),
-        numbers={
-            "scoresBefore": found.scores_before,
-            "scoresAfter": found.scores_after,
-            "sessionsBefore": found.units_before,
-            "sessionsAfter": found.units_after,
-        },
+        numbers=Numbers(
+            scores_before=found.scores_before,
+            scores_after=found.scores_after,
+            sessions_before=found.units_before,
+            sessions_after=found.units_after,
+        ),
     )
     asked = Asked(SEQUENTIAL, case.looked, compared.reference, compared.first_day, case.measured.as_of)
     return replace(change_finding(Key(DRIFT, column, found.direction), found, asked, told), kind=kind)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
+from audit.drift.incident_evidence import Numbers
 from audit.drift.reference import Span
 from audit.drift.watched_series import MEAN, Key, Series
 
@@ -34,8 +35,8 @@ class Finding:
     """The size of the change, never negative, in a measure of the rule's own: only sizes of one rule are compared."""
     title: str
     description: str
-    numbers: Mapping[str, Any]
-    """The numbers that the rule saw, as JSON, rounded as shown: days, averages, counts, estimates with intervals."""
+    numbers: Numbers
+    """The numbers that the rule saw: days, averages, counts, estimates with intervals."""
     before: tuple[datetime, datetime]
     """The time that was compared with, start inclusive, end exclusive, UTC."""
     after: tuple[datetime, datetime]

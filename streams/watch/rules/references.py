@@ -14,13 +14,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import date, datetime
 
+from audit.drift.incident_evidence import Moved, evidence_of
 from audit.drift.reference import Reference, Span, joined
 from audit.drift.watched_series import FURTHER, MEAN
 from schemas.records import Incident
 from streams.watch.incidents.causes import HISTORY
-from streams.watch.incidents.moves import DAY, Moved, moved_of
 from streams.watch.incidents.recovery import UNSEEN_DAYS
-from streams.watch.incidents.states import NEW_NORMAL, VANISHED, is_live
+from streams.watch.incidents.states import DAY, NEW_NORMAL, VANISHED, is_live
 from streams.watch.rules.cases import OpenChange
 
 
@@ -31,7 +31,7 @@ def references_of(known: Iterable[Incident]) -> dict[str, Reference]:
     decided = [one for one in known if not is_live(one) and one.resolution != VANISHED]
     for incident in sorted(decided, key=lambda one: (_at(one), one.incident_id)):
         last = _last_day(incident)
-        for moved in moved_of(incident):
+        for moved in evidence_of(incident).moved:
             first = _first_day(moved)
             if last is not None:
                 cuts[moved.key.series].append((min(first, last), last))
@@ -46,12 +46,12 @@ def open_changes_of(known: Iterable[Incident]) -> dict[str, OpenChange]:
     further: dict[str, date] = {}
     # What history explains is no level that anything could fall further from.
     own = [incident for incident in known if is_live(incident) and incident.cause != HISTORY]
-    live = [one for incident in own for one in moved_of(incident) if not one.fell_too]
+    live = [one for incident in own for one in evidence_of(incident).moved if not one.fell_too]
     for moved in sorted(live, key=lambda one: one.since, reverse=True):
         direction = moved.key.direction
-        if moved.series.kind == FURTHER:
+        if moved.kind == FURTHER:
             further[moved.key.series] = moved.since
-        elif moved.series.kind == MEAN and moved.confirmed and direction is not None:
+        elif moved.kind == MEAN and moved.confirmed and direction is not None:
             changes[moved.key.series] = OpenChange(direction, moved.since)
     return {series: change._replace(further_since=further.get(series)) for series, change in changes.items()}
 
@@ -65,7 +65,7 @@ def _last_day(incident: Incident) -> date | None:
     """The last day of a change that is over; None for one that goes on."""
     if incident.last_day is not None:
         return incident.last_day.date()
-    seen = [one.until for one in moved_of(incident)]
+    seen = [one.until for one in evidence_of(incident).moved]
     if incident.resolution != NEW_NORMAL or not seen:
         return None
     return max(seen) if max(seen) < _at(incident).date() - UNSEEN_DAYS * DAY else None

@@ -18,6 +18,7 @@ from datetime import UTC
 from typing import Any
 
 from audit.drift.change_detector import SUSPECTED, Change, find_change
+from audit.drift.incident_evidence import Day, Numbers
 from audit.drift.reference import NO_DECISION, REFERENCE_DAYS, Reference
 from audit.drift.watched_series import DRIFT, VERBS, Key, bounds_of
 from schemas.lazy.numpy import np
@@ -111,15 +112,16 @@ def _finding(case: RunCase, agent: AgentRuns, series: str, found: Change) -> Fin
     told = Told(
         title=f"{series_name(series)}{named} {VERBS[found.direction]} to {after} from {before} on {found.first_day}",
         description=_in_words(series, named, found),
-        days=[{"day": f"{day}", "average": mean, "count": count} for day, (mean, count) in days.items()],
-        numbers={
-            "agent": agent.agent,
-            "runsBefore": found.scores_before,
-            "runsAfter": found.scores_after,
-            **({} if series == TRUST else {"havingBefore": having[0], "havingAfter": having[1]}),
-            "series": len(agent.series),
-            "madeWith": dict(agent.made_by),
-        },
+        days=[Day(day=day, average=mean, count=count) for day, (mean, count) in days.items()],
+        numbers=Numbers(
+            agent=agent.agent,
+            runs_before=found.scores_before,
+            runs_after=found.scores_after,
+            having_before=None if series == TRUST else having[0],
+            having_after=None if series == TRUST else having[1],
+            series=len(agent.series),
+            made_with=dict(agent.made_by),
+        ),
     )
     asked = Asked(RUNS, case.looked, case.reference(agent, series), agent.first_day or found.first_day, case.runs.as_of)
     finding = change_finding(Key(DRIFT, series, found.direction, agent.agent), found, asked, told)

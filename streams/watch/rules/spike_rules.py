@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
+from audit.drift import incident_evidence as evidence
 from audit.drift.anomaly_rate import Day, Spike, anomaly_spike
 from audit.drift.watched_series import SPIKE, UP, Key
 from streams.watch.rules.cases import Case
@@ -37,20 +38,20 @@ def _finding(case: Case, found: Spike, days: Sequence[Day], *, known_level: bool
         size=found.rate,
         title=f"{found.rate:.0%} of the exchanges since {found.first_day} have an anomaly, {found.rate_before:.1%} had one before",
         description=_in_words(found),
-        numbers={
-            "days": [{"day": f"{one.day}", "anomalies": one.anomalies, "count": one.exchanges} for one in days],
-            "firstDay": f"{found.first_day}",
-            "anomalies": found.anomalies,
-            "exchanges": found.exchanges,
-            "rate": found.rate,
-            "baselineRate": found.rate_before,
-            "baselineAnomalies": found.anomalies_before,
-            "baselineExchanges": found.exchanges_before,
-            "baselineFrom": f"{found.start}",
-            "baselineUntil": f"{last}",
-            "ratio": found.ratio,
-            "logEvidence": found.log_evidence,
-        },
+        numbers=evidence.Numbers(
+            days=[evidence.Day(day=one.day, anomalies=one.anomalies, count=one.exchanges) for one in days],
+            first_day=found.first_day,
+            anomalies=found.anomalies,
+            exchanges=found.exchanges,
+            rate=found.rate,
+            baseline_rate=found.rate_before,
+            baseline_anomalies=found.anomalies_before,
+            baseline_exchanges=found.exchanges_before,
+            baseline_from=found.start,
+            baseline_until=last,
+            ratio=found.ratio,
+            log_evidence=found.log_evidence,
+        ),
         before=case.window(found.start, last),
         after=case.window(found.first_day, until),
         expected=found.rate_before,

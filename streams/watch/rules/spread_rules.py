@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from audit.drift.cells import Cells
+from audit.drift.incident_evidence import Numbers
 from audit.drift.spread import SpreadChange, find_spread
 from audit.drift.watched_series import DRIFT, SPREAD, TIERS, UP, Key
 from schemas.lazy.numpy import np
@@ -39,17 +40,17 @@ def _finding(case: Case, tier: str, found: SpreadChange, cells: Cells, rule: str
             f"{name}: their standard deviation is {found.after:.3f} over {found.sessions_after} sessions; from {found.start} to the day "
             f"before it was {found.before:.3f} over {found.sessions_before}. The mean of {name} has not changed by more than chance."
         ),
-        numbers={
-            "days": days_shown(counts),
-            "firstDay": f"{found.first_day}",
-            "firstDayInterval": [f"{found.earliest_day}", f"{found.latest_day}"],
-            "spreadBefore": found.before,
-            "spreadAfter": found.after,
-            "ratio": found.ratio,
-            "sessionsBefore": found.sessions_before,
-            "sessionsAfter": found.sessions_after,
-            "logEvidence": found.log_evidence,
-        },
+        numbers=Numbers(
+            days=days_shown(counts),
+            first_day=found.first_day,
+            first_day_interval=(found.earliest_day, found.latest_day),
+            spread_before=found.before,
+            spread_after=found.after,
+            ratio=found.ratio,
+            sessions_before=found.sessions_before,
+            sessions_after=found.sessions_after,
+            log_evidence=found.log_evidence,
+        ),
         before=case.window(found.start, found.first_day - timedelta(days=1)),
         after=case.window(found.first_day, found.until),
         expected=float(cells.total[before].sum() / cells.weight[before].sum()),

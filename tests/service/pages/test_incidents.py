@@ -23,6 +23,7 @@ from watched import fallen, history, put, steady
 from analytics.sandbox.snapshots import copy_database
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store
+from audit.drift.incident_evidence import Sighting
 from schemas.records import Alert, Incident
 from service.cli.main import run
 from service.pages.incidents.incidents import FIRST_MOVED, MAX_REASON, PAGE
@@ -561,6 +562,7 @@ def test_what_is_suspected_is_marked_and_what_moved_is_listed(call: Call, tokens
     moved = {
         "tier": "tier3", "agent": None, "direction": "down", "kind": "mean", "leads": False, "severity": "warning",
         "rule": "moved_too", "confirmed": False, "fellToo": True, "interval": ["2026-09-26", "2026-09-26"],
+        "series": "tier3", "name": "Tier 3", "from": 4.5, "to": 3.25, "since": "2026-09-26", "until": "2026-10-01",
         "rules": {"moved_too": {"since": "2026-09-26", "until": "2026-10-01", "meanBefore": 4.5, "meanAfter": 3.25, "sigma": 0.1}},
     }  # fmt: skip
     address = found(store, metadata=json.dumps(EVIDENCE | {"moved": [moved]}), confidence="suspected", acknowledged_by=None)
@@ -618,7 +620,7 @@ def test_the_pages_lead_to_the_sign_in(call: Call, store: Store) -> None:
 def test_every_rule_is_explained() -> None:
     """A rule that nobody can read about is not to be decided on."""
     assert {*ALL_RULES, RUNS} == set(EXPLAINED) == set(NAMES)
-    assert all(figures(rule, {}) for rule in NAMES)
+    assert all(figures(rule, Sighting(since=NOW.date(), until=NOW.date())) for rule in NAMES)
 
 
 @given(st.floats(-1e6, 1e6))

@@ -11,13 +11,14 @@ import pytest
 from watched import END, put
 
 from analytics.store.store import Store
+from audit.drift.incident_evidence import Numbers
 from audit.drift.watched_series import Key
 from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from schemas.records import Deployment
 from streams.upkeep.deployments import deployment, deployments, known_already
-from streams.watch.incidents.slices import began_with
+from streams.watch.incidents.evidence import began_with
 from streams.watch.rules.findings import Finding, Looked
 
 REDACTOR = Redactor(RedactionSettings())
@@ -78,7 +79,7 @@ def finding(interval: tuple[date, date] | None = None) -> Finding:
     at = datetime(2026, 10, 3, tzinfo=UTC)
     return Finding(
         key=Key("drift", "tier2", "down"), rule="sequential", severity="warning", since=at.date(), until=at.date(), size=1.0,
-        title="", description="", numbers={}, before=(at, at), after=(at, at), expected=None, looked=Looked("drift_units", {}),
+        title="", description="", numbers=Numbers(), before=(at, at), after=(at, at), expected=None, looked=Looked("drift_units", {}),
         interval=interval,
     )  # fmt: skip
 
@@ -88,5 +89,5 @@ def test_an_incident_names_the_deployments_within_its_first_days(store: Store) -
     days = [datetime(2026, 10, day, 23, 59, tzinfo=UTC) for day in (1, 2, 3, 4)]
     put(store, "deployments", [told(f"{at.day}", at=at) for at in days])
     named = began_with(store.cursor(), "ops", finding((date(2026, 10, 2), date(2026, 10, 3))))
-    assert ["3", "2"] == [one["version"] for one in named]
-    assert ["3"] == [one["version"] for one in began_with(store.cursor(), "ops", finding())]
+    assert ["3", "2"] == [one.version for one in named]
+    assert ["3"] == [one.version for one in began_with(store.cursor(), "ops", finding())]

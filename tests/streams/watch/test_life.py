@@ -15,13 +15,13 @@ from watched import END, fallen, history, put, steady
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
+from audit.drift.incident_evidence import Level, evidence_of
 from audit.drift.reference import Reference, joined
 from audit.policy.policy import Policy
 from schemas.records import Incident
 from streams.log.store_log import StoreLog
 from streams.watch.checking import Checked
 from streams.watch.incidents.incidents import decided
-from streams.watch.incidents.moves import Level, moved_of
 from streams.watch.incidents.recovery import DayLevel, back_since
 from streams.watch.incidents.states import (
     ACKNOWLEDGED,
@@ -317,7 +317,7 @@ def weeks(store: Store, hours: Sequence[int]) -> list[tuple[str, str | None, dat
         for hour in hours:
             check(store, END - back * DAY + timedelta(hours=hour))
     return [
-        (one.status, one.resolution, None if one.last_day is None else one.last_day.date(), len(moved_of(one)))
+        (one.status, one.resolution, None if one.last_day is None else one.last_day.date(), len(evidence_of(one).moved))
         for one in known(store)
     ]
 
@@ -336,7 +336,7 @@ def test_a_tier_with_too_few_sessions_for_an_alarm_is_listed_as_fallen_too(store
         level = 2.6 if back < 2 else 3.6 + 0.6 * (back % 3)
         put(store, "scores", history(steady, 0, a_day=1, end=END - back * DAY, name=f"-t{back}", tier3_score=level, **behaved))
     (made,) = check(store).opened
-    entries = {one.key.tier: one for one in moved_of(made)}
+    entries = {one.key.tier: one for one in evidence_of(made).moved}
     assert {"tier2", "tier3"} == set(entries)
     assert (False, True) == (entries["tier2"].fell_too, entries["tier3"].fell_too)
     assert "Tier 3" in made.title

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,13 +16,13 @@ from watched import END, fallen, history, put, steady
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
+from audit.drift.incident_evidence import evidence_of
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import DimensionScore, Exchange, Incident, Record, Review, Score
 from service.read.why.explaining import why
 from streams.engine.engine_state import Published
 from streams.log.store_log import StoreLog
 from streams.watch.checking import Checked
-from streams.watch.incidents.moves import evidence_of, moved_of
 from streams.watch.incidents.states import DISMISSED, NEW_NORMAL, RESOLVED
 from streams.watch.watching import Watch
 
@@ -97,7 +98,7 @@ def test_a_fall_is_one_incident_with_its_evidence(store: Store) -> None:
         made.severity,
         made.rule,
     )
-    evidence = evidence_of(made)
+    evidence = json.loads(made.metadata)
     seen = evidence["rules"]["sequential"]
     assert "2026-10-27" == seen["firstDay"]
     assert seen["changeInterval"][0] <= seen["change"] <= seen["changeInterval"][1] < -0.3
@@ -115,7 +116,7 @@ def test_the_queries_of_the_evidence_find_the_same_again(store: Store) -> None:
     """They are there to be run."""
     dimensions = (DimensionScore(dimension="scope_compliance", score=0.5),)
     put(store, "scores", history(fallen(6), 40, tier1_flags=("rude",), tier2_dimensions=dimensions))
-    evidence = evidence_of(checked(store).incidents[0])
+    evidence = json.loads(checked(store).incidents[0].metadata)
     by_name = {one["name"]: one for one in evidence["queries"]}
     found = {"daily_averages", "watched_hours", "incident_exchanges", "sampling_change", "slices"}
     assert {*found, "reason_change", "dimension_change"} == set(by_name)
@@ -171,7 +172,7 @@ def test_an_incident_that_goes_on_takes_up_the_days_and_nothing_is_opened(store:
     put(store, "scores", [one for one in history(fallen(8), 42, end=END + 2 * DAY, name="-later") if one.exchange_at > END])
     (later,) = checked(store, END + 2 * DAY).incidents
     assert (made.incident_id, 1, "open") == (later.incident_id, later.revision, later.status)
-    assert "2026-11-03" == evidence_of(later)["rules"]["sequential"]["until"]
+    assert "2026-11-03" == json.loads(later.metadata)["rules"]["sequential"]["until"]
     assert (made.detected_at, END + 2 * DAY) == (later.detected_at, later.checked_at)
 
 
@@ -335,7 +336,7 @@ def test_a_drift_that_comes_late_is_found_on_its_days(store: Store) -> None:
     assert () == checked(store).incidents
     put(store, "scores", [msgspec.structs.replace(one, scored_at=END + DAY) for one in late])
     (made,) = checked(store, END + timedelta(minutes=2)).incidents
-    assert "2026-10-27" == evidence_of(made)["rules"]["sequential"]["firstDay"]
+    assert "2026-10-27" == json.loads(made.metadata)["rules"]["sequential"]["firstDay"]
 
 
 @pytest.mark.parametrize(
@@ -373,7 +374,7 @@ def test_rules_that_only_sample_otherwise_are_the_same_measure(store: Store) -> 
     first = checked(store, END - 8 * DAY)
     put(store, "scores", after)
     found = checked(store)
-    assert "2026-10-27" == evidence_of(found.incidents[0])["rules"]["sequential"]["firstDay"]
+    assert "2026-10-27" == json.loads(found.incidents[0].metadata)["rules"]["sequential"]["firstDay"]
     assert first.baseline is not None
     assert found.baseline is not None
     assert first.baseline.yardstick == found.baseline.yardstick
@@ -404,7 +405,7 @@ def test_a_policy_that_changed_with_the_scores_is_pointed_out(store: Store) -> N
     after = [one for one in history(fallen(6), 40, policy_digest="1" * 16) if one.exchange_at >= END - 6 * DAY]
     put(store, "scores", [*before, *after])
     (made,) = checked(store).incidents
-    assert {"before": ["0" * 16], "after": ["0" * 16, "1" * 16]} != evidence_of(made)["policies"]
+    assert {"before": ["0" * 16], "after": ["0" * 16, "1" * 16]} != json.loads(made.metadata)["policies"]
     assert "The policy differs before and after" in made.description
 
 
@@ -414,9 +415,9 @@ def test_anomalies_that_become_more_are_a_spike(store: Store) -> None:
     put(store, "scores", history(steady, 2, a_day=8, name="-odd", anomaly=True, anomaly_reasons=("odd",)))
     spikes = [one for one in checked(store).incidents if one.type == "anomaly_spike"]
     assert [(None, "up", "open", "rate_ratio")] == [(one.tier, one.direction, one.status, one.rule) for one in spikes]
-    seen = evidence_of(spikes[0])["rules"]["rate_ratio"]
+    seen = json.loads(spikes[0].metadata)["rules"]["rate_ratio"]
     assert (24, 54) == (seen["anomalies"], seen["exchanges"])
-    assert {"odd"} == {one["reason"] for one in evidence_of(spikes[0])["exchanges"]}
+    assert {"odd"} == {one["reason"] for one in json.loads(spikes[0].metadata)["exchanges"]}
 
 
 @pytest.mark.parametrize("since", [1, 5, 12])
@@ -426,8 +427,8 @@ def test_what_was_before_a_spike_is_said_truly_on_each_of_its_days(store: Store,
     put(store, "scores", history(steady, since - 1, a_day=10, name="-odd", anomaly=True, anomaly_reasons=("odd",)))
     (spike,) = [one for one in checked(store).findings if one.key.type == "anomaly_spike"]
     first = (END - (since - 1) * DAY).date()
-    assert (first, 0.0) == (spike.since, spike.numbers["baselineRate"])
-    assert (f"{(END - 40 * DAY).date()}", f"{first - DAY}") == (spike.numbers["baselineFrom"], spike.numbers["baselineUntil"])
+    assert (first, 0.0) == (spike.since, spike.numbers.baseline_rate)
+    assert ((END - 40 * DAY).date(), first - DAY) == (spike.numbers.baseline_from, spike.numbers.baseline_until)
     assert spike.before[1] == spike.after[0]
     assert f"From {(END - 40 * DAY).date()} to the day before, 0 of {10 * (41 - since)} had one" in spike.description
 
@@ -482,7 +483,9 @@ def test_a_second_fall_while_an_incident_is_open_is_an_incident_of_its_own(store
         incident.incident_id: incident
         for incident in query_records(store.cursor(), "watched_incidents", Incident, {"projects": ["ops"]})
     }
-    leading = {name: moved_of(latest[incident.incident_id])[0] for name, incident in (("first", first), ("second", opened[0]))}
+    leading = {
+        name: evidence_of(latest[incident.incident_id]).moved[0] for name, incident in (("first", first), ("second", opened[0]))
+    }
     assert 0.7 == pytest.approx(leading["first"].level.after, abs=0.03)
     assert (0.7, 0.5) == pytest.approx((leading["second"].level.before, leading["second"].level.after), abs=0.04)
     assert {"open"} == {incident.status for incident in latest.values()}
@@ -632,7 +635,7 @@ def test_a_spread_that_grew_is_a_finding_of_its_own_kind(store: Store) -> None:
     (made,) = [one for one in seen.incidents if one.tier == "tier2"]
     assert made.title.startswith("Spread of Tier 2 grew to ")
     assert "The mean of Tier 2 has not changed by more than chance" in made.description
-    exchanges = evidence_of(made)["exchanges"]
+    exchanges = json.loads(made.metadata)["exchanges"]
     assert {True, False} == {one["score"] > 0.6 for one in exchanges}, "those on either side"
 
 

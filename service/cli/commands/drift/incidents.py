@@ -172,12 +172,11 @@ def show_incident(incident: IncidentId, database: Database = None, as_json: AsJs
     with opened_to_show(database) as workspace:
         found = _found(workspace, incident)
         history = history_of(workspace.store.cursor(), found.incident_id)
-    document = incident_document(found)
     if as_json:
         decisions = [{name: one[name] for name in ("status", "by", "comment", "at")} for one in history if one["status"]]
-        print_json({"incident": document, "decisions": decisions, "history": history})
+        print_json({"incident": incident_document(found), "decisions": decisions, "history": history})
     else:
-        out.print(incident_view(document, history))
+        out.print(incident_view(found, history))
 
 
 def _add_decision(name: str, decision: str, words: str, *, hidden: bool = False) -> None:

@@ -11,10 +11,8 @@ from rich.console import Console
 
 from schemas.records import Incident
 from service.cli.incident_views import incident_view
-from service.read.incidents import incident_document
 from service.read.why.explaining import why
-from service.read.why.facts import Facts
-from service.read.why.slices import MISSING
+from service.read.why.facts import MISSING, Facts, slice_counts, slice_means
 
 OLD = part(
     "6",
@@ -32,7 +30,7 @@ CUSTOMER = part("acme", label="tenant", shares=(0.2, 0.2), meanBefore=0.9)
 def printed(incident: Incident) -> str:
     """What `driftline incidents show` prints of an incident."""
     shown = io.StringIO()
-    Console(width=300, file=shown, highlight=False, emoji=False).print(incident_view(incident_document(incident), []))
+    Console(width=300, file=shown, highlight=False, emoji=False).print(incident_view(incident, []))
     return shown.getvalue()
 
 
@@ -49,7 +47,7 @@ def test_the_version_to_go_back_to_is_compared_with_the_one_that_it_began_with()
     which = Facts(incident).which_part
     assert which is not None
     assert [("7", "0 → 25", f"{MISSING} → 0.050"), ("6", "271 → 22", "0.900 → 0.880")] == [
-        (one.value, one.counts, one.means) for one in which.listed
+        (one.value, slice_counts(one), slice_means(one)) for one in which.listed
     ]
 
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from audit.anchors.attribution import Attribution, Moved
+from audit.drift.incident_evidence import Cause, Numbers
 from audit.drift.watched_series import Key
 from streams.watch.incidents.causes import UNEXPLAINED, Explanation, combined, explained, moved_by
 from streams.watch.rules.findings import Finding, Looked
@@ -28,7 +30,7 @@ def finding(numbers: dict[str, Any], **changes: Any) -> Finding:
         size=0.1,
         title="",
         description="",
-        numbers=numbers,
+        numbers=msgspec.convert(numbers, Numbers),
         before=(datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 10, tzinfo=UTC)),
         after=(datetime(2026, 11, 10, tzinfo=UTC), datetime(2026, 11, 15, tzinfo=UTC)),
         expected=0.9,
@@ -78,13 +80,13 @@ def test_each_answer_has_words_that_say_why(found: Attribution, words: str) -> N
     """Not known is an answer, too, and says what to wait for."""
     made = explained("tier2", MOVED, found)
     assert words in made.words
-    assert (found.cause, found.reason) == (made.cause, made.numbers["reason"])
-    assert made.words == made.numbers["words"]
+    assert (found.cause, found.reason) == (made.cause, made.numbers.reason)
+    assert made.words == made.numbers.words
 
 
 def one(cause: str | None) -> Explanation:
     """What a tier tells."""
-    return Explanation(cause, f"words of {cause}", {"cause": cause, "reason": "explained", "words": f"words of {cause}"})
+    return Explanation(cause, f"words of {cause}", Cause(cause=cause, reason="explained", words=f"words of {cause}"))
 
 
 @pytest.mark.parametrize(
@@ -109,5 +111,5 @@ def test_a_contradiction_says_who_tells_what() -> None:
     """Both may have changed, and a person has to look."""
     made = combined({"tier1": one("agent"), "tier2": one("judge")})
     assert "The tiers contradict each other: Tier 1 tells of the agent, Tier 2 tells of the judge." in made.words
-    assert "contradiction" == made.numbers["reason"]
-    assert {"tier1", "tier2"} == set(made.numbers["tiers"])
+    assert "contradiction" == made.numbers.reason
+    assert {"tier1", "tier2"} == set(made.numbers.tiers or ())

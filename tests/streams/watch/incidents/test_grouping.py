@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from sighted import DAY, TODAY, finding, opened, told_of, written
 from watched import END
 
+from audit.drift.incident_evidence import evidence_of
 from audit.drift.watched_series import CRITICAL, DOWN, DRIFT, SPIKE, SPREAD, UP, WARNING, Key
 from schemas.records import Incident
 from streams.watch.incidents.incidents import decided, due
-from streams.watch.incidents.moves import moved_of
 from streams.watch.incidents.recovery import vanished
 from streams.watch.incidents.states import ACKNOWLEDGED, CONFIRMED, DISMISSED, SUSPECTED
 from streams.watch.rules.findings import Finding
@@ -32,7 +32,7 @@ def fell(tier: str, since: int = 5, **changes: object) -> Finding:
 
 def names(incident: Incident) -> list[str]:
     """What moved in it, the leading series first."""
-    return [one.key.series for one in moved_of(incident)]
+    return [one.key.series for one in evidence_of(incident).moved]
 
 
 def test_tiers_that_fell_on_the_same_days_are_one_incident_that_the_worst_confirmed_one_leads() -> None:
@@ -162,9 +162,9 @@ def test_every_finding_is_in_one_incident_and_stays_there(found: list[tuple[str,
         for tier, way, since, wide, sure in found
     ]
     made = written(findings)
-    told = [one.series for incident in made for one in moved_of(incident)]
+    told = [one.series for incident in made for one in evidence_of(incident).moved]
     assert sorted(told) == sorted({(one.key, one.kind) for one in findings})
     for incident in made:
-        assert 1 == len({one.key.is_worse for one in moved_of(incident)})
+        assert 1 == len({one.key.is_worse for one in evidence_of(incident).moved})
     later = written(findings, made, END + timedelta(minutes=1))
     assert [] == later

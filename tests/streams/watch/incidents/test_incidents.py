@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,7 +15,6 @@ from audit.drift.reference import Reference
 from audit.drift.watched_series import CRITICAL, DOWN, DRIFT, WARNING, Key
 from schemas.records import Incident
 from streams.watch.incidents.incidents import decided
-from streams.watch.incidents.moves import evidence_of
 from streams.watch.incidents.states import DISMISSED, NEW_NORMAL
 from streams.watch.rules.references import references_of
 
@@ -23,7 +23,7 @@ def test_rules_that_see_one_change_make_one_incident() -> None:
     """The worse of them says how bad it is, the first of them tells of it, and what each saw is kept."""
     made = opened(finding(5, rule=EVIDENCE, title="By evidence"), finding(3, severity=CRITICAL))
     assert ("By evidence", EVIDENCE, CRITICAL, "open", 0) == (made.title, made.rule, made.severity, made.status, made.revision)
-    assert {EVIDENCE, RUNS} == set(evidence_of(made)["rules"])
+    assert {EVIDENCE, RUNS} == set(json.loads(made.metadata)["rules"])
 
 
 def test_directions_and_types_are_apart_and_tiers_are_one() -> None:
@@ -43,7 +43,7 @@ def test_a_rule_that_joins_in_makes_a_revision_and_no_incident() -> None:
     known = opened(finding(3))
     (made,) = written([finding(5, rule=EVIDENCE, title="By evidence"), finding(3)], [known], END + timedelta(minutes=1))
     assert (known.incident_id, 1, RUNS, "Tier 2 fell") == (made.incident_id, made.revision, made.rule, made.title)
-    assert {EVIDENCE, RUNS} == set(evidence_of(made)["rules"])
+    assert {EVIDENCE, RUNS} == set(json.loads(made.metadata)["rules"])
 
 
 def test_severity_rises_and_does_not_fall_while_it_is_open() -> None:
@@ -66,7 +66,7 @@ def test_the_days_that_left_the_window_are_kept() -> None:
     """All days of a drift are told, not just those of the last week."""
     known = opened(finding(3))
     (later,) = written([finding(1, -4)], [known], END + 4 * DAY)
-    seen = evidence_of(later)["rules"][RUNS]
+    seen = json.loads(later.metadata)["rules"][RUNS]
     assert [f"{TODAY + number * DAY}" for number in range(-3, 5)] == [one["day"] for one in seen["days"]]
     assert (f"{TODAY - 3 * DAY}", f"{TODAY + 4 * DAY}") == (seen["since"], seen["until"])
 
@@ -78,7 +78,7 @@ def test_another_cause_is_told_within_the_hour() -> None:
     (made,) = written([finding(3)], [known], END + timedelta(minutes=60), "judge")
     assert "judge" == made.cause
     assert "The judge explains it." in made.description
-    assert {"cause": "judge"} == evidence_of(made)["cause"]
+    assert {"cause": "judge"} == json.loads(made.metadata)["cause"]
 
 
 @pytest.mark.parametrize(("decision", "status"), [(NEW_NORMAL, "resolved"), (DISMISSED, "dismissed")])
@@ -128,7 +128,12 @@ def test_re_opened_is_as_open_as_before() -> None:
     """What was decided counts no more."""
     resolved = decided(opened(finding(3)), DISMISSED, "ann", END)
     again = decided(resolved, "open", "bob", END + DAY)
-    assert ("open", None, None, {}) == (again.status, again.resolved_at, again.resolved_by, evidence_of(again)["decidedSizes"])
+    assert ("open", None, None, {}) == (
+        again.status,
+        again.resolved_at,
+        again.resolved_by,
+        json.loads(again.metadata)["decidedSizes"],
+    )
     (made,) = written([finding(3, -1)], [again], END + DAY)
     assert (again.incident_id, 3) == (made.incident_id, made.revision)
 

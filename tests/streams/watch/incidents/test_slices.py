@@ -11,11 +11,14 @@ from watched import END, fallen, history, put
 
 from analytics.store.store import Store
 from schemas.records import Label, Score
-from streams.watch.incidents.slices import parameters_of, which_part
+from streams.watch.incidents.evidence import which_part
 
 SINCE = 5
 BEFORE = (END - timedelta(days=20), END - timedelta(days=SINCE))
 AFTER = (END - timedelta(days=SINCE), END)
+PARAMETERS = {
+    "project": "ops", "tier": "tier2", "before_since": BEFORE[0], "before_until": BEFORE[1], "after_since": AFTER[0], "after_until": AFTER[1],
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -48,12 +51,12 @@ def test_the_version_that_fell_is_named_first(store: Store) -> None:
     """Whoever is woken wants to know what to roll back."""
     labelled(store, history(fallen(SINCE), 20, seed=1, name="new"), agent_version="2.0", tenant="acme")
     labelled(store, history(lambda _: 0.85, 20, seed=2, name="old"), agent_version="1.9", tenant="acme")
-    found = which_part(store.cursor(), parameters_of("ops", "tier2", BEFORE, AFTER))
-    best = found["slices"][0]
-    assert ("found", "agent_version", "2.0", True) == (found["state"], best["label"], best["value"], best["standsOut"])
-    assert best["within"]["high"] < 0
-    assert 0.9 < best["explained"] < 1.1
-    assert not any(one["label"] == "tenant" for one in found["slices"])
+    found = which_part(store.cursor(), PARAMETERS)
+    best = found.slices[0]
+    assert ("found", "agent_version", "2.0", True) == (found.state, best.label, best.value, best.stands_out)
+    assert best.within.high < 0
+    assert 0.9 < best.explained < 1.1
+    assert not any(one.label == "tenant" for one in found.slices)
 
 
 def test_the_version_to_go_back_to_is_the_last_one_before(store: Store) -> None:
@@ -64,28 +67,28 @@ def test_the_version_to_go_back_to_is_the_last_one_before(store: Store) -> None:
     for seed, (version, (days, a_day, quality)) in enumerate(versions.items()):
         scores = history(lambda _, level=quality: level, 20, seed=seed, name=version, a_day=a_day)
         labelled(store, [one for one in scores if (END - one.exchange_at).days in days], agent_version=version)
-    found = which_part(store.cursor(), parameters_of("ops", "tier2", BEFORE, AFTER))
-    assert ("3", "2") == (found["slices"][0]["value"], found["usual"]["value"])
+    found = which_part(store.cursor(), PARAMETERS)
+    assert ("3", "2") == (found.slices[0].value, found.usual.value)
 
 
 def test_without_labels_there_is_nothing_to_compare(store: Store) -> None:
     """One agent, one model: the answer says what to send."""
     labelled(store, history(fallen(SINCE), 20))
-    found = which_part(store.cursor(), parameters_of("ops", "tier2", BEFORE, AFTER))
-    assert ("no_labels", []) == (found["state"], found["slices"])
+    found = which_part(store.cursor(), PARAMETERS)
+    assert ("no_labels", []) == (found.state, found.slices)
 
 
 def test_a_project_without_scores_has_too_few_sessions(store: Store) -> None:
     """An empty side has no mean."""
-    found = which_part(store.cursor(), parameters_of("ops", "tier2", BEFORE, AFTER))
-    assert ("too_few_sessions", {"before": 0, "after": 0}) == (found["state"], found["sessions"])
+    found = which_part(store.cursor(), PARAMETERS)
+    assert ("too_few_sessions", {"before": 0, "after": 0}) == (found.state, found.sessions)
 
 
 def test_values_beyond_the_fiftieth_are_other_values(store: Store) -> None:
     """A label with a value for every session would fill the incident with names."""
     for place in range(52):
         labelled(store, history(fallen(SINCE), 19, a_day=1, seed=place, name=f"t{place}-"), tenant=f"tenant {place:02}")
-    found = which_part(store.cursor(), parameters_of("ops", "tier2", BEFORE, AFTER))
-    assert 51 == found["tried"]
-    assert "everywhere" == found["state"]
-    assert len(found["slices"]) <= 10
+    found = which_part(store.cursor(), PARAMETERS)
+    assert 51 == found.tried
+    assert "everywhere" == found.state
+    assert len(found.slices) <= 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
+import json
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -20,12 +20,12 @@ from watched import END, fallen, history, put
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.drift.count_evidence import Counts, log_count_evidence
+from audit.drift.incident_evidence import evidence_of
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import Diagnosis, Incident
 from streams.log.store_log import StoreLog
 from streams.watch import run_measures
 from streams.watch.checking import Checked
-from streams.watch.incidents.moves import evidence_of, moved_of
 from streams.watch.incidents.recovery import levels_of
 from streams.watch.incidents.states import DISMISSED, RECOVERED, RESOLVED, recovered_since
 from streams.watch.rules.run_rules import RunCase, by_runs, series_name
@@ -91,10 +91,11 @@ def test_runs_that_other_rules_diagnosed_are_no_level_to_come_back_to(store: Sto
     (one,) = checked(store, at=END - 22 * DAY).incidents
     with contextlib.closing(store.cursor()) as cursor:
         measured, _ = measure_runs(cursor, ["ops"], SINCE, END)
-    moved = moved_of(one)[0]
+    moved = evidence_of(one).moved[0]
     assert levels_of(None, measured["ops"])(moved)
-    other = {rule: {**seen, "madeWith": {"rule_version": "another"}} for rule, seen in moved.rules.items()}
-    assert levels_of(None, measured["ops"])(dataclasses.replace(moved, rules=other)) is None
+    another = {"rule_version": "another"}
+    other = {rule: msgspec.structs.replace(seen, made_with=another) for rule, seen in moved.rules.items()}
+    assert levels_of(None, measured["ops"])(msgspec.structs.replace(moved, rules=other)) is None
 
 
 WORSE = [("desk", "failure:cost_explosion", "up"), ("desk", "trust", "down"), ("desk", "unsafe", "up")]
@@ -181,7 +182,7 @@ def test_a_project_with_runs_and_no_scores_is_checked_and_gets_incidents(store: 
     assert (14, 0) == (made.looked.days, made.looked.exchanges)
     (one,) = made.opened
     assert ("drift", "runs", "open", "desk", "agent") == (one.type, one.rule, one.status, one.agent, one.cause)
-    assert {"trust", "unsafe", "failure:cost_explosion"} == {series.key.tier for series in moved_of(one)}
+    assert {"trust", "unsafe", "failure:cost_explosion"} == {series.key.tier for series in evidence_of(one).moved}
     assert "of desk" in one.title
     assert made.baseline is None
 
@@ -190,7 +191,7 @@ def test_the_evidence_has_the_runs_and_the_queries_that_find_them_again(store: S
     """A person opens the worst run first."""
     put(store, "diagnoses", runs(worse_since(8)))
     (made,) = checked(store).opened
-    evidence = evidence_of(made)
+    evidence = json.loads(made.metadata)
     assert ("desk", 10) == (made.agent, len(evidence["runs"]))
     assert all(one["readinessLevel"] == "unsafe_for_production" and one["runId"].startswith("run_") for one in evidence["runs"])
     assert "r" == evidence["madeWith"]["rule_version"]
@@ -212,7 +213,7 @@ def test_the_reasons_count_the_runs_that_the_rule_compared(store: Store) -> None
     ]
     put(store, "diagnoses", [*runs(worse_since(8, share=1.0, before=0.0)), *older])
     (made,) = checked(store).opened
-    evidence = evidence_of(made)
+    evidence = json.loads(made.metadata)
     seen = evidence["rules"]["runs"]
     (row,) = evidence["failures"]
     assert (0, seen["runsBefore"], seen["runsAfter"], seen["runsAfter"]) == tuple(
@@ -233,14 +234,14 @@ def test_what_is_shown_as_evidence_is_what_the_counts_support(store: Store) -> N
     seen = [one.numbers for one in checked(store).findings if one.key.tier == "unsafe"]
     before, after = Counts(np.array([0]), np.array([26])), Counts(np.array([5]), np.array([5]))
     most = float(log_count_evidence(before, after)[0])
-    assert [True] == [0 < one["logEvidence"] < most + math.log(5) for one in seen]
+    assert [True] == [0 < (one.log_evidence or 0) < most + math.log(5) for one in seen]
 
 
 def test_a_check_that_is_repeated_opens_nothing_twice(store: Store) -> None:
     """One change is one incident, however many series of however many agents it moved."""
     put(store, "diagnoses", [*runs(worse_since(8)), *runs(worse_since(8), name="other", agent="night")])
     (made,) = checked(store).opened
-    assert {"desk", "night"} == {one.key.agent for one in moved_of(made)}
+    assert {"desk", "night"} == {one.key.agent for one in evidence_of(made).moved}
     assert () == checked(store, at=END + timedelta(minutes=1)).opened
 
 

@@ -1,0 +1,108 @@
+"""Evidence of an incident: what is written is read back, of whichever version it is, and what cannot be read is left out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from builders import incident
+
+from audit.drift.incident_evidence import Evidence, FlagCount, Sighting, evidence_json, evidence_of, moved_series
+from audit.drift.watched_series import DOWN, DRIFT, Key, Series
+from schemas.records import Incident
+
+SEEN: dict[str, Any] = {
+    "since": "2026-10-28",
+    "until": "2026-11-01",
+    "severity": "critical",
+    "size": 0.4,
+    "meanBefore": 0.9,
+    "meanAfter": 0.45,
+}
+EXCHANGE = {"scoreId": "s", "sessionId": "t", "turnNumber": 1, "exchangeTimestamp": "2026-10-29T09:00:00Z", "score": 0.1}
+
+
+def carrying(evidence: Any, **fields: Any) -> Incident:
+    """An incident of Tier 2 that fell, with evidence in the form of a text or of JSON."""
+    text = evidence if isinstance(evidence, str) else json.dumps(evidence)
+    return incident(metadata=text, **{"type": DRIFT, "tier": "tier2", "direction": DOWN, "rule": "sequential", **fields})
+
+
+def test_what_is_written_is_read_back() -> None:
+    """The leading series has its rules beside the list, every other one in its entry."""
+    rules = {"sequential": msgspec.convert(SEEN, Sighting)}
+    moved = [
+        moved_series(
+            Series(Key(DRIFT, tier, DOWN)),
+            rules,
+            rule="sequential",
+            severity="critical",
+            confirmed=True,
+            interval=(rules["sequential"].since, rules["sequential"].since),
+            leads=tier == "tier2",
+        )
+        for tier in ("tier2", "tier3")
+    ]
+    evidence = Evidence(note="It fell.", rules=rules, moved=moved, decided_sizes={"sequential": 0.4})
+    stored = json.loads(evidence_json(evidence))
+    assert ["rules" in entry for entry in stored["moved"]] == [False, True]
+    assert (0.9, 0.45) == (stored["moved"][0]["from"], stored["moved"][0]["to"])
+    assert stored["rules"] == {"sequential": SEEN}
+    assert evidence == evidence_of(carrying(stored))
+
+
+def test_a_record_from_before_the_list_is_a_list_of_one() -> None:
+    """It is about the series of the record itself."""
+    (moved,) = evidence_of(carrying({"rules": {"sequential": SEEN}}, severity="warning", confidence="confirmed")).moved
+    assert (Key(DRIFT, "tier2", DOWN), "warning", True, True) == (moved.key, moved.severity, moved.confirmed, moved.leads)
+    assert moved.level is not None
+    assert (0.9, 0.45) == moved.level[:2]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "7", pytest.param('"\ud800"', id="no Unicode")])
+def test_what_is_no_evidence_is_empty(text: str) -> None:
+    """Past us, anybody can write anything."""
+    assert Evidence() == evidence_of(carrying(text))
+
+
+def test_only_what_cannot_be_read_is_left_out() -> None:
+    """One odd number, day or entry takes nothing else away."""
+    evidence = evidence_of(
+        carrying(
+            {
+                "note": 7,
+                "rules": {
+                    "sequential": SEEN | {"sigma": "wide"},
+                    "odd": {"since": "?"},
+                    "late": SEEN | {"until": "2026-10-01"},
+                },
+                "exchanges": [{"erased": True}, EXCHANGE, 3],
+                "moved": [{"leads": True}, 3],
+            }
+        )
+    )
+    assert evidence.note is None
+    assert {"sequential": (0.9, None)} == {rule: (seen.mean_before, seen.sigma) for rule, seen in evidence.rules.items()}
+    assert ["s"] == [one.score_id for one in evidence.exchanges]
+    assert ["tier2"] == [one.tier for one in evidence.moved]
+
+
+def test_what_is_no_number_is_not_known() -> None:
+    """Python wrote NaN where a strict reader refuses it; evidence is written again without."""
+    text = json.dumps({"rules": {"sequential": SEEN | {"sigma": float("nan")}}})
+    evidence = evidence_of(carrying(text))
+    assert evidence.rules["sequential"].sigma is None
+    assert evidence == evidence_of(carrying(evidence_json(evidence)))
+
+
+@pytest.mark.parametrize(
+    ("counts", "rises", "falls"),
+    [((2, 100, 30, 100), True, False), ((2, 100, 4, 100), False, False), ((30, 100, 2, 100), False, True), ((0, 0, 9, 9), False, False), ((9, 3, 9, 3), False, False)],
+)  # fmt: skip
+def test_a_share_has_risen_if_chance_does_not_explain_it(counts: tuple[int, int, int, int], rises: bool, falls: bool) -> None:
+    """Nothing is said of fewer than three, without a time before, and of parts that are more than their whole."""
+    before, all_before, after, all_after = counts
+    count = FlagCount(flag="silent_refusal", before=before, all_before=all_before, after=after, all_after=all_after)
+    assert (rises, falls) == (count.has_risen(), count.has_risen(is_fall=True))
