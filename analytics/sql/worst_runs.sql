@@ -23,6 +23,6 @@ SELECT
     number, printf('run_%03d', number) AS run_id, $project AS project, agent, connection, session_id, started_at, ended_at, closed_at,
     level, readiness_level, trust_score, primary_failure_type, primary_severity,
     coalesce(list_sum([c.count FOR c IN event_counts IF c.event = 'tool_call']), 0)::BIGINT AS tool_calls, event_count,
-    event_count = 0 AS exchanges_only
+    event_count = 0 AS exchanges_only, threshold_profile, threshold_changes
 FROM page
 ORDER BY level, place, number DESC

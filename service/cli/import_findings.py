@@ -202,7 +202,7 @@ def _steps(
     (worst,) = worst_runs(cursor, project, Wanted(), None, 1)
     is_failing = any(row["unsafe"] or row["review"] for row in agents)
     shown = "the worst run, with causes and evidence" if is_failing else "a run, with its verdict"
-    yield shown, f"run {worst['run_id']} --project {project} --db {database}"
+    yield shown, f"run {worst.run_id} --project {project} --db {database}"
     yield "every run", f"runs --project {project} --db {database}"
     if any(row["unsafe"] >= UNSAFE_SHARE * row["runs"] and row["unsafe"] for row in agents):
         yield "whether the thresholds fit these agents", f"tune --project {project} --db {database}"

@@ -12,12 +12,13 @@ from rich.text import Text
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_GATE, SKIPPED_SAMPLING, UNSCORED
 from audit.fingerprints import canonical_json
 from service.cli.terminal import bar, styled, table
-from service.read.run_rows import EXCHANGES_ONLY
+from service.read.runs import EXCHANGES_ONLY
 from service.text.plain import MISSING, counted, plain
 
 if TYPE_CHECKING:
     from service.read.costs import JudgeCost
     from service.read.people import Estimate
+    from service.read.runs import Run
     from service.read.scores import Score
     from service.read.sessions.findings import MarkedTurn, SessionFindings
 
@@ -38,22 +39,22 @@ TIER_STATES = {
 """Shown for a tier without a score, by its state."""
 
 
-def runs_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+def runs_table(runs: Sequence[Run]) -> RenderableType:
     """Show each run on a line."""
     headers = ["run", "project", "agent", "session", "ended", "readiness", "trust", "primary failure", "tool calls"]
     cells = [
         [
-            row["run_id"],
-            row["project"],
-            row["agent"],
-            row["session_id"],
-            f"{row['ended_at'] or row['closed_at']:%Y-%m-%d %H:%M}",
-            row["readiness_level"],
-            MISSING if row["trust_score"] is None else row["trust_score"],
-            EXCHANGES_ONLY if row["exchanges_only"] else row["primary_failure_type"] or MISSING,
-            row["tool_calls"],
+            run.run_id,
+            run.project,
+            run.agent,
+            run.session_id,
+            f"{run.last_at:%Y-%m-%d %H:%M}",
+            run.readiness_level,
+            MISSING if run.trust_score is None else run.trust_score,
+            EXCHANGES_ONLY if run.exchanges_only else run.primary_failure_type or MISSING,
+            run.tool_calls,
         ]
-        for row in rows
+        for run in runs
     ]
     return table(headers, cells, right=["trust", "tool calls"])
 
@@ -115,7 +116,7 @@ def wrap_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     return table(["project", "session", "last exchange", "score", "missing"], cells, right=["score"])
 
 
-def diagnosis_view(document: Mapping[str, Any], run: Mapping[str, Any] | None = None) -> RenderableType:
+def diagnosis_view(document: Mapping[str, Any], run: Run | None = None) -> RenderableType:
     """Show a diagnosis, verdict first: readiness, trust, the primary cause as steps, each cause with evidence and remedy.
 
     A run without events has nothing beyond the verdict.
@@ -207,17 +208,17 @@ def _judge(cost: JudgeCost) -> str:
     return f"{SIMULATED} ({cost.simulated} of {cost.judgements})"
 
 
-def _verdict(document: Mapping[str, Any], run: Mapping[str, Any] | None) -> Text:
+def _verdict(document: Mapping[str, Any], run: Run | None) -> Text:
     trust = document["trust_score"]
     line = Text.assemble(
         styled(document["readiness_level"]), "  ", ("no evidence" if trust is None else f"trust {trust}", "bold")
     )
     line.append(f"  session {plain(document['session_id'])}", style="dim")
     if run is not None:
-        line.append(f"  {run['run_id']}  project {plain(run['project'])}  agent {plain(run['agent'] or MISSING)}", style="dim")
-        if run["threshold_profile"]:
-            changes = f" changed by {plain(run['threshold_changes'], 400)}" if run["threshold_changes"] else ""
-            line.append(f"  thresholds {plain(run['threshold_profile'])}{changes}", style="dim")
+        line.append(f"  {run.run_id}  project {plain(run.project)}  agent {plain(run.agent or MISSING)}", style="dim")
+        if run.threshold_profile:
+            changes = f" changed by {plain(run.threshold_changes, 400)}" if run.threshold_changes else ""
+            line.append(f"  thresholds {plain(run.threshold_profile)}{changes}", style="dim")
     return line
 
 

@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 
 from audit.prompts.prompt_quoting import hidden_parts
 from audit.times import iso_time
-from service.read.run_rows import EXCHANGES_ONLY
+from service.read.runs import EXCHANGES_ONLY
 from service.setup.access.access import Holder
 from service.setup.access.sign_ins import mark_of
 from service.setup.version import version

@@ -1,41 +1,100 @@
-"""Finished runs: their rows, their full diagnosis with evidence and graph, and their exported files.
-
-A diagnosis record keeps references to its evidence; the events themselves are in the log. The full document is made of both on
-request, by the same fold that made the record.
-"""
+"""Finished runs: their verdicts and records. `service.read.run_diagnoses` has what the detectors say of their events."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
-import msgspec
+from msgspec import Meta
 
-from analytics.queries import query_rows
+from analytics.queries import query_rows, record_in
 from analytics.store.store import Store
-from audit.detectors.thresholds import recorded_profile
-from audit.diagnosis.diagnosis import diagnose_events
-from audit.diagnosis.events import raw_event
-from audit.exchanges.wrap_quality import wrap_quality
-from audit.policy.policy import Policy
-from schemas.errors import InputError
 from schemas.lazy.duckdb import duckdb
-from service.read.run_rows import runs_of
-from service.setup.workspace import Workspace
+from schemas.records import Diagnosis
+from service.text.answers import Answer, Moment
+from service.text.cursors import NextCursor, Place
 
 Row = dict[str, Any]
-Document = dict[str, Any]
 Between = tuple[datetime | None, datetime | None]
 """The first moment of a time, and the first one after it; None for no bound."""
 ANY_TIME: Between = (None, None)
+EXCHANGES_ONLY = "No runtime events: only exchanges were received"
+"""What is said of a run that has `exchanges_only`."""
 _NO_TRUST = -1.0
 """Stands for a missing trust score, which has a place in an order, too."""
 _RUN_ID = re.compile(r"run_0{0,2}([1-9][0-9]{0,17})")
+
+
+class Run(Answer, frozen=True):
+    """A finished run: a session that has ended."""
+
+    run_id: Annotated[str, Meta(examples=["run_001"])]
+    project: str
+    agent: str | None
+    connection: str
+    session_id: str
+    started_at: Annotated[Moment | None, Meta(description="Time of the first runtime event; null without any.")]
+    ended_at: Annotated[
+        Moment | None,
+        Meta(description="Time of the last runtime event, without any that of the last exchange; null if not known."),
+    ]
+    closed_at: Moment
+    readiness_level: Annotated[str, Meta(description="The verdict: look at it first.", examples=["unsafe_for_production"])]
+    trust_score: Annotated[
+        float | None,
+        Meta(
+            description="Up to 100, and never near 0, because penalties are limited; null if `exchanges_only`. It ranks runs of the same readiness."
+        ),
+    ]
+    primary_failure_type: str | None
+    primary_severity: str | None
+    tool_calls: int
+    event_count: int
+    exchanges_only: Annotated[
+        bool,
+        Meta(description="True if only exchanges were received: without runtime events, readiness is `insufficient_evidence`."),
+    ]
+    threshold_profile: Annotated[
+        str | None, Meta(description="The thresholds that it was diagnosed with.", examples=["transcripts"])
+    ]
+    threshold_changes: Annotated[str | None, Meta(description="What the policy changes of them.")]
+
+    @property
+    def last_at(self) -> datetime:
+        """When it ended, or was closed if that is not known."""
+        return self.ended_at or self.closed_at
+
+    @property
+    def place(self) -> Place:
+        """Its place among the runs of its project, the one that ended last first."""
+        return Place(self.last_at, "", _number_of(self.run_id))
+
+
+class Runs(Answer, frozen=True):
+    """Runs, the one that ended last first."""
+
+    runs: list[Run]
+    count: int
+    next_cursor: NextCursor
+
+
+class RecordedRun(NamedTuple):
+    """A run and its diagnosis as it was recorded."""
+
+    run: Run
+    diagnosis: Diagnosis
+
+
+def runs_of(store: Store, project: str | None, *, newest: int | None = None) -> list[Run]:
+    """Return the runs of a project, or of all, in the order in which they were finished.
+
+    `newest`: so many of them, those that ended last.
+    """
+    values = {"project": project, "since": None, "newest": newest}
+    return [Run.of(row) for row in query_rows(store.cursor(), "runs", values)]
 
 
 def run_page(
@@ -46,14 +105,15 @@ def run_page(
     readiness: str | None = None,
     *,
     between: Between = ANY_TIME,
-) -> list[Row]:
-    """Return runs of a project, the one that ended last first: those before a run (`last_at`, `number`), or the newest.
+) -> list[Run]:
+    """Return runs of a project, the one that ended last first: those before a place (time, number), or the newest.
 
     Of one readiness level, or of all; of those that ended in a time, or of all.
     """
     at, number = before or (None, None)
-    asked = {"project": project, "before_at": at, "before": number, "readiness": readiness, "limit": limit}
-    return query_rows(cursor, "project_runs", {**asked, "from": between[0], "to": between[1]})
+    values = {"project": project, "before_at": at, "before": number, "readiness": readiness, "limit": limit}
+    rows = query_rows(cursor, "project_runs", {**values, "from": between[0], "to": between[1]})
+    return [Run.of(row) for row in rows]
 
 
 def with_run_ids(cursor: duckdb.DuckDBPyConnection, project: str, sessions: Sequence[Row]) -> list[Row]:
@@ -84,7 +144,7 @@ class Wanted:
 
 def worst_runs(
     cursor: duckdb.DuckDBPyConnection, project: str, wanted: Wanted, after: tuple[int, float | None, int] | None, limit: int
-) -> list[Row]:
+) -> list[Run]:
     """Return runs of a project, worst readiness first, then lowest trust: from the worst on, or after a given place."""
     level, trust, number = after or (None, None, None)
     asked = {
@@ -98,127 +158,23 @@ def worst_runs(
         "after_number": number,
         "limit": limit,
     }
-    return query_rows(cursor, "worst_runs", asked)
+    return [Run.of(row) for row in query_rows(cursor, "worst_runs", asked)]
 
 
-def run_row(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> Row | None:
-    """Return the row of one run of a project, a row of the query `one_run`; None if it has none of that id."""
-    number = _RUN_ID.fullmatch(run_id)
-    if number is None:
+def find_run(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> RecordedRun | None:
+    """Return one run of a project; None if it has none of that id."""
+    if _RUN_ID.fullmatch(run_id) is None:
         return None
-    by_number = dict.fromkeys(("connection", "session", "place"))
-    return next(iter(query_rows(cursor, "one_run", {"project": project, "number": int(number[1]), **by_number})), None)
+    by_session = dict.fromkeys(("connection", "session", "place"))
+    return read_run(cursor, {"project": project, "number": _number_of(run_id), **by_session})
 
 
-def run_document(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> tuple[Row, Document] | None:
-    """Return row and full diagnosis of one run of a project; None if it has none of that id."""
-    row = run_row(cursor, project, run_id)
-    if row is None:
-        return None
-    return row, _diagnosed(row, events_of(cursor, row["connection"], row["session_id"]))
+def read_run(cursor: duckdb.DuckDBPyConnection, named: Row) -> RecordedRun | None:
+    """Return the run that the query `one_run` finds by these values; None without one."""
+    for row in query_rows(cursor, "one_run", named):
+        return RecordedRun(Run.of(row), record_in(row, Diagnosis))
+    return None
 
 
-def events_of(cursor: duckdb.DuckDBPyConnection, connection: str, session_id: str) -> list[Document]:
-    """Return the raw normalised events of a session, in order."""
-    rows = query_rows(cursor, "session_events", {"connection": connection, "session": session_id})
-    return [raw_event(row["payload"]) for row in rows]
-
-
-def run_documents(store: Store, wanted: str, project: str | None = None) -> Iterator[tuple[Row, Document]]:
-    """Yield row and full diagnosis of the runs whose session id or run id is `wanted`."""
-    for row in runs_of(store, project):
-        if wanted in (row["session_id"], row["run_id"]):
-            yield row, _diagnosed(row, events_of(store.cursor(), row["connection"], row["session_id"]))
-
-
-def _diagnosed(row: Row, events: Sequence[Document]) -> Document:
-    """Return the whole diagnosis of a run, by the thresholds that it was made with."""
-    return diagnose_events(row["session_id"], events, recorded_profile(row["threshold_profile"], row["threshold_changes"]))
-
-
-def export_runs(
-    store: Store, folder: Path, project: str | None, tell: Callable[[int, int], None] = lambda _done, _total: None
-) -> int:
-    """Write every run as three files; return the number of runs. `tell` hears how many are written, and of how many.
-
-    The runs of one project go to FOLDER/runs, those of several to FOLDER/<project>/runs. InputError when the folder cannot be
-    written to.
-    """
-    rows = runs_of(store, project)
-    projects = {row["project"] for row in rows}
-    for number, row in enumerate(rows):
-        tell(number, len(rows))
-        root = folder / "runs" if len(projects) == 1 else folder / row["project"] / "runs"
-        _refuse_other_project(root, row)
-        try:
-            _export_run(store, row, root)
-        except OSError as error:
-            raise InputError(f"{root}: {error.strerror}", hint="Choose a writable folder.") from error
-    return len(rows)
-
-
-def _refuse_other_project(root: Path, row: Row) -> None:
-    """InputError if the folder holds another project's run of the same number, which would be overwritten."""
-    path = root / f"{row['run_id']}.json"
-    if path.exists() and json.loads(path.read_text(encoding="utf-8")).get("project") != row["project"]:
-        raise InputError(f"{path}: is a run of another project", hint="Export each project to its own folder.")
-
-
-def _export_run(store: Store, row: Row, root: Path) -> None:
-    events = events_of(store.cursor(), row["connection"], row["session_id"])
-    summary = {
-        "run_id": row["run_id"],
-        "project": row["project"],
-        "agent": row["agent"],
-        "connection": row["connection"],
-        "session_id": row["session_id"],
-        "started_at": row["started_at"],
-        "ended_at": row["ended_at"],
-        "readiness_level": row["readiness_level"],
-        "trust_score": row["trust_score"],
-        "primary_failure_type": row["primary_failure_type"],
-        "tool_calls": row["tool_calls"],
-        "exchanges_only": row["exchanges_only"],
-    }
-    (root / row["run_id"]).mkdir(parents=True, exist_ok=True)
-    _write(root / f"{row['run_id']}.json", msgspec.to_builtins(summary))
-    _write(root / row["run_id"] / "session.json", {"session_id": row["session_id"], "events": events})
-    _write(root / row["run_id"] / "diagnosis.json", _diagnosed(row, events))
-
-
-def _write(path: Path, document: Document) -> None:
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def wrap_rows(workspace: Workspace, project: str | None, limit: int) -> list[Row]:
-    """Return the wrap quality of the newest sessions, without projects that switch it off."""
-    return wrap_page(workspace.store.cursor(), workspace.policy, project, limit)
-
-
-def wrap_page(
-    cursor: duckdb.DuckDBPyConnection,
-    policy: Policy,
-    project: str | None,
-    limit: int,
-    after: tuple[datetime, str] | None = None,
-    *,
-    between: Between = ANY_TIME,
-) -> list[Row]:
-    """Return the same, after a session: the time of its last exchange, and its connection and id with a slash between.
-
-    `between` is the time of a session's last exchange.
-    """
-    at, identity = after or (None, None)
-    place = {"after_at": at, "after_id": identity, "from": between[0], "to": between[1]}
-    values = {"project": project, "limit": limit, **place}
-    return [
-        {
-            **{name: value for name, value in row.items() if name != "texts"},
-            "score": quality.score,
-            "steps_found": list(quality.steps_found),
-            "steps_missing": list(quality.steps_missing),
-        }
-        for row in query_rows(cursor, "wrap_exchanges", values)
-        if policy.for_project(row["project"]).settings.wrap_quality_scoring
-        for quality in [wrap_quality(row["texts"])]
-    ]
+def _number_of(run_id: str) -> int:
+    return int(run_id.removeprefix("run_"))

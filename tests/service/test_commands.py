@@ -61,7 +61,7 @@ def test_diagnose_is_the_same_document_the_database_gives(driftline: Command, ev
         document = json.loads(line)
         _, out, _ = driftline("run", document["session_id"], "--json")
         stored = json.loads(out)
-        assert document == {name: value for name, value in stored.items() if name not in ("run_id", "project", "findings")}
+        assert document == stored["diagnosis"]
 
 
 def test_import_diagnoses_what_ended_and_what_fell_idle(driftline: Command, events_file: Path) -> None:
@@ -71,7 +71,7 @@ def test_import_diagnoses_what_ended_and_what_fell_idle(driftline: Command, even
     summary = json.loads(out)
     assert (8, 2, 0) == (summary["events"], summary["sessions"], summary["faults"])
     _, out, _ = driftline("runs", "--json")
-    trust = {row["session_id"]: row["trust_score"] for row in map(json.loads, out.splitlines())}
+    trust = {row["sessionId"]: row["trustScore"] for row in map(json.loads, out.splitlines())}
     assert {"calm": 100, "looping": 90} == trust
 
 
@@ -89,7 +89,7 @@ def test_a_session_can_be_finalized_by_hand(driftline: Command, events_file: Pat
     """Before it falls idle; the verdict is shown at once."""
     driftline("import", "events", str(events_file), "--as-of", "2026-10-01T09:10:00Z")
     _, runs, _ = driftline("runs", "--json")
-    assert ["calm"] == [json.loads(line)["session_id"] for line in runs.splitlines()]
+    assert ["calm"] == [json.loads(line)["sessionId"] for line in runs.splitlines()]
     code, out, _ = driftline("finalize", "looping")
     assert 0 == code
     assert "infinite_tool_loop" in out
@@ -144,7 +144,7 @@ def test_check_warns_of_a_gate_that_never_fails_a_run(
 def test_readiness_comes_before_trust_wherever_a_run_is_shown(driftline: Command, events_file: Path) -> None:
     """An unsafe run may have a trust of 90: whoever reads the first word must not take it for fine."""
     driftline("import", "events", str(events_file))
-    session = json.loads(driftline("runs", "--json")[1].splitlines()[0])["session_id"]
+    session = json.loads(driftline("runs", "--json")[1].splitlines()[0])["sessionId"]
     shown = [driftline("runs")[1], driftline("run", session)[1], driftline("diagnose", str(events_file))[1]]
     gate = driftline("check", "--min-trust", "100", "--min-readiness", "ready_for_runtime")[1]
     for words in (*shown, gate):

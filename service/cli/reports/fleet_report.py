@@ -12,7 +12,7 @@ from rich.text import Text
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from service.cli.terminal import SEVERITY_STYLES, table
-from service.read.run_rows import runs_of
+from service.read.runs import runs_of
 from service.text.plain import MISSING
 
 FAILED_SHOWN = 12
@@ -26,7 +26,7 @@ def fleet_report(store: Store, project: str) -> RenderableType:
     failed = query_rows(cursor, "failed_sessions", {"project": project, "limit": 1_000_000})
     parts = [
         heading("Sessions that are not ready, worst first"),
-        _failed_table(failed, {row["session_id"]: row["run_id"] for row in runs_of(store, project)}),
+        _failed_table(failed, {run.session_id: run.run_id for run in runs_of(store, project)}),
         heading("Failures by agent"),
         _failures_table(query_rows(cursor, "failures_by_agent", {"project": project})),
         heading("Trust per agent, week by week (in brackets: runs unsafe for production)"),
@@ -40,7 +40,7 @@ def fleet_report(store: Store, project: str) -> RenderableType:
 def worst_run(store: Store, project: str) -> str:
     """Return the id of the run with the worst failures."""
     (failed,) = query_rows(store.cursor(), "failed_sessions", {"project": project, "limit": 1})
-    return next(str(row["run_id"]) for row in runs_of(store, project) if row["session_id"] == failed["session_id"])
+    return next(run.run_id for run in runs_of(store, project) if run.session_id == failed["session_id"])
 
 
 def heading(text: str) -> Text:

@@ -8,9 +8,8 @@ from fastapi import APIRouter, Path, Query, Response
 
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Heartbeat
-from service.http.answers.session_answers import OneSessionAnswer, session_answer, turn_answer
 from service.http.routes.ingest import require_audit
-from service.read.sessions.session import Part, read_session, session_places, session_turns
+from service.read.sessions.session import Part, SessionWithTurns, session_places, session_with_turns
 from service.setup.access.access import Holder
 from service.text.paths import API
 from service.web.authentication import Caller, Reader, VisibleProject
@@ -73,22 +72,17 @@ async def session(
     ] = None,
     turn: Annotated[int, Query(ge=1, le=2**31, description="Where to begin: the nextTurn of an earlier answer.")] = 1,
     limit: Annotated[int, Query(ge=1, le=MOST_TURNS, description="Maximum number of turns.")] = 20,
-) -> OneSessionAnswer:
+) -> SessionWithTurns:
     """Return a session with some of its turns: texts, scores, costs, its run, and the incidents that name it."""
 
-    def asked(cursor: duckdb.DuckDBPyConnection) -> OneSessionAnswer:
+    def asked(cursor: duckdb.DuckDBPyConnection) -> SessionWithTurns:
         places = session_places(cursor, session_id, [project], connection)
         if not places:
             raise ApiError(404, "not_found", "the project has no session with this id")
         if len(places) > 1:
             names = ", ".join(place.connection for place in places[:5])
             raise ApiError(409, "ambiguous", f"connection: is missing; several have a session with this id: {names}")
-        rows = session_turns(cursor, places[0], Part(skip=turn - 1, limit=limit))
-        following = rows[-1]["row"] + 1 if rows and rows[-1]["row"] < rows[-1]["places"] else None
-        read = read_session(cursor, places[0])
-        return OneSessionAnswer(
-            session=session_answer(read), turns=[turn_answer(row, read.findings) for row in rows], next_turn=following
-        )
+        return session_with_turns(cursor, places[0], Part(skip=turn - 1, limit=limit))
 
     found = await services.ask(asked)
     response.headers["Cache-Control"] = "no-store"

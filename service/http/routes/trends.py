@@ -15,8 +15,8 @@ from schemas.bounds.limits import EARLIEST, LATEST
 from schemas.lazy.duckdb import duckdb
 from service.http.answers.project_answers import Moment, ProjectAnswer, Share
 from service.http.routes.scores import PROJECT, From, To, require_window
-from service.read.runs import wrap_page
 from service.read.scores import newest_score
+from service.read.wrap_quality import wrap_page
 from service.text.cursors import Place, after, page_of
 from service.text.window import LENGTHS, AskedRange, read_day, window_of
 from service.web.authentication import Reader, VisibleProject

@@ -18,7 +18,6 @@ from service.pages.runs.run_data import (
     PAYLOAD_SHOWN,
     RunEvents,
     RunRead,
-    find_run,
     payloads_of,
     read_context,
     read_events,
@@ -29,7 +28,7 @@ from service.pages.runs.view import Address, Window, run_values
 from service.pages.times.asked import AskedOfList
 from service.pages.times.comparison import compared
 from service.pages.viewing import ShownProject
-from service.read.runs import Row
+from service.read.runs import Row, find_run
 from service.read.sessions.findings import finding_events
 from service.text.window import Window as TimeWindow
 from service.web.context import Services
@@ -82,7 +81,7 @@ async def run(
     found = await services.ask(lambda cursor: find_run(cursor, project, run_id))
     if found is None:
         raise ApiError(404, "not_found", NO_RUN)
-    row, diagnosis = found
+    record, diagnosis = found
 
     def shown_events(
         cursor: duckdb.DuckDBPyConnection,
@@ -92,16 +91,22 @@ async def run(
         shown = timeline(events, asked)
         return (
             events,
-            read_findings(cursor, row, located),
+            read_findings(cursor, found, located),
             shown,
-            payloads_of(cursor, row, [events.offsets[place] for place in shown.places], PAYLOAD_SHOWN),
+            payloads_of(
+                cursor,
+                record.connection,
+                record.session_id,
+                [events.offsets[place] for place in shown.places],
+                PAYLOAD_SHOWN,
+            ),
         )
 
     # Two threads read: half of the time is DuckDB's planning, which takes one.
     context, (events, turns, shown, payloads) = await asyncio.gather(
-        services.ask(lambda cursor: read_context(cursor, row)), services.ask(shown_events)
+        services.ask(lambda cursor: read_context(cursor, record)), services.ask(shown_events)
     )
-    read = RunRead(row=row, diagnosis=diagnosis, context=context, events=events, turns=turns)
+    read = RunRead(run=record, diagnosis=diagnosis, context=context, events=events, turns=turns)
     address = Address(project=project, run_id=run_id, asked=asked, graph=_window(graph, len(events.ids)))
     return page(request, "run.html", {"project": project, **run_values(read, address, shown, payloads)})
 

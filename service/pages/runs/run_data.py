@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from analytics.queries import query_rows, record_in, run_query
+from analytics.queries import query_rows, run_query
 from audit.diagnosis.events import raw_event
 from audit.evaluation.view.trace import FAILED_STATUSES, has_failed
 from schemas.errors import InputError
@@ -22,7 +22,7 @@ from service.pages.charts.graph_layout import Reinforcing
 from service.pages.charts.marks import Mark, marks_between
 from service.pages.sessions.finding_links import finding_links
 from service.read.evaluations import evaluation_page
-from service.read.runs import Row, run_row
+from service.read.runs import RecordedRun, Row, Run
 from service.read.sessions.findings import FindingEvents, session_findings
 from service.read.sessions.session import session_places
 from service.text.members import Document
@@ -84,7 +84,7 @@ class RunContext:
 class RunRead:
     """A run with everything on its page except the payloads."""
 
-    row: Row
+    run: Run
     diagnosis: Diagnosis
     context: RunContext
     events: RunEvents
@@ -92,16 +92,10 @@ class RunRead:
     """The turns in which each finding lies, by its number: place, address, events of the finding."""
 
 
-def find_run(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> tuple[Row, Diagnosis] | None:
-    """Return a run of a project, as a row of `one_run`, and its diagnosis; None if it has none of that id."""
-    row = run_row(cursor, project, run_id)
-    return None if row is None else (row, record_in(row, Diagnosis))
-
-
-def read_context(cursor: duckdb.DuckDBPyConnection, row: Row) -> RunContext:
-    """Return the things around a run, which is given as a row of `one_run`."""
-    project, connection, session = row["project"], row["connection"], row["session_id"]
-    around = _around(cursor, row)
+def read_context(cursor: duckdb.DuckDBPyConnection, run: Run) -> RunContext:
+    """Return the things around a run."""
+    project, connection, session = run.project, run.connection, run.session_id
+    around = _around(cursor, run)
     history = [one for one in around if one["of_agent"]]
     named = {"project": project, "connection": connection, "session": session, "limit": EXCHANGES_SHOWN + 1}
     evaluations = evaluation_page(cursor, project, session=session, limit=EVALUATIONS_SHOWN)
@@ -115,10 +109,10 @@ def read_context(cursor: duckdb.DuckDBPyConnection, row: Row) -> RunContext:
     )
 
 
-def _around(cursor: duckdb.DuckDBPyConnection, row: Row) -> list[Row]:
+def _around(cursor: duckdb.DuckDBPyConnection, run: Run) -> list[Row]:
     """Return the runs around one: among those that ended within days of it, and farther where some are missing."""
-    at = row["last_at"]
-    asked = {**{name: row[name] for name in ("project", "number", "agent")}, "at": at, "limit": HISTORY}
+    at = run.last_at
+    asked = {"project": run.project, "number": run.place.number, "agent": run.agent, "at": at, "limit": HISTORY}
     found = query_rows(cursor, "runs_around", {**asked, "since": at - _NEAR, "until": at + _NEAR})
     is_whole_before = _id_of(found, "is_previous") and sum(one["of_agent"] for one in found) == HISTORY
     if is_whole_before and _id_of(found, "is_following"):
@@ -158,11 +152,12 @@ def read_events(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis, located
 
 
 def read_findings(
-    cursor: duckdb.DuckDBPyConnection, row: Row, located: Sequence[FindingEvents | None]
+    cursor: duckdb.DuckDBPyConnection, recorded: RecordedRun, located: Sequence[FindingEvents | None]
 ) -> dict[int, list[tuple[int, str, int]]]:
     """Return the turns in which each finding of a run lies, by its number: place, address, and how many of its events are there."""
-    for place in session_places(cursor, row["session_id"], [row["project"]], row["connection"]):
-        findings = session_findings(cursor, place.bounded, row, located).findings
+    run = recorded.run
+    for place in session_places(cursor, run.session_id, [run.project], run.connection):
+        findings = session_findings(cursor, place.bounded, recorded, located).findings
         return {finding.number: finding_links(place, finding) for finding in findings}
     return {}
 
@@ -184,9 +179,11 @@ def tells_of_failure(row: Mapping[str, Any]) -> bool:
         return False
 
 
-def payloads_of(cursor: duckdb.DuckDBPyConnection, row: Row, offsets: Sequence[int], longest: int) -> dict[int, Row]:
-    """Return the payloads of some events of a run by their place in the topic, each cut to `longest` characters."""
+def payloads_of(
+    cursor: duckdb.DuckDBPyConnection, connection: str, session_id: str, offsets: Sequence[int], longest: int
+) -> dict[int, Row]:
+    """Return the payloads of some events of a session by their place in the topic, each cut to `longest` characters."""
     if not offsets:
         return {}
-    asked = {"connection": row["connection"], "session": row["session_id"], "places": list(offsets), "longest": longest}
+    asked = {"connection": connection, "session": session_id, "places": list(offsets), "longest": longest}
     return {one["place"]: one for one in query_rows(cursor, "event_payloads", asked)}

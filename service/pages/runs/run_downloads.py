@@ -15,7 +15,8 @@ from schemas.errors import InputError
 from service.pages.runs.run import NO_RUN
 from service.pages.runs.run_data import payloads_of
 from service.pages.viewing import ShownProject
-from service.read.runs import Row, run_document, run_row
+from service.read.run_diagnoses import full_diagnosis
+from service.read.runs import Row, Run, find_run
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
 from service.web.models import RunId
@@ -31,35 +32,34 @@ Offset = Annotated[int, Path(ge=0, lt=2**63)]
 @router.get("/projects/{project}/runs/{run_id}/session.json")
 async def session(project: ShownProject, services: Services, run_id: RunId) -> Response:
     """Return the raw events of the run's session, sent as they are read."""
-    row = await _row(services, project, run_id)
-    return StreamingResponse(_session(services, row), media_type=_JSON, headers=_headers(f"{project}-{run_id}-session.json"))
+    record = await _run(services, project, run_id)
+    return StreamingResponse(_session(services, record), media_type=_JSON, headers=_headers(f"{project}-{run_id}-session.json"))
 
 
 @router.get("/projects/{project}/runs/{run_id}/diagnosis.json")
 async def diagnosis(project: ShownProject, services: Services, run_id: RunId) -> Response:
     """Return the run's diagnosis with all evidence and the causal graph."""
-    found = await services.ask(lambda cursor: run_document(cursor, project, run_id))
-    if found is None:
-        raise ApiError(404, "not_found", NO_RUN)
-    written = json.dumps(found[1], indent=2, ensure_ascii=False) + "\n"
+    record = await _run(services, project, run_id)
+    document = await services.ask(lambda cursor: full_diagnosis(cursor, record))
+    written = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     return Response(written, media_type=_JSON, headers=_headers(f"{project}-{run_id}-diagnosis.json"))
 
 
 @router.get("/projects/{project}/runs/{run_id}/events/{offset}.json")
 async def event(project: ShownProject, services: Services, run_id: RunId, offset: Offset) -> Response:
     """Return one event of the run, whole, by its place in its topic."""
-    row = await _row(services, project, run_id)
-    found = await services.ask(lambda cursor: payloads_of(cursor, row, [offset], _WHOLE))
+    record = await _run(services, project, run_id)
+    found = await services.ask(lambda cursor: payloads_of(cursor, record.connection, record.session_id, [offset], _WHOLE))
     if offset not in found:
         raise ApiError(404, "not_found", "the run has no event at this place")
     return Response(_written(found[offset]["payload"]), media_type=_JSON, headers=_headers(f"{run_id}-event-{offset}.json"))
 
 
-async def _row(services: ApiContext, project: str, run_id: str) -> Row:
-    row = await services.ask(lambda cursor: run_row(cursor, project, run_id))
-    if row is None:
+async def _run(services: ApiContext, project: str, run_id: str) -> Run:
+    recorded = await services.ask(lambda cursor: find_run(cursor, project, run_id))
+    if recorded is None:
         raise ApiError(404, "not_found", NO_RUN)
-    return row
+    return recorded.run
 
 
 def _headers(name: str) -> Mapping[str, str]:
@@ -67,10 +67,10 @@ def _headers(name: str) -> Mapping[str, str]:
     return {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
 
 
-async def _session(services: ApiContext, row: Row) -> AsyncIterator[str]:
+async def _session(services: ApiContext, run: Run) -> AsyncIterator[str]:
     """Yield the text of the file, one part of the events after the other."""
-    asked: dict[str, Any] = {"connection": row["connection"], "session": row["session_id"], "limit": AT_ONCE}
-    yield f'{{"session_id": {json.dumps(row["session_id"])}, "events": ['
+    asked: dict[str, Any] = {"connection": run.connection, "session": run.session_id, "limit": AT_ONCE}
+    yield f'{{"session_id": {json.dumps(run.session_id)}, "events": ['
     after, separator = -1, "\n"
     while found := await _part(services, {**asked, "after": after}):
         for one in found:

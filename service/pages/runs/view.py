@@ -84,9 +84,9 @@ def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mappi
     """Return every value of the template."""
     diagnosis, context, events = read.diagnosis, read.context, read.events
     return {
-        "run": read.row,
+        "run": read.run,
         "diagnosis": diagnosis,
-        "is_alone": read.row["exchanges_only"],
+        "is_alone": read.run.exchanges_only,
         "because": because(diagnosis),
         "has_tokens": has_tokens(diagnosis),
         "told_cause": told_cause,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -87,14 +87,13 @@ def session_values(read: SessionRead, shown: Mapping[str, Any], asked: Asked) ->
         "project": read.place.project,
         "place": read.place,
         "read": read,
-        "totals": read.totals,
-        "run": read.run,
+        "session": read.session,
+        "run": read.session.run,
         "findings": read.findings,
         "links_of": partial(finding_links, read.place),
         "link_to_event": partial(event_link, read.place),
         "asked": asked,
-        "tokens": _known(read.totals["input_tokens"], read.totals["output_tokens"]),
-        "labels": _by_name(read.totals["labels"]),
+        "tokens": _known(read.session.input_tokens, read.session.output_tokens),
         **shown,
     }
 
@@ -143,8 +142,7 @@ def _alone(cursor: duckdb.DuckDBPyConnection, place: SessionPlace, part: int, st
 def _steps(cursor: duckdb.DuckDBPyConnection, place: SessionPlace, parts: set[int], rows: tuple[int, int]) -> dict[int, Steps]:
     found = session_steps(cursor, place, parts, rows)
     offsets = [step["place"] for row in found.values() for step in row["steps"]]
-    session = {"connection": place.connection, "session_id": place.session_id}
-    payloads = payloads_of(cursor, session, offsets, PAYLOAD_SHOWN) if offsets else {}
+    payloads = payloads_of(cursor, place.connection, place.session_id, offsets, PAYLOAD_SHOWN)
     return {part: _part(part, row, payloads) for part, row in found.items()}
 
 
@@ -187,14 +185,6 @@ def _turn(project: str, row: Row, steps: Steps | None) -> Turn:
         agent=text("agent_response"),
         steps=steps,
     )
-
-
-def _by_name(labels: Iterable[Row]) -> dict[str, list[str]]:
-    """Return the values of each label."""
-    found: dict[str, list[str]] = {}
-    for one in labels:
-        found.setdefault(one["name"], []).append(one["value"])
-    return found
 
 
 def _known(*numbers: int | None) -> int | None:

@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, repeat
-from typing import Any
+from typing import Annotated, Any
 
-from analytics.queries import query_rows, record_in, run_query
+from msgspec import Meta
+
+from analytics.queries import query_rows, run_query
 from audit.detectors.registry import Cause
 from audit.detectors.thresholds import default_profile, recorded_profile, source_of
 from audit.diagnosis.diagnosis import diagnose, rule_version
@@ -24,6 +26,8 @@ from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.records import Diagnosis, FailureCause
 from service.read.call_payloads import with_payloads
+from service.read.runs import RecordedRun
+from service.text.answers import Answer
 
 EVENTS_FOLDED = 100_000
 """Events of a diagnosis up to which the detectors look again."""
@@ -32,6 +36,49 @@ TURNS_NAMED, EVENTS_NAMED = 100, 100
 NOT_MARKED = "No event is marked: the rules have changed since this diagnosis, or its events are no longer kept."
 _PARTLY_MARKED = "{marked} of {count} events are marked: the others are no longer kept, or too many to be named."
 _FOLDED = FOLD_COLUMNS[2:]
+
+
+class FindingEvent(Answer, frozen=True):
+    """An event that a finding is about."""
+
+    event_id: str
+    event: Annotated[str, Meta(description="Its type.", examples=["tool_call"])]
+    tool: str | None
+
+
+class TurnFinding(Answer, frozen=True):
+    """The part of a finding that lies in a turn."""
+
+    number: Annotated[int, Meta(description="The number of the finding in `session.findings`.")]
+    type: Annotated[str, Meta(examples=["infinite_tool_loop"])]
+    severity: Annotated[str, Meta(examples=["critical"])]
+    event_count: Annotated[int, Meta(description="Events of the turn that the finding is about.")]
+    events: Annotated[list[FindingEvent], Meta(description=f"The first {EVENTS_NAMED} of them.")]
+
+
+class FindingTurn(Answer, frozen=True):
+    """A turn in which a finding lies."""
+
+    turn: Annotated[
+        int,
+        Meta(description="Its place in the session, from 1; 0: before the first turn, or in a session without turns."),
+    ]
+    event_count: int
+    events: Annotated[list[FindingEvent], Meta(description=f"The first {EVENTS_NAMED} of them.")]
+
+
+class SessionFinding(Answer, frozen=True):
+    """A finding of the session's run, and where it lies in the session."""
+
+    number: Annotated[int, Meta(description="From 1, in the order of the run's diagnosis.")]
+    type: Annotated[str, Meta(examples=["infinite_tool_loop"])]
+    severity: Annotated[str, Meta(examples=["critical"])]
+    description: str
+    event_count: Annotated[int, Meta(description="Events that it is about.")]
+    marked_count: Annotated[int, Meta(description="Events of them that are found in the session.")]
+    note: Annotated[str, Meta(description="Why some events are not marked; empty if all are.")]
+    turn_count: int
+    turns: Annotated[list[FindingTurn], Meta(description=f"The first {TURNS_NAMED} turns.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,16 +153,16 @@ class SessionFindings:
 def session_findings(
     cursor: duckdb.DuckDBPyConnection,
     session: Mapping[str, Any],
-    run: Mapping[str, Any] | None,
+    recorded: RecordedRun | None,
     located: Sequence[FindingEvents | None] | None = None,
 ) -> SessionFindings:
-    """Return the findings of a session, which is named and bounded as queries take it, by the row of its run; none without a run.
+    """Return the findings of a session, which is named and bounded as queries take it, by its run; none without a run.
 
     `located` are the events of the findings, if they are known already.
     """
-    if run is None or not run["failure_cause_count"]:
+    if recorded is None or not recorded.diagnosis.failure_cause_count:
         return SessionFindings()
-    diagnosis = record_in(run, Diagnosis)
+    run, diagnosis = recorded
     if located is None:
         located = finding_events(cursor, diagnosis)
     ids = sorted({event_id for events in located if events is not None for event_id in events.ids})
@@ -132,7 +179,7 @@ def session_findings(
             for event in turn.events:
                 by_place.setdefault(event.place, []).append(finding)
     left_out = diagnosis.failure_cause_count - len(findings)
-    return SessionFindings(run_id=run["run_id"], findings=findings, left_out=left_out, by_turn=by_turn, by_place=by_place)
+    return SessionFindings(run_id=run.run_id, findings=findings, left_out=left_out, by_turn=by_turn, by_place=by_place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,25 +265,40 @@ def _finding(
     )
 
 
-def findings_documents(findings: SessionFindings) -> list[dict[str, Any]]:
-    """Return the findings as documents: each with the first turns in which it lies, and the first of its events in each."""
+def finding_answers(findings: SessionFindings) -> list[SessionFinding]:
+    """Return the findings, each with the first turns in which it lies, and the first of its events in each."""
     return [
-        {
-            "number": finding.number,
-            "type": finding.type,
-            "severity": finding.severity,
-            "description": finding.description,
-            "event_count": finding.event_count,
-            "marked_count": finding.marked_count,
-            "note": finding.note,
-            "turn_count": len(finding.turns),
-            "turns": [turn_document(turn) for turn in finding.turns[:TURNS_NAMED]],
-        }
+        SessionFinding(
+            number=finding.number,
+            type=finding.type,
+            severity=finding.severity,
+            description=finding.description,
+            event_count=finding.event_count,
+            marked_count=finding.marked_count,
+            note=finding.note,
+            turn_count=len(finding.turns),
+            turns=[
+                FindingTurn(turn=turn.turn, event_count=turn.event_count, events=_first_events(turn))
+                for turn in finding.turns[:TURNS_NAMED]
+            ],
+        )
         for finding in findings.findings
     ]
 
 
-def turn_document(turn: MarkedTurn) -> dict[str, Any]:
-    """Return a marked turn as a document: its place, and the first of the events."""
-    events = [{"event_id": event.event_id, "event": event.event, "tool": event.tool} for event in turn.events[:EVENTS_NAMED]]
-    return {"turn": turn.turn, "event_count": turn.event_count, "events": events}
+def turn_findings(findings: SessionFindings, turn: int) -> list[TurnFinding]:
+    """Return the parts of the findings that lie in a turn."""
+    return [
+        TurnFinding(
+            number=finding.number,
+            type=finding.type,
+            severity=finding.severity,
+            event_count=marked.event_count,
+            events=_first_events(marked),
+        )
+        for finding, marked in findings.by_turn.get(turn, ())
+    ]
+
+
+def _first_events(turn: MarkedTurn) -> list[FindingEvent]:
+    return [FindingEvent(event.event_id, event.event, event.tool) for event in turn.events[:EVENTS_NAMED]]

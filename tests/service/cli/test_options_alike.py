@@ -104,10 +104,10 @@ def test_more_rows_than_the_limit_are_announced(driftline: Command) -> None:
     assert 0 == driftline("import", "events", "events.jsonl", "--project", "ops")[0]
 
     code, out, err = driftline("runs", "--json", "--limit", "2")
-    assert (0, ["s3", "s2"]) == (code, [json.loads(line)["session_id"] for line in out.splitlines()])
+    assert (0, ["s3", "s2"]) == (code, [json.loads(line)["sessionId"] for line in out.splitlines()])
     assert "there are more than 2; --limit N shows N" in err
     code, out, err = driftline("runs", "--json", "--since", "2026-10-02")
-    assert (0, ["s3", "s2"], "") == (code, [json.loads(line)["session_id"] for line in out.splitlines()], err)
+    assert (0, ["s3", "s2"], "") == (code, [json.loads(line)["sessionId"] for line in out.splitlines()], err)
     assert "no runs since 2026-10-04 00:00" in driftline("runs", "--since", "2026-10-04")[2]
     assert (2, True) == (
         (refused := driftline("runs", "--since", "soon"))[0],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,7 @@ from service.cli.commands.options import (
 from service.cli.terminal import err
 from service.cli.views import runs_table, scores_table
 from service.read.known_projects import require_known
-from service.read.run_rows import ended_at, runs_of
+from service.read.runs import Run, runs_of
 from service.read.scores import Wanted, project_scores
 from service.setup.workspace import CATCH_UP, Workspace, open_workspace, stages_behind
 from service.text.answers import document
@@ -40,11 +41,11 @@ def runs(
     """List the runs, the one that ended last first: readiness level, trust score, primary failure, tool calls."""
     start = since_of(since)
     with opened_to_show(database, project) as workspace:
-        rows = runs_of(workspace.store, project, newest=limit + 1)
-    found = newest(sorted(rows, key=ended_at, reverse=True), start, ended_at)
+        runs = runs_of(workspace.store, project, newest=limit + 1)
+    found = newest(sorted(runs, key=_last_at, reverse=True), start, _last_at)
     of, when = of_project(project), "yet" if start is None else f"since {start:%Y-%m-%d %H:%M}"
     none = f"no runs{of} {when}: a session becomes one when it ends (driftline finalize SESSION)"
-    show_rows(found, runs_table, as_json=as_json, none=none, limit=limit)
+    show_rows(found, runs_table, as_json=as_json, none=none, limit=limit, document=document)
 
 
 def scores(
@@ -73,6 +74,10 @@ def opened_to_show(database: Path | None, project: str | None = None, policy: Pa
         if lag := stages_behind(workspace.store):
             err.say(f"note: {lag}. {CATCH_UP}", style="yellow")
         yield workspace
+
+
+def _last_at(run: Run) -> datetime:
+    return run.last_at
 
 
 def of_project(project: str | None) -> str:

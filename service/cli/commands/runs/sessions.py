@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from analytics.store.store import Store
@@ -19,7 +20,6 @@ from service.cli.commands.options import (
     Limit,
     PolicyFile,
     Project,
-    Row,
     Since,
     clock_of,
     newest,
@@ -37,12 +37,12 @@ from service.cli.session_files import FaultReport, diagnose_files
 from service.cli.terminal import err, out, warn
 from service.cli.views import diagnosis_view, findings_view, wrap_table
 from service.read.known_projects import require_known
-from service.read.run_rows import runs_of
-from service.read.runs import export_runs, run_documents, wrap_rows
-from service.read.sessions.findings import SessionFindings, findings_documents
+from service.read.run_diagnoses import diagnosed, export_runs, runs_named
+from service.read.runs import Run, runs_of
 from service.read.sessions.session import run_findings
+from service.read.wrap_quality import wrap_rows
 from service.setup.workspace import CATCH_UP, open_workspace, stages_behind
-from service.text.members import Document
+from service.text.answers import Document, document
 from service.text.plain import counted, plain
 from service.write.ending_sessions import finalize_session
 
@@ -58,7 +58,7 @@ def finalize(
     """End a session manually and diagnose it."""
     with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:
         finalize_session(workspace, session, connection)
-        _show_runs(_with_findings(workspace.store, run_documents(workspace.store, session)), as_json=as_json)
+        _show_runs(workspace.store, runs_named(workspace.store, session), as_json=as_json)
 
 
 def run(
@@ -69,25 +69,21 @@ def run(
 ) -> None:
     """Show one run: verdict, chain of causes, evidence, remedies, and the turns in which each cause lies."""
     with opened_to_show(database, project) as workspace:
-        found = list(_with_findings(workspace.store, run_documents(workspace.store, session, project)))
-    if not found:
-        raise InputError(f"session {plain(session)!r} has no run", hint="`driftline runs` lists them.")
-    _show_runs(found, as_json=as_json)
+        runs = list(runs_named(workspace.store, session, project))
+        if not runs:
+            raise InputError(f"session {plain(session)!r} has no run", hint="`driftline runs` lists them.")
+        _show_runs(workspace.store, runs, as_json=as_json)
 
 
-def _with_findings(store: Store, runs: Iterable[tuple[Row, Document]]) -> Iterator[tuple[Row, Document, SessionFindings]]:
-    """Yield runs with what was found in their sessions, and where."""
-    for row, document in runs:
-        yield row, document, run_findings(store.cursor(), row["project"], row)
-
-
-def _show_runs(runs: Iterable[tuple[Row, Document, SessionFindings]], *, as_json: bool) -> None:
-    for row, document, findings in runs:
+def _show_runs(store: Store, runs: Iterable[Run], *, as_json: bool) -> None:
+    for run in runs:
+        findings = run_findings(store.cursor(), run)
+        diagnosed_run = diagnosed(store.cursor(), run, findings)
         if as_json:
-            shown = {"run_id": row["run_id"], "project": row["project"], **document, "findings": findings_documents(findings)}
-            print_json(shown, exact=True)
+            print_json(document(diagnosed_run), exact=True)
         else:
-            out.print(diagnosis_view(document, row), *([findings_view(findings)] if findings.findings else []))
+            shown = [findings_view(findings)] if findings.findings else []
+            out.print(diagnosis_view(diagnosed_run.diagnosis, run), *shown)
 
 
 def export(
@@ -182,8 +178,8 @@ def _stored_runs(database: Path | None, project: str | None, named: list[str] | 
             raise StoreError(lag, hint=CATCH_UP)
         runs = runs_of(workspace.store, project)
     # Nothing is known of them, whatever the build did; a session that is named has to pass all the same.
-    judged = runs if named else [one for one in runs if not one["exchanges_only"]]
-    return judged, len(runs) - len(judged)
+    judged = runs if named else [run for run in runs if not run.exchanges_only]
+    return [msgspec.structs.asdict(run) for run in judged], len(runs) - len(judged)
 
 
 def wrap_quality(

@@ -26,7 +26,8 @@ from audit.diagnosis.diagnosis_record import to_record
 from audit.diagnosis.evidence import SessionEvidence
 from service.pages.runs.run_data import PAYLOAD_SHOWN, read_context, read_events
 from service.pages.runs.view import GIST_SHOWN, because
-from service.read.runs import events_of, run_row
+from service.read.run_diagnoses import events_of
+from service.read.runs import find_run
 from service.read.sessions.findings import finding_events
 from streams.engine.engine import Engine
 
@@ -309,9 +310,9 @@ def test_the_runs_around_one_are_found_however_far_they_are(store: Store, apart:
     cursor = store.cursor()
     contexts = []
     for number in range(1, 5):
-        row = run_row(cursor, "ops", f"run_{number:03}")
-        assert row is not None
-        contexts.append(read_context(cursor, row))
+        recorded = find_run(cursor, "ops", f"run_{number:03}")
+        assert recorded is not None
+        contexts.append(read_context(cursor, recorded.run))
 
     assert [None, "run_001", "run_002", "run_003"] == [one.previous for one in contexts]
     assert ["run_002", "run_003", "run_004", None] == [one.following for one in contexts]

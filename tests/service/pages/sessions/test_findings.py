@@ -162,8 +162,8 @@ def test_programs_and_the_command_line_are_told_the_same(
         filled(other, *records)
     assert 0 == run_command(["run", "s", "--json", "--db", str(path)])
     (printed,) = json.loads(capsys.readouterr().out)["findings"]
-    assert (failure, finding["severity"], len(ids)) == (printed["type"], printed["severity"], printed["marked_count"])
-    assert [(2, ids)] == [(one["turn"], [shown["event_id"] for shown in one["events"]]) for one in printed["turns"]]
+    assert (failure, finding["severity"], len(ids)) == (printed["type"], printed["severity"], printed["markedCount"])
+    assert [(2, ids)] == [(one["turn"], [shown["eventId"] for shown in one["events"]]) for one in printed["turns"]]
     assert 0 == run_command(["run", "s", "--db", str(path)])
     assert re.search(rf"turn 2 +{failure}", capsys.readouterr().out)
 

@@ -322,4 +322,4 @@ def test_an_import_beside_a_judge_returns_when_all_is_judged(nursed: Nursery, tm
         assert 0 == server.wait()
 
     assert (0, len(ROWS)) == (code, json.loads(printed)["exchanges"])
-    assert {"scored"} == {json.loads(line)["tier2_state"] for line in scores.splitlines()}
+    assert {"scored"} == {json.loads(line)["tier2State"] for line in scores.splitlines()}
