@@ -25,9 +25,9 @@ from streams.engine.engine_state import EngineLimits
 from streams.upkeep.erasing import ErasureTask
 from streams.upkeep.periodic_tasks import PeriodicTasks
 
-LIMITS = EngineLimits(waiting=20, at_once=4, flush_seconds=1.0, idle_check=30.0)
+LIMITS = EngineLimits(waiting=20, at_once=4, flush_seconds=2.5, idle_check=30.0)
 SMALL = {
-    "streams.log.local_log": {"FLUSH_RECORDS": 15, "MOST_PENDING": 40},
+    "streams.log.local_log": {"FLUSH_RECORDS": 40, "MOST_PENDING": 60},
     "streams.engine.session_states": {"SESSIONS": 1},
     "streams.engine.record_intake": {"AT_ONCE": 2},
     "streams.engine.engine": {"TASKS_AT_ONCE": 2},
@@ -38,8 +38,8 @@ RESTARTS = 2.0
 """Seconds until the next process is there."""
 MOST_PROCESSES = 30
 STOP_GRACE = 20.0
-PATIENCE = 20
-"""Half seconds until the stages have read what is there."""
+PATIENCE = 10
+"""Seconds until the stages have read what is there."""
 _TROUBLE = (StoreError, duckdb.OperationalError, duckdb.FatalException)
 
 
@@ -146,10 +146,10 @@ class EmbeddedWorld(World):
         await asyncio.gather(*(sender.run(engine) for sender in self.senders))
         await engine.drained()
         for _ in range(PATIENCE):
+            await asyncio.sleep(1.0)
+            await engine.flush()
             if not stages_behind(self.store):
                 return
-            await asyncio.sleep(0.5)
-            await engine.flush()
         self.require(False, "every stage reads everything", stages_behind(self.store))
 
     async def _jump(self) -> None:

@@ -95,7 +95,7 @@ def _draw_steps(chance: random.Random, world: str) -> tuple[Step, ...]:
             what = chance.random()
             if what < (0.75 if world == EMBEDDED else 1.0):
                 does = "exchanges" if chance.random() < 0.7 else "events"
-                first, count = 1 + told[does, session], chance.choice((1, 1, 2, 3))
+                first, count = 1 + told[does, session], chance.choice((1, 1, 2, 2))
                 if told[does, session] and chance.random() < 0.3:
                     first = chance.randrange(1, first)
                 told[does, session] = max(told[does, session], first + count - 1)

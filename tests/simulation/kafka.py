@@ -33,11 +33,12 @@ from schemas.errors import BrokerError, BusyError, StoreError
 from schemas.registry import topics
 from streams.engine.engine import Engine
 from streams.kafka.kafka_log import KafkaLog
-from streams.kafka.sink import Progress
+from streams.kafka.sink import Progress, SinkLimits
 
 WORKERS = ("worker 1", "worker 2")
 PATIENCE = 3600.0
 """Seconds until everything is read."""
+SINK = SinkLimits(at_once=20, gather=1.5, check_every=5.0)
 MOST_ROUNDS = 200_000
 _TROUBLE = (BrokerError, BusyError, StoreError, duckdb.OperationalError, duckdb.FatalException)
 
@@ -208,7 +209,7 @@ class KafkaWorld(World):
 
     async def _serve(self) -> None:
         redactor = Redactor(self.policy.redaction)
-        log = KafkaLog(self.store, redactor, self.read_clock, CONNECTION)
+        log = KafkaLog(self.store, redactor, self.read_clock, CONNECTION, sink_limits=SINK)
         engine = Engine(self.store, self.policy, redactor, self.read_clock, limits=LIMITS, clock=self.now, log=log)
         try:
             await engine.start()

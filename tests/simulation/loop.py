@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import random
 import warnings
 from asyncio import base_events, events
@@ -121,9 +122,11 @@ class SimulatedLoop(base_events.BaseEventLoop):
 
     def next_time(self) -> float | None:
         """When it has something to do; None where nothing will ever happen by itself."""
-        if self._ready:  # type: ignore[attr-defined]
-            return self._now
-        return min((handle._when for handle in self._scheduled if not handle._cancelled), default=None)  # type: ignore[attr-defined]
+        timers = self._scheduled  # type: ignore[attr-defined]
+        while timers and timers[0]._cancelled:
+            heapq.heappop(timers)._scheduled = False
+            self._timer_cancelled_count -= 1
+        return self._now if self._ready else timers[0]._when if timers else None  # type: ignore[attr-defined]
 
     def run_round(self, now: float) -> None:
         """Run one round of callbacks at this time, for who runs several loops side by side."""

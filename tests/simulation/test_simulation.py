@@ -19,7 +19,7 @@ from simulation.shrinking import as_test, shrink
 from soak import times
 
 TESTS = Path(__file__).parents[1]
-HISTORIES: Mapping[str, int] = {EMBEDDED: times(200, soak=10_000), KAFKA: times(40, soak=2_000)}
+HISTORIES: Mapping[str, int] = {EMBEDDED: times(150, soak=10_000), KAFKA: times(50, soak=3_000)}
 WITHIN = 500
 """Seeds within which a planted fault has to be found."""
 PLANTS: Mapping[str, tuple[str, Plant]] = {
