@@ -46,19 +46,19 @@ _MARKS = (f'"told_by":"{HOOK}"', f'"told_by":"{TRAJECTORY}"', '"entry_id":"')
 """The parts of canonical payloads that mark events that can have a twin."""
 
 
-def differences(schema: RecordSchema, held: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
+def differences(schema: RecordSchema, held: Mapping[str, Any], received: Mapping[str, Any]) -> tuple[str, ...]:
     """The fields in which two rows of COMPARED contradict each other; none where they are accounts of the same thing."""
     if schema.name == "Exchange":
-        return exchange_differences(held, given)
+        return exchange_differences(held, received)
     if schema.name == "AgentEvent":
-        return payload_differences(_payload(held["payload"]), _payload(given["payload"]))
-    return tuple(name for name in COMPARED[schema.name] if held[name] != given[name])
+        return payload_differences(_payload(held["payload"]), _payload(received["payload"]))
+    return tuple(name for name in COMPARED[schema.name] if held[name] != received[name])
 
 
 def contradicting(
-    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, doubtful: pl.DataFrame, known: pl.DataFrame, topic: str
+    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, doubtful: pl.DataFrame, identities: pl.DataFrame, topic: str
 ) -> dict[int, tuple[str, ...]]:
-    """Those rows (INDEX) that contradict what the topic has of their identity, at the places in `known`, with the fields that do.
+    """Those rows (INDEX) that contradict what the topic has of their identity, at the places in `identities`, with the fields that do.
 
     One whose identity has no place contradicts in none that could be named.
     """
@@ -66,31 +66,31 @@ def contradicting(
         return {}
     identity = identity_of(schema)
     columns = COMPARED[schema.name]
-    first = known.sort(PLACE).unique(subset=identity, keep="first", maintain_order=True)
-    asked = first.join(doubtful.select(identity).unique(), on=identity, how="semi")
-    rows = rows_at(connection, schema, asked, topic, columns) if asked.height else None
-    held = {} if rows is None else {row[:-1]: row[-1] for row in _keyed(asked.join(rows, on=PLACE), identity, columns)}
-    found: dict[int, tuple[str, ...]] = {}
+    first = identities.sort(PLACE).unique(subset=identity, keep="first", maintain_order=True)
+    wanted = first.join(doubtful.select(identity).unique(), on=identity, how="semi")
+    rows = rows_at(connection, schema, wanted, topic, columns) if wanted.height else None
+    held = {} if rows is None else {row[:-1]: row[-1] for row in _keyed(wanted.join(rows, on=PLACE), identity, columns)}
+    conflicts: dict[int, tuple[str, ...]] = {}
     for index, row in zip(doubtful[INDEX].to_list(), _keyed(doubtful, identity, columns), strict=True):
         before = held.get(row[:-1])
         differing = () if before is None else differences(schema, before, row[-1])
         if before is None or differing:
-            found[index] = differing
-    return _without_later_accounts(connection, schema, doubtful, found, topic) if schema.has_revisions else found
+            conflicts[index] = differing
+    return _without_later_accounts(connection, schema, doubtful, conflicts, topic) if schema.has_revisions else conflicts
 
 
 def _without_later_accounts(
     connection: duckdb.DuckDBPyConnection,
     schema: RecordSchema,
     doubtful: pl.DataFrame,
-    found: Mapping[int, tuple[str, ...]],
+    conflicts: Mapping[int, tuple[str, ...]],
     topic: str,
 ) -> dict[int, tuple[str, ...]]:
     """Those of the rows (INDEX) in conflict that contradict every revision: whoever tells of a whole turn says what a later one says."""
-    if not found:
+    if not conflicts:
         return {}
     columns, identity = COMPARED[schema.name], list(schema.identity)
-    rows = doubtful.filter(pl.col(INDEX).is_in(list(found)))
+    rows = doubtful.filter(pl.col(INDEX).is_in(list(conflicts)))
     names = ", ".join(map(quote, (*identity, *columns)))
     with registered(connection, rows.select(identity).unique()):
         statement = f"SELECT {names} FROM {full_name(schema)} SEMI JOIN {BATCH} USING ({', '.join(map(quote, identity))}) WHERE _topic = $topic"
@@ -99,7 +99,7 @@ def _without_later_accounts(
     for row in _keyed(stored, identity, columns):
         revisions.setdefault(row[:-1], []).append(row[-1])
     return {
-        index: found[index]
+        index: conflicts[index]
         for index, row in zip(rows[INDEX].to_list(), _keyed(rows, identity, columns), strict=True)
         if all(differences(schema, before, row[-1]) for before in revisions.get(row[:-1], ()))
     }
@@ -137,15 +137,15 @@ class Met:
     def known(self, ids: Mapping[int, int], held: Mapping[int, int]) -> list[int]:
         """Those places of `ids` whose events were left out before, for one that is in `held`."""
         there = set(held.values())
-        return [place for place, one in ids.items() if self._held.get(one) in there]
+        return [index for index, event in ids.items() if self._held.get(event) in there]
 
     def is_taken(self, held: int) -> bool:
         """Tell whether an event of the log has had its twin."""
         return held in self._taken
 
-    def add(self, given: int, held: int) -> None:
+    def add(self, event: int, held: int) -> None:
         """Note a pair."""
-        self._held[given] = held
+        self._held[event] = held
         self._taken.add(held)
         if len(self._held) > self.PAIRS:
             self._taken.discard(self._held.pop(next(iter(self._held))))
@@ -180,11 +180,11 @@ def twins_in_log(connection: duckdb.DuckDBPyConnection, events: pl.DataFrame, to
     held = rows_at(connection, schema, places, topic, _TOLD).with_row_index(INDEX)
     held_ids, ids = _ids(held), _ids(marked)
     again = met.known(ids, held_ids)
-    given = _told(marked.filter(~pl.col(INDEX).is_in(again)))
-    found = twins([one for one in _told(held) if not met.is_taken(held_ids[one.place])], given)
-    for place, of in found.items():
-        met.add(ids[place], held_ids[of])
-    return sorted([*again, *found])
+    new = _accounts_of(marked.filter(~pl.col(INDEX).is_in(again)))
+    matches = twins([account for account in _accounts_of(held) if not met.is_taken(held_ids[account.place])], new)
+    for index, held_index in matches.items():
+        met.add(ids[index], held_ids[held_index])
+    return sorted([*again, *matches])
 
 
 def _ids(events: pl.DataFrame) -> dict[int, int]:
@@ -194,7 +194,7 @@ def _ids(events: pl.DataFrame) -> dict[int, int]:
     }
 
 
-def _told(events: pl.DataFrame) -> Iterable[Told]:
+def _accounts_of(events: pl.DataFrame) -> Iterable[Told]:
     for index, connection, session, _, at, came, text in events.select(INDEX, *_TOLD).iter_rows():
         if any(mark in text for mark in _MARKS):
             payload = _payload(text)
@@ -223,18 +223,20 @@ def _keyed(rows: pl.DataFrame, identity: list[str], columns: tuple[str, ...]) ->
 
 def _row(columns: tuple[str, ...], values: tuple[Any, ...]) -> dict[str, Any]:
     """Times in the log are UTC, whether they say so or not; labels are records here and structs there."""
-    found = dict(zip(columns, values, strict=True))
-    if "labels" in found:
-        found["labels"] = [one if isinstance(one, Mapping) else msgspec.structs.asdict(one) for one in found["labels"] or ()]
-    if found.get("occurred_at") is not None:
-        found["occurred_at"] = found["occurred_at"].replace(tzinfo=UTC)
-    return found
+    row = dict(zip(columns, values, strict=True))
+    if "labels" in row:
+        row["labels"] = [
+            label if isinstance(label, Mapping) else msgspec.structs.asdict(label) for label in row["labels"] or ()
+        ]
+    if row.get("occurred_at") is not None:
+        row["occurred_at"] = row["occurred_at"].replace(tzinfo=UTC)
+    return row
 
 
 def _payload(text: str) -> dict[str, Any]:
     """A payload as fields; one that is no object says only what it is. Producers of a topic write payloads themselves."""
     try:
-        found = msgspec.json.decode(text)
+        fields = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
-        found = None
-    return found if isinstance(found, dict) else {"payload": text}
+        fields = None
+    return fields if isinstance(fields, dict) else {"payload": text}

@@ -39,8 +39,8 @@ class _Run:
         self._each = self.hashes.to_numpy().data
 
     def __contains__(self, value: int) -> bool:
-        place = bisect_left(self._each, value)
-        return place < len(self._each) and self._each[place] == value
+        index = bisect_left(self._each, value)
+        return index < len(self._each) and self._each[index] == value
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Hashes:
 
     def which_of(self, hashes: Sequence[int]) -> list[bool]:
         """For each of the hashes whether it is here."""
-        return [one in self.recent or any(one in run for run in self.runs) for one in hashes]
+        return [value in self.recent or any(value in run for run in self.runs) for value in hashes]
 
 
 class KnownIdentities:
@@ -79,8 +79,8 @@ class KnownIdentities:
     def doubtful(self, schema: RecordSchema, topic: str, frame: pl.DataFrame) -> pl.DataFrame:
         """The rows whose identity may be on the topic, as far as it was read; `read` comes before."""
         with self._lock:
-            known = self._hashes.get((topic, schema.name))
-            return frame.clear() if known is None else frame.filter(known.which_of(_hashed(schema, frame)))
+            hashes = self._hashes.get((topic, schema.name))
+            return frame.clear() if hashes is None else frame.filter(hashes.which_of(_hashed(schema, frame)))
 
     def which_are_new(self, name: str, topic: str, identities: Sequence[Identity]) -> list[bool]:
         """For each of the identities, whether it is certainly not on the topic, as far as it was read; `name` is of their record type."""
@@ -154,7 +154,7 @@ def _identity_reader(name: str) -> Callable[[Any], Identity]:
     times = {field["name"] for field in schema_of(name).fields if isinstance(field["type"], dict)}
     if len(names) > 1 and times.isdisjoint(names):
         return attrgetter(*names)
-    columns = [(attrgetter(one), one in texts) for one in names]
+    columns = [(attrgetter(column), column in texts) for column in names]
     return lambda record: tuple(read(record) if is_text else _number(read(record)) for read, is_text in columns)
 
 
@@ -178,4 +178,4 @@ def _identity_columns(name: str) -> tuple[list[str], list[str]]:
     schema = schema_of(name)
     texts = {field["name"] for field in schema.fields if field["type"] == "string"}
     names = identity_of(schema)
-    return names, [one for one in names if one in texts]
+    return names, [column for column in names if column in texts]

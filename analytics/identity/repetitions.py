@@ -37,8 +37,8 @@ def unknown(
     """
     fresh, conflicts = _by_identity(connection, schema, frame, topic, seen, has_landed=met is None)
     if schema.name == "AgentEvent" and fresh.height and met is not None:
-        found = twins_in_log(connection, fresh, topic, met)
-        fresh = fresh.filter(~pl.col(INDEX).is_in(found)) if found else fresh
+        twins = twins_in_log(connection, fresh, topic, met)
+        fresh = fresh.filter(~pl.col(INDEX).is_in(twins)) if twins else fresh
     return fresh, conflicts
 
 
@@ -56,21 +56,23 @@ def _by_identity(
     doubtful = first if seen is None else seen.doubtful(schema, topic, first)
     if first.height == frame.height and doubtful.is_empty():
         return frame, {}
-    known = _known(connection, schema, doubtful, topic)
-    fresh = first.join(known, on=identity, how="anti", maintain_order="left") if known.height else first
+    in_topic = _find_in_topic(connection, schema, doubtful, topic)
+    fresh = first.join(in_topic, on=identity, how="anti", maintain_order="left") if in_topic.height else first
     content = CONTENT.get(schema.name)
     if content is None or fresh.height == frame.height:
         return fresh, {}
-    contents = _contents(connection, schema, content, known, topic)
+    contents = _contents(connection, schema, content, in_topic, topic)
     held = pl.concat([contents, fresh.select(*identity, pl.col(content).alias(_HELD))])
     others = frame.join(fresh, on=INDEX, how="anti").join(held, on=identity)
     doubtful = others.filter(pl.col(content) != pl.col(_HELD))
     if has_landed:
         return fresh, dict.fromkeys(doubtful[INDEX].to_list(), ())
-    return fresh, contradicting(connection, schema, doubtful, known, topic)
+    return fresh, contradicting(connection, schema, doubtful, in_topic, topic)
 
 
-def _known(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, doubtful: pl.DataFrame, topic: str) -> pl.DataFrame:
+def _find_in_topic(
+    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, doubtful: pl.DataFrame, topic: str
+) -> pl.DataFrame:
     """The identities of the frame that the topic has, each with its places."""
     identity = identity_of(schema)
     columns = ", ".join(map(quote, identity))
@@ -79,16 +81,16 @@ def _known(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, doubtful
             f"SELECT {columns}, _partition, _offset FROM {full_name(schema)} SEMI JOIN {BATCH} USING ({columns}) "
             "WHERE _topic = $topic"
         )
-        known = fetch(connection, statement, {"topic": topic})
+        in_topic = fetch(connection, statement, {"topic": topic})
     times = [name for name in identity if doubtful.schema[name].is_temporal()]
-    return known.with_columns(pl.col(name).dt.replace_time_zone("UTC") for name in times)
+    return in_topic.with_columns(pl.col(name).dt.replace_time_zone("UTC") for name in times)
 
 
 def _contents(
-    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, content: str, known: pl.DataFrame, topic: str
+    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, content: str, in_topic: pl.DataFrame, topic: str
 ) -> pl.DataFrame:
     """The identities of known rows with the content that the topic has. Only these rows are read, by their places."""
     identity = identity_of(schema)
-    known = known.sort(PLACE).unique(subset=identity, keep="first", maintain_order=True)
-    contents = rows_at(connection, schema, known, topic, [content]).rename({content: _HELD})
-    return known.join(contents, on=PLACE).drop(PLACE)
+    in_topic = in_topic.sort(PLACE).unique(subset=identity, keep="first", maintain_order=True)
+    contents = rows_at(connection, schema, in_topic, topic, [content]).rename({content: _HELD})
+    return in_topic.join(contents, on=PLACE).drop(PLACE)

@@ -141,7 +141,7 @@ class Engine(RecordIntake):
             if self.judge is not None:
                 self._judging = tuple(self._begin_judging(stage, self.judge) for stage in self._stages)
             computed = [self._work(stage.name, partial(self._take_up_batch, stage)) for stage in (DIAGNOSIS, *self._unjudged)]
-            judged = [self._work(one.stage.name, partial(self._take_up_tasks, one)) for one in self._judging]
+            judged = [self._work(partition.stage.name, partial(self._take_up_tasks, partition)) for partition in self._judging]
             self._at_work = [asyncio.create_task(work) for work in (*computed, *judged)]
         for task in (*self._at_work, self._loop):
             task.add_done_callback(self._note_end)
@@ -406,7 +406,9 @@ class Engine(RecordIntake):
         queues = dict(self._log.queues(len(self._waiting) + len(self._committing)))
         if not self._log.runs_stages:
             return queues
-        queues |= {stage.queue: 0 for stage in self._stages} | {"sessions": sum(len(one.sessions) for one in self._judging)}
+        queues |= {stage.queue: 0 for stage in self._stages} | {
+            "sessions": sum(len(partition.sessions) for partition in self._judging)
+        }
         if self._is_started:
             queues |= {stage.judged.queue: self._unread(stage) for stage in self._unjudged if stage.judged is not None}
             queues |= {

@@ -36,7 +36,7 @@ class Published:
     @classmethod
     def of(cls, outcomes: Sequence[str]) -> Self:
         """Count what became of each record."""
-        conflicts = [place for place, outcome in enumerate(outcomes) if outcome == CONFLICT]
+        conflicts = [index for index, outcome in enumerate(outcomes) if outcome == CONFLICT]
         return cls(outcomes.count(WRITTEN), outcomes.count(KNOWN), conflicts, outcomes)
 
 

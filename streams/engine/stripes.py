@@ -18,6 +18,6 @@ class Stripes:
         """Hold the locks of these names."""
         async with contextlib.AsyncExitStack() as held:
             # In one order, so that two calls never wait for each other.
-            for place in sorted({hash(name) % len(self._locks) for name in names}):
-                await held.enter_async_context(self._locks[place])
+            for index in sorted({hash(name) % len(self._locks) for name in names}):
+                await held.enter_async_context(self._locks[index])
             yield

@@ -141,7 +141,7 @@ class Admission:
         """
         digest = digest or hashlib.sha256(body).hexdigest()
         source, _ = self._redactor.redact(place.source)
-        words, _ = self._redactor.redact(refusal.detail[: MAX_DETAIL + _OVERLAP])
+        detail, _ = self._redactor.redact(refusal.detail[: MAX_DETAIL + _OVERLAP])
         whole = len(body) <= MAX_REDACTED_BYTES and size in (None, len(body))
         kept = self._redacted(body) if whole else self._redacted_text(_start(body))
         if len(kept) > MAX_BODY_BYTES:
@@ -153,7 +153,7 @@ class Admission:
             position=place.position,
             stage=refusal.stage,
             reason=refusal.reason,
-            detail=words if len(words) <= MAX_DETAIL else _without_unfinished_marker(words[:MAX_DETAIL]),
+            detail=detail if len(detail) <= MAX_DETAIL else _without_unfinished_marker(detail[:MAX_DETAIL]),
             digest=digest,
             size=len(body) if size is None else size,
             body=kept,
@@ -171,8 +171,8 @@ class Admission:
         identity = {field: getattr(record, field) for field in schema_of(name).identity}
         named = ", ".join(f"{field} {value!r}" for field, value in identity.items())
         detail = f"{name} {named}: the log holds it with other content{named_differences(differing)}, which stays. {TO_DO}"
-        said = canonical_json([name, *identity.values(), getattr(record, CONTENT[name])])
-        digest = hashlib.sha256(said.encode()).hexdigest()
+        content = canonical_json([name, *identity.values(), getattr(record, CONTENT[name])])
+        digest = hashlib.sha256(content.encode()).hexdigest()
         refusal = Refusal("admission", "conflicting_id", detail)
         self.set_aside(accepted, Place(topic, 0), refusal, msgspec.json.encode(record), digest=digest)
 
@@ -188,8 +188,8 @@ class Admission:
             return self._redacted_text(body)
 
     def _redacted_text(self, body: bytes) -> bytes:
-        text, found = self._redactor.redact(body.decode("utf-8", "replace"))
-        return text.encode("utf-8", "replace") if found else body
+        text, secrets = self._redactor.redact(body.decode("utf-8", "replace"))
+        return text.encode("utf-8", "replace") if secrets else body
 
 
 def admissible(record: Record) -> bytes:

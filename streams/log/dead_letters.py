@@ -147,7 +147,7 @@ def _record_of(body: bytes) -> Record:
         raise RecordError(
             f"the bytes are no record: {decoding_words(error)}", hint="Mend them at the source and bring them again."
         ) from error
-    types = [one for one in RECORD_TYPES.values() if set(fields) == set(one.__struct_fields__)]
+    types = [record_type for record_type in RECORD_TYPES.values() if set(fields) == set(record_type.__struct_fields__)]
     if len(types) != 1:
         raise RecordError("the bytes are of no record type of this version", hint="Bring the record again from its source.")
     return record_from(types[0], fields)

@@ -66,8 +66,10 @@ def write_states(
     transaction.set_states_of_stages(states, {stage: max(moved.values(), default=0) for stage, moved in positions.items()})
     for stage, moved in positions.items():
         stored, source = transaction.watermarks(stage), SOURCES[stage]
-        places = {(source, partition): position for partition, position in moved.items()}
-        transaction.set_watermarks(stage, {place: max(position, stored.get(place, 0)) for place, position in places.items()})
+        by_partition = {(source, partition): position for partition, position in moved.items()}
+        transaction.set_watermarks(
+            stage, {partition: max(position, stored.get(partition, 0)) for partition, position in by_partition.items()}
+        )
 
 
 def next_commit(cursor: duckdb.DuckDBPyConnection) -> int:

@@ -47,11 +47,11 @@ def labels_of(policy: Policy) -> LabelsOf:
 
 
 def admitted(
-    found: ReadItems, owner_of: OwnerOf, labels: LabelsOf, redactor: Redactor, now: datetime
+    items: ReadItems, owner_of: OwnerOf, labels: LabelsOf, redactor: Redactor, now: datetime
 ) -> Iterator[AdmittedSpan | Refused]:
     """Yield what becomes of each span, in order. A span that cannot be taken costs itself alone."""
     reader_of = lru_cache(PROJECTS)(lambda project: FactReader(labels(project)))
-    while some := list(islice(found, TOGETHER)):
+    while some := list(islice(items, TOGETHER)):
         drafts = [draft for observed in some if (draft := _draft(observed, owner_of, reader_of)) is not None]
         looked = _having_looked(redactor, drafts)
         for draft in drafts:
