@@ -156,7 +156,7 @@ class Checker:
         )
         opened, worsened, ended, others = [], [], [], list(others)
         for one in dues:
-            evidence = seen.evidence(cursor, one.lead) if _is_to_gather(one) else _kept(one)
+            evidence = seen.evidence(cursor, one.lead) if _is_to_gather(one) else one.evidence
             made = record_of(one, project, as_of, evidence)
             if one.before is None:
                 opened.append(made)
@@ -210,11 +210,6 @@ def _blind_spots(cursor: duckdb.DuckDBPyConnection, seen: Seen) -> tuple[BlindSp
 def _is_to_gather(made: Due) -> bool:
     """Tell whether to gather evidence again: not after a decision, and not for a series that does not lead."""
     return made.before is None or (made.is_about_lead and is_live(made.before))
-
-
-def _kept(made: Due) -> Evidence:
-    """The evidence that an incident has."""
-    return Evidence() if made.before is None else evidence_of(made.before)
 
 
 def _reconciled(incident: Incident, row: Mapping[str, Any]) -> Incident:

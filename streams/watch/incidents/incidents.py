@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
 import msgspec
@@ -60,6 +60,8 @@ class Due:
     """The series that tells of it."""
     before: Incident | None
     """Its latest revision; None for a new one."""
+    evidence: Evidence
+    """The evidence of that; empty for a new one."""
     explanation: Explanation
     """The cause according to the anchors, agent or judge, or the reason why it is not known."""
 
@@ -94,7 +96,7 @@ class Due:
     def tells(self) -> bool:
         """True if the new findings describe it: its title and description are made again."""
         before = self.before
-        goes_on = before is not None and lead_of(before) == self.leads
+        goes_on = before is not None and self.evidence.lead_of(before) == self.leads
         return self.is_about_lead and (not goes_on or before is None or before.rule == self.lead.rule)
 
 
@@ -121,12 +123,12 @@ def _due(group: Group, cause_of: CauseOf, moved_too: MovedToo) -> Due:
         leads = was
         own = [one for one in group.findings if one.series == was]
         lead = next((one for one in own if one.rule == _rule(before)), next(iter(own), lead))
-    made = Due(lead, tuple(moved), leads, before, _explained(group.findings, cause_of))
+    made = Due(lead, tuple(moved), leads, before, evidence, _explained(group.findings, cause_of))
     if lead.key.type != DRIFT or (before is not None and not is_live(before)):
         return made
     is_worse = next(one.is_worse for one in moved if one.series == leads)
     tiers = {one.key.tier or "" for one in made.alarms}
-    return Due(lead, tuple(merged(moved, moved_too(made.first_day, is_worse, tiers))), leads, before, made.explanation)
+    return replace(made, moved=tuple(merged(moved, moved_too(made.first_day, is_worse, tiers))))
 
 
 def _rule(incident: Incident | None) -> str | None:
@@ -180,7 +182,7 @@ def record_of(made: Due, project: str, as_of: datetime, evidence: Evidence) -> I
         return _first(made, project, as_of, evidence, explanation)
     before = made.before
     if not is_live(before):
-        kept = _metadata(made, evidence_of(before))
+        kept = _metadata(made, made.evidence)
         again = None if before.status == DISMISSED else before.last_day
         return msgspec.structs.replace(before, revision=before.revision + 1, metadata=kept, checked_at=as_of, last_day=again)
     tells, key, is_sure = made.tells, made.leads.key, made.is_confirmed and explanation.cause != HISTORY
@@ -302,8 +304,7 @@ def _says_more(made: Due, before: Incident, as_of: datetime) -> bool:
     """Tell whether another revision would say something new that is worth one."""
     if before.checked_at is not None and as_of < before.checked_at:
         return False  # a look back, or a clock that was set back: what was seen later is not to be undone
-    evidence = evidence_of(before)
-    earlier, lead = evidence.moved, evidence.lead_of(before)
+    earlier, lead = made.evidence.moved, made.evidence.lead_of(before)
     if _ends(earlier) != _ends(made.moved):
         return True
     if not is_live(before):
@@ -313,17 +314,12 @@ def _says_more(made: Due, before: Incident, as_of: datetime) -> bool:
         return True
     aged = before.checked_at is None or as_of - before.checked_at >= NUMBERS_AGAIN
     changed = made.leads != lead or _listed(earlier, lead) != _listed(made.moved, lead)
-    return aged and (changed or made.explanation.numbers != evidence.cause)
+    return aged and (changed or made.explanation.numbers != made.evidence.cause)
 
 
 def _ends(moved: Iterable[Moved]) -> dict[Series, dict[str, date]]:
     """The last day that each rule sees of each series that raised an alarm."""
     return {one.series: {name: seen.until for name, seen in one.rules.items()} for one in moved if not one.fell_too}
-
-
-def lead_of(incident: Incident) -> Series:
-    """The series that leads an incident."""
-    return evidence_of(incident).lead_of(incident)
 
 
 def merged(before: Iterable[Moved], findings: Iterable[Finding]) -> list[Moved]:
