@@ -67,9 +67,9 @@ def delivered_line(store: Store, projects: Sequence[str], sessions: int) -> str:
 
 def worst_first(store: Store, projects: Sequence[str]) -> list[Row]:
     """Return the anomalous exchanges of the projects: most reasons first, then lowest Tier 2."""
-    found = _asked(store, projects, "scores", session=None, anomalies=True, limit=_LARGE)
+    bounds = dict.fromkeys(("from", "to", "since", "session", "after_at", "after_turn", "after_id"))
     return sorted(
-        found,
+        _asked(store, projects, "project_scores", anomalies=True, limit=_LARGE, **bounds),
         key=lambda row: (
             -len(row["anomaly_reasons"]),
             1.0 if row["tier2_score"] is None else row["tier2_score"],
