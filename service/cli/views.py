@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from service.read.runs import Run
     from service.read.scores import Score
     from service.read.sessions.findings import MarkedTurn, SessionFindings
+    from service.read.wrap_quality import WrapUp
 
 EVIDENCE_SHOWN = 5
 TURNS_SHOWN, EVENTS_SHOWN = 50, 3
@@ -101,17 +102,17 @@ def costs_table(groups: Sequence[str], costs: Sequence[JudgeCost]) -> Renderable
     return table([*headers, "cost", "judge"], cells, right=[*headers[len(groups) :], "cost"])
 
 
-def wrap_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+def wrap_table(sessions: Sequence[WrapUp]) -> RenderableType:
     """Show wrap quality, one session per line."""
     cells = [
         [
-            row["project"],
-            row["session_id"],
-            f"{row['last_at']:%Y-%m-%d %H:%M}",
-            f"{row['score']:.1f}",
-            ", ".join(row["steps_missing"]),
+            session.project,
+            session.session_id,
+            f"{session.last_timestamp:%Y-%m-%d %H:%M}",
+            f"{session.score:.1f}",
+            ", ".join(session.steps_missing),
         ]
-        for row in rows
+        for session in sessions
     ]
     return table(["project", "session", "last exchange", "score", "missing"], cells, right=["score"])
 

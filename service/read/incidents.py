@@ -11,33 +11,20 @@ from analytics.queries import query_records, query_rows
 from audit.drift.incident_evidence import Evidence, Moved, evidence_of, members_of
 from audit.times import iso_time
 from schemas.lazy.duckdb import duckdb
-from schemas.records import Baseline, Incident, TierStatistics
+from schemas.records import Incident
+from service.read.baselines import project_baseline
 from service.read.project import spot_words
 from service.read.why.explaining import why_document
+from service.text.answers import document
 from service.text.members import Document, members
 from streams.watch.checking import Checked
 from streams.watch.incidents.states import assignee_of
 
-NO_BASELINE = "There is no baseline: the project has no scores within the window."
-_SHOWN = 3
-"""Decimals of averages and deviations."""
 _INCIDENT = (
     "id=incident_id project type status severity title description detected_at resolved_at resolved_by tier direction rule cause "
     "confidence confirmed_at resolution acknowledged_at acknowledged_by assignee assigned_at agent baseline_id checked_at revision"
 )
 """The members of an incident that are fields of its record."""
-
-
-def baseline_document(baseline: Baseline | None, schema_version: str) -> Document | None:
-    """Return the document of a baseline, rounded to three decimals; `schema_version` is that of the methodology."""
-    if baseline is None:
-        return None
-    averages = {name: _tier(getattr(baseline, name)) for name in ("tier1", "tier2", "tier2_5", "tier3")}
-    return {
-        **members(baseline, "id=baseline_id project computed_at window_start window_end exchange_count"),
-        "dimensionAverages": {**averages, "anomalyRate": _rounded(baseline.anomaly_rate)},
-        "schemaVersion": schema_version,
-    }
 
 
 def incident_document(incident: Incident, *, with_sql: bool = True) -> Document:
@@ -107,7 +94,7 @@ def check_document(checked: Checked, schema_version: str) -> Document:
         "notCompared": [spot_words(msgspec.structs.asdict(spot)) for spot in checked.looked.blind_spots]
         if checked.looked
         else [],
-        "baseline": baseline_document(checked.baseline, schema_version),
+        "baseline": checked.baseline and document(project_baseline(checked.baseline, schema_version)),
         "findings": [
             {
                 **{name: getattr(one.key, name) for name in ("type", "tier", "direction", "agent")},
@@ -136,13 +123,3 @@ def _day(at: datetime | None) -> str | None:
 def _first_day(moved: Sequence[Moved]) -> str | None:
     """Return the first day in the evidence; records of older versions have no other."""
     return f"{moved[0].since}" if moved else None
-
-
-def _tier(statistics: TierStatistics) -> Document:
-    # One score has no spread.
-    spread = statistics.stddev if statistics.count > 1 else None
-    return {"avg": _rounded(statistics.mean), "stddev": _rounded(spread), "count": statistics.count}
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, _SHOWN)

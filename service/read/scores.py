@@ -13,7 +13,8 @@ from analytics.queries import query_rows
 from analytics.sums.whole_days import query_days
 from audit.exchanges.states import SCORED
 from schemas.lazy.duckdb import duckdb
-from service.text.answers import Answer, Document, Moment, Share
+from service.read.baselines import ProjectBaseline
+from service.text.answers import Answer, Moment, Share
 from service.text.cursors import NextCursor
 
 Row = Mapping[str, Any]
@@ -142,7 +143,7 @@ class ProjectSummary(Answer, frozen=True):
     project: str
     exchanges: ExchangeCounts
     scores: ScoreFigures
-    baseline: dict[str, Any] | None
+    baseline: ProjectBaseline | None
     open_incidents: int
     suspected_incidents: int
 
@@ -207,7 +208,7 @@ def score_by_id(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, 
     return _build_score(rows[0]) if rows else None
 
 
-def project_summary(cursor: duckdb.DuckDBPyConnection, project: str, baseline: Document | None = None) -> ProjectSummary:
+def project_summary(cursor: duckdb.DuckDBPyConnection, project: str, baseline: ProjectBaseline | None = None) -> ProjectSummary:
     """Return the state of a project; all zeros for an unknown one."""
     row = next(iter(query_days(cursor, "project_summary", {"project": project})), _NOTHING)
     reasons = {reason["reason"]: reason["exchanges"] for reason in row["unscored_reasons"]}

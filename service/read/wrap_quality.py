@@ -1,45 +1,66 @@
-"""How well sessions were wrapped up."""
+"""Ends of sessions: the steps of a proper wrap-up that their last exchanges show."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta
 
 from analytics.queries import query_rows
-from audit.exchanges.wrap_quality import wrap_quality
+from audit.exchanges.wrap_quality import STEPS, wrap_quality
 from audit.policy.policy import Policy
 from schemas.lazy.duckdb import duckdb
-from service.read.runs import ANY_TIME, Between, Row
-from service.setup.workspace import Workspace
+from service.text.answers import Answer, Moment, Share
+from service.text.cursors import NextCursor, Place
 
 
-def wrap_rows(workspace: Workspace, project: str | None, limit: int) -> list[Row]:
-    """Return the wrap quality of the newest sessions, without projects that switch it off."""
-    return wrap_page(workspace.store.cursor(), workspace.policy, project, limit)
+class WrapUp(Answer, frozen=True):
+    """The steps of a wrap-up that the last exchanges of a session show."""
+
+    project: str
+    session_id: str
+    connection: str
+    exchange_count: int
+    last_timestamp: Moment
+    score: Annotated[Share, Meta(description="Found / expected.")]
+    steps_found: Annotated[list[str], Meta(examples=[["changelog", "commit"]])]
+    steps_missing: list[str]
+    total_steps: int
+
+    @property
+    def place(self) -> Place:
+        """Where the session is among those of its project: by its last exchange."""
+        return Place(self.last_timestamp, f"{self.connection}/{self.session_id}")
 
 
-def wrap_page(
+class WrapUpList(Answer, frozen=True):
+    """Sessions, the one with the newest exchange first."""
+
+    project: str
+    sessions: list[WrapUp]
+    next_cursor: NextCursor
+
+
+def wrap_ups(
     cursor: duckdb.DuckDBPyConnection,
     policy: Policy,
     project: str | None,
     limit: int,
     after: tuple[datetime, str] | None = None,
-    *,
-    between: Between = ANY_TIME,
-) -> list[Row]:
-    """Return the same, after a session: the time of its last exchange, and its connection and id with a slash between.
-
-    `between` is the time of a session's last exchange.
-    """
+) -> list[WrapUp]:
+    """Return the wrap-ups of the sessions of a project or all, the newest first, after a place; none where the policy switches it off."""
     at, identity = after or (None, None)
-    place = {"after_at": at, "after_id": identity, "from": between[0], "to": between[1]}
-    values = {"project": project, "limit": limit, **place}
+    values = {"project": project, "limit": limit, "after_at": at, "after_id": identity, "from": None, "to": None}
     return [
-        {
-            **{name: value for name, value in row.items() if name != "texts"},
-            "score": quality.score,
-            "steps_found": list(quality.steps_found),
-            "steps_missing": list(quality.steps_missing),
-        }
+        WrapUp.of(
+            row,
+            last_timestamp=row["last_at"],
+            score=quality.score,
+            steps_found=list(quality.steps_found),
+            steps_missing=list(quality.steps_missing),
+            total_steps=len(STEPS),
+        )
         for row in query_rows(cursor, "wrap_exchanges", values)
         if policy.for_project(row["project"]).settings.wrap_quality_scoring
         for quality in [wrap_quality(row["texts"])]

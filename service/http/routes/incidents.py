@@ -9,7 +9,6 @@ from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
 from service.http.answers.project_answers import Moment, ProjectAnswer
-from service.http.routes.baselines import BaselineAnswer
 from service.read.incidents import check_document, history_of, incident_document, incident_records
 from service.text.cursors import Place, after, page_of
 from service.text.members import Document
@@ -200,7 +199,7 @@ class CheckAnswer(Answer):
     as_of: Moment
     exchanges: int = Field(description="Number checked; 0 if the last days had none.")
     not_compared: list[str] = Field(description="What was not compared since when, and why, a sentence each.")
-    baseline: BaselineAnswer | None
+    baseline: dict[str, Any] | None = Field(description="As of `GET /api/audit/{project}/baseline`.")
     findings: list[FindingAnswer]
     incidents: list[IncidentAnswer]
     opened: list[str]

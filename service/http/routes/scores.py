@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import PlainTextResponse
 
 from service.read.banner import banner_text
-from service.read.incidents import baseline_document
+from service.read.baselines import project_baseline
 from service.read.project import check_words, read_project
 from service.read.scores import (
     Anomalies,
@@ -101,8 +101,9 @@ async def score(_: Reader, project: VisibleProject, services: Services, score_id
 async def summary(_: Reader, project: VisibleProject, services: Services) -> ProjectSummary:
     """Return the state of a project: outcomes of its exchanges, means of the tiers, open incidents."""
     version = services.engine.policy.for_project(project).methodology.version
-    baseline = baseline_document(await services.watch.baseline(project), version)
-    return await services.ask(lambda cursor: project_summary(cursor, project, baseline))
+    baseline = await services.watch.baseline(project)
+    described = None if baseline is None else project_baseline(baseline, version)
+    return await services.ask(lambda cursor: project_summary(cursor, project, described))
 
 
 @router.get(f"{PROJECT}/banner", response_class=PlainTextResponse, responses=documented(404))

@@ -40,7 +40,7 @@ from service.read.known_projects import require_known
 from service.read.run_diagnoses import diagnosed, export_runs, runs_named
 from service.read.runs import Run, runs_of
 from service.read.sessions.session import run_findings
-from service.read.wrap_quality import wrap_rows
+from service.read.wrap_quality import wrap_ups
 from service.setup.workspace import CATCH_UP, open_workspace, stages_behind
 from service.text.answers import Document, document
 from service.text.plain import counted, plain
@@ -194,7 +194,7 @@ def wrap_quality(
     start = since_of(since)
     with open_workspace(settings_of(database, policy)) as workspace:
         require_known(workspace, project)
-        rows = wrap_rows(workspace, project, limit + 1)
-    shown = newest(rows, start, lambda row: row["last_at"])
-    none = "no exchanges since then" if rows else "no exchanges yet"
-    show_rows(shown, wrap_table, as_json=as_json, none=none, limit=limit)
+        sessions = wrap_ups(workspace.store.cursor(), workspace.policy, project, limit + 1)
+    shown = newest(sessions, start, lambda session: session.last_timestamp)
+    none = "no exchanges since then" if sessions else "no exchanges yet"
+    show_rows(shown, wrap_table, as_json=as_json, none=none, limit=limit, document=document)
