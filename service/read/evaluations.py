@@ -1,41 +1,113 @@
-"""The JSON documents of evaluations over HTTP: camelCase, times in ISO 8601 UTC with a Z, null for unknown values.
+"""Evaluations: the scores of runs against cases, and every answer of the judge.
 
-The result itself stands in them as it is published (docs/schemas/evaluation-result.schema.json and judge-result.schema.json), so its
+The result itself stands in an answer as it is published (docs/schemas/evaluation-result.schema.json and judge-result.schema.json), so its
 names are those of the files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import Meta, field
 
 from analytics.queries import query_records, query_rows
 from audit.evaluation.results.result import EvaluationResult
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Evaluation
-from service.text.members import Document, members, names
-
-_ROW = (
-    "id=evaluation_id revision project connection session_id agent model=subject_model case_id case_title tags judge_run_id judge_model "
-    "yardstick repetition status final_score overall_spread configured_repetitions successful_iterations aggregation_method warnings "
-    "anomaly_reasons run_at run_seconds run_input_tokens run_output_tokens run_cost_usd cost_usd simulated evaluated_at"
-)
-"""The members of an evaluation in a list that are fields of its record."""
-_MORE = "request_id fingerprint judgement_ids rule_version"
-"""The further ones of one evaluation."""
-_DIMENSION = ("policy", "source", "deterministic", "judge", "final", "spread")
+from service.text.answers import Answer, Moment
+from service.text.cursors import NextCursor
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationState:
+class EvaluatedDimension(Answer, frozen=True):
+    """One dimension and how it got its score; scores are 0 to 10, null if there is none."""
+
+    policy: Annotated[str, Meta(examples=["judge_only"])]
+    source: Annotated[str, Meta(description="judge, deterministic, weighted or missing.", examples=["judge"])]
+    deterministic: float | None
+    judge: float | None
+    final: float | None
+    spread: Annotated[float | None, Meta(description="Largest minus smallest score over the repetitions.")]
+
+
+class EvaluatedRun(Answer, frozen=True):
+    """The score of a run against a case."""
+
+    evaluation_id: str = field(name="id")
+    revision: int
+    project: str
+    connection: str
+    session_id: str
+    agent: str | None
+    subject_model: Annotated[str | None, Meta(description="Model of the audited agent.")] = field(name="model")
+    case_id: str
+    case_title: str
+    tags: Annotated[list[str], Meta(description="Of the case.")]
+    judge_run_id: str
+    judge_model: str
+    yardstick: Annotated[str, Meta(description="Digest of the scale; scores with different digests are not compared.")]
+    repetition: int
+    status: Annotated[Literal["completed", "failed"], Meta(examples=["completed"])]
+    final_score: Annotated[float | None, Meta(description="0 to 10; null if every answer of the judge failed.")]
+    overall_spread: float | None
+    dimensions: dict[str, EvaluatedDimension]
+    configured_repetitions: int
+    successful_iterations: int
+    aggregation_method: Annotated[str, Meta(examples=["median"])]
+    warnings: list[str]
+    anomaly_reasons: Annotated[list[str], Meta(description="Attempts of the run to sway the judge, in words.")]
+    run_at: Annotated[Moment | None, Meta(description="When the run ended.")]
+    run_seconds: float | None
+    run_input_tokens: int | None
+    run_output_tokens: int | None
+    run_cost_usd: float | None
+    cost_usd: Annotated[float | None, Meta(description="Cost of the judge's calls.")]
+    simulated: Annotated[bool, Meta(description="Whether a simulated judge was asked.")]
+    evaluated_at: Moment
+
+
+class WholeEvaluation(EvaluatedRun, frozen=True):
+    """An evaluation with every answer of the judge."""
+
+    request_id: str
+    fingerprint: str
+    judgement_ids: list[str]
+    rule_version: str
+    final_result: Annotated[dict[str, Any], Meta(description="docs/schemas/evaluation-result.schema.json")]
+    judge_result: Annotated[dict[str, Any], Meta(description="docs/schemas/judge-result.schema.json: every answer as it came.")]
+
+
+class Evaluations(Answer, frozen=True):
+    """Evaluations, the one judged last first."""
+
+    evaluations: list[EvaluatedRun]
+    count: int
+    next_cursor: NextCursor
+
+
+class OneEvaluation(Answer, frozen=True):
+    """An evaluation as it is now, and whether it is under way."""
+
+    id: str
+    pending: Annotated[bool, Meta(description="Whether the judge is still to be asked, or asked again.")]
+    attempt: Annotated[int, Meta(description="Number of requests before the last one.")]
+    set_aside: Annotated[str | None, Meta(description="Why it could not be judged; null if it could.")]
+    failed_attempt: Annotated[
+        int | None,
+        Meta(description="A later attempt that failed, so that an earlier evaluation is shown; null if there is none."),
+    ]
+    evaluation: Annotated[WholeEvaluation | None, Meta(description="null while there is no result.")]
+    system_prompt: Annotated[str | None, Meta(description="Messages to the judge; null while it is under way.")]
+    user_prompt: Annotated[str | None, Meta(description="Messages to the judge; null while it is under way.")]
+
+
+class RequestedEvaluation(NamedTuple):
     """A requested evaluation and its owner, whether or not there is a result."""
 
     project: str
-    document: Document
+    answer: OneEvaluation
 
 
 def evaluation_page(
@@ -48,7 +120,7 @@ def evaluation_page(
     before: tuple[datetime, str] | None = None,
     between: tuple[datetime | None, datetime | None] = (None, None),
     limit: int,
-) -> list[Document]:
+) -> list[EvaluatedRun]:
     """Return evaluations of a project (None: of all), the one judged last first; `before` is the end of the last page.
 
     `between` are two moments between which they were judged; None is no bound.
@@ -56,10 +128,10 @@ def evaluation_page(
     at, identity = before or (None, None)
     chosen = {"project": project, "case": case, "model": model, "session": session, "from": between[0], "to": between[1]}
     rows = query_rows(cursor, "project_evaluations", {**chosen, "after_at": at, "after_id": identity, "limit": limit})
-    return [evaluation_row(row) for row in rows]
+    return [evaluated_run(row) for row in rows]
 
 
-def evaluation_state(cursor: duckdb.DuckDBPyConnection, evaluation_id: str) -> EvaluationState | None:
+def evaluation_state(cursor: duckdb.DuckDBPyConnection, evaluation_id: str) -> RequestedEvaluation | None:
     """Return an evaluation with the prompts behind its result; None if no evaluation of this id was requested."""
     evaluation = next(query_records(cursor, "evaluations_by_id", Evaluation, {"evaluations": [evaluation_id]}), None)
     asked = next(iter(query_rows(cursor, "evaluation_detail", {"evaluation": evaluation_id})), None)
@@ -73,45 +145,49 @@ def evaluation_state(cursor: duckdb.DuckDBPyConnection, evaluation_id: str) -> E
     is_done = done >= attempt
     set_aside = asked["set_aside"] if asked and not is_done else None
     prompts = asked if asked and is_done else {"system_prompt": None, "user_prompt": None}
-    return EvaluationState(
+    return RequestedEvaluation(
         project,
-        {
-            "id": evaluation_id,
-            "pending": not is_done and set_aside is None,
-            "attempt": attempt,
-            "setAside": set_aside,
-            "failedAttempt": done if done > current >= 0 else None,
-            "evaluation": None if evaluation is None else evaluation_document(evaluation),
-            "systemPrompt": prompts["system_prompt"],
-            "userPrompt": prompts["user_prompt"],
-        },
+        OneEvaluation(
+            id=evaluation_id,
+            pending=not is_done and set_aside is None,
+            attempt=attempt,
+            set_aside=set_aside,
+            failed_attempt=done if done > current >= 0 else None,
+            evaluation=None if evaluation is None else whole_evaluation(evaluation),
+            system_prompt=prompts["system_prompt"],
+            user_prompt=prompts["user_prompt"],
+        ),
     )
 
 
-def evaluation_of(document: Mapping[str, Any]) -> Evaluation:
-    """Return the record of a document, without checks and iterations, which its result has. InputError for others."""
-    fields = {field: document[name] for name, field in names(f"{_ROW} {_MORE}")}
-    fields["dimensions"] = [{"dimension": name, **one} for name, one in document["dimensions"].items()]
-    result = {"final_result": document["finalResult"], "judge_result": document["judgeResult"]}
+def evaluated_run(row: Mapping[str, Any]) -> EvaluatedRun:
+    """Return an evaluation in a list, from a row of the query `project_evaluations`."""
+    return EvaluatedRun.of(row, dimensions=_dimensions(row["dimensions"]))
+
+
+def whole_evaluation(evaluation: Evaluation) -> WholeEvaluation:
+    """Return one evaluation with its whole result; see the module."""
+    result = EvaluationResult.model_validate_json(evaluation.result)
+    fields = msgspec.structs.asdict(evaluation)
+    return WholeEvaluation.of(
+        fields,
+        **{name: list(fields[name]) for name in ("tags", "warnings", "anomaly_reasons", "judgement_ids")},
+        dimensions=_dimensions([msgspec.structs.asdict(dimension) for dimension in evaluation.dimensions]),
+        final_result=result.final_result.model_dump(mode="json"),
+        judge_result=result.judge_result.model_dump(mode="json"),
+    )
+
+
+def evaluation_of(answer: Mapping[str, Any]) -> Evaluation:
+    """Return the record of a whole evaluation in JSON, without checks and iterations, which its result has. InputError for others."""
+    fields = msgspec.structs.asdict(msgspec.convert(answer, WholeEvaluation))
+    fields["dimensions"] = [
+        {"dimension": name, **msgspec.structs.asdict(dimension)} for name, dimension in fields["dimensions"].items()
+    ]
+    result = {name: fields.pop(name) for name in ("final_result", "judge_result")}
     fields["result"] = EvaluationResult.model_validate_json(msgspec.json.encode(result)).as_json()
     return msgspec.convert(fields, Evaluation)
 
 
-def evaluation_row(row: Mapping[str, Any]) -> Document:
-    """Return an evaluation in a list, from a row of the query `project_evaluations` or the fields of a record."""
-    return members(row, _ROW) | {
-        "dimensions": {one["dimension"]: {field: one[field] for field in _DIMENSION} for one in row["dimensions"]}
-    }
-
-
-def evaluation_document(evaluation: Evaluation) -> Document:
-    """Return one evaluation with its whole result; see the module."""
-    fields = msgspec.structs.asdict(evaluation)
-    fields["dimensions"] = [msgspec.structs.asdict(one) for one in evaluation.dimensions]
-    result = EvaluationResult.model_validate_json(evaluation.result)
-    return {
-        **evaluation_row(fields),
-        **members(fields, _MORE),
-        "finalResult": result.final_result.model_dump(mode="json"),
-        "judgeResult": result.judge_result.model_dump(mode="json"),
-    }
+def _dimensions(rows: Sequence[Mapping[str, Any]]) -> dict[str, EvaluatedDimension]:
+    return {row["dimension"]: EvaluatedDimension.of(row) for row in rows}

@@ -375,11 +375,12 @@ def test_a_failed_attempt_hides_no_finished_evaluation(store: Store) -> None:
             f"{shown.split('FROM', maxsplit=1)[0]} FROM log.counted_evaluations(NULL)"
         ).fetchall()
         assert [(7.0,)] == cursor.execute("SELECT score FROM evaluated_runs").fetchall()
-        assert [(0, 7.0)] == [(one["revision"], one["finalScore"]) for one in evaluation_page(cursor, None, limit=9)]
+        assert [(0, 7.0)] == [(run.revision, run.final_score) for run in evaluation_page(cursor, None, limit=9)]
         state = evaluation_state(cursor, again.evaluation_id)
         assert state is not None
-        told = (state.document["pending"], state.document["failedAttempt"], state.document["evaluation"]["revision"])
-        assert (False, 1, 0) == told
+        answer = state.answer
+        assert answer.evaluation is not None
+        assert (False, 1, 0) == (answer.pending, answer.failed_attempt, answer.evaluation.revision)
 
     (known,) = prepared(store, sessions=["s1"]).reused
     assert 0 == known.evaluation.revision

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -19,12 +18,9 @@ from service.http.answers.evaluation_answers import (
     AskedAnswer,
     EstimateAnswer,
     EvaluateAnswer,
-    EvaluationAnswer,
-    EvaluationsAnswer,
-    OneEvaluationAnswer,
 )
 from service.http.answers.evaluation_bodies import MAX_EVALUATIONS, EvaluateBody, Terms, terms_of
-from service.read.evaluations import evaluation_page, evaluation_state
+from service.read.evaluations import Evaluations, OneEvaluation, evaluation_page, evaluation_state
 from service.setup.judge_models import refuse_unconfigured
 from service.setup.judge_setup import LIVE
 from service.text.cursors import Place, after, page_of
@@ -97,30 +93,26 @@ async def evaluations(
     session: Of = None,
     limit: Limit = 100,
     cursor: Cursor = None,
-) -> EvaluationsAnswer:
+) -> Evaluations:
     """List the evaluations of a project, the one judged last first; `model` is that of the audited agent."""
     found = await services.ask(
         lambda reading: evaluation_page(
             reading, project, case=case, model=model, session=session, before=after(cursor), limit=limit + 1
         )
     )
-    shown, following = page_of(found, limit, lambda one: Place(datetime.fromisoformat(one["evaluatedAt"]), one["id"]))
-    return EvaluationsAnswer(
-        evaluations=[EvaluationAnswer.model_validate(one) for one in shown], count=len(shown), next_cursor=following
-    )
+    shown, following = page_of(found, limit, lambda run: Place(run.evaluated_at, run.evaluation_id))
+    return Evaluations(evaluations=shown, count=len(shown), next_cursor=following)
 
 
 @router.get(f"{EVALUATIONS}/{{evaluation_id}}", responses=documented(404))
-async def evaluation(
-    caller: Reader, services: Services, evaluation_id: EvaluationId, response: Response
-) -> OneEvaluationAnswer:
+async def evaluation(caller: Reader, services: Services, evaluation_id: EvaluationId, response: Response) -> OneEvaluation:
     """Return one evaluation: its result, every answer of the judge, and the messages to it."""
     found = await services.ask(lambda cursor: evaluation_state(cursor, evaluation_id))
     if found is None or (caller.project is not None and caller.project != found.project):
         raise ApiError(404, "not_found", "there is no evaluation with this id")
     # The prompt quotes what agents were told and did.
     response.headers["Cache-Control"] = "no-store"
-    return OneEvaluationAnswer.model_validate(found.document)
+    return found.answer
 
 
 async def _prepared(services: ApiContext, terms: Terms, wanted: Wanted, *, retry_failed: bool) -> Prepared:

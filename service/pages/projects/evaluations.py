@@ -26,9 +26,8 @@ from service.pages.texts import MAX_SHOWN, excerpt
 from service.pages.times.asked import AskedOfList
 from service.pages.times.comparison import compared, compared_means
 from service.pages.viewing import ShownProject, Viewer
-from service.read.evaluations import EvaluationState, evaluation_state
+from service.read.evaluations import RequestedEvaluation, WholeEvaluation, evaluation_state
 from service.text.links import Links
-from service.text.members import Document
 from service.text.window import Window, bounds
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
@@ -42,8 +41,8 @@ DAILY = timedelta(days=14)
 """Up to this length, cases are told day by day."""
 MOST_CHARTS = 6
 """Of them this many are drawn."""
-PROMPTS = {"system": "systemPrompt", "user": "userPrompt"}
-"""The messages to the judge: the name in an address, and in a document."""
+PROMPTS = {"system": "system_prompt", "user": "user_prompt"}
+"""The messages to the judge: the name in an address, and in an answer."""
 Of = Annotated[Id | None, Query()]
 EvaluationId = Annotated[Id, Path()]
 _links = Links()
@@ -93,19 +92,19 @@ async def evaluation(
 ) -> HTMLResponse:
     """Show one evaluation: its score and its parts, every answer of the judge, and the messages to it."""
     state = await _known(services, project, evaluation_id)
-    found = state.document["evaluation"]
+    found = state.answer.evaluation
     run = None if found is None else await services.ask(lambda asking: _run_of(asking, found))
     values = {
         "project": project,
-        "state": state.document,
+        "state": state.answer,
         "later_attempt_failed": LATER_ATTEMPT_FAILED,
         "found": found,
         "run": run,
         "meanings": MEANINGS,
         "prompts": {
-            name: excerpt(state.document[field], _links.evaluation_prompt(project, evaluation_id, name))
-            for name, field in PROMPTS.items()
-            if state.document[field] is not None
+            name: excerpt(text, _links.evaluation_prompt(project, evaluation_id, name))
+            for name in PROMPTS
+            if (text := _prompt(state, name)) is not None
         },
         "total": _total(found),
         "max_answer": MAX_SHOWN,
@@ -122,7 +121,7 @@ async def prompt(
 ) -> PlainTextResponse:
     """Return a message to the judge, in full, as a file: never as something that a browser would show."""
     state = await _known(services, project, evaluation_id)
-    text = state.document[PROMPTS[name]] if name in PROMPTS else None
+    text = _prompt(state, name) if name in PROMPTS else None
     if text is None:
         raise ApiError(404, "not_found", "The evaluation does not have this prompt.")
     headers = {
@@ -133,7 +132,7 @@ async def prompt(
     return PlainTextResponse(text, headers=headers)
 
 
-async def _known(services: ApiContext, project: str, evaluation_id: str) -> EvaluationState:
+async def _known(services: ApiContext, project: str, evaluation_id: str) -> RequestedEvaluation:
     """Return the evaluation; 404 if the project has none of this id."""
     found = await services.ask(lambda cursor: evaluation_state(cursor, evaluation_id))
     if found is None or found.project != project:
@@ -141,18 +140,22 @@ async def _known(services: ApiContext, project: str, evaluation_id: str) -> Eval
     return found
 
 
-def _run_of(cursor: duckdb.DuckDBPyConnection, found: Document) -> str | None:
+def _prompt(state: RequestedEvaluation, name: str) -> str | None:
+    text: str | None = getattr(state.answer, PROMPTS[name])
+    return text
+
+
+def _run_of(cursor: duckdb.DuckDBPyConnection, found: WholeEvaluation) -> str | None:
     """Return the id of the evaluated run; None if it is not there any more."""
-    rows = query_rows(cursor, "session_run", {"connection": found["connection"], "session": found["sessionId"]})
-    return rows[0]["run_id"] if rows and rows[0]["project"] == found["project"] else None
+    rows = query_rows(cursor, "session_run", {"connection": found.connection, "session": found.session_id})
+    return rows[0]["run_id"] if rows and rows[0]["project"] == found.project else None
 
 
-def _total(found: Document | None) -> float | None:
+def _total(found: WholeEvaluation | None) -> float | None:
     """Return the cost of the run and its evaluation together; None if either is unknown."""
-    if found is None or found["runCostUsd"] is None or found["costUsd"] is None:
+    if found is None or found.run_cost_usd is None or found.cost_usd is None:
         return None
-    total: float = found["runCostUsd"] + found["costUsd"]
-    return total
+    return found.run_cost_usd + found.cost_usd
 
 
 def _told(now: Row, before: Row) -> str:

@@ -21,11 +21,10 @@ from schemas.records import Diagnosis
 from service.pages.charts.graph_layout import Reinforcing
 from service.pages.charts.marks import Mark, marks_between
 from service.pages.sessions.finding_links import finding_links
-from service.read.evaluations import evaluation_page
+from service.read.evaluations import EvaluatedRun, evaluation_page
 from service.read.runs import RecordedRun, Row, Run
 from service.read.sessions.findings import FindingEvents, session_findings
 from service.read.sessions.session import session_places
-from service.text.members import Document
 
 EVENTS_READ = 20_000
 """Events of a session that a page reads: the first ones. All of them are in its files."""
@@ -77,7 +76,7 @@ class RunContext:
     """What happened between them."""
     exchanges: Sequence[Row]
     """Their scores, in the order of their turns: the last ones."""
-    evaluations: Sequence[Document]
+    evaluations: Sequence[EvaluatedRun]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +104,7 @@ def read_context(cursor: duckdb.DuckDBPyConnection, run: Run) -> RunContext:
         history=history,
         marks=marks_between(cursor, project, [one["ended_at"] for one in history]),
         exchanges=query_rows(cursor, "session_scores", named)[::-1],
-        evaluations=[one for one in evaluations if one["connection"] == connection],
+        evaluations=[run for run in evaluations if run.connection == connection],
     )
 
 

@@ -103,7 +103,8 @@ def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mappi
         "exchanges": context.exchanges[-EXCHANGES_SHOWN:],
         "has_more_exchanges": len(context.exchanges) > EXCHANGES_SHOWN,
         "evaluations": context.evaluations,
-        "simulated": any(one["simulated"] for one in (*context.exchanges, *context.evaluations)),
+        "simulated": any(exchange["simulated"] for exchange in context.exchanges)
+        or any(evaluation.simulated for evaluation in context.evaluations),
         "address": address,
         "timeline": shown,
         "only": ONLY,

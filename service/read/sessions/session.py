@@ -17,7 +17,7 @@ from msgspec import Meta, field
 
 from analytics.queries import query_rows
 from schemas.lazy.duckdb import duckdb
-from service.read.evaluations import evaluation_page
+from service.read.evaluations import EvaluatedRun, evaluation_page
 from service.read.runs import RecordedRun, Run, read_run
 from service.read.sessions.findings import (
     SessionFinding,
@@ -27,7 +27,7 @@ from service.read.sessions.findings import (
     session_findings,
     turn_findings,
 )
-from service.text.answers import Answer, Document, Moment
+from service.text.answers import Answer, Moment
 
 Row = dict[str, Any]
 WHOLE = 2**31 - 1
@@ -238,7 +238,7 @@ class SessionRead:
     session: Session
     findings: SessionFindings
     """Of its run, with the turns and events that each is about."""
-    evaluations: Sequence[Document]
+    evaluations: Sequence[EvaluatedRun]
 
 
 def session_places(
@@ -281,7 +281,7 @@ def read_session(cursor: duckdb.DuckDBPyConnection, place: SessionPlace) -> Sess
         place=place,
         session=session,
         findings=findings,
-        evaluations=[one for one in evaluations if one["connection"] == place.connection],
+        evaluations=[run for run in evaluations if run.connection == place.connection],
     )
 
 

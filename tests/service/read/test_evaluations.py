@@ -15,7 +15,8 @@ from finished import filled
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.times import iso_time
-from service.read.evaluations import evaluation_document, evaluation_row
+from service.read.evaluations import evaluated_run, whole_evaluation
+from service.text.answers import document
 
 SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
 PAGE = {
@@ -40,31 +41,31 @@ def published(name: str) -> Any:
 def test_the_whole_document_holds_the_published_result(made: Made) -> None:
     """Whoever has the schemas can read an answer of the API as well as a file."""
     evaluation = evaluated(made).evaluation
-    document = evaluation_document(evaluation)
+    whole = document(whole_evaluation(evaluation))
 
-    jsonschema_rs.validate(published("evaluation-result"), document["finalResult"])
-    jsonschema_rs.validate(published("judge-result"), document["judgeResult"])
-    assert document == json.loads(json.dumps(document)), "plain JSON"
+    jsonschema_rs.validate(published("evaluation-result"), whole["finalResult"])
+    jsonschema_rs.validate(published("judge-result"), whole["judgeResult"])
+    assert whole == json.loads(json.dumps(whole)), "plain JSON"
     expected = evaluation.evaluation_id, made.model, evaluation.final_score
-    assert expected == (document["id"], document["model"], document["finalScore"])
-    assert document["finalScore"] == document["finalResult"]["final_score"]
-    assert list(document["dimensions"]) == list(document["finalResult"]["final_dimensions"])
-    assert iso_time(evaluation.evaluated_at) == document["evaluatedAt"]
-    assert document["evaluatedAt"].endswith("Z")
-    assert datetime.fromisoformat(document["evaluatedAt"]) == evaluation.evaluated_at
+    assert expected == (whole["id"], whole["model"], whole["finalScore"])
+    assert whole["finalScore"] == whole["finalResult"]["final_score"]
+    assert list(whole["dimensions"]) == list(whole["finalResult"]["final_dimensions"])
+    assert iso_time(evaluation.evaluated_at) == whole["evaluatedAt"]
+    assert whole["evaluatedAt"].endswith("Z")
+    assert datetime.fromisoformat(whole["evaluatedAt"]) == evaluation.evaluated_at
 
 
 def test_a_row_of_a_list_is_the_document_without_what_is_large() -> None:
     """A list of thousands must not carry every answer of the judge."""
     evaluations = [evaluated(made).evaluation for made in SET]
-    documents = {one.evaluation_id: evaluation_document(one) for one in evaluations}
+    documents = {one.evaluation_id: document(whole_evaluation(one)) for one in evaluations}
     with Store(None) as store:
         filled(store, *(("evaluations", one) for one in evaluations))
-        rows = [evaluation_row(row) for row in query_rows(store.cursor(), "project_evaluations", PAGE)]
+        rows = [document(evaluated_run(row)) for row in query_rows(store.cursor(), "project_evaluations", PAGE)]
 
     assert {row["id"] for row in rows} == set(documents)
     for row in rows:
-        document = documents[row["id"]]
-        assert row == {name: document[name] for name in row}
+        whole = documents[row["id"]]
+        assert row == {name: whole[name] for name in row}
         left_out = {"requestId", "fingerprint", "judgementIds", "ruleVersion", "finalResult", "judgeResult"}
-        assert left_out == set(document) - set(row)
+        assert left_out == set(whole) - set(row)

@@ -35,12 +35,19 @@ from service.cli.evaluations.output_tables import SIMULATED_NOTE, model_name, us
 from service.cli.evaluations.summary import summary_markdown
 from service.cli.terminal import err, print_text, table
 from service.cli.views import agreement_cells
-from service.read.evaluation_history import beside_people, models_compared, quality_by_case
-from service.read.evaluations import evaluation_page, evaluation_state
+from service.read.evaluation_history import (
+    CaseQuality,
+    JudgeBesidePeople,
+    ModelsCompared,
+    beside_people,
+    models_compared,
+    quality_by_case,
+)
+from service.read.evaluations import EvaluatedRun, evaluation_page, evaluation_state
 from service.read.known_projects import require_known
-from service.setup.workspace import open_workspace, utc_now
+from service.setup.workspace import open_workspace
+from service.text.answers import document
 from service.text.plain import MISSING, plain
-from service.text.times import moment_of
 
 
 class By(StrEnum):
@@ -77,7 +84,7 @@ def evaluations(
 ) -> None:
     """List evaluations, newest first; show one in full; or sum them up by case, by model or beside human scores."""
     as_json = wants_json(output, as_json=as_json)
-    start, now = since_of(since), utc_now()
+    start = since_of(since)
     if by is not None and (model is not None or session is not None or since is not None):
         raise SettingsError("--by cannot be used with --model, --session or --since", hint="It sums up all runs of a project.")
     with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
@@ -87,22 +94,20 @@ def evaluations(
             return
         if by is None:
             page = evaluation_page(cursor, project, case=case, model=model, session=session, limit=limit + 1)
-            found = newest(page, start, lambda one: moment_of(one["evaluatedAt"], "evaluatedAt", now))
+            found: Sequence[Any] = newest(page, start, lambda run: run.evaluated_at)
         else:
             found = _added_up(cursor, by, project, case, unit)
     none = "no evaluation matches; `driftline evaluate` makes evaluations"
-    show_rows(found, _VIEWS[by], as_json=as_json, none=none, limit=limit)
-    if not as_json and any(one.get("simulated") for one in found[:limit]):
+    show_rows(found, _VIEWS[by], as_json=as_json, none=none, limit=limit, document=document)
+    if not as_json and by is not By.PEOPLE and any(answer.simulated for answer in found[:limit]):
         err.say(f"note: {SIMULATED_NOTE}", style="yellow")
 
 
-def _added_up(
-    cursor: duckdb.DuckDBPyConnection, by: By, project: str | None, case: str | None, unit: Unit
-) -> list[dict[str, Any]]:
+def _added_up(cursor: duckdb.DuckDBPyConnection, by: By, project: str | None, case: str | None, unit: Unit) -> Sequence[Any]:
     if by is By.CASE:
-        newest_first = sorted(quality_by_case(cursor, project, case, unit), key=lambda one: str(one["period"]), reverse=True)
-        return sorted(newest_first, key=lambda one: _names(one, "project", "caseId", "judgeRunId"))
-    return (models_compared if by is By.MODEL else beside_people)(cursor, project, case)
+        newest_first = sorted(quality_by_case(cursor, project, case, unit), key=lambda quality: quality.period, reverse=True)
+        return sorted(newest_first, key=lambda quality: (quality.project, quality.case_id, quality.judge_run_id))
+    return models_compared(cursor, project, case) if by is By.MODEL else beside_people(cursor, project, case)
 
 
 def _show_one(cursor: duckdb.DuckDBPyConnection, evaluation_id: str, *, as_json: bool) -> None:
@@ -112,55 +117,82 @@ def _show_one(cursor: duckdb.DuckDBPyConnection, evaluation_id: str, *, as_json:
     if state is None:
         raise InputError(f"no evaluation {plain(evaluation_id)!r}", hint="`driftline evaluations` lists them.")
     if as_json:
-        print_json(state.document)
+        print_json(document(state.answer))
     elif evaluation is None:
-        why = state.document["setAside"]
+        why = state.answer.set_aside
         err.say("the judge has not been asked yet" if why is None else f"it was set aside: {plain(why)}")
     else:
         known = Evaluated(evaluation, "", "", reused=True)
         print_text(summary_markdown(row_of(known), evaluation.repetition))
 
 
-def _list(found: Sequence[Mapping[str, Any]]) -> RenderableType:
+def _list(runs: Sequence[EvaluatedRun]) -> RenderableType:
     headers = ["JUDGED", "PROJECT", "CASE", "MODEL", "RUN", "SCORE", "SPREAD", "ANSWERS", "COST", "ID"]
-    return table(headers, [_line(one) for one in found], right=headers[5:9])
+    rows = [
+        [
+            f"{run.evaluated_at:%Y-%m-%d %H:%M}",
+            plain(run.project),
+            plain(run.case_id),
+            model_name(run.subject_model),
+            plain(run.session_id),
+            "failed" if run.final_score is None else f"{run.final_score:.2f}",
+            _number(run.overall_spread),
+            f"{run.successful_iterations} of {run.configured_repetitions}",
+            usd(run.cost_usd),
+            run.evaluation_id,
+        ]
+        for run in runs
+    ]
+    return table(headers, rows, right=headers[5:9])
 
 
-def _line(one: Mapping[str, Any]) -> list[Any]:
-    score = "failed" if one["finalScore"] is None else f"{one['finalScore']:.2f}"
-    names = [plain(one["project"]), plain(one["caseId"]), model_name(one["model"]), plain(one["sessionId"])]
-    answers = f"{one['successfulIterations']} of {one['configuredRepetitions']}"
-    return [one["evaluatedAt"][:16], *names, score, _number(one["overallSpread"]), answers, usd(one["costUsd"]), one["id"]]
-
-
-def _by_case(found: Sequence[Mapping[str, Any]]) -> RenderableType:
+def _by_case(cases: Sequence[CaseQuality]) -> RenderableType:
     headers = ["CASE", "PROJECT", "JUDGE", "FROM", "RUNS", "FAILED", "MEAN", "95 % INTERVAL"]
     rows = [
-        [*_names(one, "caseId", "project", "judgeRunId", "period"), one["evaluations"], one["failed"], *_mean(one)]
-        for one in found
+        [
+            plain(case.case_id),
+            plain(case.project),
+            plain(case.judge_run_id),
+            str(case.period),
+            case.evaluations,
+            case.failed,
+            _number(case.mean),
+            _interval(case.low, case.high),
+        ]
+        for case in cases
     ]
     return table(headers, rows, right=headers[4:7])
 
 
-def _by_model(found: Sequence[Mapping[str, Any]]) -> RenderableType:
+def _by_model(pairs: Sequence[ModelsCompared]) -> RenderableType:
     headers = ["CASE", "MODEL A", "MODEL B", "RUNS", "MEAN A", "MEAN B", "B LESS A", "95 % INTERVAL"]
     rows = [
-        [*_names(one, "caseId", "modelA", "modelB"), f"{one['runsA']} / {one['runsB']}", *_difference(one)] for one in found
+        [
+            plain(pair.case_id),
+            plain(pair.model_a),
+            plain(pair.model_b),
+            f"{pair.runs_a} / {pair.runs_b}",
+            _number(pair.mean_a),
+            _number(pair.mean_b),
+            _number(pair.difference, "+.2f"),
+            _interval_with_state(pair),
+        ]
+        for pair in pairs
     ]
     return table(headers, rows, right=headers[3:7])
 
 
-def _beside_people(found: Sequence[Mapping[str, Any]]) -> RenderableType:
+def _beside_people(judges: Sequence[JudgeBesidePeople]) -> RenderableType:
     headers = ["JUDGE", "RATER", "LABELS", "RUNS", "SESSIONS", "KAPPA", "JUDGE IS HIGHER BY"]
     rows = [
-        [plain(one["judgeModel"]), *agreement_cells(name, estimate)]
-        for one in found
-        for name, estimate in [("everybody", one["overall"]), *((plain(each["rater"]), each) for each in one["raters"])]
+        [plain(judge.judge_model), *agreement_cells(name, estimate)]
+        for judge in judges
+        for name, estimate in [("everybody", judge.overall), *((plain(each.rater), each) for each in judge.raters)]
     ]
     return table(headers, rows, right=headers[2:5])
 
 
-_VIEWS: Mapping[By | None, Callable[[Sequence[Mapping[str, Any]]], RenderableType]] = {
+_VIEWS: Mapping[By | None, Callable[[Sequence[Any]], RenderableType]] = {
     None: _list,
     By.CASE: _by_case,
     By.MODEL: _by_model,
@@ -168,27 +200,14 @@ _VIEWS: Mapping[By | None, Callable[[Sequence[Mapping[str, Any]]], RenderableTyp
 }
 
 
-def _names(one: Mapping[str, Any], *fields: str) -> list[str]:
-    return [plain(one[field]) for field in fields]
+def _interval(low: float | None, high: float | None, form: str = ".2f") -> str:
+    return MISSING if low is None or high is None else f"{low:{form}} to {high:{form}}"
 
 
-def _mean(one: Mapping[str, Any]) -> list[str]:
-    return [_number(one["mean"]), _interval(one)]
-
-
-def _difference(one: Mapping[str, Any]) -> list[str]:
-    means = _number(one["meanA"]), _number(one["meanB"]), _number(one["difference"], "+.2f")
-    return [*means, _believed(one)]
-
-
-def _interval(one: Mapping[str, Any], form: str = ".2f") -> str:
-    return MISSING if one["low"] is None else f"{one['low']:{form}} to {one['high']:{form}}"
-
-
-def _believed(one: Mapping[str, Any]) -> str:
+def _interval_with_state(pair: ModelsCompared) -> str:
     """Return the interval of a difference, and the reason if it should not be trusted."""
-    shown = "" if one["low"] is None else _interval(one, "+.2f")
-    state = "" if one["state"] == "enough" else one["state"].replace("_", " ")
+    shown = "" if pair.low is None else _interval(pair.low, pair.high, "+.2f")
+    state = "" if pair.state == "enough" else pair.state.replace("_", " ")
     return f"{shown} ({state})" if shown and state else shown or state
 
 
