@@ -71,7 +71,7 @@ def test_an_erased_session_is_in_no_byte_of_the_file(database: Path, driftline: 
     assert ["a new session"] == sessions(database)
     code, told, said = driftline("erase", "--connection", "local", "--yes", "--db", str(database), "--json")
     assert 0 == code
-    assert 1 == json.loads(told)["deleted"]["exchanges"]
+    assert 1 == json.loads(told)["erasure"]["deleted"]["exchanges"]
     assert [] == sessions(database)
 
 

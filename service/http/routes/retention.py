@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import date, datetime
 from typing import Annotated
 
-import msgspec
 from fastapi import APIRouter, Request
 from pydantic import AliasChoices, Field
 
-from analytics.deletion.plans import RetentionPlan, plan_erasure
 from audit.policy.policy_fields import Days
-from schemas.bounds.limits import EARLIEST
-from service.text.cursors import Place, page_of
+from service.text.cursors import page_of
 from service.text.paths import API
 from service.web.audit_trail import name_subject
 from service.web.authentication import FleetAdmin
@@ -21,10 +17,21 @@ from service.web.bodies import JsonRoute
 from service.web.context import Services, durable_or_refused
 from service.web.errors import documented
 from service.web.models import MAX_COMMENT, ConnectionName, Id, OperatorBody, Text
-from service.web.paging import Cursor, Limit, NextCursor
-from service.web.response_models import Answer
-from streams.upkeep.erasing import Requested, erasure, erasures, remains, request_erasure
-from streams.upkeep.retention import cutoff, plan_purge, purge
+from service.web.paging import Cursor, Limit
+from service.write.deletion import (
+    ErasureDryRun,
+    ErasureList,
+    PurgedRecords,
+    PurgeDryRun,
+    RequestedErasure,
+    all_erasures,
+    erasure_dry_run,
+    progress_of,
+    purge_dry_run,
+    purged_records,
+)
+from streams.upkeep.erasing import erasure, remains, request_erasure
+from streams.upkeep.retention import purge
 
 router = APIRouter(route_class=JsonRoute, tags=["retention"])
 
@@ -33,43 +40,6 @@ class RetentionBody(OperatorBody):
     """The days to keep; by default, those of each project's policy."""
 
     retention_days: Days | None = Field(None, alias="retentionDays", examples=[90])
-
-
-class PurgedAnswer(Answer):
-    """The deleted records."""
-
-    exchanges_purged: int = Field(examples=[1200])
-    scores_purged: int = Field(examples=[1200])
-    cutoff_date: datetime | None = Field(
-        description="Older records are deleted, in projects without their own retention; null: none are."
-    )
-
-
-class DoomedAnswer(Answer):
-    """The exchanges of a project that would be deleted."""
-
-    project: str
-    exchanges: int
-    first_day: date
-    last_day: date
-    kept_from: datetime = Field(description="Older ones are deleted.")
-
-
-class RetentionPlanAnswer(Answer):
-    """A dry run of retention; nothing was deleted."""
-
-    projects: list[DoomedAnswer]
-    rows: dict[str, int] = Field(description="Rows by table.", examples=[{"exchanges": 1200, "scores": 1200}])
-
-
-class ErasurePlanAnswer(Answer):
-    """A dry run of an erasure; nothing was deleted."""
-
-    rows: dict[str, int] = Field(description="Rows by table.", examples=[{"exchanges": 3, "scores": 3}])
-    sessions: int
-    projects: list[str]
-    first_at: datetime | None = Field(description="Time of the first exchange or event.")
-    last_at: datetime | None
 
 
 class ErasureBody(OperatorBody):
@@ -82,37 +52,8 @@ class ErasureBody(OperatorBody):
     comment: Annotated[Text, Field(max_length=MAX_COMMENT)] | None = Field(None, examples=["asked for by the user"])
 
 
-class ErasureAnswer(Answer):
-    """An erasure, and its progress."""
-
-    id: str
-    connection: str
-    session_id: str | None
-    requested_by: str = Field(examples=["root"])
-    comment: str | None
-    requested_at: datetime
-    erased_at: datetime | None = Field(description="null: waiting for the record to return from Kafka.")
-    deleted: dict[str, int] = Field(description="Rows deleted or redacted, by table.", examples=[{"exchanges": 3}])
-    replays: list[str] = Field(description="Replays deleted because they held some of the records.")
-
-
-class ErasedAnswer(Answer):
-    """An erasure, and the copies that it does not reach."""
-
-    erasure: ErasureAnswer
-    remains: list[str] = Field(description="Copies that were not erased, and what to do about them.")
-
-
-class ErasuresAnswer(Answer):
-    """Erasures, newest first."""
-
-    erasures: list[ErasureAnswer]
-    count: int
-    next_cursor: NextCursor
-
-
 @router.post(f"{API}/retention/run", responses=documented(400, 408, 413, 415))
-async def run_retention(_: FleetAdmin, services: Services, body: RetentionBody | None = None) -> PurgedAnswer:
+async def run_retention(_: FleetAdmin, services: Services, body: RetentionBody | None = None) -> PurgedRecords:
     """Delete exchanges, events and scores past their retention, and their dependent records; baselines and incidents stay.
 
     `retentionDays` counts for every project in place of what the policy says.
@@ -121,36 +62,20 @@ async def run_retention(_: FleetAdmin, services: Services, body: RetentionBody |
     now = engine.now()
     with durable_or_refused():
         purged = await asyncio.to_thread(purge, engine.store, engine.policy, now, days)
-    kept_from = cutoff(now, days if days is not None else engine.policy.for_project("").settings.retention_days)
-    return PurgedAnswer(
-        exchanges_purged=purged.exchanges,
-        scores_purged=purged.scores,
-        cutoff_date=kept_from if kept_from >= EARLIEST else None,
-    )
+    return purged_records(purged, engine.policy, now, days)
 
 
 @router.post(f"{API}/retention/plan", responses=documented(400, 408, 413, 415))
-async def plan_retention(_: FleetAdmin, services: Services, body: RetentionBody | None = None) -> RetentionPlanAnswer:
+async def plan_retention(_: FleetAdmin, services: Services, body: RetentionBody | None = None) -> PurgeDryRun:
     """Count what `POST retention/run` would delete with the same body: a dry run."""
     engine = services.engine
     await engine.flush()
     days = body.retention_days if body else None
-    return plan_answer(await asyncio.to_thread(plan_purge, engine.store, engine.policy, engine.now(), days))
-
-
-def plan_answer(plan: RetentionPlan) -> RetentionPlanAnswer:
-    """Return a dry run of retention as an answer."""
-    projects = [
-        DoomedAnswer(
-            project=one.project, exchanges=one.exchanges, first_day=one.first, last_day=one.last, kept_from=one.kept_from
-        )
-        for one in plan.projects
-    ]
-    return RetentionPlanAnswer(projects=projects, rows=plan.rows)
+    return await asyncio.to_thread(purge_dry_run, engine.store, engine.policy, engine.now(), days)
 
 
 @router.post(f"{API}/erasures/plan", responses=documented(400, 408, 413, 415))
-async def plan_one_erasure(_: FleetAdmin, services: Services, body: ErasureBody) -> ErasurePlanAnswer:
+async def plan_one_erasure(_: FleetAdmin, services: Services, body: ErasureBody) -> ErasureDryRun:
     """Count what `POST erasures` would delete with the same body: a dry run.
 
     An erasure also takes out what incidents, alerts and dead letters tell of it, and deletes replays that hold any of it.
@@ -158,14 +83,11 @@ async def plan_one_erasure(_: FleetAdmin, services: Services, body: ErasureBody)
     engine = services.engine
     erasure(body.connection, body.session_id, "", None, engine.now())
     await engine.flush()
-    plan = await asyncio.to_thread(plan_erasure, engine.store, body.connection, body.session_id)
-    return ErasurePlanAnswer(
-        rows=plan.rows, sessions=plan.sessions, projects=list(plan.projects), first_at=plan.first, last_at=plan.last
-    )
+    return await asyncio.to_thread(erasure_dry_run, engine.store, body.connection, body.session_id)
 
 
 @router.post(f"{API}/erasures", status_code=202, responses=documented(400, 408, 413, 415))
-async def erase(caller: FleetAdmin, services: Services, request: Request, body: ErasureBody) -> ErasedAnswer:
+async def erase(caller: FleetAdmin, services: Services, request: Request, body: ErasureBody) -> RequestedErasure:
     """Erase all records of a session or a connection for good; later records of it are refused."""
     engine = services.engine
     name_subject(request, body.connection if body.session_id is None else f"{body.connection}/{body.session_id}")
@@ -173,12 +95,8 @@ async def erase(caller: FleetAdmin, services: Services, request: Request, body: 
     wanted = erasure(body.connection, body.session_id, caller.name, comment, engine.now())
     with durable_or_refused():
         await request_erasure(engine, wanted)
-        listed = await asyncio.to_thread(erasures, engine.store)
-    found = next((one for one in listed if one.erasure["erasure_id"] == wanted.erasure_id), None)
-    return ErasedAnswer(
-        erasure=_answer(found or Requested(msgspec.structs.asdict(wanted), None)),
-        remains=await asyncio.to_thread(remains, engine.store),
-    )
+        progress = await asyncio.to_thread(progress_of, engine.store, wanted)
+    return RequestedErasure(erasure=progress, remains=await asyncio.to_thread(remains, engine.store))
 
 
 @router.get(f"{API}/erasures", responses=documented(400))
@@ -188,19 +106,8 @@ def list_erasures(
     services: Services,
     limit: Limit = 100,
     cursor: Cursor = None,
-) -> ErasuresAnswer:
+) -> ErasureList:
     """List the requested erasures and their progress, newest first."""
-    listed = [one for one in erasures(services.engine.store) if cursor is None or _place(one) < cursor]
-    shown, following = page_of(listed, limit, _place)
-    return ErasuresAnswer(erasures=[_answer(one) for one in shown], count=len(shown), next_cursor=following)
-
-
-def _answer(found: Requested) -> ErasureAnswer:
-    record, done = found.erasure, found.done
-    told = {"id": record["erasure_id"], "requested_at": record["occurred_at"], "erased_at": done and done.erased_at}
-    reached = {"deleted": dict(done.deleted) if done else {}, "replays": list(done.replays) if done else []}
-    return ErasureAnswer.model_validate({**record, **told, **reached})
-
-
-def _place(found: Requested) -> Place:
-    return Place(found.erasure["occurred_at"], found.erasure["erasure_id"])
+    listed = [request for request in all_erasures(services.engine.store) if cursor is None or request.place < cursor]
+    shown, following = page_of(listed, limit, lambda request: request.place)
+    return ErasureList(erasures=shown, count=len(shown), next_cursor=following)

@@ -8,18 +8,17 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from analytics.deletion.plans import plan_erasure
 from schemas.errors import InputError
 from service.pages.admin.viewing import Administrator
 from service.pages.rendering import page
 from service.read.known_projects import known_projects, named_projects
-from service.text.cursors import Place, page_of
+from service.text.cursors import page_of
 from service.text.links import Links
 from service.web.context import Services
 from service.web.models import MAX_COMMENT, ConnectionName, Id
 from service.web.paging import Cursor
-from streams.upkeep.erasing import erasure, erasures, remains
-from streams.upkeep.retention import plan_purge
+from service.write.deletion import all_erasures, erasure_dry_run, purge_dry_run
+from streams.upkeep.erasing import erasure, remains
 
 router = APIRouter(include_in_schema=False)
 SHOWN = 50
@@ -42,18 +41,15 @@ async def deletion(
     engine = services.engine
     named = named_projects(engine.policy, services.access)
     projects = await services.ask(lambda asked: known_projects(asked, named))
-    listed = [
-        one
-        for one in await asyncio.to_thread(erasures, engine.store)
-        if cursor is None or Place(one.erasure["occurred_at"], one.erasure["erasure_id"]) < cursor
-    ]
-    shown, following = page_of(listed, SHOWN, lambda one: Place(one.erasure["occurred_at"], one.erasure["erasure_id"]))
+    everything = await asyncio.to_thread(all_erasures, engine.store)
+    listed = [request for request in everything if cursor is None or request.place < cursor]
+    shown, following = page_of(listed, SHOWN, lambda request: request.place)
     plan, refusal = None, ""
     if connection is not None:
         try:
             erasure(connection, session, "", None, engine.now())
             await engine.flush()
-            plan = await asyncio.to_thread(plan_erasure, engine.store, connection, session)
+            plan = await asyncio.to_thread(erasure_dry_run, engine.store, connection, session)
         except InputError as error:
             refusal = f"{error}. {error.hint}"
     values = {
@@ -78,5 +74,5 @@ async def retention_plan(request: Request, _: Administrator, services: Services,
     """Show what a run of retention would delete at this moment."""
     engine = services.engine
     await engine.flush()
-    plan = await asyncio.to_thread(plan_purge, engine.store, engine.policy, engine.now(), days)
+    plan = await asyncio.to_thread(purge_dry_run, engine.store, engine.policy, engine.now(), days)
     return page(request, "admin/retention_plan.html", {"plan": plan, "days": days})

@@ -11,7 +11,6 @@ import typer
 from analytics.deletion.compaction import bytes_written, space_of
 from analytics.deletion.compaction import compact as compact_file
 from analytics.deletion.erased import ERASURES
-from schemas.bounds.limits import EARLIEST
 from schemas.codec.single_object import encode
 from schemas.errors import InputError
 from service.cli.commands.options import AsJson, AsOf, Database, PolicyFile, Yes, clock_of, print_json, settings_of
@@ -19,11 +18,13 @@ from service.cli.entry.exit_codes import agree, fails_when
 from service.cli.progress import growing, working
 from service.cli.terminal import err, out
 from service.setup.workspace import open_workspace, require_database
+from service.text.answers import document
 from service.text.plain import counted, plain
+from service.write.deletion import RequestedErasure, progress_of, purged_records
 from streams.log.admission import Accepted
-from streams.upkeep.erasing import COPIES, erasure, erasures
+from streams.upkeep.erasing import COPIES, erasure
 from streams.upkeep.erasing import erase as erase_all
-from streams.upkeep.retention import cutoff, purge
+from streams.upkeep.retention import purge
 
 retention_app = typer.Typer(no_args_is_help=True, help="Delete records that are past their retention.")
 MEGABYTE = 1_000_000
@@ -54,15 +55,15 @@ def retention_run(
             purged = purge(workspace.store, workspace.policy, now, days)
         else:
             purged = workspace.server.call("purge", now, days)
-        kept = cutoff(now, days if days is not None else workspace.policy.for_project("").settings.retention_days)
-    since = kept if kept >= EARLIEST else None
+        outcome = purged_records(purged, workspace.policy, now, days)
     if as_json:
-        print_json({"exchangesPurged": purged.exchanges, "scoresPurged": purged.scores, "cutoffDate": since})
+        print_json(document(outcome))
         return
+    since = outcome.cutoff_date
     words = (
         "history is kept for ever, unless a project sets a limit" if since is None else f"history begins on {since:%Y-%m-%d}"
     )
-    out.print(f"deleted: {counted(purged.exchanges, 'exchange')}, {counted(purged.scores, 'score')}; {words}")
+    out.print(f"deleted: {counted(outcome.exchanges_purged, 'exchange')}, {counted(outcome.scores_purged, 'score')}; {words}")
 
 
 @fails_when("you decline")
@@ -90,16 +91,14 @@ def erase(
             workspace.runner.publish(accepted)
             workspace.runner.run()
             erase_all(workspace.store, workspace.now(), again=[record.erasure_id])
-        (found,) = (one.done for one in erasures(workspace.store) if one.erasure["erasure_id"] == record.erasure_id)
+        progress = progress_of(workspace.store, record)
     before, after = _compacted(settings.database)
-    deleted = {table: count for table, count in (found.deleted if found else {}).items() if count}
-    replays = list(found.replays) if found else []
     if as_json:
-        print_json({"id": record.erasure_id, "deleted": deleted, "replays": replays, "remains": [COPIES]})
+        print_json(document(RequestedErasure(erasure=progress, remains=[COPIES])))
         return
-    rows = ", ".join(f"{count} {table}" for table, count in deleted.items())
+    rows = ", ".join(f"{count} {table}" for table, count in progress.deleted.items() if count)
     out.print(f"erased: {rows or 'no records'}; {_sizes(before, after)}")
-    for label in replays:
+    for label in progress.replays:
         out.print(f"deleted the replay {plain(label)}: it held some of these records")
     err.say(f"note: {COPIES}", style="yellow")
 
