@@ -1,53 +1,116 @@
-"""Anchors as documents: the anchors, their rounds, and their finding about the judge."""
+"""Anchors: the exchanges that are judged again and again, their rounds, and what they show about the judge."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
-from audit.anchors.judge_change import JudgeChange
+import msgspec
+from msgspec import Meta, field
+
 from audit.exchanges.states import SCORED
-from audit.times import iso_time
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Anchor
-from service.text.members import Document, members
+from service.text.answers import Answer, Moment
 from streams.upkeep.anchors import anchors_of, changes, rounds_of
 
 _SHOWN = 100
 """Rounds that are shown, newest first."""
 
 
-def anchors_document(cursor: duckdb.DuckDBPyConnection, project: str) -> Document:
+class AnchoredExchange(Answer, frozen=True):
+    """An exchange that is judged again and again."""
+
+    anchor_id: str = field(name="id")
+    connection: str
+    exchange_id: str
+    active: Annotated[bool, Meta(description="Whether it is judged in the next round.")]
+    chosen_by: Annotated[str, Meta(description="Person who chose or withdrew it.")]
+    occurred_at: Moment = field(name="chosenAt")
+
+
+class Round(Answer, frozen=True):
+    """One round: anchors judged, anchors with a score, and the cost."""
+
+    at: Moment
+    anchors: int
+    scored: int
+    cost_usd: float | None
+
+
+class JudgeOfTier(Answer, frozen=True):
+    """The anchors' finding about the judge of a tier; sizes are parts of its scale, 0 to 1."""
+
+    tier: str
+    changed: bool
+    direction: Annotated[Literal["up", "down"] | None, Meta(examples=["up"])]
+    since: Annotated[Moment | None, Meta(description="The most likely first round with the change.")]
+    evidence: Annotated[
+        float, Meta(description="Evidence (value of a fair bet) against an unchanged judge; 200 counts as proof.")
+    ]
+    size: float | None
+    low: float | None
+    high: float | None
+    anchors: int
+    rounds: int
+
+
+class Anchors(Answer, frozen=True):
+    """The anchors of a project, their rounds, newest first, and the judge of each tier."""
+
+    anchors: list[AnchoredExchange]
+    rounds: list[Round]
+    judge: list[JudgeOfTier]
+
+
+class ChosenAnchors(Answer, frozen=True):
+    """The anchors that were chosen."""
+
+    anchors: list[AnchoredExchange]
+    count: int
+
+
+class OneAnchor(Answer, frozen=True):
+    """An anchor."""
+
+    anchor: AnchoredExchange
+
+
+class BegunRound(Answer, frozen=True):
+    """The round that is under way; no anchors if it had begun already."""
+
+    round: Moment
+    anchors: int
+
+
+def project_anchors(cursor: duckdb.DuckDBPyConnection, project: str) -> Anchors:
     """Return the anchors of a project, their rounds, newest first, and the finding about the judge of each tier."""
-    return {
-        "anchors": [anchor_document(one) for one in anchors_of(cursor, project)],
-        "rounds": _rounds(rounds_of(cursor, project)),
-        "judge": [judge_document(tier, change) for tier, change in changes(cursor, project).items()],
-    }
+    judges = changes(cursor, project).items()
+    return Anchors(
+        anchors=[anchored_exchange(anchor) for anchor in anchors_of(cursor, project)],
+        rounds=_rounds(rounds_of(cursor, project)),
+        judge=[JudgeOfTier.of(dataclasses.asdict(change), tier=tier) for tier, change in judges],
+    )
 
 
-def anchor_document(anchor: Anchor) -> Document:
+def anchored_exchange(anchor: Anchor) -> AnchoredExchange:
     """Return an anchor, without the texts of its exchange."""
-    return members(anchor, "id=anchor_id connection exchange_id active chosen_by chosenAt=occurred_at")
+    return AnchoredExchange.of(msgspec.structs.asdict(anchor))
 
 
-def judge_document(tier: str, change: JudgeChange) -> Document:
-    """Return the anchors' finding about the judge of a tier."""
-    return {"tier": tier, **dataclasses.asdict(change), "since": iso_time(change.since)}
-
-
-def _rounds(rows: Iterable[Mapping[str, Any]]) -> list[Document]:
-    rounds: dict[Any, list[Mapping[str, Any]]] = {}
+def _rounds(rows: Iterable[Mapping[str, Any]]) -> list[Round]:
+    rounds: dict[datetime, list[Mapping[str, Any]]] = {}
     for row in rows:
         rounds.setdefault(row["round_at"], []).append(row)
     newest = sorted(rounds.items(), reverse=True)[:_SHOWN]
     return [
-        {
-            "at": iso_time(at),
-            "anchors": len(judged),
-            "scored": sum(row["disposition"] == SCORED for row in judged),
-            "costUsd": None if any(row["cost_usd"] is None for row in judged) else sum(row["cost_usd"] for row in judged),
-        }
+        Round(
+            at=at,
+            anchors=len(judged),
+            scored=sum(row["disposition"] == SCORED for row in judged),
+            cost_usd=None if any(row["cost_usd"] is None for row in judged) else sum(row["cost_usd"] for row in judged),
+        )
         for at, judged in newest
     ]

@@ -38,7 +38,7 @@ from service.demo.fleet_faults import SECRETS
 from service.demo.judge_change import JudgeSchedule
 from service.demo.releases import AGENT, FIRST, WORSE_AGENT, WORSE_VERSION, releases_until, worse_since
 from service.pages.worked_examples import worked_examples
-from service.read.anchors import anchors_document
+from service.read.anchors import project_anchors
 from service.read.incidents import incident_records
 from service.read.why.explaining import why
 from streams.upkeep.anchors import changes
@@ -246,7 +246,7 @@ def test_the_change_of_the_judge_is_told_from_one_of_the_agent(shown: Shown) -> 
     """Nobody rolls back an agent because its judge became stricter; there is nothing that was deployed, either."""
     with Store(shown.database) as store:
         (found,) = incident_records(store.cursor(), judge_change.PROJECT)
-        anchors = anchors_document(store.cursor(), judge_change.PROJECT)
+        anchors = project_anchors(store.cursor(), judge_change.PROJECT)
         judged = changes(store.cursor(), judge_change.PROJECT)
     assert ("judge", "drift") == (found.cause, found.type)
     evidence = evidence_of(found)
@@ -255,9 +255,7 @@ def test_the_change_of_the_judge_is_told_from_one_of_the_agent(shown: Shown) -> 
     actions = [one.id for one in why(found).actions]
     assert "check_judge" in actions
     assert "roll_back" not in actions
-    assert [(judge_change.ANCHORS,) * 2] * len(SCHEDULE.rounds) == [
-        (one["anchors"], one["scored"]) for one in anchors["rounds"]
-    ]
+    assert [(judge_change.ANCHORS,) * 2] * len(SCHEDULE.rounds) == [(each.anchors, each.scored) for each in anchors.rounds]
     first = min(at for at in SCHEDULE.rounds if at.date() >= SCHEDULE.since)
     for change in judged.values():
         assert (True, "down", first) == (change.changed, change.direction, change.since)

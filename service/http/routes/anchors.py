@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path
 from pydantic import Field, model_validator
 
 from schemas.errors import InputError
-from service.http.answers.project_answers import Moment
-from service.read.anchors import anchor_document, anchors_document
+from service.read.anchors import Anchors, BegunRound, ChosenAnchors, OneAnchor, anchored_exchange, project_anchors
 from service.text.paths import API
 from service.web.authentication import Admin, Reader, Reviewer, VisibleProject
 from service.web.bodies import JsonRoute
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.models import ConnectionName, Id, OperatorBody
-from service.web.response_models import Answer
 from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
 
 router = APIRouter(route_class=JsonRoute, tags=["anchors"])
@@ -40,84 +38,21 @@ class AnchorsBody(OperatorBody):
         return self
 
 
-class AnchorAnswer(Answer):
-    """An exchange that is judged again and again."""
-
-    id: str
-    connection: str
-    exchange_id: str
-    active: bool = Field(description="Whether it is judged in the next round.")
-    chosen_by: str = Field(description="Person who chose or withdrew it.")
-    chosen_at: Moment
-
-
-class RoundAnswer(Answer):
-    """One round: anchors judged, anchors with a score, and the cost."""
-
-    at: Moment
-    anchors: int
-    scored: int
-    cost_usd: float | None
-
-
-class JudgeAnswer(Answer):
-    """The anchors' finding about the judge of a tier; sizes are parts of its scale, 0 to 1."""
-
-    tier: str
-    changed: bool
-    direction: Literal["up", "down"] | None
-    since: Moment | None = Field(description="The most likely first round with the change.")
-    evidence: float = Field(description="Evidence (value of a fair bet) against an unchanged judge; 200 counts as proof.")
-    size: float | None
-    low: float | None
-    high: float | None
-    anchors: int
-    rounds: int
-
-
-class AnchorsAnswer(Answer):
-    """The anchors of a project, their rounds, newest first, and the judge of each tier."""
-
-    anchors: list[AnchorAnswer]
-    rounds: list[RoundAnswer]
-    judge: list[JudgeAnswer]
-
-
-class ChosenAnswer(Answer):
-    """The anchors that were chosen."""
-
-    anchors: list[AnchorAnswer]
-    count: int
-
-
-class OneAnchorAnswer(Answer):
-    """An anchor."""
-
-    anchor: AnchorAnswer
-
-
-class BegunAnswer(Answer):
-    """The round that is under way; no anchors if it had begun already."""
-
-    round: Moment
-    anchors: int
-
-
 @router.get(ANCHORS_PATH, responses=documented(400, 404))
-async def anchors(project: VisibleProject, _: Reader, services: Services) -> AnchorsAnswer:
+async def anchors(project: VisibleProject, _: Reader, services: Services) -> Anchors:
     """List the anchors of a project, and say whether its judge has changed."""
-    return AnchorsAnswer.model_validate(await services.ask(lambda cursor: anchors_document(cursor, project)))
+    return await services.ask(lambda cursor: project_anchors(cursor, project))
 
 
 @router.post(ANCHORS_PATH, status_code=201, responses=documented(400, 404, 408, 413, 415))
 async def choose_anchors(
     project: VisibleProject, caller: Reviewer, services: Services, body: AnchorsBody | None = None
-) -> ChosenAnswer:
+) -> ChosenAnchors:
     """Choose anchors. Each is judged again in every round, which costs at most the cap of one session."""
     chosen = await _wanted(services, project, body or AnchorsBody())
     with durable_or_refused():
         made = await choose(services.engine, project, chosen, caller.name)
-    return ChosenAnswer(anchors=[AnchorAnswer.model_validate(anchor_document(one)) for one in made], count=len(made))
+    return ChosenAnchors(anchors=[anchored_exchange(anchor) for anchor in made], count=len(made))
 
 
 @router.delete(f"{ANCHORS_PATH}/{{anchor_id}}", responses=documented(400, 404))
@@ -126,17 +61,17 @@ async def withdraw_anchor(
     anchor_id: Annotated[Id, Path(description="Id of the anchor.")],
     caller: Reviewer,
     services: Services,
-) -> OneAnchorAnswer:
+) -> OneAnchor:
     """Stop judging an anchor; its results so far are kept."""
     with durable_or_refused():
         found = await withdraw(services.engine, project, anchor_id, caller.name)
     if found is None:
         raise ApiError(404, "not_found", "the project has no anchor with this id")
-    return OneAnchorAnswer(anchor=AnchorAnswer.model_validate(anchor_document(found)))
+    return OneAnchor(anchor=anchored_exchange(found))
 
 
 @router.post(f"{ANCHORS_PATH}/run", status_code=202, responses=documented(400, 404, 408, 409, 413, 415))
-async def begin_round(project: VisibleProject, _: Admin, services: Services) -> BegunAnswer:
+async def begin_round(project: VisibleProject, _: Admin, services: Services) -> BegunRound:
     """Judge the anchors again now, at most once per minute. 409 without a judge, or if the project is not audited."""
     engine = services.engine
     if not engine.has_judge:
@@ -145,7 +80,7 @@ async def begin_round(project: VisibleProject, _: Admin, services: Services) -> 
         raise ApiError(409, "not_audited", "auditing of this project is switched off")
     with durable_or_refused():
         begun = await run_round(engine, project)
-    return BegunAnswer.model_validate({"round": begun.at, "anchors": begun.exchanges})
+    return BegunRound(round=begun.at, anchors=begun.exchanges)
 
 
 async def _wanted(services: ApiContext, project: str, body: AnchorsBody) -> list[tuple[str, str]]:

@@ -14,10 +14,11 @@ from schemas.errors import InputError, SettingsError
 from service.cli.commands.options import AsJson, Database, OfProject, PolicyFile, print_json, settings_of
 from service.cli.progress import working
 from service.cli.terminal import err, out, table
-from service.read.anchors import anchor_document, anchors_document
+from service.read.anchors import AnchoredExchange, JudgeOfTier, Round, anchored_exchange, project_anchors
 from service.read.known_projects import require_known
 from service.setup.judge_setup import NAME_A_JUDGE, open_judge
 from service.setup.workspace import Workspace, open_workspace
+from service.text.answers import document
 from service.text.plain import MISSING, counted, plain
 from streams.engine.engine import Engine
 from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
@@ -32,17 +33,17 @@ def list_anchors(project: OfProject, database: Database = None, as_json: AsJson 
     """List the anchors of a project, their last round, and the verdict on the judge."""
     with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
         require_known(workspace, project)
-        found = anchors_document(cursor, project)
+        found = project_anchors(cursor, project)
     if as_json:
-        print_json(found)
-    elif not found["anchors"]:
+        print_json(document(found))
+    elif not found.anchors:
         err.say(f"no anchor in project {plain(project, 64)} yet (driftline anchors add)")
     else:
         headers = ["anchor", "connection", "exchange", "judged", "by", "since"]
-        out.print(table(headers, [_row(one) for one in found["anchors"]]))
-        out.print(_last_round(found["rounds"]), markup=False)
-        for one in found["judge"]:
-            out.say(_in_words(one))
+        out.print(table(headers, [_row(anchor) for anchor in found.anchors]))
+        out.print(_last_round(found.rounds), markup=False)
+        for judge in found.judge:
+            out.say(_in_words(judge))
 
 
 @anchors_app.command("add")
@@ -70,7 +71,7 @@ def add_anchors(
                 chosen = candidates(cursor, project, wanted)
         made = asyncio.run(choose(workspace.log, project, chosen, getpass.getuser()))
     if as_json:
-        print_json([anchor_document(one) for one in made])
+        print_json([document(anchored_exchange(anchor)) for anchor in made])
     elif made:
         out.print(f"{counted(len(made), 'anchor')} chosen; the server judges them from now on, as does `driftline anchors run`")
     else:
@@ -92,7 +93,7 @@ def withdraw_anchor(
     if found is None:
         raise InputError(f"no anchor {plain(anchor_id)!r} in project {project}", hint="`driftline anchors list` shows them.")
     if as_json:
-        print_json(anchor_document(found))
+        print_json(document(anchored_exchange(found)))
     else:
         out.say(f"{plain(found.exchange_id)} is no longer judged")
 
@@ -108,13 +109,14 @@ def run_anchors(project: OfProject, database: Database = None, policy: PolicyFil
             else:
                 judged = workspace.server.call("judge_anchors", project)
         with contextlib.closing(workspace.store.cursor()) as cursor:
-            found = anchors_document(cursor, project)
+            found = project_anchors(cursor, project)
     if as_json:
-        print_json({"anchors": judged, "rounds": found["rounds"], "judge": found["judge"]})
+        shown = document(found)
+        print_json({"anchors": judged, "rounds": shown["rounds"], "judge": shown["judge"]})
         return
     out.print(f"{counted(judged, 'anchor')} judged again")
-    for one in found["judge"]:
-        out.say(_in_words(one))
+    for judge in found.judge:
+        out.say(_in_words(judge))
 
 
 async def _round(workspace: Workspace, project: str) -> int:
@@ -133,26 +135,26 @@ async def _round(workspace: Workspace, project: str) -> int:
         await engine.stop()
 
 
-def _row(anchor: dict[str, Any]) -> list[Any]:
-    active = "yes" if anchor["active"] else "no more"
-    return [anchor["id"], anchor["connection"], anchor["exchangeId"], active, anchor["chosenBy"], anchor["chosenAt"][:16]]
+def _row(anchor: AnchoredExchange) -> list[Any]:
+    active = "yes" if anchor.active else "no more"
+    chosen_at = f"{anchor.occurred_at:%Y-%m-%d %H:%M}"
+    return [anchor.anchor_id, anchor.connection, anchor.exchange_id, active, anchor.chosen_by, chosen_at]
 
 
-def _last_round(rounds: list[dict[str, Any]]) -> str:
+def _last_round(rounds: list[Round]) -> str:
     if not rounds:
         return "No rounds yet."
     last = rounds[0]
-    cost = "unknown cost" if last["costUsd"] is None else f"{last['costUsd']:.4f} USD"
-    return (
-        f"{counted(len(rounds), 'round')}; the last one {last['at'][:16]}: {last['scored']} of {last['anchors']} scored, {cost}"
-    )
+    cost = "unknown cost" if last.cost_usd is None else f"{last.cost_usd:.4f} USD"
+    scored = f"{last.scored} of {last.anchors} scored"
+    return f"{counted(len(rounds), 'round')}; the last one {last.at:%Y-%m-%d %H:%M}: {scored}, {cost}"
 
 
-def _in_words(judge: dict[str, Any]) -> str:
+def _in_words(judge: JudgeOfTier) -> str:
     """Say what the anchors show about the judge of a tier."""
     size = MISSING
-    if judge["low"] is not None:
-        size = f"{judge['size']:+.3f} of the scale ({judge['low']:+.3f} to {judge['high']:+.3f}, {counted(judge['anchors'], 'anchor')})"
-    if judge["changed"]:
-        return f"{judge['tier']}: the judge has scored {judge['direction']} since {judge['since'][:16]}, by {size}"
-    return f"{judge['tier']}: no change of the judge is proven; last round against the earlier ones: {size}"
+    if judge.low is not None:
+        size = f"{judge.size:+.3f} of the scale ({judge.low:+.3f} to {judge.high:+.3f}, {counted(judge.anchors, 'anchor')})"
+    if judge.changed:
+        return f"{judge.tier}: the judge has scored {judge.direction} since {judge.since:%Y-%m-%d %H:%M}, by {size}"
+    return f"{judge.tier}: no change of the judge is proven; last round against the earlier ones: {size}"
