@@ -1,5 +1,5 @@
 -- purpose: the incident that says most about each project: the worst of the confirmed ones that are open or acknowledged, in the order in which the inbox lists them
--- grain: one row a project with such an incident, the worst first; since: its first day; metadata: of its evidence what moved and what the rules saw, as JSON
+-- grain: one row a project with such an incident, the worst first; since: its first day; name, level_before and level_after: of the series that leads it, NULL if its evidence has none
 -- parameters: $project (NULL for all)
 WITH latest AS (
     SELECT incident_id, max((revision, _offset)) AS version
@@ -14,7 +14,8 @@ WITH latest AS (
 )
 SELECT
     project, i.incident_id, severity, log.incident_status(status) AS status, acknowledged_by, type, tier, agent, direction,
-    first_day::DATE AS since, evidence AS metadata
+    first_day::DATE AS since, evidence ->> '$.moved[0].name' AS name,
+    TRY_CAST(evidence -> '$.moved[0].from' AS DOUBLE) AS level_before, TRY_CAST(evidence -> '$.moved[0].to' AS DOUBLE) AS level_after
 FROM live AS i
 LEFT JOIN log.incident_outlines AS o ON i.incident_id = o.incident_id AND i.revision = o.version
 QUALIFY row_number() OVER (PARTITION BY project ORDER BY

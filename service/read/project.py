@@ -460,31 +460,9 @@ _CHECK_WORDS: Mapping[CheckState, Callable[[Project], str]] = {
 }
 
 
-class _Lead(msgspec.Struct, frozen=True, rename={"before": "from", "after": "to"}):
-    """A series that moved, as evidence lists it."""
-
-    name: str = ""
-    before: float | None = None
-    after: float | None = None
-
-
-class _Evidence(msgspec.Struct, frozen=True):
-    """The part of the evidence that says what moved: the leading series comes first. The rest, which is long, is not read."""
-
-    moved: list[_Lead] = []
-
-
 def worst_incidents(cursor: duckdb.DuckDBPyConnection, project: str | None) -> dict[str, Row]:
-    """Return the worst incident of each project, or of one, the worst first; of its evidence only the leading series is left."""
-    return {
-        row["project"]: {**row, "metadata": _leading(row["metadata"])}
-        for row in query_rows(cursor, "worst_incidents", {"project": project})
-    }
-
-
-def _leading(metadata: str) -> str:
-    lead = _lead(metadata)
-    return msgspec.json.encode(_Evidence([] if lead is None else [lead])).decode()
+    """Return the worst incident of each project, or of one, the worst first."""
+    return {row["project"]: row for row in query_rows(cursor, "worst_incidents", {"project": project})}
 
 
 def with_changes(projects: Iterable[Project], worst: Mapping[str, Row]) -> list[Project]:
@@ -524,8 +502,7 @@ def change_of(project: Project, incident: Row | None) -> Change | None:
 
 def _change_of_incident(project: Project, incident: Row) -> Change | None:
     series = incident["tier"] or incident["type"]
-    lead = _lead(incident["metadata"])
-    before, after = (None, None) if lead is None else (lead.before, lead.after)
+    before, after = incident["level_before"], incident["level_after"]
     if before is None or after is None:
         # Evidence of earlier versions has no levels: the last days are all that is known.
         before, after = project.before.level(series), project.recent.level(series)
@@ -535,7 +512,7 @@ def _change_of_incident(project: Project, incident: Row) -> Change | None:
     is_over = since is not None and series in _BY_DAY and (project.recent.until - since).days >= RECENT_DAYS
     return Change(
         series=series,
-        name=lead.name if lead is not None and lead.name else _name(series),
+        name=incident["name"] or _name(series),
         before=before,
         after=after,
         since=since,
@@ -543,14 +520,6 @@ def _change_of_incident(project: Project, incident: Row) -> Change | None:
         agent=incident["agent"],
         now=project.recent.level(series) if is_over else None,
     )
-
-
-def _lead(metadata: str) -> _Lead | None:
-    """Return the leading series of an incident's evidence; None if it has none that can be read."""
-    try:
-        return next(iter(msgspec.json.decode(metadata, type=_Evidence).moved), None)
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        return None
 
 
 def _change_of_days(project: Project) -> Change | None:

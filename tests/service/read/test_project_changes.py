@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import pytest
+from builders import incident
 from watched import END, fallen, history, put
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from service.read.project import LEVEL_DAYS, Change, Project, change_of, project_of, with_changes, with_levels
+from service.read.project import LEVEL_DAYS, Change, Project, change_of, project_of, with_changes, with_levels, worst_incidents
 
 DAY = date(2026, 10, 28)
 LATELY: dict[str, Any] = {
@@ -19,7 +19,7 @@ LATELY: dict[str, Any] = {
 }  # fmt: skip
 INCIDENT: dict[str, Any] = {
     "project": "ops", "incident_id": "i", "type": "drift", "tier": "tier3", "agent": None, "since": DAY,
-    "metadata": json.dumps({"moved": [{"name": "Tier 3", "from": 4.6, "to": 3.1}]}),
+    "name": "Tier 3", "level_before": 4.6, "level_after": 3.1,
 }  # fmt: skip
 
 
@@ -44,7 +44,10 @@ def test_an_incident_comes_before_the_last_days() -> None:
 @pytest.mark.parametrize("metadata", ["{}", "no json", '{"moved": [{"name": "Tier 3"}]}', '{"moved": 7}', ""])
 def test_an_incident_without_levels_takes_those_of_the_last_days(metadata: str) -> None:
     """Evidence of earlier versions has none; what fell and since when is still said."""
-    found = change(INCIDENT | {"metadata": metadata})
+    with Store(None) as store:
+        told = {"tier": "tier3", "confidence": "confirmed", "first_day": datetime.combine(DAY, time(), UTC)}
+        put(store, "incidents", [incident(project="ops", incident_id="i", metadata=metadata, **told)])
+        found = change(dict(worst_incidents(store.cursor(), None)["ops"]))
     assert ("Tier 3", 4.0, 3.0, DAY) == (found.name, found.before, found.after, found.since)
 
 
@@ -69,8 +72,8 @@ def test_a_change_of_long_ago_has_the_level_of_now(series: str, days: int, now: 
 @pytest.mark.parametrize(("now", "is_back"), [(0.89, True), (0.81, True), (0.80, False), (0.71, False), (0.95, True)])
 def test_a_level_beyond_halfway_lies_back(now: float, is_back: bool) -> None:
     """The line is that by which a check ends an incident; the card shows it to who comes before the next check."""
-    lead = json.dumps({"moved": [{"name": "Tier 2", "from": 0.9, "to": 0.7}]})
-    fell = INCIDENT | {"tier": "tier2", "since": DAY - timedelta(days=20), "metadata": lead}
+    levels = {"name": "Tier 2", "level_before": 0.9, "level_after": 0.7}
+    fell = INCIDENT | {"tier": "tier2", "since": DAY - timedelta(days=20)} | levels
     assert is_back == change(fell, recent_tier2=now).is_back
 
 
@@ -99,8 +102,8 @@ def test_without_an_incident_it_is_tier_2_or_what_there_is(columns: dict[str, An
 def test_changes_compare_by_their_scales_and_by_what_is_worse(series: str, before: float, after: float, worse: float) -> None:
     """More unsafe runs are worse, more points are better, and trust goes to a hundred."""
     kind = "anomaly_spike" if series == "anomaly_spike" else "drift"
-    moved = json.dumps({"moved": [{"from": before, "to": after}]})
-    found = change(INCIDENT | {"type": kind, "tier": None if kind != "drift" else series, "metadata": moved})
+    levels = {"level_before": before, "level_after": after}
+    found = change(INCIDENT | {"type": kind, "tier": None if kind != "drift" else series} | levels)
     assert (series, pytest.approx(worse)) == (found.series, found.worse)
 
 
