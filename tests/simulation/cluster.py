@@ -71,10 +71,11 @@ class Cluster:
         self.world = world
         self.at = at
         self.partitions = {
-            TopicPartition(name, number): list[SimulatedRecord]()
+            TopicPartition(name, number): list[SimulatedRecord | None]()
             for name, spec in TOPICS.items()
             for number in range(PARTITIONS if spec.is_keyed else 1)
         }
+        """The records by offset; None where none is any more, or never was: a mark of a transaction."""
         self.calls = Calls()
         """What is durable of calls to the judge."""
         self.group = Group(self, [place for place in self.partitions if place.topic in sources])
@@ -102,11 +103,23 @@ class Cluster:
         """What each session has spent by its state: the one that is farthest counts."""
         states: dict[str, StoredState] = {}
         for place, records in self.partitions.items():
-            for record in records if place.topic == state_topic(SCORING.name) else ():
+            for record in filter(None, records if place.topic == state_topic(SCORING.name) else ()):
                 key, state = (record.key or b"").decode().split("/")[1], DECODE(record.value or b"")
                 if key not in states or state.next_offset >= states[key].next_offset:
                     states[key] = state
         return {key: STATE.decode(state.state).spent for key, state in states.items()}
+
+    def compact(self) -> None:
+        """Leave the last record of each key on the topics of states."""
+        for place, records in self.partitions.items():
+            if TOPICS[place.topic].role == "state":
+                last = {record.key: record for record in records if record is not None}
+                records[:] = [record if record is not None and last[record.key] is record else None for record in records]
+
+    def mark(self) -> None:
+        """Put a mark on every partition, as a transaction does at its end."""
+        for records in self.partitions.values():
+            records.append(None)
 
     def draw_delay(self) -> float:
         """Seconds on the network: a few milliseconds mostly."""
@@ -221,7 +234,7 @@ class Group:
 
     def is_read(self) -> bool:
         """Whether everything is committed that there is to read."""
-        return all(self.committed[place] == len(self._cluster.partitions[place]) for place in self.places)
+        return not any(any(self._cluster.partitions[place][self.committed[place] :]) for place in self.places)
 
     def join(self, member: str, reply: Callable[[Any], None]) -> None:
         """A member joins, for the first time or again; the answer is the generation and its partitions."""
@@ -343,7 +356,9 @@ class SimulatedConsumer:
 
         def work() -> dict[TopicPartition, Any]:
             return {
-                place: next((record for record in self._cluster.partitions[place] if record.timestamp >= since), None)
+                place: next(
+                    (record for record in self._cluster.partitions[place] if record and record.timestamp >= since), None
+                )
                 for place, since in times.items()
             }
 
@@ -355,13 +370,12 @@ class SimulatedConsumer:
     ) -> dict[TopicPartition, list[SimulatedRecord]]:
         """Records that have come, or come in time."""
         positions = {place: start for place, start in self._positions.items() if not places or place in places}
-        found: dict[TopicPartition, list[SimulatedRecord]] = await self._cluster.fetch(
-            positions, max_records, timeout_ms / 1000
-        )
+        found: dict[TopicPartition, list[SimulatedRecord | None]]
+        found = await self._cluster.fetch(positions, max_records, timeout_ms / 1000)
         fetched = {place: records for place, records in found.items() if self._positions.get(place) == positions[place]}
         for place, records in fetched.items():
-            self._positions[place] = records[-1].offset + 1
-        return fetched
+            self._positions[place] += len(records)
+        return {place: there for place, records in fetched.items() if (there := [record for record in records if record])}
 
 
 class SimulatedProducer:

@@ -68,7 +68,7 @@ KAFKA_FAULTS: dict[str, tuple[int, tuple[str, ...]]] = {
     "call": (60, ("lost", "unanswered")),
     "commit": (20, ("killed before", "killed after", "fails", "fails, yet durable", "gives up")),
     "round": (3000, ("killed", "stands still", "stopped")),
-    "second": (20, ("clock jumps", "partitions move", "partitions move")),
+    "second": (20, ("clock jumps", "partitions move", "partitions move", "compaction", "marks")),
     "question": (16, _JUDGE),
 }
 
@@ -93,7 +93,7 @@ def _draw_steps(chance: random.Random, world: str) -> tuple[Step, ...]:
             session = chance.choice(sessions)
             pause = chance.choice((0.0, 0.0, 0.02, 0.4, 3.0))
             what = chance.random()
-            if what < (0.75 if world == EMBEDDED else 1.0):
+            if what < 0.75:
                 does = "exchanges" if chance.random() < 0.7 else "events"
                 first, count = 1 + told[does, session], chance.choice((1, 1, 2, 2))
                 if told[does, session] and chance.random() < 0.3:
@@ -102,7 +102,7 @@ def _draw_steps(chance: random.Random, world: str) -> tuple[Step, ...]:
                 content = int(chance.random() < 0.15)
                 steps.append(Step(sender, does, session, first, count, content, pause))
             else:
-                does = chance.choice(("end", "end", "rejudge", "read", "read", "erase"))
+                does = chance.choice(("end", "end", "rejudge", "read", "read", *(["erase"] if world == EMBEDDED else [])))
                 steps.append(Step(sender, does, "" if does in {"rejudge", "read"} else session, pause=pause))
     return tuple(steps)
 

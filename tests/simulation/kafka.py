@@ -202,10 +202,13 @@ class KafkaWorld(World):
         fault = self.pass_point("second")
         if fault is None:
             return
-        if fault.what == "partitions move":
-            self.cluster.group.change()
-        else:
+        if fault.what == "clock jumps":
             self.jump(fault.amount)
+            return
+        self.note(fault.what)
+        {"partitions move": self.cluster.group.change, "compaction": self.cluster.compact, "marks": self.cluster.mark}[
+            fault.what
+        ]()
 
     async def _serve(self) -> None:
         redactor = Redactor(self.policy.redaction)

@@ -13,7 +13,7 @@ import duckdb
 from simulation.history import Step
 from simulation.world import World
 
-from schemas.errors import BusyError, StoreError
+from schemas.errors import BrokerError, BusyError, StoreError
 from schemas.records import AgentEvent, Exchange
 from streams.engine.engine import Engine
 from streams.engine.record_intake import IngestResult
@@ -22,7 +22,7 @@ from streams.upkeep.erasing import erasure, request_erasure
 
 AGAIN = 1.0
 """Seconds after which a sender who was refused tries again."""
-REFUSED = (BusyError, StoreError, duckdb.OperationalError, duckdb.FatalException)
+REFUSED = (BrokerError, BusyError, StoreError, duckdb.OperationalError, duckdb.FatalException)
 """What a sender hears as 503: nothing is promised."""
 Key = tuple[str, str, int]
 """Kind ("exchanges" or "events"), session and number."""
@@ -171,7 +171,8 @@ class Sender:
 
     async def _do_read(self, engine: Engine, step: Step) -> None:
         accepted = {key for key in self._answers.attempts if self._answers.accepted(key) is not None}
-        await engine.flush()
+        for topic in ("exchanges", "agent-events"):
+            await engine.wait_for_tables(topic)
         with contextlib.closing(engine.store.cursor()) as cursor:
             shown = stored_keys(cursor)
         missing = {key for key in accepted - shown if key[1] not in self._answers.erasing}
