@@ -11,10 +11,10 @@ from typing import Any
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 
 from schemas.bounds.limits import MAX_DEPTH
-from service.web.answering import RoundedJson
+from service.text.answers import Answer, document
+from service.web.answering import AnswerRoute, RoundedJson
 from service.web.audit_trail import keep_write
 from service.web.authentication import connection_of
 from service.web.bodies import decode_body, decode_lines
@@ -22,10 +22,9 @@ from service.web.context import services_of
 from service.web.errors import ApiError
 from service.web.parameters import refuse_unknown
 from service.web.request_limits import NDJSON, body_kind
-from service.web.response_models import Answer
 
 
-class SenderRoute(APIRoute):
+class SenderRoute(AnswerRoute):
     """An endpoint for one body of JSON."""
 
     max_depth: int | None = MAX_DEPTH
@@ -61,5 +60,5 @@ class BatchRoute(SenderRoute):
 
 
 def json_response(status: int, answer: Answer) -> Response:
-    """Return an answer, with the set fields only."""
-    return RoundedJson(answer.model_dump(mode="json", exclude_unset=True), status)
+    """Return an answer."""
+    return RoundedJson(document(answer), status)

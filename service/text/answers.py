@@ -11,6 +11,8 @@ import msgspec
 from service.text.members import camel
 
 Document = dict[str, Any]
+REFERENCE = "#/components/schemas/"
+"""The place of a description in OpenAPI's document."""
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time, UTC."""
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -31,3 +33,9 @@ def document(answer: Answer) -> Document:
     """Return an answer as JSON has it: names in camelCase, times in ISO 8601 UTC with a Z. Numbers are exact."""
     made: Document = msgspec.to_builtins(answer)
     return made
+
+
+def any_of(*kinds: type[Answer]) -> Document:
+    """Describe a value that is one of some answers: msgspec describes no union of structs without tags."""
+    described = msgspec.json.schema_components(kinds, ref_template=f"{REFERENCE}{{name}}")[1]
+    return {"anyOf": [described[kind.__name__] for kind in kinds]}

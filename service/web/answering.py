@@ -6,17 +6,17 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Iterable
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 from fastapi import Response
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
-from service.text.answers import Answer, document
+from service.text.answers import REFERENCE, Answer, document
 from service.text.rounding import rounded
 
-REFERENCE = "#/components/schemas/"
 JSON = "application/json"
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -35,36 +35,44 @@ def rounded_json(content: Any) -> bytes:
 
 
 class AnswerRoute(APIRoute):
-    """An endpoint whose annotation says which answer it gives; other endpoints are as FastAPI has them."""
+    """An endpoint whose annotation says which answer it gives; other endpoints are as FastAPI has them.
 
-    answer: type[Answer] | None
+    The `response_model` of an endpoint that encodes its answers itself is an answer, or a union of some, as well: they are described.
+    """
+
+    answers: tuple[type[Answer], ...]
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         """`options` are those of FastAPI's route."""
-        self.answer = _answer_of(endpoint)
-        if self.answer is not None:
-            status = options.get("status_code") or 200
-            described = {status: answering(self.answer), **(options.get("responses") or {})}
+        status, annotated = options.get("status_code") or 200, get_type_hints(endpoint).get("return")
+        answer = annotated if _kinds_of(annotated) else options.get("response_model")
+        self.answers = _kinds_of(answer)
+        if self.answers:
+            described = {status: answering(answer), **(options.get("responses") or {})}
             options |= {"response_model": None, "responses": described}
+        if answer is annotated and self.answers:
             endpoint = _encoding(endpoint, status)
         super().__init__(path, endpoint, **options)
 
 
-def answering(answer: type[Answer], description: str = "Successful Response") -> dict[str, Any]:
-    """Return what OpenAPI says of a status that has this answer."""
-    return {"description": description, "content": {JSON: {"schema": {"$ref": f"{REFERENCE}{answer.__name__}"}}}}
+def answering(answer: Any, description: str = "Successful Response") -> dict[str, Any]:
+    """Return what OpenAPI says of a status that has this answer, or one of a union."""
+    references = [{"$ref": f"{REFERENCE}{kind.__name__}"} for kind in _kinds_of(answer)]
+    schema = {"anyOf": references} if len(references) > 1 else references[0]
+    return {"description": description, "content": {JSON: {"schema": schema}}}
 
 
 def schemas_of(routes: Iterable[Any]) -> dict[str, Any]:
     """Return the schemas of the answers of routes, by name, as OpenAPI has them."""
-    answers = {route.answer for route in routes if isinstance(route, AnswerRoute) and route.answer is not None}
+    answers = {answer for route in routes if isinstance(route, AnswerRoute) for answer in route.answers}
     ordered = sorted(answers, key=lambda answer: answer.__name__)
     return msgspec.json.schema_components(ordered, ref_template=f"{REFERENCE}{{name}}")[1]
 
 
-def _answer_of(endpoint: Callable[..., Any]) -> type[Answer] | None:
-    answer = get_type_hints(endpoint).get("return")
-    return answer if isinstance(answer, type) and issubclass(answer, Answer) else None
+def _kinds_of(answer: Any) -> tuple[type[Answer], ...]:
+    """Return the answers of a union, or the one; none where anything is no answer."""
+    kinds = get_args(answer) if isinstance(answer, UnionType) else (answer,)
+    return kinds if all(isinstance(kind, type) and issubclass(kind, Answer) for kind in kinds) else ()
 
 
 def _encoding(endpoint: Callable[..., Any], status: int) -> Callable[..., Any]:

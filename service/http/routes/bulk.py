@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from service.text.answers import Answer
 from service.web.bodies import FaultyLine
-from service.web.response_models import Answer, Refused
+from service.write.outcomes import Refused
 
 Kind = TypeVar("Kind")
 Refusal = TypeVar("Refusal", bound=Refused)

@@ -31,7 +31,7 @@ from service.web.authentication import Connection
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.models import NO_MOMENT, EventsBody
-from service.web.response_models import EventsAnswer, RefusedEvent
+from service.write.outcomes import EventOutcomes, RefusedEvent
 from streams.engine.record_intake import RecordIntake
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, admissible
 from streams.sources.event_records import Owner, SessionEvents
@@ -63,7 +63,7 @@ class Batch:
         admission.set_aside(self.letters, place, refusal, json_bytes(raw))
 
 
-@router.post(EVENTS, status_code=201, response_model=EventsAnswer, responses=documented(400, 408, 413, 415))
+@router.post(EVENTS, status_code=201, response_model=EventOutcomes, responses=documented(400, 408, 413, 415))
 async def take_events(body: EventsBody, caller: Connection, services: Services) -> Response:
     """Take a batch of one session's runtime events. They are durable when this is answered."""
     engine = services.engine
@@ -85,7 +85,7 @@ async def take_events(body: EventsBody, caller: Connection, services: Services) 
     refused = sorted(batch.refused, key=lambda one: one.index)
     services.metrics.events({"accepted": published.written, "known": published.known, "refused": len(refused)})
     more = filed_elsewhere(body.project, caller)
-    return json_response(201, EventsAnswer(accepted=published.written, known=published.known, refused=refused, **more))
+    return json_response(201, EventOutcomes(accepted=published.written, known=published.known, refused=refused, **more))
 
 
 async def differing_fields(services: ApiContext, number: int, record: AgentEvent) -> Sequence[str]:

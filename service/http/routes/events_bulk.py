@@ -36,7 +36,7 @@ from service.web.authentication import Connection
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import documented, problems_at
 from service.web.models import BulkEvent, EventsInBulk
-from service.web.response_models import BulkEventsAnswer, RefusedBulkEvent, TakenEvent
+from service.write.outcomes import BulkEventOutcomes, RefusedBulkEvent, TakenEvent
 from streams.engine.engine_state import Published
 from streams.engine.record_intake import RecordIntake
 from streams.log.admission import KNOWN, Accepted, Admission, Place, Refusal
@@ -66,7 +66,7 @@ class Bulk(Batch[AgentEvent, RefusedBulkEvent]):
         return RefusedBulkEvent(error=problem.detail, code="conflict" if problem.reason == CONFLICTING_ID else "invalid")
 
 
-@router.post(EVENTS_BULK, status_code=201, response_model=BulkEventsAnswer, responses=documented(400, 408, 413, 415))
+@router.post(EVENTS_BULK, status_code=201, response_model=BulkEventOutcomes, responses=documented(400, 408, 413, 415))
 async def take_bulk(body: EventsInBulk, caller: Connection, services: Services) -> Response:
     """Take up to a thousand runtime events of any sessions, as a JSON array or as lines (`application/x-ndjson`).
 
@@ -85,7 +85,7 @@ async def take_bulk(body: EventsInBulk, caller: Connection, services: Services) 
     await _refuse_conflicts(services, caller, body, bulk, published)
     await set_aside(services, bulk.letters)
     services.metrics.events({"accepted": published.written, "known": published.known, "refused": len(bulk.refused)})
-    answer = BulkEventsAnswer(
+    answer = BulkEventOutcomes(
         accepted=published.written,
         known=published.known,
         refused=len(bulk.refused),
@@ -146,6 +146,6 @@ def _build_answers(bulk: Bulk, published: Published) -> dict[int, TakenEvent]:
     answers = {}
     for index, record, notes, outcome in zip(bulk.indexes, bulk.records, bulk.notes, published.outcomes, strict=True):
         if index not in bulk.refused:
-            again: dict[str, Any] = {"duplicate": True} if outcome == KNOWN else {}
-            answers[index] = TakenEvent(event_id=record.event_id, **again, **notes)
+            duplicate = True if outcome == KNOWN else None
+            answers[index] = TakenEvent(record.event_id, duplicate, notes.get("project"), notes.get("note"))
     return answers

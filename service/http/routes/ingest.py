@@ -19,11 +19,12 @@ from schemas.records import Exchange, Label
 from service.http.sender_route import SenderRoute, json_response
 from service.setup.access.access import Holder
 from service.text.paths import INGEST
+from service.web.answering import answering
 from service.web.authentication import Connection
 from service.web.context import Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.models import IngestBody
-from service.web.response_models import CostCap, LeftOutAnswer, QueuedAnswer, ScoredAnswer, Tier1
+from service.write.outcomes import CostCap, LeftOutExchange, QueuedExchange, ScoredExchange, Tier1
 from streams.engine.record_intake import QUEUED, IngestResult, RecordIntake
 from streams.log.admission import WRITTEN
 from streams.sources.exchange_builder import Clean, Filing, ToldExchange, build_exchange
@@ -50,9 +51,9 @@ _SENT_AS = {
     "labels": "exchange.labels",
 }
 """The place of a record's field in the sender's body. Content without a field of its own is not named."""
-IngestAnswer = ScoredAnswer | LeftOutAnswer | QueuedAnswer
+IngestAnswer = ScoredExchange | LeftOutExchange | QueuedExchange
 _DUPLICATE: dict[int | str, dict[str, Any]] = {
-    200: {"model": IngestAnswer, "description": "The exchange is known: the first answer is repeated"}
+    200: answering(IngestAnswer, "The exchange is known: the first answer is repeated")
 }
 
 
@@ -190,15 +191,14 @@ def answer_of(exchange_id: str, result: IngestResult, more: Mapping[str, str]) -
     common: dict[str, Any] = {"exchange_id": exchange_id, "tier1": _tier1(result.tier1_score, result.tier1_flags)}
     common |= {**again, **more}
     kind = _answered(result)
-    # What was not set is not answered, so each says itself what it is.
     if kind == "scored":
-        return ScoredAnswer(scored=True, score_id=result.score_id, reason=result.reason, anomaly=result.anomaly, **common)
+        return ScoredExchange(scored=True, score_id=result.score_id, reason=result.reason, anomaly=result.anomaly, **common)
     if kind == "queued":
-        return QueuedAnswer(scored=None, score_id=result.score_id, reason="queued", anomaly=result.anomaly, **common)
+        return QueuedExchange(scored=None, score_id=result.score_id, reason="queued", anomaly=result.anomaly, **common)
     if kind == "sampled_out":
-        return LeftOutAnswer(scored=False, reason=result.reason, **common)
+        return LeftOutExchange(scored=False, reason=result.reason, **common)
     cap = CostCap(current_cost=result.spent_usd, cap=result.cap_usd)
-    return LeftOutAnswer(scored=False, reason="cost_cap_exceeded", cost_cap=cap, **common)
+    return LeftOutExchange(scored=False, reason="cost_cap_exceeded", cost_cap=cap, **common)
 
 
 @lru_cache

@@ -35,7 +35,7 @@ from service.web.authentication import Connection
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented, problems_at
 from service.web.models import ExchangesBody, IngestBody
-from service.web.response_models import ExchangesAnswer, RefusedExchange
+from service.write.outcomes import ExchangeOutcomes, RefusedExchange
 from streams.engine.record_intake import IngestResult
 
 _EXPLAINED = 10
@@ -45,7 +45,7 @@ _EXPLAINED = 10
 router = APIRouter(route_class=BatchRoute, tags=["records"])
 
 
-@router.post(EXCHANGES, status_code=201, response_model=ExchangesAnswer, responses=documented(400, 408, 413, 415))
+@router.post(EXCHANGES, status_code=201, response_model=ExchangeOutcomes, responses=documented(400, 408, 413, 415))
 async def take_exchanges(body: ExchangesBody, caller: Connection, services: Services) -> Response:
     """Take up to a thousand exchanges of any sessions, as a JSON array or as lines (`application/x-ndjson`).
 
@@ -62,7 +62,7 @@ async def take_exchanges(body: ExchangesBody, caller: Connection, services: Serv
     counts = Counter(result.outcome for result in results)
     refused = sum(isinstance(answer, RefusedExchange) for answer in answers)
     return json_response(
-        201, ExchangesAnswer(accepted=counts["written"], known=counts["known"], refused=refused, results=answers)
+        201, ExchangeOutcomes(accepted=counts["written"], known=counts["known"], refused=refused, results=answers)
     )
 
 

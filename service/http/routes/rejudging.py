@@ -10,16 +10,18 @@ from service.web.bodies import JsonRoute
 from service.web.context import Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.models import RejudgeBody
-from service.web.response_models import Requested
+from service.write.outcomes import RequestedJudgements
 
 router = APIRouter(route_class=JsonRoute, tags=["judging"])
 
 
 @router.post(f"{API}/{{project}}/rejudge", status_code=202, responses=documented(400, 404, 408, 409, 413, 415))
-async def rejudge(_: Admin, project: VisibleProject, services: Services, body: RejudgeBody | None = None) -> Requested:
+async def rejudge(
+    _: Admin, project: VisibleProject, services: Services, body: RejudgeBody | None = None
+) -> RequestedJudgements:
     """Judge the unscored exchanges of a project again, in the background; each session's cap holds. 409 without a judge."""
     wanted = body or RejudgeBody()
     if not services.engine.has_judge:
         raise ApiError(409, "no_judge", "this server has no judge")
     with durable_or_refused():
-        return Requested(requested=await services.engine.rejudge(project, wanted.reason, wanted.limit))
+        return RequestedJudgements(requested=await services.engine.rejudge(project, wanted.reason, wanted.limit))

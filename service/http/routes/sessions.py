@@ -17,7 +17,7 @@ from service.web.bodies import JsonRoute
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.models import ConnectionName, FinalizeBody, Id, SessionBody
-from service.web.response_models import Done
+from service.write.outcomes import Done
 
 router = APIRouter(route_class=JsonRoute, tags=["sessions"])
 MOST_TURNS = 50
