@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
-
-from pydantic.alias_generators import to_camel
+from dataclasses import dataclass
 
 from audit.cost.estimate import estimate
 from audit.cost.prices import usd_of, worst_case
@@ -40,13 +37,6 @@ class Estimate:
     expected_usd: float = 0.0
     at_most_usd: float = 0.0
     """With every answer as long as it may be, and no evaluation beyond its cap."""
-
-    def document(self) -> dict[str, Any]:
-        """For scripts, in camelCase; an unknown cost is null."""
-        found = {to_camel(field.name): getattr(self, field.name) for field in fields(self)}
-        if self.calls and self.unpriced == self.calls:
-            found |= {"expectedUsd": None, "atMostUsd": None}
-        return found
 
 
 def estimate_of(

@@ -74,7 +74,7 @@ def test_a_dry_run_says_what_it_would_cost_and_asks_nobody(driftline: Command, s
     assert "USD at most" in err
     document = json.loads(driftline(*BASE, "--dry-run", "--output", "json")[1])
     assert (2, 4, 12, 0) == tuple(document[name] for name in ("sessions", "evaluations", "calls", "reused"))
-    assert 0 < document["expected_usd"] < document["at_most_usd"]
+    assert 0 < document["expectedUsd"] < document["atMostUsd"]
     assert 0 == simulator.requests
     assert not Path("results").exists()
 

@@ -27,6 +27,8 @@ from audit.policy.policy import Policy
 from schemas.errors import InputError
 from schemas.records import DeadLetter, EvaluationRequest
 from service.read.evaluations import evaluation_page, evaluation_state
+from service.text.answers import document
+from service.write.evaluations.requested import evaluation_estimate
 from streams.evaluations import finished_sessions as reading
 from streams.evaluations.estimating import Estimate
 from streams.evaluations.finished_sessions import Limits, read_runs
@@ -506,4 +508,4 @@ def test_a_price_that_nobody_knows_is_said(store: Store) -> None:
         "expectedUsd": None,
         "atMostUsd": None,
     }
-    assert expected == free.document()
+    assert expected == document(evaluation_estimate(free))

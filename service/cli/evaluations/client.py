@@ -12,13 +12,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 import httpx2
 import msgspec
-from pydantic.alias_generators import to_camel
 from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_attempt, wait_exponential
 
 from audit.evaluation.cases.case import Case
@@ -29,6 +28,7 @@ from schemas.errors import DriftlineError, SettingsError
 from service.read.evaluations import evaluation_of
 from service.text.paths import EVALUATIONS
 from service.write.evaluations.evaluating import Progress, failed_evaluations, numbered
+from service.write.evaluations.requested import EvaluationEstimate
 from streams.evaluations.estimating import Estimate
 from streams.evaluations.preparing import Prepared
 from streams.evaluations.selecting import Wanted
@@ -108,7 +108,8 @@ class EvaluationClient:
     def estimate(self, terms: Terms) -> Prepared:
         """Estimate the cost; no judge is asked."""
         answer = self._post(terms, dry_run=True)
-        known = {field.name: answer["estimate"].get(to_camel(field.name)) or 0 for field in fields(Estimate)}
+        estimate = msgspec.structs.asdict(msgspec.convert(answer["estimate"], EvaluationEstimate))
+        known = {name: value or 0 for name, value in estimate.items()}
         return Prepared(estimate=Estimate(**known), sessions=answer["sessions"])
 
     def evaluate(self, terms: Terms, report: Callable[[Progress], None]) -> list[Evaluated]:

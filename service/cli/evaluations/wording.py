@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import fields
-from typing import Any
 
 from service.cli.progress import counting
 from service.text.plain import counted
 from service.write.evaluations.evaluating import Progress
 from streams.evaluations.estimating import Estimate
 from streams.evaluations.preparing import Prepared
-
-
-def estimate_document(prepared: Prepared) -> dict[str, Any]:
-    """Return an estimate for scripts; an unknown cost is null."""
-    found = prepared.estimate
-    known = {} if _is_priced(found) else {"expected_usd": None, "at_most_usd": None}
-    return {"sessions": prepared.sessions, **{one.name: getattr(found, one.name) for one in fields(found)}, **known}
 
 
 def estimate_in_words(prepared: Prepared, *, is_capped: bool) -> str:

@@ -8,17 +8,10 @@ from functools import partial
 from typing import Annotated, Any
 
 import anyio.to_thread
-import msgspec
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from analytics.queries import query_rows
 from schemas.errors import SettingsError
-from schemas.records import Evaluation, EvaluationRequest
-from service.http.answers.evaluation_answers import (
-    AskedAnswer,
-    EstimateAnswer,
-    EvaluateAnswer,
-)
 from service.http.answers.evaluation_bodies import MAX_EVALUATIONS, EvaluateBody, Terms, terms_of
 from service.read.evaluations import Evaluations, OneEvaluation, evaluation_page, evaluation_state
 from service.setup.judge_models import refuse_unconfigured
@@ -32,6 +25,7 @@ from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.models import Id
 from service.web.paging import Cursor, Limit
+from service.write.evaluations.requested import RequestedEvaluations, requested_evaluations
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import FinishedSession, Wanted, finished_sessions
 from streams.judging.judged_stages import EVALUATION
@@ -51,7 +45,7 @@ Of = Annotated[Id | None, Query()]
 @router.post(EVALUATIONS, status_code=202, responses=documented(408, 409, 413, 415))
 async def evaluate(
     caller: Admin, services: Services, body: EvaluateBody, request: Request, response: Response
-) -> EvaluateAnswer:
+) -> RequestedEvaluations:
     """Evaluate finished sessions against cases, in the background. 409 if a judge is needed and there is none.
 
     What was evaluated before is reused. With dryRun (200) nothing is done but to say what it would take. Batch judges are refused:
@@ -75,11 +69,7 @@ async def evaluate(
                     await services.engine.publish(EVALUATION.source, prepared.requests[start : start + AT_ONCE])
             # Whoever is told an id may read it at once.
             await services.engine.wait_for_tables(EVALUATION.source)
-    return EvaluateAnswer(
-        sessions=prepared.sessions,
-        estimate=EstimateAnswer.model_validate(prepared.estimate.document()),
-        evaluations=_asked(prepared),
-    )
+    return requested_evaluations(prepared)
 
 
 @router.get("/api/audit/{project}/evaluations", responses=documented(404))
@@ -164,15 +154,3 @@ async def _diagnosed(services: ApiContext, sessions: Sequence[FinishedSession]) 
         if not await services.ask(lambda cursor: query_rows(cursor, "undiagnosed_sessions", asked)):
             return
         await asyncio.sleep(_LOOK)
-
-
-def _asked(prepared: Prepared) -> list[AskedAnswer]:
-    """Return every prepared evaluation, in order."""
-    reused = [_answer(one.evaluation, one.evaluation.revision, reused=True) for one in prepared.reused]
-    asked = [_answer(one, one.attempt, reused=False) for one in prepared.asked]
-    return sorted((*reused, *asked), key=lambda one: prepared.order[one.id])
-
-
-def _answer(one: Evaluation | EvaluationRequest, attempt: int, *, reused: bool) -> AskedAnswer:
-    told = {"id": one.evaluation_id, "attempt": attempt, "reused": reused}
-    return AskedAnswer.model_validate(msgspec.structs.asdict(one) | told)

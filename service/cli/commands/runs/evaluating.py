@@ -38,7 +38,7 @@ from service.cli.evaluations.client import EvaluationClient, Terms, token_of_env
 from service.cli.evaluations.evaluation_files import readable_json, write_files
 from service.cli.evaluations.inputs import chosen_plans, load_cases, warnings_of
 from service.cli.evaluations.output_tables import evaluation_view
-from service.cli.evaluations.wording import estimate_document, estimate_in_words, telling
+from service.cli.evaluations.wording import estimate_in_words, telling
 from service.cli.reports.result_files import make_folder
 from service.cli.terminal import err, out, print_text, warn
 from service.read.known_projects import require_known
@@ -46,9 +46,11 @@ from service.setup.judge_models import refuse_unconfigured
 from service.setup.judge_setup import LIVE, who_judges
 from service.setup.settings import Settings
 from service.setup.workspace import open_workspace
+from service.text.answers import document
 from service.text.plain import counted
 from service.write.evaluations.evaluating import catch_up
 from service.write.evaluations.evaluating import evaluate as make_evaluations
+from service.write.evaluations.requested import evaluation_estimate
 from streams.evaluations.preparing import Prepared, prepare
 from streams.evaluations.selecting import MOST, Wanted
 from streams.judging.call_budget import StoppedError
@@ -84,7 +86,7 @@ class Agreement:
     def given(self, prepared: Prepared) -> bool:
         """Show what the evaluations would take, and ask if that may cost anything. SettingsError if it cannot be asked."""
         if self.dry_run and self.as_json:
-            print_json(estimate_document(prepared))
+            print_json({"sessions": prepared.sessions, **document(evaluation_estimate(prepared.estimate))})
             return False
         err.say(estimate_in_words(prepared, is_capped=self.is_capped))
         if self.dry_run:
