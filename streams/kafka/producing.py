@@ -23,8 +23,8 @@ from schemas.codec.single_object import decode
 from schemas.errors import BrokerError
 from schemas.records import Record
 from schemas.registry import schema_of
-from streams.kafka import reading
 from streams.kafka.connection import KafkaConnection
+from streams.kafka.reading import Connections, words_of
 from streams.stage_batches import named_session
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -81,6 +81,7 @@ class RecordProducer:
         self._connection = connection
         self._time_limit = time_limit
         self._client: AIOKafkaProducer | None = None
+        self._connections = Connections()
         self._making = asyncio.Lock()
 
     async def start(self) -> None:
@@ -136,19 +137,21 @@ class RecordProducer:
                 client = AIOKafkaProducer(**self._connection.for_aiokafka() | options)
                 # What waits for a leader may do so for the whole of it.
                 client._message_accumulator._batch_ttl = self._time_limit  # noqa: SLF001 - it takes it from the time of a request
+                connections = Connections()
                 try:
-                    await reading.start(client)
+                    with connections.noted():
+                        await client.start()
                 except BaseException:
-                    await asyncio.shield(_close(client))
+                    await asyncio.shield(_close(client, connections))
                     raise
-                self._client = client
+                self._client, self._connections = client, connections
             return self._client
 
     async def _give_up(self, client: AIOKafkaProducer | None) -> None:
         """Throw a client away; callers that wait for what it sends hear that it was not sent."""
         if client is not None and client is self._client:
             self._client = None
-            await asyncio.shield(_close(client))
+            await asyncio.shield(_close(client, self._connections))
 
     @contextlib.contextmanager
     def _failures(self, what: str) -> Iterator[None]:
@@ -158,7 +161,7 @@ class RecordProducer:
         except TimeoutError as error:
             raise BrokerError(f"{what}: the broker did not take the records in {self._time_limit:g} s") from error
         except KafkaError as error:
-            raise BrokerError(f"{what}: {reading.words_of(error)}") from error
+            raise BrokerError(f"{what}: {words_of(error)}") from error
 
 
 def _hear(future: asyncio.Future[Any]) -> None:
@@ -166,7 +169,7 @@ def _hear(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
-async def _close(client: AIOKafkaProducer) -> None:
+async def _close(client: AIOKafkaProducer, connections: Connections) -> None:
     """Close a client within STOP_SECONDS, whatever it still has to send."""
     error = KafkaError("the connection was given up")
     try:
@@ -182,6 +185,6 @@ async def _close(client: AIOKafkaProducer) -> None:
             await client.client.close()
             await client.stop()
     except Exception as failure:  # noqa: BLE001 - what it stumbles over while its requests break off is of no use to anybody
-        log.debug("a producer was closed roughly: %s", reading.words_of(failure))
+        log.debug("a producer was closed roughly: %s", words_of(failure))
     finally:
-        reading.close(client)
+        connections.close()

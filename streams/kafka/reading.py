@@ -1,8 +1,8 @@
-"""Reading partitions outside of any consumer group, from positions that the reader keeps; and how clients of aiokafka start and stop.
+"""Reading partitions outside of any consumer group, from positions that the reader keeps; and the connections of aiokafka's clients.
 
 aiokafka loses sight of two connections: the first one, when a start is cancelled while the node is silent, and one that a task of
 the client's opens while the client closes. They would stay open until the garbage collector comes by, which warns of them. So
-`start` and `stop` of this module take note of what a client opens, and close it.
+whoever starts a client takes note of what it opens, and closes it (`Connections`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 import aiokafka.client
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -130,6 +130,7 @@ class PartitionReader:
         self._connection = connection
         self._options = options
         self._consumer: AIOKafkaConsumer | None = None
+        self._connections = Connections()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -150,11 +151,11 @@ class PartitionReader:
             "request_timeout_ms": REQUEST_MILLISECONDS,
         }
         consumer = AIOKafkaConsumer(**self._connection.for_aiokafka() | options | self._options)
-        self._consumer = consumer
+        self._consumer, self._connections = consumer, Connections()
         try:
-            with explained(f"Kafka at {self._connection.bootstrap}"):
+            with explained(f"Kafka at {self._connection.bootstrap}"), self._connections.noted():
                 async with asyncio.timeout(ANSWER_SECONDS):
-                    await start(consumer)
+                    await consumer.start()
         except BaseException:
             await self.stop()
             raise
@@ -163,9 +164,12 @@ class PartitionReader:
         """Let go of the brokers."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            with contextlib.suppress(TimeoutError, KafkaError):
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    await stop(consumer)
+            try:
+                with contextlib.suppress(TimeoutError, KafkaError):
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        await consumer.stop()
+            finally:
+                self._connections.close()
 
     def read_from(self, positions: Mapping[Partition, int]) -> None:
         """Read these partitions from these positions on, and no others."""
@@ -287,71 +291,36 @@ def words_of(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-class Client(Protocol):
-    """A consumer or a producer of aiokafka."""
-
-    async def start(self) -> None:
-        """Connect."""
-        ...
-
-    async def stop(self) -> None:
-        """Let go of the brokers."""
-        ...
-
-
-async def start(client: Client) -> None:
-    """Start a client. `stop` or `close` it, even where this fails or is cancelled."""
-    with noting(client):
-        await client.start()
-
-
-async def stop(client: Client) -> None:
-    """Stop a client, and close what it leaves open."""
-    try:
-        await client.stop()
-    finally:
-        close(client)
-
-
-@contextlib.contextmanager
-def noting(owner: object) -> Iterator[None]:
-    """Take note of the connections that are opened by what is started here; `close` the owner in the end."""
-    before = _of_task.set(_of_owner.setdefault(owner, _Connections()))
-    try:
-        yield
-    finally:
-        _of_task.reset(before)
-
-
-def close(owner: object) -> None:
-    """Close what a client, or its caller, has open, now and later."""
-    if (connections := _of_owner.pop(owner, None)) is not None:
-        connections.close()
-
-
-class _Connections:
-    """The connections that the tasks of one client have opened."""
+class Connections:
+    """The connections that the tasks of one client open; `close` them when it has stopped, or where its start fails or is cancelled."""
 
     def __init__(self) -> None:
         self._open: WeakSet[AIOKafkaConnection] = WeakSet()
-        self._closed = False
+        self._is_closed = False
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Take note of what tasks that begin here open, and the tasks that those begin."""
+        before = _of_task.set(self)
+        try:
+            yield
+        finally:
+            _of_task.reset(before)
 
     def add(self, connection: AIOKafkaConnection) -> None:
         """Take note of a connection; one that comes after `close` is closed at once."""
         self._open.add(connection)
-        if self._closed:
+        if self._is_closed:
             connection.close()
 
     def close(self) -> None:
         """Close what is open and what comes later."""
-        self._closed = True
+        self._is_closed = True
         for connection in list(self._open):
             connection.close()
 
 
-_of_owner: WeakKeyDictionary[object, _Connections] = WeakKeyDictionary()
-_of_task: ContextVar[_Connections | None] = ContextVar("connections of a client", default=None)
-"""Tasks that a client begins while it starts, and the tasks that those begin, have it from there."""
+_of_task: ContextVar[Connections | None] = ContextVar("connections of a client", default=None)
 
 
 async def _connect(*arguments: Any, **options: Any) -> AIOKafkaConnection:

@@ -27,10 +27,10 @@ from faust.transport.drivers import aiokafka as driver
 from faust.transport.producer import Producer
 from faust.types import TP, ConsumerMessage, Message
 
-from streams.kafka import reading
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.ownership import Membership
 from streams.kafka.partitions import DeliveredChunk, KafkaStage, WorkedPartition, log, release
+from streams.kafka.reading import Connections
 
 FETCH_BYTES = 16 * 1024 * 1024
 """Of one partition in one answer of the broker; a larger record comes alone."""
@@ -77,9 +77,13 @@ class ChunkConsumerThread(driver.AIOKafkaConsumerThread):
 
     mundane_level = QUIET
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._connections = Connections()
+        super().__init__(*arguments, **options)
+
     async def on_start(self) -> None:
         """Start the client, and hear of its place in the group."""
-        with reading.noting(self):
+        with self._connections.noted():
             await super().on_start()
         transport = cast("ChunkTransport", self.transport)
         transport.hooks.membership.watch(self._ensure_consumer()._coordinator)  # noqa: SLF001 - see `Membership.watch`
@@ -89,7 +93,7 @@ class ChunkConsumerThread(driver.AIOKafkaConsumerThread):
         try:
             await super().on_thread_stop()
         finally:
-            reading.close(self)
+            self._connections.close()
 
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:
         conf, hooks = self.app.conf, cast("ChunkTransport", transport).hooks
