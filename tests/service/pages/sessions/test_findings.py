@@ -157,6 +157,8 @@ def test_programs_and_the_command_line_are_told_the_same(
     assert (2, ids) == (turn["turn"], [one["eventId"] for one in turn["events"]])
     of_turns = [[(one["number"], one["severity"], one["events"]) for one in shown["findings"]] for shown in answer["turns"]]
     assert [[], [(1, finding["severity"], turn["events"])], []] == of_turns
+    (of_run,) = call("GET", "/api/audit/ops/runs/run_001", tokens.root).json()["findings"]
+    assert finding == of_run
     path = tmp_path / "other.duckdb"
     with Store(path) as other:
         filled(other, *records)
