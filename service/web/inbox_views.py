@@ -23,7 +23,7 @@ def saved_view(services: ApiContext, caller: Holder, name: str, query: str, *, i
         require_project(caller, project)
     if is_shared and "review" not in caller.scopes:
         raise ApiError(403, "scope_required", "shared: the token lacks the scope review")
-    view = View(caller.name, name.strip(), query_of(asked), is_shared)
+    view = View(name.strip(), caller.name, query_of(asked), is_shared)
     with durable_or_refused():
         services.access.saved_views.save(view)
     return view

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from pydantic import Field, StringConstraints
 
-from service.setup.access.saved_views import MAX_VIEW_NAME, View
+from service.setup.access.saved_views import MAX_VIEW_NAME, View, ViewList
 from service.text.paths import INBOX
 from service.web.authentication import Reader
 from service.web.bodies import JsonRoute
@@ -15,7 +15,6 @@ from service.web.context import Services
 from service.web.errors import documented
 from service.web.inbox_views import deleted_view, saved_view, views_of
 from service.web.models import OperatorBody
-from service.web.response_models import Answer
 
 router = APIRouter(route_class=JsonRoute, tags=["incidents"])
 VIEWS = f"{INBOX}/views"
@@ -34,33 +33,17 @@ class ViewBody(OperatorBody):
     shared: bool = Field(False, description="Everybody sees it; needs the scope review.")
 
 
-class ViewAnswer(Answer):
-    """A saved view."""
-
-    name: str
-    owner: str
-    query: str
-    shared: bool
-
-
-class ViewsAnswer(Answer):
-    """Your views, then those that others share."""
-
-    views: list[ViewAnswer]
-    count: int
-
-
 @router.get(VIEWS, responses=documented())
-def list_views(caller: Reader, services: Services) -> ViewsAnswer:
+def list_views(caller: Reader, services: Services) -> ViewList:
     """List the saved views of the inbox that the caller sees."""
-    views = [_answer(one) for one in views_of(services, caller)]
-    return ViewsAnswer(views=views, count=len(views))
+    views = views_of(services, caller)
+    return ViewList(views=views, count=len(views))
 
 
 @router.post(VIEWS, responses=documented(400, 408, 413, 415))
-def save_view(caller: Reader, services: Services, body: ViewBody) -> ViewAnswer:
+def save_view(caller: Reader, services: Services, body: ViewBody) -> View:
     """Save a view of the inbox: filters with a name."""
-    return _answer(saved_view(services, caller, body.name, body.query, is_shared=body.shared))
+    return saved_view(services, caller, body.name, body.query, is_shared=body.shared)
 
 
 @router.delete(f"{VIEWS}/{{name}}", status_code=204, responses=documented(404, 408, 413, 415))
@@ -70,7 +53,3 @@ def delete_view(
     """Delete one of the caller's saved views."""
     deleted_view(services, caller, name)
     return Response(status_code=204)
-
-
-def _answer(view: View) -> ViewAnswer:
-    return ViewAnswer(name=view.name, owner=view.owner, query=view.query, shared=view.is_shared)

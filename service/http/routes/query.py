@@ -17,6 +17,7 @@ from audit.times import iso_time
 from schemas.errors import QueryError, StoreError
 from service.read.queries import query_pool
 from service.read.queries.query_protocol import DEFAULT_ROWS, MAX_ROWS, Question
+from service.read.queries.query_result import QueryColumn, QueryResult
 from service.text.paths import API
 from service.web.authentication import Querier
 from service.web.bodies import JsonRoute
@@ -24,7 +25,6 @@ from service.web.errors import ApiError, documented
 from service.web.examples import EXAMPLES
 from service.web.models import MAX_SQL, OperatorBody, Text
 from service.web.request_limits import ClientGone
-from service.web.response_models import Answer
 
 router = APIRouter(route_class=JsonRoute, tags=["query"])
 MAX_PARAMETERS = 100
@@ -48,31 +48,13 @@ class QueryBody(OperatorBody):
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLES["query"]]})
 
 
-class ColumnAnswer(Answer):
-    """A column of an answer."""
-
-    name: str
-    type: str = Field(description="Type, as DuckDB names it.", examples=["DOUBLE"])
-
-
-class QueryAnswer(Answer):
-    """The answer to a statement, as JSON."""
-
-    columns: list[ColumnAnswer]
-    rows: list[dict[str, Any]] = Field(description="One object per row.")
-    row_count: int
-    truncated: bool = Field(description="Whether there are more rows than the limit.")
-    as_of: Annotated[str, Field(json_schema_extra={"format": "date-time"})] = Field(description="Time of the snapshot.")
-    elapsed_ms: int
-
-
 _OTHERS = {one.media_type.split(";")[0]: {"schema": {"type": "string", "format": "binary"}} for one in FORMATS.values()}
-_OTHERS["application/json"] = {"schema": {"$ref": "#/components/schemas/QueryAnswer"}}
+_OTHERS["application/json"] = {"schema": {"$ref": "#/components/schemas/QueryResult"}}
 
 
 @router.post(
     f"{API}/query",
-    response_model=QueryAnswer,
+    response_model=QueryResult,
     responses=documented(400, 408, 413, 415) | {200: {"description": "The rows, in the requested format", "content": _OTHERS}},
 )
 async def query(body: QueryBody, _: Querier, request: Request) -> Response:
@@ -103,9 +85,15 @@ def _response(answer: query_pool.Answer, format_name: str, seconds: float) -> Re
         "X-Driftline-As-Of": at,
     }
     if format_name == "json":
-        columns = [{"name": name, "type": kind} for name, kind in outcome.columns]
-        told = {"rowCount": outcome.rows, "truncated": outcome.truncated, "asOf": at, "elapsedMs": int(seconds * 1000)}
-        content = msgspec.json.encode({"columns": columns, "rows": msgspec.Raw(content), **told})
+        result = QueryResult(
+            columns=[QueryColumn(name, kind) for name, kind in outcome.columns],
+            rows=msgspec.Raw(content),
+            row_count=outcome.rows,
+            truncated=outcome.truncated,
+            as_of=answer.at,
+            elapsed_ms=int(seconds * 1000),
+        )
+        content = msgspec.json.encode(result)
     else:
         headers["Content-Disposition"] = f'attachment; filename="driftline.{kind.extension}"'
     return Response(content, media_type=kind.media_type, headers=headers)

@@ -7,11 +7,11 @@ token that ends takes none of them along.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 
 from schemas.errors import InputError
 from service.setup.access.shared_file import SharedFile, stamped
+from service.text.answers import Answer
 
 MAX_VIEWS = 50
 """Views of one person."""
@@ -23,16 +23,20 @@ VIEWS_TABLE = """CREATE TABLE inbox_views (
 ) STRICT"""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """A named filter."""
+class View(Answer, frozen=True):
+    """A saved view."""
 
-    owner: str
     name: str
+    owner: str
     query: str
-    """The part of the inbox's address after its question mark."""
-    is_shared: bool
-    """Whether everybody sees it."""
+    shared: bool
+
+
+class ViewList(Answer, frozen=True):
+    """Your views, then those that others share."""
+
+    views: list[View]
+    count: int
 
 
 class SavedViews:
@@ -45,11 +49,11 @@ class SavedViews:
     def seen_by(self, owner: str) -> list[View]:
         """Return a person's own views, then those that others share, each by name."""
         rows = self._file.rows(
-            "SELECT owner, name, query, is_shared FROM inbox_views WHERE owner = :owner OR is_shared "
+            "SELECT name, owner, query, is_shared FROM inbox_views WHERE owner = :owner OR is_shared "
             "ORDER BY owner <> :owner, name COLLATE NOCASE, owner",
             {"owner": owner},
         )
-        return [View(owner, name, query, bool(is_shared)) for owner, name, query, is_shared in rows]
+        return [View(name, owner, query, bool(is_shared)) for name, owner, query, is_shared in rows]
 
     def save(self, view: View) -> None:
         """Save a view, or replace the one that its owner has called so. InputError for a wrong name, or one view too many."""
@@ -62,7 +66,7 @@ class SavedViews:
             cursor.execute(
                 "INSERT INTO inbox_views VALUES (?, ?, ?, ?, ?) ON CONFLICT (owner, name) "
                 "DO UPDATE SET query = excluded.query, is_shared = excluded.is_shared",
-                [view.owner, name, view.query, int(view.is_shared), stamped(self._now())],
+                [view.owner, name, view.query, int(view.shared), stamped(self._now())],
             )
 
     def delete(self, owner: str, name: str) -> bool:

@@ -23,16 +23,16 @@ def access(tmp_path: Path) -> Iterator[AccessStore]:
 def test_a_person_sees_own_views_first_and_those_that_others_share(access: AccessStore) -> None:
     """What somebody keeps for themselves is nobody else's."""
     for owner, name, is_shared in (("bob", "b", True), ("ann", "z", False), ("bob", "own", False), ("ann", "A", True)):
-        access.saved_views.save(View(owner, name, "severity=critical", is_shared))
+        access.saved_views.save(View(name, owner, "severity=critical", is_shared))
     assert [("ann", "A"), ("ann", "z"), ("bob", "b")] == [(one.owner, one.name) for one in access.saved_views.seen_by("ann")]
 
 
 def test_a_name_stands_for_one_view_of_a_person(access: AccessStore) -> None:
     """Saving again replaces it; another person's of this name stays."""
     for owner, query, is_shared in (("ann", "a", True), ("bob", "b", True), ("ann", "c", False)):
-        access.saved_views.save(View(owner, "same", query, is_shared))
+        access.saved_views.save(View("same", owner, query, is_shared))
     assert [("ann", "c", False), ("bob", "b", True)] == [
-        (one.owner, one.query, one.is_shared) for one in access.saved_views.seen_by("ann")
+        (one.owner, one.query, one.shared) for one in access.saved_views.seen_by("ann")
     ]
     assert [True, False] == [access.saved_views.delete("ann", "same") for _ in range(2)]
     assert ["bob"] == [one.owner for one in access.saved_views.seen_by("ann")]
@@ -42,22 +42,22 @@ def test_a_name_stands_for_one_view_of_a_person(access: AccessStore) -> None:
 def test_what_is_no_name_is_refused(access: AccessStore, name: str) -> None:
     """A name is read on a page and stands in an address."""
     with pytest.raises(InputError, match="name: "):
-        access.saved_views.save(View("ann", name, "", is_shared=False))
+        access.saved_views.save(View(name, "ann", "", shared=False))
 
 
 def test_a_person_has_a_bounded_number_of_views(access: AccessStore) -> None:
     """A list that grows for ever is of use to nobody; one that is there can still be replaced."""
     for number in range(MAX_VIEWS):
-        access.saved_views.save(View("ann", f"v{number}", "", is_shared=False))
+        access.saved_views.save(View(f"v{number}", "ann", "", shared=False))
     with pytest.raises(InputError, match="name: you have 50 views already"):
-        access.saved_views.save(View("ann", "more", "", is_shared=False))
-    access.saved_views.save(View("ann", "v1", "sort=newest", is_shared=False))
-    access.saved_views.save(View("bob", "more", "", is_shared=False))
+        access.saved_views.save(View("more", "ann", "", shared=False))
+    access.saved_views.save(View("v1", "ann", "sort=newest", shared=False))
+    access.saved_views.save(View("more", "bob", "", shared=False))
 
 
 def test_they_are_there_after_a_restart(tmp_path: Path) -> None:
     """Also in a file of a version before them, which has no table of them."""
     with AccessStore(tmp_path / "b.access", lambda: NOW) as first:
-        first.saved_views.save(View("ann", "mine", "assignee=me", is_shared=False))
+        first.saved_views.save(View("mine", "ann", "assignee=me", shared=False))
     with AccessStore(tmp_path / "b.access", lambda: NOW) as again:
         assert ["mine"] == [one.name for one in again.saved_views.seen_by("ann")]
