@@ -39,7 +39,7 @@ async def exchange(
     policy = services.engine.policy.for_project(project)
 
     def whole(name: str) -> str:
-        return _links.exchange_text(project, score_id, name, record.score["exchange_at"])
+        return _links.exchange_text(project, score_id, name, record.score.exchange_at)
 
     values = {
         "project": project,
@@ -67,7 +67,7 @@ async def text(
     if found is None:
         raise ApiError(404, "not_found", "The exchange has no such text.")
     kind = name if name in TEXTS else name.partition(":")[0]
-    file = _PLAIN.sub("-", f"{project}-{record.score['turn_number']}-{kind}.txt")
+    file = _PLAIN.sub("-", f"{project}-{record.score.turn_number}-{kind}.txt")
     headers = {
         "Content-Disposition": f'attachment; filename="{file}"',
         "Content-Security-Policy": "default-src 'none'; sandbox",

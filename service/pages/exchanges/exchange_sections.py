@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from audit.exchanges.question_rebuild import rebuilt
 from audit.exchanges.questions import Question
 from audit.exchanges.states import SCORED
 from audit.fingerprints import canonical_json
 from audit.policy.policy import ProjectPolicy
-from schemas.records import Exchange, Judgement
+from schemas.records import DimensionScore, Exchange, Judgement, Score
 from service.pages.exchanges.record import ExchangeRecord
 from service.pages.texts import Excerpt, excerpt
 from service.text.words import WORDS
 
-Row = Mapping[str, Any]
 Whole = Callable[[str], str]
 """Returns the address of a whole text by its name."""
 BOUNDARY = "BOUNDARY"
@@ -37,7 +35,7 @@ class Tier:
     scale: str
     notes: Sequence[tuple[str, str]] = ()
     """Its comments besides its dimensions."""
-    dimensions: Sequence[Row] = ()
+    dimensions: Sequence[DimensionScore] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,56 +63,56 @@ class Call:
     """Why there is no prompt; empty if there is one."""
 
 
-def tiers_of(score: Row) -> list[Tier]:
+def tiers_of(score: Score) -> list[Tier]:
     """Return the four tiers of a score, in order."""
-    flags = " ".join(WORDS["checks"].get(flag, f"The methodology's check {flag} fired.") for flag in score["tier1_flags"])
+    flags = " ".join(WORDS["checks"].get(flag, f"The methodology's check {flag} fired.") for flag in score.tier1_flags)
     structure = Tier(
         name="tier1",
         state=SCORED,
         why="Fixed rules check every exchange. " + (flags or "None of them found anything."),
-        score=score["tier1_score"],
+        score=score.tier1_score,
         scale="0 to 1",
     )
     return [structure, *(_judged(score, tier) for tier in _JUDGED)]
 
 
-def _judged(score: Row, tier: str) -> Tier:
+def _judged(score: Score, tier: str) -> Tier:
     column, scale, notes = _JUDGED[tier]
     return Tier(
         name=tier,
-        state=score[f"{tier}_state"],
+        state=getattr(score, f"{tier}_state"),
         why=_why(score, tier),
-        score=score[column],
+        score=getattr(score, column),
         scale=scale,
         notes=list(notes(score)),
-        dimensions=score.get(f"{tier}_dimensions", ()),
+        dimensions=getattr(score, f"{tier}_dimensions", ()),
     )
 
 
-def _why(score: Row, tier: str) -> str:
-    reason = score[f"{tier}_reason"]
+def _why(score: Score, tier: str) -> str:
+    reason = getattr(score, f"{tier}_reason")
     return WORDS["reasons"].get(reason, reason or "The reason was not recorded.")
 
 
-def _semantic(score: Row) -> Iterator[tuple[str, str]]:
-    if score["tier2_flagged"]:
-        yield "Flagged", score["tier2_flag_reason"] or "Yes, without a reason"
+def _semantic(score: Score) -> Iterator[tuple[str, str]]:
+    if score.tier2_flagged:
+        yield "Flagged", score.tier2_flag_reason or "Yes, without a reason"
 
 
-def _thinking(score: Row) -> Iterator[tuple[str, str]]:
-    found = {"Sycophancy": score["tier2_5_sycophancy"], "Suppressed advocacy": score["tier2_5_advocacy_suppression"]}
+def _thinking(score: Score) -> Iterator[tuple[str, str]]:
+    found = {"Sycophancy": score.tier2_5_sycophancy, "Suppressed advocacy": score.tier2_5_advocacy_suppression}
     yield from ((label, _SAYS[value]) for label, value in found.items() if value is not None)
-    if score["tier2_5_reasoning"]:
-        yield "The judge's words", score["tier2_5_reasoning"]
+    if score.tier2_5_reasoning:
+        yield "The judge's words", score.tier2_5_reasoning
 
 
-def _behavioural(score: Row) -> Iterator[tuple[str, str]]:
-    if score["tier3_anomaly"]:
-        said = score["tier3_anomaly_reason"] or "it gives no reason"
+def _behavioural(score: Score) -> Iterator[tuple[str, str]]:
+    if score.tier3_anomaly:
+        said = score.tier3_anomaly_reason or "it gives no reason"
         yield "The judge calls the exchange anomalous", f"{said} (this alone is not an anomaly)"
 
 
-_JUDGED: Mapping[str, tuple[str, str, Callable[[Row], Iterator[tuple[str, str]]]]] = {
+_JUDGED: Mapping[str, tuple[str, str, Callable[[Score], Iterator[tuple[str, str]]]]] = {
     "tier2": ("tier2_score", "0 to 1", _semantic),
     "tier2_5": ("tier2_5_alignment", "0 to 1", _thinking),
     "tier3": ("tier3_score", "1 to 5", _behavioural),
@@ -130,7 +128,7 @@ def texts_of(exchange: Exchange, whole: Whole) -> dict[str, Excerpt]:
 
 def calls_of(record: ExchangeRecord, policy: ProjectPolicy, whole: Whole) -> list[Call]:
     """Return all questions to the judge about an exchange, in order."""
-    resting = set(record.score["judgement_ids"])
+    resting = set(record.score.judgement_ids)
     return [_call(one, record, policy, whole, counts=one.judgement_id in resting) for one in record.judgements]
 
 
@@ -161,7 +159,7 @@ def _no_prompt(judgement: Judgement, record: ExchangeRecord, policy: ProjectPoli
     """Explain why the prompt cannot be shown."""
     if record.exchange is None:
         return WORDS["no_prompt"]["deleted"]
-    then = next((one["policy_digest"] for one in record.revisions if one["revision"] == judgement.subject_revision), None)
+    then = next((score.policy_digest for score in record.revisions if score.revision == judgement.subject_revision), None)
     same = then is None or then == policy.digest
     return (
         WORDS["no_prompt"]["other_prompt"] if same else WORDS["no_prompt"]["other_policy"].format(now=policy.digest, then=then)

@@ -8,7 +8,7 @@ from typing import Any
 
 from analytics.queries import query_records, query_rows
 from schemas.lazy.duckdb import duckdb
-from schemas.records import Exchange, Judgement
+from schemas.records import Exchange, Judgement, Score
 from service.read.people import HumanScore, ScoreTimes, human_scores
 
 Row = dict[str, Any]
@@ -20,8 +20,8 @@ _AROUND = timedelta(days=1)
 class ExchangeRecord:
     """An exchange with its derived records."""
 
-    revisions: list[Row]
-    """Of its score, as rows of `score_revisions`, the current one first; there is one at least."""
+    revisions: list[Score]
+    """Of its score, the current one first; there is one at least."""
     exchange: Exchange | None
     """None if it was deleted."""
     judgements: list[Judgement]
@@ -35,7 +35,7 @@ class ExchangeRecord:
     """The run of its session."""
 
     @property
-    def score(self) -> Row:
+    def score(self) -> Score:
         """The current score."""
         return self.revisions[0]
 
@@ -51,8 +51,8 @@ def exchange_record(
     if not revisions:
         return None
     score = revisions[0]
-    session = {"connection": score["connection"], "session": score["session_id"]}
-    place = {"project": project, "at": score["exchange_at"], "turn": score["turn_number"], "score": score_id}
+    session = {"connection": score.connection, "session": score.session_id}
+    place = {"project": project, "at": score.exchange_at, "turn": score.turn_number, "score": score_id}
     sides = {row["is_after"]: row for row in query_rows(cursor, "session_neighbours", session | place)}
     runs = [row["run_id"] for row in query_rows(cursor, "session_run", session) if row["project"] == project]
     return ExchangeRecord(
@@ -68,7 +68,7 @@ def exchange_record(
 
 def revisions_of(
     cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None, times: ScoreTimes
-) -> list[Row]:
+) -> list[Score]:
     """Return the revisions of a score, the current one first; a wrong time is no help, and does no harm."""
     if at is not None and (found := _revisions_at(cursor, project, score_id, at)):
         return found
@@ -79,20 +79,20 @@ def revisions_of(
     return _revisions_at(cursor, project, score_id, known) or _revisions_at(cursor, project, score_id, None)
 
 
-def _revisions_at(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None) -> list[Row]:
-    return query_rows(cursor, "score_revisions", {"project": project, "score": score_id, "at": at})
+def _revisions_at(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None) -> list[Score]:
+    return list(query_records(cursor, "score_revisions", Score, {"project": project, "score": score_id, "at": at}))
 
 
-def exchange_of(cursor: duckdb.DuckDBPyConnection, score: Row) -> Exchange | None:
+def exchange_of(cursor: duckdb.DuckDBPyConnection, score: Score) -> Exchange | None:
     """Return the exchange of a score; None if it was deleted."""
-    named = {"connection": score["connection"], "exchange": score["exchange_id"], "at": score["exchange_at"]}
+    named = {"connection": score.connection, "exchange": score.exchange_id, "at": score.exchange_at}
     found = query_records(cursor, "exchange_of", Exchange, named)
-    return next((one for one in found if one.project == score["project"]), None)
+    return next((one for one in found if one.project == score.project), None)
 
 
-def judgements_of(cursor: duckdb.DuckDBPyConnection, revisions: list[Row]) -> list[Judgement]:
+def judgements_of(cursor: duckdb.DuckDBPyConnection, revisions: list[Score]) -> list[Judgement]:
     """Return the questions to the judge about the exchange of a score with their outcomes, by all revisions of the score."""
-    score, scored = revisions[0], [one["scored_at"] for one in revisions]
-    time = {"since": min(score["exchange_at"], *scored) - _AROUND, "until": max(scored) + _AROUND}
-    named = {"connection": score["connection"], "subject": score["exchange_id"]}
+    score, scored = revisions[0], [revision.scored_at for revision in revisions]
+    time = {"since": min(score.exchange_at, *scored) - _AROUND, "until": max(scored) + _AROUND}
+    named = {"connection": score.connection, "subject": score.exchange_id}
     return list(query_records(cursor, "judgements_on", Judgement, named | time))
