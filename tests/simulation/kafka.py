@@ -239,7 +239,8 @@ class KafkaWorld(World):
         while not (self._is_read or self.cluster.group.is_read()):
             self.require(self.time < until, "every stage reads everything", f"{self.cluster.group.committed}")
             await asyncio.sleep(0.5)
-        self._is_read, self._size = True, self.cluster.size()
+        if not self._is_read:
+            self._is_read, self._size = True, self.cluster.size()
         for worker in self._workers.values():
             worker.stop(STOP_GRACE)
         while self._workers:  # noqa: ASYNC110 - they end in loops of their own
