@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from schemas.records import DeadLetter
 from service.cli.terminal import table
+from service.read.dead_letters import (
+    KeptLetter,
+    LetterList,
+    LetterReason,
+    OpenLetter,
+    RetriedLetters,
+    ReturnedLetter,
+    StoredLetter,
+)
 from service.text.plain import counted, plain
 from service.write.dead_letters import Found, Outcome
 from streams.log.dead_letters import Return, Stays, is_whole
 
-Row = Mapping[str, Any]
 LINES = 200
 """Lines of a text that are shown."""
 WIDTH = 400
@@ -27,33 +35,34 @@ _NAMED = 12
 """Letters of a retry that are named; beyond that the reasons are counted."""
 
 
-def letters_view(reasons: Sequence[Row], letters: Sequence[Row]) -> RenderableType:
+def letters_view(listed: LetterList) -> RenderableType:
     """Show the number of letters per reason, then the newest of them."""
-    total = sum(row["letters"] for row in reasons)
-    counts = table(["letters", "stage", "reason", "first", "last"], map(_reason_cells, reasons), right=["letters"])
+    letters = listed.letters
+    total = sum(reason.letters for reason in listed.reasons)
+    counts = table(["letters", "stage", "reason", "first", "last"], map(_reason_cells, listed.reasons), right=["letters"])
     heading = Text(
         f"The newest {len(letters)} of {total}" if len(letters) < total else counted(total, "dead letter"), style="bold"
     )
     headers = ["id", "set aside", "from", "stage", "reason", "bytes", "why"]
     cells = [
         [
-            row["dead_letter_id"][:8],
-            f"{row['rejected_at']:%Y-%m-%d %H:%M}",
-            place_of(row),
-            row["stage"],
-            row["reason"],
-            f"{row['size']:,}",
-            row["detail"],
+            letter.id[:8],
+            f"{letter.rejected_at:%Y-%m-%d %H:%M}",
+            place_of(letter),
+            letter.stage,
+            letter.reason,
+            f"{letter.size:,}",
+            letter.detail,
         ]
-        for row in letters
+        for letter in letters
     ]
     return Group(counts, "", heading, table(headers, cells, right=["bytes"]))
 
 
-def place_of(row: Row) -> str:
+def place_of(letter: OpenLetter | DeadLetter) -> str:
     """Return topic, partition and offset, or file and line."""
-    source = plain(row["source"], 80)
-    return f"{source}:{row['position']}" if row["partition"] is None else f"{source}[{row['partition']}] at {row['position']}"
+    source = plain(letter.source, 80)
+    return f"{source}:{letter.position}" if letter.partition is None else f"{source}[{letter.partition}] at {letter.position}"
 
 
 def letter_view(found: Found, way: Return | Stays) -> RenderableType:
@@ -61,7 +70,7 @@ def letter_view(found: Found, way: Return | Stays) -> RenderableType:
     letter = found.letter
     fields = {
         "id": letter.dead_letter_id,
-        "from": place_of(fields_of(letter)),
+        "from": place_of(letter),
         "set aside": f"{letter.rejected_at:%Y-%m-%d %H:%M:%S} by {plain(letter.stage)}",
         "reason": f"{letter.reason}: {letter.detail}",
         "size": f"{letter.size:,} bytes, {kept(letter)}",
@@ -73,16 +82,17 @@ def letter_view(found: Found, way: Return | Stays) -> RenderableType:
     return Group(*lines, "", *(Text(line) for line in body_lines(letter.body)))
 
 
-def letter_document(found: Found, way: Return | Stays) -> dict[str, Any]:
+def stored_letter(found: Found, way: Return | Stays) -> StoredLetter:
     """Return a letter for scripts: its fields, its bytes in hexadecimal, and as text if they are text."""
-    text = _as_text(found.letter.body)
-    told = fields_of(found.letter) | {"body": text, "body_hex": found.letter.body.hex()}
-    return told | {"whole": is_whole(found.letter), "retried_at": found.retried_at, "retry": fate_of(found, way)}
-
-
-def fields_of(letter: DeadLetter) -> dict[str, Any]:
-    """Return the fields of a letter by name."""
-    return {name: getattr(letter, name) for name in letter.__struct_fields__}
+    return StoredLetter.of(
+        msgspec.structs.asdict(found.letter),
+        id=found.letter.dead_letter_id,
+        body=_as_text(found.letter.body),
+        body_hex=found.letter.body.hex(),
+        whole=is_whole(found.letter),
+        retried_at=found.retried_at,
+        retry=fate_of(found, way),
+    )
 
 
 def kept(letter: DeadLetter) -> str:
@@ -115,17 +125,17 @@ def outcome_lines(outcome: Outcome, done: Sequence[str]) -> Iterator[str]:
     yield f"{said}; {counted(outcome.again, 'record')} refused again" if outcome.again else said
 
 
-def outcome_document(outcome: Outcome, done: Sequence[str]) -> dict[str, Any]:
+def retried_letters(outcome: Outcome, done: Sequence[str]) -> RetriedLetters:
     """Return the outcome of a retry for scripts."""
-    return {
-        "put_back": [
-            {"id": one.letter.dead_letter_id, "topic": one.topic, "record": type(one.record).__name__}
-            for one in outcome.returned
+    return RetriedLetters(
+        put_back=[
+            ReturnedLetter(id=way.letter.dead_letter_id, topic=way.topic, record=type(way.record).__name__)
+            for way in outcome.returned
         ],
-        "stay": [{"id": one.letter.dead_letter_id, "reason": one.reason} for one in outcome.stays],
-        "put_back_before": list(done),
-        "set_aside_again": outcome.again,
-    }
+        stay=[KeptLetter(id=way.letter.dead_letter_id, reason=way.reason) for way in outcome.stays],
+        put_back_before=list(done),
+        set_aside_again=outcome.again,
+    )
 
 
 def body_lines(body: bytes) -> Iterator[str]:
@@ -156,9 +166,9 @@ def _as_text(body: bytes) -> str | None:
     return None if controls * 10 > len(text) else text
 
 
-def _reason_cells(row: Row) -> list[object]:
-    moments = (f"{row[name]:%Y-%m-%d %H:%M}" for name in ("first_at", "last_at"))
-    return [f"{row['letters']:,}", row["stage"], row["reason"], *moments]
+def _reason_cells(reason: LetterReason) -> list[object]:
+    moments = (f"{at:%Y-%m-%d %H:%M}" for at in (reason.first_at, reason.last_at))
+    return [f"{reason.letters:,}", reason.stage, reason.reason, *moments]
 
 
 def _with_article(name: str) -> str:

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from analytics.queries import query_rows
 from analytics.store.store import Store
 from schemas.lazy.duckdb import duckdb
+from service.read.dead_letters import LetterReason, letter_reasons
 from service.setup.access.access import AccessStore
 from service.setup.version import version
-from service.text.answers import Answer, Moment
+from service.text.answers import Answer
 from streams.engine.record_intake import RecordIntake
 from streams.log.ownership import is_fed_by_kafka
 from streams.stage_progress import lagging
@@ -22,15 +22,6 @@ class Lag(Answer, frozen=True):
 
     stage: Annotated[str, Meta(examples=["scoring"])]
     behind: Annotated[int, Meta(description="Records that it has not read.", examples=[120])]
-
-
-class OpenLetters(Answer, frozen=True):
-    """Open dead letters of one stage and reason."""
-
-    stage: str
-    reason: str
-    letters: int
-    last_at: Moment
 
 
 class Installation(Answer, frozen=True):
@@ -46,14 +37,13 @@ class Installation(Answer, frozen=True):
     database_bytes: Annotated[int | None, Meta(description="Of the DuckDB file; null for one in memory.")]
     access_bytes: Annotated[int, Meta(description="Of the file of tokens and the audit log.")]
     lag: Annotated[list[Lag], Meta(description="Stages that have not read everything.")]
-    dead_letters: Annotated[list[OpenLetters], Meta(description="Records that were set aside, by stage and reason.")]
+    dead_letters: Annotated[list[LetterReason], Meta(description="Records that were set aside, by stage and reason.")]
 
 
 def installation(cursor: duckdb.DuckDBPyConnection, engine: RecordIntake, access: AccessStore) -> Installation:
     """Return the state of the installation of a server."""
     store, state = engine.store, engine.state()
     is_fed = is_fed_by_kafka(store)
-    letters = query_rows(cursor, "letter_reasons", dict.fromkeys(("stage", "reason", "source", "since")))
     return Installation(
         version=version(),
         ready=state.ready,
@@ -63,7 +53,7 @@ def installation(cursor: duckdb.DuckDBPyConnection, engine: RecordIntake, access
         database_bytes=_size(store),
         access_bytes=access.path.stat().st_size,
         lag=[] if is_fed else [Lag(stage=one.stage, behind=one.end - one.position) for one in lagging(store)],
-        dead_letters=[OpenLetters.of(row) for row in letters],
+        dead_letters=letter_reasons(cursor),
     )
 
 

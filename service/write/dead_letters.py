@@ -7,13 +7,14 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from schemas.codec.single_object import record_from
 from schemas.errors import InputError, SettingsError
 from schemas.records import DeadLetter
+from service.read.dead_letters import EVERY, open_letters
 from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace, utc_now
@@ -107,16 +108,6 @@ def letter_box(settings: Settings) -> Iterator[LetterBox]:
         yield LetterBox(workspace.store, workspace)
 
 
-def reasons(store: Store, filters: Filters) -> list[dict[str, Any]]:
-    """Count the open letters by stage and reason."""
-    return query_rows(store.cursor(), "letter_reasons", vars(filters))
-
-
-def open_letters(store: Store, filters: Filters, limit: int) -> list[dict[str, Any]]:
-    """Return the open letters without their bytes, newest first."""
-    return query_rows(store.cursor(), "letters", vars(filters) | {"limit": limit})
-
-
 def letter_of(store: Store, start: str) -> Found:
     """Return the one letter whose id starts with this text; InputError if there is none or more than one."""
     found = _records(store, [start]) if start else []
@@ -134,8 +125,8 @@ def letter_of(store: Store, start: str) -> Found:
 def ids_to_retry(store: Store, starts: Sequence[str], filters: Filters, limit: int) -> tuple[list[str], list[str]]:
     """Return the ids of the open letters that are named or match, oldest first; and the named ones retried before."""
     if not starts:
-        rows = open_letters(store, filters, ALL)
-        return [row["dead_letter_id"] for row in reversed(rows)][:limit], []
+        letters = open_letters(store.cursor(), vars(filters), ALL)
+        return [letter.id for letter in reversed(letters)][:limit], []
     named = {found.letter.dead_letter_id: found for found in (letter_of(store, start) for start in starts)}
     done = [name for name, found in named.items() if found.retried_at is not None]
     return [name for name in named if name not in done][:limit], done
@@ -190,4 +181,4 @@ def _records(store: Store, starts: Sequence[str]) -> list[Found]:
 
 
 def _open_ids(store: Store) -> set[str]:
-    return {row["dead_letter_id"] for row in open_letters(store, Filters(), ALL)}
+    return {letter.id for letter in open_letters(store.cursor(), EVERY, ALL)}

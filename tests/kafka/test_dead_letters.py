@@ -123,7 +123,7 @@ def test_letters_of_the_topic_are_listed_and_put_back(
     assert 2 == len(records_on(kafka, "reviews"))
     left = json.loads(command("dead-letters", "list", "--json")[1])
     assert ["framing"] == [row["reason"] for row in left["letters"]]
-    assert [] == json.loads(command("dead-letters", "retry", "--reason", "unknown_schema", "--json")[1])["put_back"]
+    assert [] == json.loads(command("dead-letters", "retry", "--reason", "unknown_schema", "--json")[1])["putBack"]
 
 
 @pytest.mark.any_broker

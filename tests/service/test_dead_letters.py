@@ -176,7 +176,7 @@ def test_bytes_that_are_no_text_are_a_hex_dump_and_raw_bytes_are_exact(driftline
     assert "00000040 40 41 42 43 44 45 46 47 48 49 4a 4b 4c 4d 4e 4f @ABCDEFGHIJKLMNO" in shown
     assert "… and 1,024 more bytes; --raw writes all" == shown[-1]
     document = json.loads(driftline("dead-letters", "show", name, "--json")[1])
-    assert (None, body.hex(), True, None) == tuple(document[one] for one in ("body", "body_hex", "whole", "retried_at"))
+    assert (None, body.hex(), True, None) == tuple(document[one] for one in ("body", "bodyHex", "whole", "retriedAt"))
     done = subprocess.run(
         [sys.executable, "-m", "service.cli.main", "dead-letters", "show", name, "--raw", "--db", str(letters.path)],
         capture_output=True,
@@ -371,9 +371,9 @@ def test_json_says_what_became_of_each(driftline: Command, letters: Letters) -> 
     back, stays = letters.failed(build.exchange("s", 4)), letters.set_aside(b"{}", "http", "invalid")
     document = json.loads(driftline("dead-letters", "retry", back, stays, "--json")[1])
 
-    assert [{"id": back, "topic": "exchanges", "record": "JudgingRequest"}] == document["put_back"]
+    assert [{"id": back, "topic": "exchanges", "record": "JudgingRequest"}] == document["putBack"]
     assert [stays] == [one["id"] for one in document["stay"]]
-    assert ([], 0) == (document["put_back_before"], document["set_aside_again"])
+    assert ([], 0) == (document["putBackBefore"], document["setAsideAgain"])
 
 
 def test_while_another_process_has_the_file_it_is_said_what_to_do(driftline: Command, letters: Letters) -> None:

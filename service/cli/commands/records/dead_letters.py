@@ -20,12 +20,14 @@ from service.cli.commands.options import (
     settings_of,
     since_of,
 )
-from service.cli.dead_letter_views import letter_document, letter_view, letters_view, outcome_document, outcome_lines
+from service.cli.dead_letter_views import letter_view, letters_view, outcome_lines, retried_letters, stored_letter
 from service.cli.entry.exit_codes import fails_when, leave
 from service.cli.progress import working
 from service.cli.terminal import err, leave_quietly, out
+from service.read.dead_letters import LetterList, letter_reasons, open_letters
+from service.text.answers import document
 from service.text.plain import counted
-from service.write.dead_letters import Filters, ids_to_retry, letter_box, letter_of, open_letters, reasons
+from service.write.dead_letters import Filters, ids_to_retry, letter_box, letter_of
 from service.write.dead_letters import retry as retried
 
 letters_app = typer.Typer(no_args_is_help=True, help="List refused records, look at them, retry them.")
@@ -50,11 +52,12 @@ def list_letters(
     """Count the open dead letters by stage and reason, and list them, newest first. `--since`: when they were set aside."""
     filters = _filters(stage, reason, source, since)
     with letter_box(settings_of(database, kafka=kafka)) as box:
-        counts, letters = reasons(box.store, filters), open_letters(box.store, filters, limit)
+        cursor, chosen = box.store.cursor(), vars(filters)
+        listed = LetterList(reasons=letter_reasons(cursor, chosen), letters=open_letters(cursor, chosen, limit))
     if as_json:
-        print_json({"reasons": counts, "letters": letters})
-    elif letters:
-        out.print(letters_view(counts, letters))
+        print_json(document(listed))
+    elif listed.letters:
+        out.print(letters_view(listed))
     else:
         err.say("no dead letter" if filters == Filters() else "no dead letter matches")
 
@@ -74,7 +77,7 @@ def show_letter(
     if raw:
         _write(found.letter.body)
     elif as_json:
-        print_json(letter_document(found, way))
+        print_json(document(stored_letter(found, way)))
     else:
         out.print(letter_view(found, way), soft_wrap=True)
 
@@ -108,7 +111,7 @@ def retry_letters(
         with working(f"retrying {counted(len(ids), 'dead letter')}"):
             outcome = retried(box, ids)
     if as_json:
-        print_json(outcome_document(outcome, done))
+        print_json(document(retried_letters(outcome, done)))
     else:
         for line in outcome_lines(outcome, done):
             out.say(line)
