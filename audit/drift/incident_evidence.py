@@ -115,7 +115,7 @@ class Sighting(Numbers, frozen=True, kw_only=True, rename="camel", omit_defaults
     confirmed: bool | None = None
 
 
-class Moved(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Moved(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A series that moved in an incident."""
 
     series_name: str = msgspec.field(name="series")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import asdict
 from rich.console import Group, RenderableType
@@ -11,36 +10,37 @@ from rich.text import Text
 
 from audit.drift.consecutive_days import DAYS
 from audit.drift.incident_evidence import Day, Exchange, Moved, Run, SamplingCount, WhichPart, evidence_of
+from audit.times import iso_time
 from schemas.records import Incident
 from service.cli.terminal import SEVERITY_STYLES, table
-from service.read.incidents import incident_document
+from service.read.incidents import IncidentAnswer, IncidentEvent, incident_answer
 from service.read.project import spot_words
 from service.read.why.actions import COMMAND_DOES
+from service.read.why.explaining import Why
 from service.read.why.facts import slice_counts, slice_means, which_part_words
 from service.text.plain import MISSING, counted, plain
 from streams.watch.checking import Checked
 from streams.watch.incidents.states import ACKNOWLEDGED, CONFIRMED
 
-Row = Mapping[str, Any]
 _ID = 8
 """Characters of an id that are shown; they are enough to name it."""
 
 
-def incidents_table(rows: Sequence[Row]) -> RenderableType:
+def incidents_table(incidents: Sequence[IncidentAnswer]) -> RenderableType:
     """Show incidents, one per line."""
     cells = [
         [
-            row["id"][:_ID],
-            row["detectedAt"][:16].replace("T", " "),
-            row["project"],
-            row["severity"] if row["confidence"] == CONFIRMED else f"{row['severity']}?",
-            _state(row),
-            plain(row["assignee"], 64) if row["assignee"] else MISSING,
-            row["cause"] or MISSING,
-            row["rule"],
-            row["title"],
+            incident.id[:_ID],
+            f"{incident.detected_at:%Y-%m-%d %H:%M}",
+            incident.project,
+            incident.severity if incident.confidence == CONFIRMED else f"{incident.severity}?",
+            state_words(incident),
+            plain(incident.assignee, 64) if incident.assignee else MISSING,
+            incident.cause or MISSING,
+            incident.rule,
+            incident.title,
         ]
-        for row in rows
+        for incident in incidents
     ]
     return table(["incident", "found", "project", "severity", "state", "assignee", "cause", "rule", "what"], cells)
 
@@ -78,25 +78,25 @@ def check_limits(checked: Sequence[Checked]) -> list[str]:
     return [line for line, names in lines.items() if names] + blind
 
 
-def incident_view(incident: Incident, history: Sequence[Row]) -> RenderableType:
+def incident_view(incident: Incident, history: Sequence[IncidentEvent]) -> RenderableType:
     """Show one incident with its evidence, and what people did with it."""
     return Group(*_parts(incident, history))
 
 
-def _parts(incident: Incident, history: Sequence[Row]) -> Iterator[RenderableType]:
-    document, evidence = incident_document(incident), evidence_of(incident)
-    yield Text(plain(document["title"]), style=SEVERITY_STYLES.get(document["severity"], "") or "bold")
+def _parts(incident: Incident, history: Sequence[IncidentEvent]) -> Iterator[RenderableType]:
+    told, evidence = incident_answer(incident), evidence_of(incident)
+    yield Text(plain(told.title), style=SEVERITY_STYLES.get(told.severity, "") or "bold")
     yield Text(
-        f"{document['id']}  project {document['project']}  {document['confidence']} {document['severity']}  {_state(document)}"
-        f"  found {document['detectedAt']} by {document['rule']}"
+        f"{told.id}  project {told.project}  {told.confidence} {told.severity}  {state_words(told)}"
+        f"  found {iso_time(told.detected_at)} by {told.rule}"
     )
-    yield from _why(document["why"])
-    yield Text(f"\n{plain(document['description'], 2000)}")
-    if document["assignee"]:
-        yield Text(f"assigned to {plain(document['assignee'], 64)}")
-    for one in history:
-        why = f": {plain(one['comment'], 300)}" if one["comment"] else ""
-        yield Text(f"{one['at']}  {_event(one)} by {plain(one['by'], 64)}{why}")
+    yield from _why(told.why)
+    yield Text(f"\n{plain(told.description, 2000)}")
+    if told.assignee:
+        yield Text(f"assigned to {plain(told.assignee, 64)}")
+    for event in history:
+        why = f": {plain(event.comment, 300)}" if event.comment else ""
+        yield Text(f"{iso_time(event.at)}  {_event(event)} by {plain(event.by, 64)}{why}")
     if len(evidence.moved) > 1:
         yield Text("\nWhat moved", style="bold")
         yield _moved_table(evidence.moved)
@@ -126,47 +126,39 @@ def _parts(incident: Incident, history: Sequence[Row]) -> Iterator[RenderableTyp
         yield Text(f"\nReproduce with the queries {names}; --json shows their parameters.", style="dim")
 
 
-def _why(why: Row) -> Iterator[RenderableType]:
+def _why(why: Why) -> Iterator[RenderableType]:
     """Say why it is there and what to do, each action with its commands."""
     yield Text("\nWhy", style="bold")
-    yield Text("\n".join(plain(one["text"], 2000) for one in why["reasons"]))
-    if why["actions"]:
+    yield Text("\n".join(plain(reason.text, 2000) for reason in why.reasons))
+    if why.actions:
         yield Text("\nWhat to do", style="bold")
-    for place, one in enumerate(why["actions"], 1):
-        yield Text(f"{place}. {plain(one['title'], 600)}. {plain(one['because'], 2000)}")
+    for number, action in enumerate(why.actions, 1):
+        yield Text(f"{number}. {plain(action.title, 600)}. {plain(action.because, 2000)}")
         commands = [
-            (one["command"], _does(one["id"])),
-            *((link["command"], f"  # {plain(link['title'])}") for link in one["links"]),
+            (action.command, _does(action.id)),
+            *((link.command, f"  # {plain(link.title)}") for link in action.links),
         ]
-        for command, said in commands:
+        for command, note in commands:
             if command:
                 yield Text(f"   {plain(command, 2000)}", style="cyan", end="")
-                yield Text(said, style="dim")
+                yield Text(note, style="dim")
 
 
 def _does(action: str) -> str:
     return f"  # {COMMAND_DOES[action].rstrip(':')}" if action in COMMAND_DOES else ""
 
 
-def _event(one: Row) -> str:
-    if one["kind"] == "assignment":
-        return f"assigned to {plain(one['assignee'] or 'nobody', 64)}"
-    return one["status"] or "comment"
+def _event(event: IncidentEvent) -> str:
+    if event.kind == "assignment":
+        return f"assigned to {plain(event.assignee or 'nobody', 64)}"
+    return event.status or "comment"
 
 
-def state_words(incident: Incident) -> str:
+def state_words(incident: Incident | IncidentAnswer) -> str:
     """Say the state of an incident, with its owner and the reason of its resolution."""
-    return _words(incident.status, incident.acknowledged_by, incident.resolved_by, incident.resolution)
-
-
-def _state(row: Row) -> str:
-    return _words(row["status"], row["acknowledgedBy"], row["resolvedBy"], row["resolution"])
-
-
-def _words(status: str, holder: str | None, resolver: str | None, resolution: str | None) -> str:
-    who = holder if status == ACKNOWLEDGED else resolver
-    why = "" if resolution is None else f" ({resolution.replace('_', ' ')})"
-    return f"{status}{why}" + (f" by {plain(who, 64)}" if who else "")
+    person = incident.acknowledged_by if incident.status == ACKNOWLEDGED else incident.resolved_by
+    why = "" if incident.resolution is None else f" ({incident.resolution.replace('_', ' ')})"
+    return f"{incident.status}{why}" + (f" by {plain(person, 64)}" if person else "")
 
 
 def _moved_table(moved: Sequence[Moved]) -> RenderableType:

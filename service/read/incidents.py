@@ -1,46 +1,170 @@
-"""The JSON documents of baselines and incidents, and pages of incidents."""
+"""Incidents: what is told about one, pages of them, what people did with them, and the findings of a check.
+
+An `IncidentAnswer` is made of the record `Incident` and the evidence that it carries.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import date, datetime
+from typing import Annotated, Any, Literal, cast
 
-import msgspec
+from msgspec import Meta
+from msgspec.structs import asdict, replace
 
 from analytics.queries import query_records, query_rows
-from audit.drift.incident_evidence import Evidence, Moved, evidence_of, members_of
-from audit.times import iso_time
+from audit.drift.incident_evidence import Moved, evidence_of, members_of
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
-from service.read.baselines import project_baseline
+from service.read.baselines import ProjectBaseline, project_baseline
 from service.read.project import spot_words
-from service.read.why.explaining import why_document
-from service.text.answers import document
-from service.text.members import Document, members
+from service.read.why.explaining import Why, why
+from service.text.answers import Answer, Moment
+from service.text.cursors import NextCursor
 from streams.watch.checking import Checked
 from streams.watch.incidents.states import assignee_of
+from streams.watch.rules.findings import Finding
 
-_INCIDENT = (
-    "id=incident_id project type status severity title description detected_at resolved_at resolved_by tier direction rule cause "
-    "confidence confirmed_at resolution acknowledged_at acknowledged_by assignee assigned_at agent baseline_id checked_at revision"
-)
-"""The members of an incident that are fields of its record."""
+IncidentType = Literal["drift", "anomaly_spike"]
+IncidentStatus = Literal["open", "acknowledged", "resolved", "dismissed"]
+Severity = Literal["warning", "critical"]
+SeriesKind = Literal["mean", "spread", "further"]
+Decision = Literal["open", "acknowledged", "resolved", "dismissed", "accepted", "new_normal"]
 
 
-def incident_document(incident: Incident, *, with_sql: bool = True) -> Document:
-    """Return the document of an incident; without `with_sql` its queries are named and their texts left out."""
+class IncidentAnswer(Answer, frozen=True):
+    """A change that needs a person's attention."""
+
+    id: str
+    project: str
+    type: IncidentType
+    status: IncidentStatus
+    severity: Severity
+    title: str
+    description: Annotated[str, Meta(description="The finding, with its numbers.")]
+    why: Why
+    metadata: Annotated[
+        dict[str, Any],
+        Meta(
+            description="The evidence: findings of each rule by day, the baseline, the exchanges with the largest effect, the queries."
+        ),
+    ]
+    detected_at: Moment
+    resolved_at: Moment | None
+    resolved_by: str | None
+    tier: str | None
+    direction: Annotated[str | None, Meta(description="up or down.")]
+    rule: Annotated[str, Meta(description="Rule that found it.", examples=["sequential", "consecutive_days", "rate_ratio"])]
+    cause: Annotated[
+        str | None,
+        Meta(
+            description="Cause: agent or judge, as far as anchors show; mix, if the shares of the traffic explain the change; history, if "
+            "records that were imported later do."
+        ),
+    ]
+    confidence: Annotated[Literal["suspected", "confirmed"], Meta(description="Only confirmed incidents send alerts.")]
+    confirmed_at: Moment | None
+    resolution: Annotated[str | None, Meta(description="Why it is resolved: recovered, vanished, fixed or new_normal.")]
+    acknowledged_at: Moment | None
+    acknowledged_by: Annotated[str | None, Meta(description="Person who works on it.")]
+    assignee: Annotated[
+        str | None,
+        Meta(description="Person whose it is; null: nobody. Who acknowledges one that nobody has gets it."),
+    ]
+    assigned_at: Annotated[Moment | None, Meta(description="When its assignee last changed.")]
+    agent: Annotated[str | None, Meta(description="Agent of the leading series; null for a series of the whole project.")]
+    first_day: date | None
+    last_day: Annotated[date | None, Meta(description="Last day of the change, once it is over.")]
+    moved: Annotated[list[Moved], Meta(description="Series that moved, the leading one first.")]
+    baseline_id: str | None
+    checked_at: Moment | None
+    revision: int
+
+
+class Incidents(Answer, frozen=True):
+    """Incidents, newest first."""
+
+    incidents: list[IncidentAnswer]
+    count: int
+    next_cursor: NextCursor = None
+
+
+class IncidentDecision(Answer, frozen=True):
+    """A decision on an incident: by whom, when and why."""
+
+    status: Decision
+    by: str
+    comment: str | None
+    at: Moment
+
+
+class IncidentEvent(Answer, frozen=True):
+    """An action of a person on an incident: by whom and when."""
+
+    kind: Literal["decision", "assignment", "comment"]
+    by: str
+    at: Moment
+    status: Annotated[Decision | None, Meta(description="Of a decision.")]
+    assignee: Annotated[str | None, Meta(description="Of an assignment; null: to nobody.")]
+    comment: str | None
+
+
+class OneIncident(Answer, frozen=True):
+    """An incident with its decisions, and everything that people did with it, oldest first."""
+
+    incident: IncidentAnswer
+    decisions: list[IncidentDecision]
+    history: Annotated[list[IncidentEvent], Meta(description="Decisions, assignments and comments.")]
+
+
+class RuleFinding(Answer, frozen=True):
+    """A finding of a rule, whether or not there is an incident of it already."""
+
+    rule: str
+    type: IncidentType
+    tier: str | None
+    direction: str | None
+    severity: Severity
+    agent: str | None
+    kind: SeriesKind
+    confirmed: bool
+    interval: tuple[date, date]
+    since: date
+    until: date
+    title: str
+    description: str
+
+
+class DriftCheck(Answer, frozen=True):
+    """The findings of a check, and the incidents that it wrote: opened ones, and updated ones."""
+
+    project: str
+    as_of: Moment
+    exchanges: Annotated[int, Meta(description="Number checked; 0 if the last days had none.")]
+    not_compared: Annotated[list[str], Meta(description="What was not compared since when, and why, a sentence each.")]
+    baseline: Annotated[ProjectBaseline | None, Meta(description="As of `GET /api/audit/{project}/baseline`.")]
+    findings: list[RuleFinding]
+    incidents: list[IncidentAnswer]
+    opened: list[str]
+
+
+def incident_answer(incident: Incident, *, with_sql: bool = True) -> IncidentAnswer:
+    """Return what is told about an incident; without `with_sql` its queries are named and their texts left out."""
     evidence = evidence_of(incident)
     if not with_sql:
-        queries = [msgspec.structs.replace(query, sql="") for query in evidence.queries]
-        evidence = msgspec.structs.replace(evidence, queries=queries)
-    return {
-        **members(msgspec.structs.replace(incident, assignee=assignee_of(incident)), _INCIDENT),
-        "why": why_document(incident),
-        "metadata": members_of(evidence),
-        "firstDay": _day(incident.first_day) or _first_day(evidence.moved),
-        "lastDay": _day(incident.last_day),
-        "moved": moved_document(evidence),
-    }
+        evidence = replace(evidence, queries=[replace(query, sql="") for query in evidence.queries])
+    # Records of older versions have no first day but in their evidence.
+    first = incident.first_day.date() if incident.first_day else evidence.moved[0].since if evidence.moved else None
+    return IncidentAnswer.of(
+        asdict(incident),
+        id=incident.incident_id,
+        assignee=assignee_of(incident),
+        why=why(incident),
+        metadata=members_of(evidence),
+        first_day=first,
+        last_day=incident.last_day and incident.last_day.date(),
+        moved=[replace(moved, rules={}) for moved in evidence.moved],
+    )
 
 
 def incident_records(
@@ -76,50 +200,52 @@ def incident_records(
     return list(query_records(cursor, "project_incidents", Incident, values))
 
 
-def history_of(cursor: duckdb.DuckDBPyConnection, incident_id: str) -> list[Document]:
+def history_of(cursor: duckdb.DuckDBPyConnection, incident_id: str) -> list[IncidentEvent]:
     """Return what people did with an incident, oldest first: decisions, assignments and comments, with who and when."""
-    rows = query_rows(cursor, "incident_history", {"incident": incident_id})
     return [
-        {"kind": row["kind"].removeprefix("incident_")} | members(row, "by=reviewer at=occurred_at status assignee comment")
-        for row in rows
+        IncidentEvent.of(row, kind=row["kind"].removeprefix("incident_"), by=row["reviewer"], at=row["occurred_at"])
+        for row in query_rows(cursor, "incident_history", {"incident": incident_id})
     ]
 
 
-def check_document(checked: Checked, schema_version: str) -> Document:
-    """Return the findings of a check, and their outcome."""
-    return {
-        "project": checked.project,
-        "asOf": iso_time(checked.as_of),
-        "exchanges": checked.looked.exchanges if checked.looked else 0,
-        "notCompared": [spot_words(msgspec.structs.asdict(spot)) for spot in checked.looked.blind_spots]
-        if checked.looked
-        else [],
-        "baseline": checked.baseline and document(project_baseline(checked.baseline, schema_version)),
-        "findings": [
-            {
-                **{name: getattr(one.key, name) for name in ("type", "tier", "direction", "agent")},
-                **{name: getattr(one, name) for name in ("rule", "kind", "severity", "confirmed", "title", "description")},
-                "interval": [f"{day}" for day in one.first_days],
-                "since": f"{one.since}",
-                "until": f"{one.until}",
-            }
-            for one in checked.findings
-        ],
-        "incidents": [incident_document(one, with_sql=False) for one in checked.incidents],
-        "opened": [one.incident_id for one in checked.opened],
-    }
+def one_incident(incident: Incident, history: Sequence[IncidentEvent]) -> OneIncident:
+    """Return an incident with what people did with it."""
+    decisions = [
+        IncidentDecision(event.status, event.by, event.comment, event.at)
+        for event in history
+        if event.kind == "decision" and event.status is not None
+    ]
+    return OneIncident(incident_answer(incident), decisions, list(history))
 
 
-def moved_document(evidence: Evidence) -> list[Document]:
-    """Return the series that moved, without what the rules saw of them."""
-    moved: list[Document] = msgspec.to_builtins(evidence.moved)
-    return [{name: value for name, value in one.items() if name != "rules"} for one in moved]
+def drift_check(checked: Checked, schema_version: str) -> DriftCheck:
+    """Return the findings of a check, and their outcome; `schema_version` is that of the methodology."""
+    spots = checked.looked.blind_spots if checked.looked else ()
+    return DriftCheck(
+        project=checked.project,
+        as_of=checked.as_of,
+        exchanges=checked.looked.exchanges if checked.looked else 0,
+        not_compared=[spot_words(asdict(spot)) for spot in spots],
+        baseline=None if checked.baseline is None else project_baseline(checked.baseline, schema_version),
+        findings=[_finding(finding) for finding in checked.findings],
+        incidents=[incident_answer(incident, with_sql=False) for incident in checked.incidents],
+        opened=[incident.incident_id for incident in checked.opened],
+    )
 
 
-def _day(at: datetime | None) -> str | None:
-    return None if at is None else f"{at:%Y-%m-%d}"
-
-
-def _first_day(moved: Sequence[Moved]) -> str | None:
-    """Return the first day in the evidence; records of older versions have no other."""
-    return f"{moved[0].since}" if moved else None
+def _finding(finding: Finding) -> RuleFinding:
+    return RuleFinding(
+        rule=finding.rule,
+        type=cast(IncidentType, finding.key.type),
+        tier=finding.key.tier,
+        direction=finding.key.direction,
+        severity=cast(Severity, finding.severity),
+        agent=finding.key.agent,
+        kind=cast(SeriesKind, finding.kind),
+        confirmed=finding.confirmed,
+        interval=finding.first_days,
+        since=finding.since,
+        until=finding.until,
+        title=finding.title,
+        description=finding.description,
+    )

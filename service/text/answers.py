@@ -8,8 +8,6 @@ from typing import Annotated, Any, Self
 
 import msgspec
 
-from service.text.members import camel
-
 Document = dict[str, Any]
 REFERENCE = "#/components/schemas/"
 """The place of a description in OpenAPI's document."""
@@ -17,6 +15,12 @@ Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time, UTC."""
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 """Documented, not checked: a score a hair above 1 is no reason to answer nothing."""
+
+
+def camel(name: str) -> str:
+    """Return the name in camelCase; Tier 2.5 keeps its underscore, lest it read as a tier 25."""
+    first, *parts = name.split("_")
+    return (first + "".join(part[:1].upper() + part[1:] for part in parts)).replace("ier25", "ier2_5")
 
 
 class Answer(msgspec.Struct, frozen=True, rename=camel):

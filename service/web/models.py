@@ -107,7 +107,6 @@ Ignored = Annotated[
     ),
 ]
 RunId = Annotated[str, PathParameter(pattern="^run_[0-9]{3,18}$", description="Id of the run.", examples=["run_001"])]
-IncidentType = Literal["drift", "anomaly_spike"]
 MAX_SQL = 50_000
 """Characters of an analyst's statement."""
 MAX_COMMENT = 2000

@@ -1,11 +1,11 @@
-"""The parameters and fields of lists that come in pages: `service.text.cursors` says what a cursor is."""
+"""The parameters of lists that come in pages: `service.text.cursors` says what a cursor is."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import PlainValidator, WithJsonSchema
 
 from service.text.cursors import MAX_CURSOR, Place, decode_place
 
@@ -19,5 +19,3 @@ Cursor = Annotated[
 MAX_PAGE = 1000
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number.")]
 """The parameter `limit` of a list."""
-NextCursor = Annotated[str | None, Field(description="Cursor of the next page; null on the last one.")]
-"""The field `nextCursor` of a list."""

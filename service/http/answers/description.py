@@ -103,6 +103,8 @@ def _made(schema: Schema, components: Mapping[str, Schema], depth: int) -> Any:
     if kind == "object":
         fields = schema.get("properties", {})
         return {name: example_of(field, components, depth + 1) for name, field in fields.items() if not field.get("deprecated")}
+    if "prefixItems" in schema:
+        return [example_of(item, components, depth + 1) for item in schema["prefixItems"]]
     if kind == "array":
         return [example_of(schema["items"], components, depth + 1)] if "items" in schema else []
     if "format" in schema:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Literal, cast
 
 from fastapi import APIRouter, Query, Request
-from pydantic import Field
+from msgspec import Meta
 
-from service.http.routes.incidents import IncidentAnswer, IncidentStatus
 from service.read.inbox.incident_list import MAX_TEXT, ME, InboxFilter, Sort, inbox
-from service.read.incidents import incident_document
-from service.text.cursors import page_of
+from service.read.incidents import IncidentAnswer, IncidentStatus, IncidentType, incident_answer
+from service.text.answers import Answer
+from service.text.cursors import NextCursor, page_of
 from service.text.paths import INBOX, INBOX_BULK
 from service.web.authentication import Reader, Reviewer, require_project
 from service.web.bodies import JsonRoute
@@ -18,39 +18,40 @@ from service.web.context import Services, durable_or_refused
 from service.web.errors import documented
 from service.web.incident_bodies import BulkBody, GivenStatus
 from service.web.incident_changes import Outcome, change_selected, name_selected
-from service.web.models import ConnectionName, Id, IncidentType
-from service.web.paging import Cursor, Limit, NextCursor
-from service.web.response_models import Answer
+from service.web.models import ConnectionName, Id
+from service.web.paging import Cursor, Limit
 from streams.watch.incidents.states import assignee_of, current_status
 
 router = APIRouter(route_class=JsonRoute, tags=["incidents"])
 
 
-class InboxAnswer(Answer):
+class Inbox(Answer, frozen=True):
     """Incidents of all projects that the caller may see."""
 
     incidents: list[IncidentAnswer]
     count: int
-    total: int = Field(description="How many match, on all pages.")
+    total: Annotated[int, Meta(description="How many match, on all pages.")]
     next_cursor: NextCursor = None
 
 
-class OutcomeAnswer(Answer):
+class ChangeOutcome(Answer, frozen=True):
     """The outcome of the change of one incident."""
 
     project: str
     id: str
-    done: bool = Field(description="Whether it is now as asked for.")
-    status: IncidentStatus | None = Field(description="Its state now; null if there is no such incident.")
+    done: Annotated[bool, Meta(description="Whether it is now as asked for.")]
+    status: Annotated[IncidentStatus | None, Meta(description="Its state now; null if there is no such incident.")]
     assignee: str | None
-    code: str | None = Field(description="Why it was not changed.", examples=["not_found", "conflict", "other_project"])
+    code: Annotated[
+        str | None, Meta(description="Why it was not changed.", examples=["not_found", "conflict", "other_project"])
+    ]
     error: str | None
 
 
-class BulkAnswer(Answer):
+class ChangeOutcomes(Answer, frozen=True):
     """The outcome for each incident, in the order of the call."""
 
-    results: list[OutcomeAnswer]
+    results: list[ChangeOutcome]
     done: int
     failed: int
 
@@ -88,7 +89,7 @@ async def list_incidents_of_all_projects(
     ] = "newest",
     limit: Limit = 100,
     cursor: Cursor = None,
-) -> InboxAnswer:
+) -> Inbox:
     """List the incidents of all projects that the caller may see, without the texts of their queries."""
     if project is not None:
         require_project(caller, project)
@@ -105,12 +106,12 @@ async def list_incidents_of_all_projects(
     )
     found = await services.ask(lambda reading: inbox(reading, wanted, cursor, limit + 1))
     shown, following = page_of(found.listed, limit, lambda one: one.place)
-    answers = [IncidentAnswer.model_validate(incident_document(one.incident, with_sql=False)) for one in shown]
-    return InboxAnswer(incidents=answers, count=len(answers), total=found.total, next_cursor=following)
+    told = [incident_answer(listed.incident, with_sql=False) for listed in shown]
+    return Inbox(told, len(told), found.total, following)
 
 
 @router.post(INBOX_BULK, responses=documented(400, 408, 413, 415))
-async def change_incidents(caller: Reviewer, request: Request, services: Services, body: BulkBody) -> BulkAnswer:
+async def change_incidents(caller: Reviewer, request: Request, services: Services, body: BulkBody) -> ChangeOutcomes:
     """Decide on many incidents, assign them, or comment on them, with one reason for all.
 
     Each is changed by itself: the answer says which were, and why others were not.
@@ -122,12 +123,12 @@ async def change_incidents(caller: Reviewer, request: Request, services: Service
         outcomes = await change_selected(services, caller, selected, wanted, person)
     results = [_outcome(one) for one in outcomes]
     done = sum(one.done for one in results)
-    return BulkAnswer(results=results, done=done, failed=len(results) - done)
+    return ChangeOutcomes(results, done, len(results) - done)
 
 
-def _outcome(one: Outcome) -> OutcomeAnswer:
+def _outcome(one: Outcome) -> ChangeOutcome:
     now = one.incident
-    return OutcomeAnswer(
+    return ChangeOutcome(
         project=one.project,
         id=one.incident_id,
         done=one.error is None,

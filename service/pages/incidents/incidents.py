@@ -26,7 +26,7 @@ from service.pages.times.comparison import compared
 from service.pages.times.range_control import range_control
 from service.pages.viewing import ShownProject, Viewer
 from service.read.inbox.assignees import people_of
-from service.read.incidents import history_of, incident_records
+from service.read.incidents import IncidentType, history_of, incident_records
 from service.read.project import check_by_hand, check_words, read_project, with_blind_spots
 from service.read.runs import Wanted, worst_runs
 from service.read.why.explaining import why_of
@@ -38,7 +38,7 @@ from service.text.words import WORDS
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
 from service.web.incident_bodies import GivenStatus
-from service.web.models import Id, IncidentType
+from service.web.models import Id
 from service.web.paging import Cursor
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.incidents.states import STATUSES, assignee_of, confidence_of, current_status, is_live
@@ -173,7 +173,7 @@ async def incident(
         "assignee": assignee_of(found),
         "blind": more["blind"] if is_live(found) else [],
         "people": people_of(services.access, project),
-        "has_decisions": any(one["kind"] == "decision" for one in more["history"]),
+        "has_decisions": any(event.kind == "decision" for event in more["history"]),
         "evidence": evidence,
         **_explained(facts),
         "again": found_again(found, evidence),
@@ -192,7 +192,7 @@ async def incident(
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,
         "suspected_cause": suspected_cause(found, twins),
-        "latest_comment": next((one for one in reversed(more["history"]) if one["comment"]), None),
+        "latest_comment": next((event for event in reversed(more["history"]) if event.comment), None),
         "first_moved": FIRST_MOVED,
         "max_reason": MAX_REASON,
         "twins": twins,

@@ -17,7 +17,7 @@ from service.pages.rendering import number, page
 from service.pages.times.asked import AskedOfList
 from service.pages.times.comparison import compared
 from service.pages.viewing import ShownProject, Viewer
-from service.text.members import Document
+from service.text.answers import Document
 from service.text.window import Window, bounds
 from service.web.context import Services
 

@@ -10,14 +10,17 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
+from typing import Annotated
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Meta
 
 from audit.drift.incident_evidence import Deployed, Exchange, Run, SliceRow
 from audit.drift.slices import AGENT, ARRIVAL
 from audit.drift.watched_series import SPREAD, TIERS
 from service.read.why.facts import Facts, part_explained, which_part_words
+from service.text.answers import Answer
 from service.text.links import Links
 from service.text.plain import plain
 from service.text.rounding import counted
@@ -31,23 +34,22 @@ MAX_NOTE = 160
 _LINKS = Links()
 
 
-class Target(msgspec.Struct, frozen=True):
-    """A link of an action: a page of this server, or an address elsewhere."""
+class Target(Answer, frozen=True):
+    """A link of an action."""
 
     title: str
-    path: str
+    path: Annotated[str, Meta(description="Path on this server, or the address that was recorded with a deployment.")]
     note: str = ""
-    command: str | None = None
-    """The same on the command line."""
+    command: Annotated[str | None, Meta(description="The same on the command line.")] = None
 
 
-class Action(msgspec.Struct, frozen=True):
-    """A thing to do, the evidence that speaks for it, and where or how it is done."""
+class Action(Answer, frozen=True):
+    """A thing to do about an incident."""
 
-    id: str
+    id: Annotated[str, Meta(examples=["read_sessions", "roll_back", "anchors"])]
     title: str
-    because: str
-    links: list[Target] = []
+    because: Annotated[str, Meta(description="The evidence that speaks for it.")]
+    links: list[Target] = msgspec.field(default_factory=list)
     command: str | None = None
 
     @property

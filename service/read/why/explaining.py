@@ -1,29 +1,25 @@
-"""An incident explained: reasons, actions and the one line that an alert has room for, as a structure and as JSON."""
+"""An incident explained: reasons, actions and the one line that an alert has room for."""
 
 from __future__ import annotations
 
 import itertools
+from typing import Annotated
 
-import msgspec
+from msgspec import Meta
 
-from audit.drift.incident_evidence import Count
 from schemas.records import Incident
 from service.read.why.actions import Action, actions
 from service.read.why.facts import Facts
 from service.read.why.reasons import PART, UNEXPLAINED, Statement, statements
-from service.text.members import Document
+from service.text.answers import Answer
 
 
-class Why(msgspec.Struct, frozen=True):
-    """The reasons of an incident, and what to do about it."""
+class Why(Answer, frozen=True):
+    """The explanation of an incident and what to do about it; derived from its evidence."""
 
-    reasons: list[Statement]
-    actions: list[Action]
-
-    @property
-    def summary(self) -> str:
-        """The most telling reason in one line."""
-        return self.reasons[0].text
+    summary: Annotated[str, Meta(description="The most telling reason.")]
+    reasons: Annotated[list[Statement], Meta(description="The most telling one first.")]
+    actions: Annotated[list[Action], Meta(description="The first thing to do first.")]
 
     @property
     def lead(self) -> list[Statement]:
@@ -49,26 +45,5 @@ def why(incident: Incident) -> Why:
 
 def why_of(facts: Facts) -> Why:
     """Explain an incident by what was read of its evidence."""
-    return Why(statements(facts), actions(facts))
-
-
-def why_document(incident: Incident) -> Document:
-    """Return the explanation as the API documents it."""
-    found = why(incident)
-    return {
-        "summary": found.summary,
-        "reasons": [
-            {"kind": one.kind, "text": one.text, "counts": [_count(count) for count in one.counts]} for one in found.reasons
-        ],
-        "actions": [msgspec.to_builtins(one) for one in found.actions],
-    }
-
-
-def _count(count: Count) -> Document:
-    return {
-        "name": count.name,
-        "before": count.before,
-        "allBefore": count.all_before,
-        "after": count.after,
-        "allAfter": count.all_after,
-    }
+    reasons = statements(facts)
+    return Why(summary=reasons[0].text, reasons=reasons, actions=actions(facts))

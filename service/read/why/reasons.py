@@ -10,13 +10,16 @@ to a cause: the part of the traffic that changed, with its deployment. Then come
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Annotated, Self
 
 import msgspec
+from msgspec import Meta
 
 from audit.drift.incident_evidence import Count, Moved, SliceRow
 from service.read.why.facts import Facts, part_explained, slice_means, slice_rates, which_part_words
+from service.text.answers import Answer
 from service.text.rounding import counted, grouped
 from service.text.words import TERMS, WORDS
 
@@ -38,12 +41,30 @@ _NO_REASON = (
 )
 
 
-class Statement(msgspec.Struct, frozen=True):
-    """A reason in a sentence, with the counts that it rests on."""
+class BeforeAndAfter(Answer, frozen=True):
+    """The number of exchanges or runs with something before a change and since it, of how many."""
 
-    kind: str
-    text: str
-    counts: Sequence[Count] = ()
+    name: Annotated[str, Meta(description="Check, reason, failure or sampling reason; empty for any.")]
+    before: int
+    all_before: int
+    after: int
+    all_after: int
+
+
+class Statement(Answer, frozen=True):
+    """A reason of an incident."""
+
+    kind: Annotated[str, Meta(examples=["tier1_flags", "dimensions", "failures", "slice", "deployments"])]
+    text: Annotated[str, Meta(description="In a sentence. What coincides with the change is not called its cause.")]
+    counts: Annotated[list[BeforeAndAfter], Meta(description="The counts it rests on; empty for means and words.")] = (
+        msgspec.field(default_factory=list)
+    )
+
+    @classmethod
+    def resting_on(cls, kind: str, text: str, counts: Iterable[Count]) -> Self:
+        """Return a reason with the counts that it rests on."""
+        fields = ("name", "before", "all_before", "after", "all_after")
+        return cls(kind, text, [BeforeAndAfter(*(getattr(count, field) for field in fields)) for count in counts])
 
 
 def statements(facts: Facts) -> list[Statement]:
@@ -76,14 +97,14 @@ def _flags(facts: Facts) -> Iterator[Statement]:
     total = facts.reason("flagged")
     if total is not None and facts.risen([total]):
         parts = ", ".join(_flagged(one.after, one.name) for one in checks)
-        yield Statement(
+        yield Statement.resting_on(
             "tier1_flags", f"{_of(total)} exchanges were flagged by Tier 1, {_before(total)}{_listed(parts)}.", [total, *checks]
         )
     elif checks:
         first, *others = checks
         text = f"Tier 1 flagged {_flagged(first.after, first.name)} in {grouped(first.all_after)} exchanges, before {grouped(first.before)}"
         rest = [f"{_flagged(one.after, one.name)}, before {grouped(one.before)}" for one in others]
-        yield Statement("tier1_flags", "; ".join([f"{text} in {grouped(first.all_before)}", *rest]) + ".", checks)
+        yield Statement.resting_on("tier1_flags", "; ".join([f"{text} in {grouped(first.all_before)}", *rest]) + ".", checks)
 
 
 def _anomalies(facts: Facts) -> Iterator[Statement]:
@@ -96,7 +117,7 @@ def _anomalies(facts: Facts) -> Iterator[Statement]:
     if not reasons:  # evidence of earlier versions has the checks of Tier 1 only
         reasons = facts.risen(facts.evidence.flags)[:MOST_NAMED]
         parts = ", ".join(_flagged(one.after, one.name) for one in reasons)
-    yield Statement(
+    yield Statement.resting_on(
         "anomalies", f"{_of(total)} exchanges have an anomaly, {_before(total)}{_listed(parts)}.", [total, *reasons]
     )
 
@@ -110,7 +131,7 @@ def _judge_flags(facts: Facts) -> Iterator[Statement]:
     for kind, said in words.items():
         found = facts.reason(kind)
         if found is not None and facts.risen([found]):
-            yield Statement(kind, f"{_of(found)} {said}, {_before(found)}.", [found])
+            yield Statement.resting_on(kind, f"{_of(found)} {said}, {_before(found)}.", [found])
 
 
 def _dimensions(facts: Facts) -> Iterator[Statement]:
@@ -133,7 +154,7 @@ def _failures(facts: Facts) -> Iterator[Statement]:
     rest = "".join(f"; {_named(_term(one.name))} in {grouped(one.after)}, before {grouped(one.before)}" for one in found[1:])
     first = found[0]
     text = f"{_named(_term(first.name))} in {_of(first)} runs, {_before(first)}{rest}."
-    yield Statement("failures", text, found)
+    yield Statement.resting_on("failures", text, found)
 
 
 def _slices(facts: Facts) -> Iterator[Statement]:
@@ -200,7 +221,7 @@ def _sampling(facts: Facts) -> Iterator[Statement]:
         if facts.is_spike
         else "Scores count by their sampling probability, so this alone does not move the mean."
     )
-    yield Statement("sampling", f"Other turns were judged than before: {'; '.join(parts)}. {alone}", found)
+    yield Statement.resting_on("sampling", f"Other turns were judged than before: {'; '.join(parts)}. {alone}", found)
 
 
 _KINDS: Mapping[str, Callable[[Facts], Iterator[Statement]]] = {

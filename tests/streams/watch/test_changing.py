@@ -54,9 +54,7 @@ def now(store: Store, identity: str = "i1") -> Incident:
 
 def told(store: Store) -> list[tuple[Any, ...]]:
     """What people did with the incident."""
-    return [
-        (one["kind"], one["by"], one["status"], one["assignee"], one["comment"]) for one in history_of(store.cursor(), "i1")
-    ]
+    return [(one.kind, one.by, one.status, one.assignee, one.comment) for one in history_of(store.cursor(), "i1")]
 
 
 def test_acknowledging_assigns_to_oneself_what_nobody_has(store: Store) -> None:
@@ -156,7 +154,7 @@ def test_checks_keep_the_assignee_and_the_comments() -> None:
         (again,) = asyncio.run(watch_over(store).check(["ops"], END + timedelta(days=1)))
         assert [made.incident_id] == [one.incident_id for one in again.incidents]
         assert ("bob", 2) == (now(store, made.incident_id).assignee, now(store, made.incident_id).revision)
-        assert ["yours"] == [one["comment"] for one in history_of(store.cursor(), made.incident_id)]
+        assert ["yours"] == [one.comment for one in history_of(store.cursor(), made.incident_id)]
 
 
 def test_a_check_makes_the_revision_of_an_assignment_that_came_through_alone(store: Store) -> None:

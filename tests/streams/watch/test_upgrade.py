@@ -17,7 +17,7 @@ from audit.drift.reference import Reference
 from audit.policy.policy import Policy
 from schemas.records import Incident, Review
 from schemas.registry import current_schemas, earlier_schemas
-from service.read.incidents import history_of, incident_document, incident_records
+from service.read.incidents import history_of, incident_answer, incident_records
 from streams.log.store_log import StoreLog
 from streams.watch.rules.references import references_of
 from streams.watch.watching import Watch
@@ -129,10 +129,10 @@ def test_its_rows_and_decisions_stay_as_they_were_written(database: Path) -> Non
             for row in query_rows(store.cursor(), "incident_decisions", {"projects": None, "incident": None})
             if row["pending"]
         ]
-        listed = [incident_document(one) for one in incident_records(store.cursor(), "ops", statuses=["resolved"])]
+        listed = [incident_answer(one) for one in incident_records(store.cursor(), "ops", statuses=["resolved"])]
     assert [("accepted", "accepted"), ("dismissed", "dismissed"), ("open", "open")] == raw
-    assert [("accepted", "ann", "as planned")] == [(one["status"], one["by"], one["comment"]) for one in decisions]
+    assert [("accepted", "ann", "as planned")] == [(one.status, one.by, one.comment) for one in decisions]
     assert [] == pending
     assert [("accepted", "resolved", "new_normal", ["tier3"])] == [
-        (one["id"], one["status"], one["resolution"], [moved["series"] for moved in one["moved"]]) for one in listed
+        (one.id, one.status, one.resolution, [moved.key.series for moved in one.moved]) for one in listed
     ]

@@ -38,11 +38,12 @@ from service.cli.incident_views import incident_view, incidents_table, state_wor
 from service.cli.terminal import out
 from service.read.inbox.assignees import assignee_problem, people_of
 from service.read.inbox.incident_list import ME, NOBODY, SEVERITIES, SORTS, TYPES, InboxFilter, inbox
-from service.read.incidents import history_of, incident_document
+from service.read.incidents import history_of, incident_answer, one_incident
 from service.read.project import Project as ProjectAnswer
 from service.read.project import read_project, read_projects, unchecked_words
 from service.setup.access.access import AccessStore, access_file
 from service.setup.workspace import Workspace, open_workspace
+from service.text.answers import document
 from service.text.plain import plain
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.changing import PROBLEMS, Change, Changed, Person, change
@@ -125,12 +126,12 @@ def list_incidents(project: Project = None, *, asked: Filters) -> None:
     with opened_to_show(asked.database, project) as workspace:
         found = inbox(workspace.store.cursor(), wanted, None, asked.limit + 1).listed
         checks = [] if found else _checks(workspace, project)
-    rows = [incident_document(one.incident, with_sql=False) for one in found]
+    rows = [incident_answer(one.incident, with_sql=False) for one in found]
     state = "".join(f"{one} " for one in [" or ".join(wanted.statuses), confidence_of(confirmed=asked.confirmed)] if one)
     other = (asked.kind, asked.severity, asked.agent, asked.assignee, asked.text, asked.since)
     matching = "" if other == (None,) * len(other) else " that matches"
     none = f"no {state}incident{of_project(project)}{matching}. {unchecked_words(checks)}"
-    show_rows(rows, incidents_table, as_json=asked.as_json, none=none, limit=asked.limit)
+    show_rows(rows, incidents_table, as_json=asked.as_json, none=none, limit=asked.limit, document=document)
 
 
 def _filter(project: str | None, asked: Filters) -> InboxFilter:
@@ -173,8 +174,7 @@ def show_incident(incident: IncidentId, database: Database = None, as_json: AsJs
         found = _found(workspace, incident)
         history = history_of(workspace.store.cursor(), found.incident_id)
     if as_json:
-        decisions = [{name: one[name] for name in ("status", "by", "comment", "at")} for one in history if one["status"]]
-        print_json({"incident": incident_document(found), "decisions": decisions, "history": history})
+        print_json(document(one_incident(found, history)))
     else:
         out.print(incident_view(found, history))
 
@@ -307,7 +307,7 @@ def _writing(database: Path | None, as_of: str | None) -> Iterator[Workspace]:
 
 def _show(made: Incident, words: str, *, as_json: bool) -> None:
     if as_json:
-        print_json(incident_document(made, with_sql=False))
+        print_json(document(incident_answer(made, with_sql=False)))
     else:
         out.say(f"{made.incident_id} {words}: {made.title}")
 

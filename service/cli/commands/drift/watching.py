@@ -27,10 +27,11 @@ from service.cli.entry.exit_codes import fails_when, leave
 from service.cli.incident_views import check_view
 from service.cli.progress import counting, working
 from service.cli.terminal import err, out
-from service.read.incidents import check_document
+from service.read.incidents import drift_check
 from service.read.known_projects import require_known
 from service.read.project import moment_words
 from service.setup.workspace import Workspace, open_workspace
+from service.text.answers import document
 from service.text.plain import counted
 from service.write.imports.history import resume_histories
 from streams.watch.checking import Checked
@@ -61,7 +62,7 @@ def check_drift(
         failed = failing(workspace.store.cursor(), project, kinds)
     if as_json:
         for one in checked:
-            print_json(check_document(one, workspace.policy.for_project(one.project).methodology.version))
+            print_json(document(drift_check(one, workspace.policy.for_project(one.project).methodology.version)))
     elif checked:
         out.print(check_view(checked))
     else:

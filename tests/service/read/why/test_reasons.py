@@ -10,7 +10,8 @@ from documents_why import count, deployed, made, part, slices
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.read.why.explaining import why, why_document
+from service.read.why.explaining import why
+from service.text.answers import document
 
 FLAGS = {
     "flags": [
@@ -195,4 +196,4 @@ OTHERS = ("cause", "note", "moved", "rules")
 def test_no_evidence_breaks_the_explanation(evidence: dict[str, Any]) -> None:
     """Records of other versions, and those of a hand, have a page all the same."""
     found = made()
-    json.dumps(why_document(made(evidence, rule=found.rule)))
+    json.dumps(document(why(made(evidence, rule=found.rule))))
