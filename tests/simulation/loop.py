@@ -144,13 +144,19 @@ class SimulatedLoop(base_events.BaseEventLoop):
 
     def abandon(self) -> None:
         """End the loop of a process that was killed, or has ended: none of its coroutines goes on."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # what it begins when it is closed is awaited by nobody
-            for task in self._all:
-                if not task.done():
-                    task._log_destroy_pending = False
-                    with contextlib.suppress(BaseException):
-                        task.get_coro().close()  # type: ignore[union-attr]
+        running = events._get_running_loop()
+        # Without a running loop, what a coroutine awaits while it is closed would make one that nobody closes.
+        events._set_running_loop(self)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # what it begins when it is closed is awaited by nobody
+                for task in self._all:
+                    if not task.done():
+                        task._log_destroy_pending = False
+                        with contextlib.suppress(BaseException):
+                            task.get_coro().close()  # type: ignore[union-attr]
+        finally:
+            events._set_running_loop(running)
         self._all.clear()
         self.close()
 
