@@ -28,6 +28,7 @@ from schemas.lazy.duckdb import duckdb
 from schemas.records import Erasure
 from streams.engine.record_intake import RecordIntake
 from streams.log.ownership import is_fed_by_kafka
+from streams.log.sink import note_fatal, trouble
 from streams.replay.plan import folder_of
 
 CHECK_SECONDS = 60.0
@@ -86,7 +87,16 @@ async def request_erasure(engine: RecordIntake, wanted: Erasure) -> None:
     """Make the request durable and, where records do not take the way over Kafka, erase on the spot."""
     published = await engine.publish(ERASURES, [wanted])
     again = [wanted.erasure_id] if published.known else []
-    await asyncio.to_thread(erase, engine.store, engine.now(), again=again)
+    await _erase(engine, again=again)
+
+
+async def _erase(engine: RecordIntake, *, again: Collection[str] = (), all_again: bool = False) -> None:
+    """Erase in a thread, and note where the database has given up: nothing may have to be flushed that would meet that."""
+    try:
+        await asyncio.to_thread(erase, engine.store, engine.now(), again=again, all_again=all_again)
+    except trouble() as error:
+        note_fatal(error, engine.broken)
+        raise
 
 
 def erasures(store: Store) -> list[Requested]:
@@ -136,7 +146,7 @@ class ErasureTask:
     async def run(self) -> None:
         """Erase, once everything has landed that was there at the start."""
         if self._engine.state().ready:
-            await asyncio.to_thread(erase, self._engine.store, self._engine.now(), all_again=self._is_first)
+            await _erase(self._engine, all_again=self._is_first)
             self._is_first = False
 
 

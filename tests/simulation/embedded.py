@@ -37,6 +37,7 @@ SMALL = {
 RESTARTS = 2.0
 """Seconds until the next process is there."""
 MOST_PROCESSES = 30
+MOST_ROUNDS = 10_000
 STOP_GRACE = 20.0
 PATIENCE = 10
 """Seconds until the stages have read what is there."""
@@ -57,6 +58,7 @@ class EmbeddedWorld(World):
             Sender(self, self.answers, number, [step for step in history.steps if step.sender == number]) for number in numbers
         ]
         self._is_over = False
+        self._rounds = 0
         self._stop_grace = STOP_GRACE
         self._stop = asyncio.Event()
 
@@ -103,6 +105,8 @@ class EmbeddedWorld(World):
 
     def _begin_round(self) -> None:
         fault = self.pass_point("round")
+        self._rounds += 1
+        self.require(self._rounds < MOST_ROUNDS, "a history comes to its end", "it works without end")
         if fault is None:
             return
         if fault.what == "killed":

@@ -18,3 +18,18 @@ def test_a_stop_waits_for_what_a_stage_still_submits() -> None:
         faults=(Fault(point="round", n=39, what="stopped at once"),),
     )
     assert live(history).broken is None
+
+
+def test_a_database_that_gives_up_in_an_erasure_is_opened_again() -> None:
+    """Nothing was pending, so no flush met the database that had given up, and every erasure was refused for ever."""
+    history = History(
+        EMBEDDED,
+        5415,
+        policy=1,
+        steps=(
+            Step(sender=0, does="exchanges", session="b", first=1, count=2),
+            Step(sender=0, does="erase", session="b"),
+        ),
+        faults=(Fault(point="append", n=1, what="killed after"), Fault(point="commit", n=12, what="gives up")),
+    )
+    assert live(history).broken is None
