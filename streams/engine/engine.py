@@ -451,6 +451,8 @@ class Engine(RecordIntake):
             await self.flush()
             judged: list[Reading] = [partition.stage for partition in self._judging if not partition.is_closed]
             if not any(map(self._unread, [*judged, *self._unjudged])):
+                # What a stage committed during the flush above is not in the tables yet.
+                await self.flush()
                 return
             await moved.wait()
 
