@@ -21,7 +21,7 @@ from audit.policy.policy import Policy
 from benchmarks.measure import print_table
 from schemas.records import Incident
 from service.read.inbox.incident_list import LIVE_STATES, InboxFilter, choices, inbox, open_incidents
-from streams.log.store_log import StoreLog
+from streams.log.publisher import StorePublisher
 from streams.watch.changing import Change, Person, change
 from streams.watch.watching import Watch
 
@@ -78,10 +78,10 @@ def _filled(store: Store, count: int) -> None:
     for one in made(count):
         batch.append(one)
         if len(batch) == AT_ONCE:
-            asyncio.run(StoreLog(store, Policy(), lambda: AT).publish("incidents", batch))
+            asyncio.run(StorePublisher(store, Policy(), lambda: AT).publish("incidents", batch))
             batch = []
     if batch:
-        asyncio.run(StoreLog(store, Policy(), lambda: AT).publish("incidents", batch))
+        asyncio.run(StorePublisher(store, Policy(), lambda: AT).publish("incidents", batch))
 
 
 def _milliseconds(asked: Callable[[], object]) -> float:
@@ -113,7 +113,7 @@ def _questions(cursor: duckdb.DuckDBPyConnection) -> dict[str, Callable[[], obje
 
 
 async def _change(store: Store, count: int) -> None:
-    watch = Watch(StoreLog(store, Policy(), lambda: AT))
+    watch = Watch(StorePublisher(store, Policy(), lambda: AT))
     for number in range(count):
         await change(
             watch,

@@ -24,7 +24,7 @@ from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import CostAnalysis, Diagnosis, DimensionScores, Exchange, Incident, Record, Score
 from service.read.project import read_projects
-from streams.log.store_log import StoreLog
+from streams.log.publisher import StorePublisher
 from streams.watch.watching import Watch
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
@@ -237,7 +237,7 @@ def _check(store: Store, projects: Sequence[_Project], day: int) -> None:
     at = START + timedelta(days=day + 1, seconds=-1)
     histories = {project.name: project.history for project in projects}
     refresh_daily(store)
-    for checked in asyncio.run(Watch(StoreLog(store, Policy(), lambda: at)).check(list(histories))):
+    for checked in asyncio.run(Watch(StorePublisher(store, Policy(), lambda: at)).check(list(histories))):
         history = histories[checked.project]
         for incident in checked.incidents:
             title = re.split(r" to | \(", incident.title)[0]

@@ -11,13 +11,13 @@ from analytics.store.store import Appended, Store
 from audit.policy.policy import Policy, load_policy
 from audit.redaction.redactor import DEFAULT_KEY, Redactor
 from schemas.records import ImportProgress
-from service.setup.remote.remote_runner import RemoteLog, RemoteRunner
+from service.setup.remote.remote_runner import RemotePublisher, RemoteRunner
 from service.setup.remote.server_link import ServerLink
 from service.setup.settings import Settings
 from streams.engine.embedded import EmbeddedRunner
 from streams.log.admission import Accepted
 from streams.log.ownership import log_folder
-from streams.log.store_log import Log, StoreLog
+from streams.log.publisher import Publisher, StorePublisher
 
 
 class Runner(Protocol):
@@ -41,7 +41,7 @@ class Wiring:
     policy: Policy
     redactor: Redactor
     runner: Runner
-    log: Log
+    publisher: Publisher
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -74,10 +74,10 @@ def wire(settings: Settings, store: Store, server: ServerLink | None, now: Calla
     policy = policy_of(settings)
     redactor = redactor_of(settings, policy)
     if server is not None:
-        return Wiring(policy, redactor, RemoteRunner(server, redactor, now), RemoteLog(server, store, policy, now))
+        return Wiring(policy, redactor, RemoteRunner(server, redactor, now), RemotePublisher(server, store, policy, now))
     runner = embedded_runner(settings, store, policy, redactor, now)
     if store.path is not None and log_folder(store.path).exists():
         from streams.log.local_log import recover_closed  # noqa: PLC0415 - RocksDB takes a while to load
 
         recover_closed(store)
-    return Wiring(policy, redactor, runner, StoreLog(store, policy, now))
+    return Wiring(policy, redactor, runner, StorePublisher(store, policy, now))

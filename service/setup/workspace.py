@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from audit.policy.policy import Policy
     from audit.redaction.redactor import Redactor
     from service.setup.wiring import Runner, Wiring
-    from streams.log.store_log import Log
+    from streams.log.publisher import Publisher
 
 Clock = Callable[[], datetime]
 
@@ -58,9 +58,9 @@ class Workspace:
         return self._wiring.runner
 
     @property
-    def log(self) -> Log:
-        """Return the log for records that no stage reads."""
-        return self._wiring.log
+    def publisher(self) -> Publisher:
+        """Return the publisher of records that no stage reads."""
+        return self._wiring.publisher
 
     @functools.cached_property
     def _wiring(self) -> Wiring:

@@ -31,7 +31,7 @@ from schemas.errors import InputError
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Anchor, Exchange, SessionClosed
 from streams.engine.record_intake import RecordIntake
-from streams.log.store_log import Log
+from streams.log.publisher import Publisher
 from streams.upkeep.closing import EXPLICIT
 
 TIERS: Mapping[str, tuple[str, float, float]] = {
@@ -82,29 +82,34 @@ def named(
     return [(found[one][0], one) for one in dict.fromkeys(exchanges)]
 
 
-async def choose(log: Log, project: str, chosen: Sequence[tuple[str, str]], who: str) -> list[Anchor]:
+async def choose(publisher: Publisher, project: str, chosen: Sequence[tuple[str, str]], who: str) -> list[Anchor]:
     """Make anchors of exchanges, by connection and id; those that are anchors already stay so. Durable on return.
 
     InputError for a project that holds rounds of anchors itself.
     """
     if is_reserved(project):
         raise InputError(f"project {project} holds rounds of anchors", hint="Choose anchors among the exchanges of an agent.")
-    known = {one.anchor_id: one for one in await _known(log, project)}
-    exchanges = await asyncio.to_thread(_exchanges, log.store, chosen)
-    made = [_anchor(one, project, known, who, log.now()) for one in exchanges]
-    await log.publish(ANCHORS, [one for one in made if one != known.get(one.anchor_id)])
+    known = {one.anchor_id: one for one in await _known(publisher, project)}
+    exchanges = await asyncio.to_thread(_exchanges, publisher.store, chosen)
+    made = [_anchor(one, project, known, who, publisher.now()) for one in exchanges]
+    await publisher.publish(ANCHORS, [one for one in made if one != known.get(one.anchor_id)])
     return made
 
 
-async def withdraw(log: Log, project: str, anchor_id: str, who: str) -> Anchor | None:
+async def withdraw(publisher: Publisher, project: str, anchor_id: str, who: str) -> Anchor | None:
     """Judge an anchor no more; None where the project has none of this id."""
-    found = next((one for one in await _known(log, project) if one.anchor_id == anchor_id), None)
+    found = next((one for one in await _known(publisher, project) if one.anchor_id == anchor_id), None)
     if found is None or not found.active:
         return found
     gone = msgspec.structs.replace(
-        found, revision=found.revision + 1, active=False, chosen_by=who, occurred_at=log.now(), ingested_at=log.now()
+        found,
+        revision=found.revision + 1,
+        active=False,
+        chosen_by=who,
+        occurred_at=publisher.now(),
+        ingested_at=publisher.now(),
     )
-    await log.publish(ANCHORS, [gone])
+    await publisher.publish(ANCHORS, [gone])
     return gone
 
 
@@ -152,9 +157,9 @@ def cause_of(store: Store, project: str, tier: str | None, moved: Moved | None) 
     return dataclasses.replace(found, judge=found.judge * scale, low=found.low * scale, high=found.high * scale)
 
 
-async def _known(log: Log, project: str) -> list[Anchor]:
+async def _known(publisher: Publisher, project: str) -> list[Anchor]:
     def read() -> list[Anchor]:
-        with contextlib.closing(log.store.cursor()) as cursor:
+        with contextlib.closing(publisher.store.cursor()) as cursor:
             return anchors_of(cursor, project)
 
     return await asyncio.to_thread(read)

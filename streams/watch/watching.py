@@ -22,7 +22,7 @@ from audit.drift.watched_series import Series
 from audit.fingerprints import stable_id
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Baseline, Incident, ProjectCheck, Review
-from streams.log.store_log import Log
+from streams.log.publisher import Publisher
 from streams.upkeep.anchors import cause_of
 from streams.watch.checking import Checked, Checker
 from streams.watch.incidents.causes import Explanation, explained, moved_by
@@ -43,15 +43,15 @@ log = logging.getLogger(__name__)
 class Watch:
     """See the module; anchors tell what changed. Belongs to one event loop."""
 
-    def __init__(self, over: Log) -> None:
-        self._log = over
-        self._checker = Checker(over.policy, self._cause)
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._checker = Checker(publisher.policy, self._cause)
         self._published = Published()
         self._turn = asyncio.Lock()
 
     async def check(self, projects: Sequence[str], as_of: datetime | None = None) -> list[Checked]:
         """Check some projects as of a moment (now); those that are not audited are left out."""
-        wanted = [project for project in projects if self._log.policy.for_project(project).settings.enabled]
+        wanted = [project for project in projects if self._publisher.policy.for_project(project).settings.enabled]
         checked: list[Checked] = []
         for start in range(0, len(wanted), AT_ONCE):
             checked += await self._check(wanted[start : start + AT_ONCE], as_of)
@@ -59,7 +59,7 @@ class Watch:
 
     async def _check(self, projects: Sequence[str], as_of: datetime | None) -> list[Checked]:
         async with self._turn:
-            checked = await asyncio.to_thread(self._examine, projects, as_of or self._log.now())
+            checked = await asyncio.to_thread(self._examine, projects, as_of or self._publisher.now())
             baselines = [one.baseline for one in checked if one.baseline is not None and one.is_new_baseline]
             await self._publish(baselines, [incident for one in checked for incident in one.incidents])
             await asyncio.to_thread(self._note, [one.looked for one in checked if one.looked is not None])
@@ -71,7 +71,7 @@ class Watch:
     async def recompute(self, project: str, days: int | None = None) -> Baseline | None:
         """Compute a baseline over the last days (the policy's window) now and make it the latest; None without scores."""
         async with self._turn:
-            baseline = await asyncio.to_thread(self._baseline, project, days, self._log.now())
+            baseline = await asyncio.to_thread(self._baseline, project, days, self._publisher.now())
             await self._publish([] if baseline is None else [baseline], [])
         return baseline
 
@@ -109,9 +109,9 @@ class Watch:
                 return current
             if decision in LIVE and not is_live(current) and await self._is_taken(project, current):
                 return current
-            now = now or self._log.now()
+            now = now or self._publisher.now()
             said = _review(DECISION, current, _reviewer(who, entered_by), comment, now, status=decision)
-            await self._log.publish("reviews", [said])
+            await self._publisher.publish("reviews", [said])
             made = decided(current, decision, who, now)
             await self._publish([], [made])
         return made
@@ -134,9 +134,9 @@ class Watch:
             current = await self.incident(incident.project, incident.incident_id) or incident
             if assignee_of(current) == assignee:
                 return current
-            now = now or self._log.now()
+            now = now or self._publisher.now()
             said = _review(ASSIGNMENT, current, _reviewer(who, entered_by), comment, now, assignee=assignee)
-            await self._log.publish("reviews", [said])
+            await self._publisher.publish("reviews", [said])
             made = reassigned(current, assignee, now)
             await self._publish([], [made])
         return made
@@ -145,8 +145,8 @@ class Watch:
         self, incident: Incident, who: str, comment: str, *, entered_by: str | None = None, now: datetime | None = None
     ) -> None:
         """Say something of an incident; nothing else of it changes."""
-        said = _review(COMMENT, incident, _reviewer(who, entered_by), comment, now or self._log.now())
-        await self._log.publish("reviews", [said])
+        said = _review(COMMENT, incident, _reviewer(who, entered_by), comment, now or self._publisher.now())
+        await self._publisher.publish("reviews", [said])
 
     async def _is_taken(self, project: str, incident: Incident) -> bool:
         """Tell whether another live incident has a series that raised an alarm in this one."""
@@ -157,33 +157,33 @@ class Watch:
 
     def _cause(self, project: str, finding: Finding) -> Explanation:
         tier, moved = finding.key.tier, moved_by(finding)
-        return explained(tier, moved, cause_of(self._log.store, project, tier, moved))
+        return explained(tier, moved, cause_of(self._publisher.store, project, tier, moved))
 
     def _examine(self, projects: Sequence[str], as_of: datetime) -> list[Checked]:
-        with contextlib.closing(self._log.store.cursor()) as cursor:
+        with contextlib.closing(self._publisher.store.cursor()) as cursor:
             cursor.begin()  # everything that a check reads is of one moment
             return list(self._checker.check(cursor, projects, as_of, self._published.read(cursor, projects, as_of)))
 
     def _note(self, looked: Sequence[ProjectCheck]) -> None:
         """Keep the times of checks: an empty result means something only if a check was made."""
         if looked:
-            with self._log.store.transaction() as transaction:
+            with self._publisher.store.transaction() as transaction:
                 transaction.set_checks(looked)
 
     def _baseline(self, project: str, days: int | None, as_of: datetime) -> Baseline | None:
-        window = days or self._log.policy.for_project(project).settings.baseline_window_days
-        with contextlib.closing(self._log.store.cursor()) as cursor:
+        window = days or self._publisher.policy.for_project(project).settings.baseline_window_days
+        with contextlib.closing(self._publisher.store.cursor()) as cursor:
             measured, _ = measure(cursor, [project], as_of.date() - timedelta(days=window), as_of)
         return self._checker.baseline(measured[project], window) if project in measured else None
 
     def _read(self, question: Callable[[duckdb.DuckDBPyConnection], Found]) -> Found:
-        with contextlib.closing(self._log.store.cursor()) as cursor:
+        with contextlib.closing(self._publisher.store.cursor()) as cursor:
             return question(cursor)
 
     async def _publish(self, baselines: Sequence[Baseline], incidents: Sequence[Incident]) -> None:
         for topic, records in (("baselines", baselines), ("incidents", incidents)):
             if records:
-                await self._log.publish(topic, records)
+                await self._publisher.publish(topic, records)
         self._published.note(baselines, incidents)
 
 

@@ -13,7 +13,7 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection
-from streams.log.store_log import StoreLog
+from streams.log.publisher import StorePublisher
 from streams.watch.changing import Change, Person, change
 from streams.watch.watching import Watch
 
@@ -81,7 +81,7 @@ def test_who_has_an_incident_and_what_is_said_of_it_is_the_same_over_kafka(
     with Store(None) as far, Store(None) as near:
         asyncio.run(over_kafka(far))
         put(near, "incidents", [incident()])
-        asyncio.run(act(Watch(StoreLog(near, Policy(), lambda: END))))
+        asyncio.run(act(Watch(StorePublisher(near, Policy(), lambda: END))))
         for table in ("incidents", "reviews"):
             statement = f"SELECT * FROM {table} ORDER BY ALL"
             one, other = (store.cursor().execute(statement).fetchall() for store in (far, near))

@@ -1,4 +1,4 @@
-"""Publishing records of commands into a running server, in the part of an `EmbeddedRunner` and a `StoreLog`."""
+"""Publishing records of commands into a running server, in the part of an `EmbeddedRunner` and a `StorePublisher`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class RemoteRunner:
         return done
 
 
-class RemoteLog:
+class RemotePublisher:
     """A `Log` at whose other end is a server."""
 
     def __init__(self, link: ServerLink, store: Store, policy: Policy, now: Callable[[], datetime]) -> None:

@@ -38,4 +38,4 @@ def resume_histories(workspace: Workspace, report: Report) -> list[ProjectHistor
 
 
 def _history(workspace: Workspace) -> History:
-    return History(Watch(workspace.log), workspace.store, utc_now)
+    return History(Watch(workspace.publisher), workspace.store, utc_now)

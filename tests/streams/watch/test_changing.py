@@ -17,7 +17,7 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.records import Incident
 from service.read.incidents import history_of
-from streams.log.store_log import StoreLog
+from streams.log.publisher import StorePublisher
 from streams.watch.changing import Change, Changed, Person, change
 from streams.watch.incidents.states import ACKNOWLEDGED, DISMISSED, OPEN, RESOLVED, assignee_of, with_decision
 from streams.watch.watching import Watch
@@ -36,7 +36,7 @@ def store() -> Iterator[Store]:
 
 def watch_over(store: Store) -> Watch:
     """A watch that knows nothing but the store."""
-    return Watch(StoreLog(store, Policy(), lambda: END))
+    return Watch(StorePublisher(store, Policy(), lambda: END))
 
 
 def changed(store: Store, person: Person, hours: int = 0, identity: str = "i1", **wanted: Any) -> Changed:

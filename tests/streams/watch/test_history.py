@@ -13,7 +13,7 @@ from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from audit.policy.policy import Policy
 from schemas.records import Incident
-from streams.log.store_log import StoreLog
+from streams.log.publisher import StorePublisher
 from streams.upkeep.retention import purge
 from streams.watch.watching import Watch
 
@@ -36,7 +36,7 @@ def ramp(back: int) -> float:
 def opened(store: Store) -> list[Incident]:
     """The incidents that a check opens."""
     refresh_daily(store)
-    watch = Watch(StoreLog(store, POLICY, lambda: END))
+    watch = Watch(StorePublisher(store, POLICY, lambda: END))
     return [incident for one in asyncio.run(watch.check(["ops"])) for incident in one.opened]
 
 

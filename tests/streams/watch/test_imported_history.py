@@ -16,7 +16,7 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.records import Score
 from service.alerts.delivery import RECENT
-from streams.log.store_log import StoreLog
+from streams.log.publisher import StorePublisher
 from streams.watch.checking import Checked
 from streams.watch.history import ABANDONED, EVERY_PROJECT, History, ProjectHistory
 from streams.watch.measured import WAITED, midnight
@@ -42,7 +42,7 @@ class Importing:
         self.moments: list[datetime] = []
         self.stops_at = 0
         self.store = store
-        self.watch = Watch(StoreLog(store, Policy(), lambda: self.now))
+        self.watch = Watch(StorePublisher(store, Policy(), lambda: self.now))
         self._check = self.watch.check
         self.watch.check = self._noted  # type: ignore[method-assign]
         self.history = History(self.watch, store, lambda: self.now)

@@ -19,7 +19,7 @@ from audit.drift.incident_evidence import Level, evidence_of
 from audit.drift.reference import Reference, joined
 from audit.policy.policy import Policy
 from schemas.records import Incident
-from streams.log.store_log import StoreLog
+from streams.log.publisher import StorePublisher
 from streams.watch.checking import Checked
 from streams.watch.incidents.incidents import decided
 from streams.watch.incidents.recovery import DayLevel, back_since
@@ -53,7 +53,7 @@ def store() -> Iterator[Store]:
 
 def watch(store: Store, at: datetime) -> Watch:
     """A watch that knows nothing but the store, at a moment."""
-    return Watch(StoreLog(store, Policy(), lambda: at))
+    return Watch(StorePublisher(store, Policy(), lambda: at))
 
 
 def check(store: Store, at: datetime = END) -> Checked:

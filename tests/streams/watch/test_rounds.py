@@ -13,7 +13,7 @@ from watched import END, fallen, history, put, steady
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from streams.log.store_log import StoreLog
+from streams.log.publisher import StorePublisher
 from streams.watch.checking import Checked
 from streams.watch.rounds import WatchRounds
 from streams.watch.watching import Watch
@@ -36,7 +36,7 @@ class Rounds:
         self.ready = True
         self.asked: list[list[str]] = []
         self._failing = failing
-        self._watch = Watch(StoreLog(store, Policy(), lambda: self.now))
+        self._watch = Watch(StorePublisher(store, Policy(), lambda: self.now))
         self._check = self._watch.check
         self._watch.check = self._noted  # type: ignore[method-assign]
         self._rounds = WatchRounds(self._watch, store, lambda: self.now, lambda: self.ready)
@@ -155,7 +155,9 @@ def test_a_project_is_checked_when_runs_were_finished(store: Store) -> None:
 def test_the_longer_a_round_took_the_longer_is_the_pause_after_it(store: Store, took: float, pause: float) -> None:
     """A day with half a million scores takes seconds to add up: every five seconds, that would take senders' processor."""
     clock = iter([0.0, took])
-    rounds = WatchRounds(Watch(StoreLog(store, Policy(), lambda: END)), store, lambda: END, lambda: True, lambda: next(clock))
+    rounds = WatchRounds(
+        Watch(StorePublisher(store, Policy(), lambda: END)), store, lambda: END, lambda: True, lambda: next(clock)
+    )
     assert rounds.interval == 5.0
     asyncio.run(rounds.run())
     assert rounds.interval == pause

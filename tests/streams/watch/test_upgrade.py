@@ -18,7 +18,7 @@ from audit.policy.policy import Policy
 from schemas.records import Incident, Review
 from schemas.registry import current_schemas, earlier_schemas
 from service.read.incidents import history_of, incident_answer, incident_records
-from streams.log.store_log import StoreLog
+from streams.log.publisher import StorePublisher
 from streams.watch.rules.references import references_of
 from streams.watch.watching import Watch
 
@@ -102,7 +102,7 @@ def database(tmp_path: Path) -> Path:
 def test_the_open_incident_goes_on_and_the_decided_ones_stay_decided(database: Path) -> None:
     """Nobody is told again of what was decided, and what was open is the same incident still, and confirmed."""
     with Store(database) as store:
-        asyncio.run(Watch(StoreLog(store, Policy(), lambda: END)).check(["ops"]))
+        asyncio.run(Watch(StorePublisher(store, Policy(), lambda: END)).check(["ops"]))
         found = {
             one.incident_id: one for one in query_records(store.cursor(), "watched_incidents", Incident, {"projects": ["ops"]})
         }

@@ -21,7 +21,7 @@ from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import DimensionScore, Exchange, Incident, Record, Review, Score
 from service.read.why.explaining import why
 from streams.engine.engine_state import Published
-from streams.log.store_log import StoreLog
+from streams.log.publisher import StorePublisher
 from streams.watch.checking import Checked
 from streams.watch.incidents.states import DISMISSED, NEW_NORMAL, RESOLVED
 from streams.watch.watching import Watch
@@ -39,7 +39,7 @@ def store() -> Iterator[Store]:
 
 def watch_over(store: Store, at: datetime = END, policy: Policy | None = None) -> Watch:
     """A watch over a store, at a moment."""
-    return Watch(StoreLog(store, policy or Policy(), lambda: at))
+    return Watch(StorePublisher(store, policy or Policy(), lambda: at))
 
 
 def checked(store: Store, at: datetime = END, policy: Policy | None = None, project: str = "ops") -> Checked:
@@ -235,7 +235,7 @@ def test_re_opening_takes_a_decision_back(store: Store) -> None:
     assert [("dismissed",), ("open",)] == store.cursor().execute("SELECT status FROM reviews ORDER BY occurred_at").fetchall()
 
 
-class Late(StoreLog):
+class Late(StorePublisher):
     """Over Kafka records land late, and those of two topics not together: here those of the topics in `held` never do."""
 
     held: tuple[str, ...] = ()

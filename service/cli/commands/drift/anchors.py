@@ -69,7 +69,7 @@ def add_anchors(
             else:
                 wanted = count or workspace.policy.for_project(project).settings.anchors.count
                 chosen = candidates(cursor, project, wanted)
-        made = asyncio.run(choose(workspace.log, project, chosen, getpass.getuser()))
+        made = asyncio.run(choose(workspace.publisher, project, chosen, getpass.getuser()))
     if as_json:
         print_json([document(anchored_exchange(anchor)) for anchor in made])
     elif made:
@@ -89,7 +89,7 @@ def withdraw_anchor(
     """Stop judging an anchor; its results so far are kept."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
         require_known(workspace, project)
-        found = asyncio.run(withdraw(workspace.log, project, anchor_id, getpass.getuser()))
+        found = asyncio.run(withdraw(workspace.publisher, project, anchor_id, getpass.getuser()))
     if found is None:
         raise InputError(f"no anchor {plain(anchor_id)!r} in project {project}", hint="`driftline anchors list` shows them.")
     if as_json:

@@ -72,7 +72,7 @@ def review_score(
             raise InputError(f"no score {plain(score_id)!r} in project {project}", hint="`driftline review next` shows ids.")
         who, now = _who(rater), workspace.now()
         said = human_score(project, score_id, who, value, comment, redactor=workspace.redactor, now=now)
-        asyncio.run(workspace.log.publish(REVIEWS, [said]))
+        asyncio.run(workspace.publisher.publish(REVIEWS, [said]))
     if as_json:
         print_json(document(with_human_score(known, said)))
     else:

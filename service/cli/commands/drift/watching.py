@@ -105,4 +105,4 @@ async def _check(watch: Watch, projects: Sequence[str]) -> list[Checked]:
 
 def watch_over(workspace: Workspace) -> Watch:
     """Return the watch over a database that no server has."""
-    return Watch(workspace.log)
+    return Watch(workspace.publisher)

@@ -23,7 +23,7 @@ from audit.drift.count_evidence import Counts, log_count_evidence
 from audit.drift.incident_evidence import evidence_of
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import Diagnosis, Incident
-from streams.log.store_log import StoreLog
+from streams.log.publisher import StorePublisher
 from streams.watch import run_measures
 from streams.watch.checking import Checked
 from streams.watch.incidents.recovery import levels_of
@@ -45,7 +45,7 @@ def store() -> Iterator[Store]:
 
 def checked(store: Store, project: str = "ops", policy: Policy | None = None, at: Any = END) -> Checked:
     """The check of a project."""
-    (one,) = asyncio.run(Watch(StoreLog(store, policy or Policy(), lambda: at)).check([project]))
+    (one,) = asyncio.run(Watch(StorePublisher(store, policy or Policy(), lambda: at)).check([project]))
     return one
 
 
@@ -256,7 +256,9 @@ def test_what_was_decided_for_one_agent_is_not_decided_for_another(store: Store)
 
 def decide(store: Store, incident: Incident) -> None:
     """A person dismisses an incident."""
-    asyncio.run(Watch(StoreLog(store, Policy(), lambda: END)).decide(incident.project, incident.incident_id, DISMISSED, "ann"))
+    asyncio.run(
+        Watch(StorePublisher(store, Policy(), lambda: END)).decide(incident.project, incident.incident_id, DISMISSED, "ann")
+    )
 
 
 def test_scores_and_runs_of_one_project_are_both_watched(store: Store) -> None:

@@ -15,8 +15,8 @@ from streams.engine.engine_state import Published
 from streams.topology import TOPOLOGY
 
 
-class Log(Protocol):
-    """Where records are read from and published to: an engine, a gateway, or a store alone."""
+class Publisher(Protocol):
+    """Takes records in and reads what landed: an engine, a gateway, or a store alone."""
 
     @property
     def store(self) -> Store:
@@ -37,8 +37,8 @@ class Log(Protocol):
         ...
 
 
-class StoreLog:
-    """Publishes to topics that no stage reads; a `Log`."""
+class StorePublisher:
+    """Publishes to topics that no stage reads; a `Publisher`."""
 
     def __init__(self, store: Store, policy: Policy, now: Callable[[], datetime]) -> None:
         self.store = store
