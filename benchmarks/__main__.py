@@ -11,6 +11,8 @@ import sys
 from itertools import takewhile
 from pathlib import Path
 
+from service.server.child_processes import unwound_by_signals
+
 FOUND = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
 
 if __name__ == "__main__":
@@ -21,8 +23,9 @@ if __name__ == "__main__":
         sys.exit(f"{__doc__}\nThere are: {', '.join(FOUND)}")
     if unknown:
         sys.exit(f"no benchmark is called {', '.join(sorted(unknown))}; there are: {', '.join(FOUND)}")
-    for name in names or FOUND:
-        module = importlib.import_module(f"benchmarks.bench_{name}")
-        print(f"## {(module.__doc__ or name).splitlines()[0].rstrip('.')}\n")
-        module.main(*[options] * bool(options))
-        print(flush=True)
+    with unwound_by_signals():
+        for name in names or FOUND:
+            module = importlib.import_module(f"benchmarks.bench_{name}")
+            print(f"## {(module.__doc__ or name).splitlines()[0].rstrip('.')}\n", flush=True)
+            module.main(*[options] * bool(options))
+            print(flush=True)

@@ -129,7 +129,7 @@ def main(options: Sequence[str] = ()) -> None:
         make_topics(topics, PARTITIONS)
         producing = alone("benchmarks.bench_gateway", "--produce", bootstrap, topics.topic("heartbeats"))
         servers = {
-            BARE: stack.enter_context(noted(alone("benchmarks.bench_ingest", "--bare"))),
+            BARE: stack.enter_context(noted(alone("benchmarks.bench_ingest"))),
             PRODUCES: stack.enter_context(noted(producing)),
             OURS: stack.enter_context(noted(ours(Path(name), topics))),
         }

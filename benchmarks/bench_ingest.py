@@ -1,15 +1,16 @@
 """Taking exchanges in over HTTP until they are durable, beside an endpoint that only parses the same body.
 
 `driftline serve` over a file, without a judge, and a bare FastAPI endpoint under the same uvicorn settings take turns. The clients
-are in a process of their own and keep their connections. Then the same with 1 000 000 exchanges in the log already, and one client
-with batches of 500 exchanges. That database is added up before the clock runs, as one that grew would have been.
+are in a process of their own and keep their connections. The same with 1 000 000 exchanges in the log already, and one client with
+batches of 500 exchanges. That database is added up before the clock runs, as one that grew would have been. All of it takes a quarter
+of an hour; `--stored 0 --clients 1 64` leaves out the million and some numbers of clients.
 
 A server works on after a run: the log lands, and days are added up. That must not be measured in the run of the next one, so each is
 followed by a pause, and every second round goes the other way. A run lasts several seconds, so that it has its share of that work.
 """
 
+import argparse
 import contextlib
-import os
 import socket
 import statistics
 import sys
@@ -28,7 +29,7 @@ from fastapi import FastAPI
 
 from analytics.store.store import Store
 from benchmarks.load import CREATED, Load, body, load
-from benchmarks.measure import print_table, started
+from benchmarks.measure import print_rows, print_table, started
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
 from service.server.child_processes import serving
@@ -43,17 +44,16 @@ from streams.judging.judged_stages import SCORING
 
 REQUESTS = {1: 3_000, 4: 6_000, 16: 12_000, 64: 16_000}
 """Requests of a run, by the number of clients."""
-ROUNDS = int(os.environ.get("DRIFTLINE_BENCH_ROUNDS", "3"))
 STORED = 1_000_000
 LONG_AGO = datetime(2026, 9, 1, tzinfo=UTC)
 BATCH = 50_000
 BATCHES, TOGETHER = 32, 500
 SETTLED = 90
 """Seconds after which a server has added up what `fill` put into its database: its tasks first run after a minute."""
-PAUSE = float(os.environ.get("DRIFTLINE_BENCH_PAUSE", "6"))
+PAUSE = 6
 """Seconds after a run in which a server lands what it took in, and adds up its days: it looks for new scores every five."""
 TURNS = 10
-BARE, OURS, LARGE = "parse only", "`driftline serve`", f"the same, {STORED:,} exchanges in the log"
+BARE, OURS, LARGE = "parse only", "`driftline serve`", "the same, many exchanges in the log"
 
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ def connected(database: Path) -> str:
 @contextlib.contextmanager
 def bare() -> Iterator[Target]:
     """The endpoint that only parses, in a process of its own."""
-    with started([sys.executable, "-m", "benchmarks.bench_ingest", "--bare"]) as url:
+    with started([sys.executable, "-m", "benchmarks.bench_ingest"]) as url:
         yield Target(url, "none")
 
 
@@ -174,10 +174,10 @@ STATE = b"\x92\x00\x00"
 """Read by nobody: the clients open sessions of their own."""
 
 
-def in_turns(targets: Mapping[str, Target], run: Callable[[Target, int], T]) -> list[dict[str, T]]:
+def in_turns(targets: Mapping[str, Target], run: Callable[[Target, int], T], count: int) -> list[dict[str, T]]:
     """The results of each target in each round, with a pause after each run; every second round goes the other way."""
     rounds = []
-    for number in range(ROUNDS):
+    for number in range(count):
         found = {}
         for name in list(targets)[:: -1 if number % 2 else 1]:
             found[name] = run(targets[name], number)
@@ -186,13 +186,13 @@ def in_turns(targets: Mapping[str, Target], run: Callable[[Target, int], T]) -> 
     return rounds
 
 
-def measured(targets: Mapping[str, Target], clients: int) -> list[dict[str, Load]]:
+def measured(targets: Mapping[str, Target], clients: int, count: int) -> list[dict[str, Load]]:
     """The runs of each target by round."""
 
     def run(target: Target, number: int) -> Load:
         return load(target.url, target.token, clients=clients, requests=REQUESTS[clients], salt=f"{clients}-{number}")
 
-    return in_turns(targets, run)
+    return in_turns(targets, run, count)
 
 
 def ratio(rates: Sequence[Mapping[str, float]], name: str, beside: str) -> str:
@@ -203,7 +203,7 @@ def ratio(rates: Sequence[Mapping[str, float]], name: str, beside: str) -> str:
 def load_rows(clients: int, rounds: Sequence[Mapping[str, Load]]) -> Iterator[list[str]]:
     """The row of each target: the run with the median rate."""
     rates = [{name: one.rate for name, one in found.items()} for found in rounds]
-    middles = {name: sorted((found[name] for found in rounds), key=lambda one: one.rate)[ROUNDS // 2] for name in rates[0]}
+    middles = {name: sorted((found[name] for found in rounds), key=lambda one: one.rate)[len(rounds) // 2] for name in rates[0]}
     for name, middle in middles.items():
         latencies = [f"{middle.quantile(share):.1f}" for share in (0.5, 0.99)]
         times = middle.quantile(0.5) / middles[BARE].quantile(0.5)
@@ -228,10 +228,10 @@ def batched(target: Target, salt: str) -> float:
         return BATCHES * TOGETHER / (time.perf_counter() - start)
 
 
-def print_batches(targets: Mapping[str, Target]) -> None:
+def print_batches(targets: Mapping[str, Target], count: int) -> None:
     """Print the rates of batches, with the ratio to parsing alone."""
-    rounds = in_turns(targets, lambda target, number: batched(target, f"batch-{number}"))
-    print(f"\nOne client, batches of {TOGETHER} exchanges; medians of {ROUNDS} runs in turns.\n")
+    rounds = in_turns(targets, lambda target, number: batched(target, f"batch-{number}"), count)
+    print(f"\nOne client, batches of {TOGETHER} exchanges; medians of {count} runs in turns.\n")
     rows = [
         [
             name,
@@ -244,27 +244,34 @@ def print_batches(targets: Mapping[str, Target]) -> None:
     print_table(["server", "exchanges/s", "of parsing", "of a new database"], rows)
 
 
-def main() -> None:
+def main(options: Sequence[str] = ()) -> None:
     """Print rates and latencies by the number of clients, with the ratio to parsing alone."""
-    if sys.argv[1:] == ["--bare"]:
-        serve_bare()
-        return
-    rows: list[list[str]] = []
-    with tempfile.TemporaryDirectory() as name, bare() as parsing, ours(Path(name)) as small, ours(Path(name), STORED) as large:
-        targets = {BARE: parsing, OURS: small, LARGE: large}
-        time.sleep(SETTLED)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks ingest")
+    parser.add_argument("--clients", type=int, nargs="+", choices=REQUESTS, default=[*REQUESTS], help="numbers of clients")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--stored", type=int, default=STORED, help="exchanges of the second database; 0 leaves it out")
+    given = parser.parse_args(options)
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        targets = {BARE: stack.enter_context(bare()), OURS: stack.enter_context(ours(Path(name)))}
+        if given.stored:
+            targets[LARGE] = stack.enter_context(ours(Path(name), given.stored))
+            time.sleep(SETTLED)
         for warm in targets.values():
             load(warm.url, warm.token, clients=4, requests=400, salt="warm")
         time.sleep(PAUSE)
-        for clients in REQUESTS:
-            rows += load_rows(clients, measured(targets, clients))
-        print_batches(targets)
-    print(
-        f"\nExchanges of 700 bytes; of {ROUNDS} runs in turns that with the median rate, and the median of the rounds' own ratios.\n"
-    )
-    header = ["clients", "exchanges/s", "p50 ms", "p99 ms", "times parsing, p50", "of parsing's rate", "of a new database"]
-    print_table(header, rows)
+        stored = f"; {given.stored:,} exchanges in the second log" if given.stored else ""
+        print(
+            f"Exchanges of 700 bytes{stored}. Of {given.rounds} runs in turns that with the median rate, and the median of the"
+        )
+        print("rounds' own ratios.\n")
+        print_table(
+            ["clients", "exchanges/s", "p50 ms", "p99 ms", "times parsing, p50", "of parsing's rate", "of a new database"], []
+        )
+        for clients in given.clients:
+            print_rows(load_rows(clients, measured(targets, clients, given.rounds)))
+        print_batches(targets, given.rounds)
 
 
 if __name__ == "__main__":
-    main()
+    # The endpoint that only parses is started like this, here and in `bench_gateway`.
+    serve_bare()

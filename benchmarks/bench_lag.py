@@ -23,7 +23,7 @@ from typing import Self
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from benchmarks.measure import print_table
+from benchmarks.measure import START_SECONDS, print_table
 from benchmarks.streams.fleet import Message, produce
 from benchmarks.streams.running import kafka, make_topics
 from schemas.codec.single_object import decode, encode
@@ -121,10 +121,11 @@ class Watcher:
         return Look(time.perf_counter() - self._began, committed, [ends[place] for place in self._sink])
 
     async def begun(self, topic: str) -> None:
-        """Return when the first record is on a topic: time is counted from then on."""
+        """Return when the first record is on a topic: time is counted from then on. TimeoutError if none comes."""
         places = [TopicPartition(self._topics.topic(topic), place.partition) for place in self._source]
-        while not any((await self._consumer.end_offsets(places)).values()):  # noqa: ASYNC110 - the broker tells nobody
-            await asyncio.sleep(TICK / 5)
+        async with asyncio.timeout(START_SECONDS):
+            while not any((await self._consumer.end_offsets(places)).values()):  # noqa: ASYNC110 - the broker tells nobody
+                await asyncio.sleep(TICK / 5)
         self._began = time.perf_counter()
 
     async def follow(self, seconds: float) -> list[Look]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 
-from benchmarks.measure import print_table
+from benchmarks.measure import first_line, print_table
 
 EVENTS = Path(__file__).parents[1] / "examples" / "session.json"
 DRIFTLINE = [sys.executable, "-m", "service.cli.main"]
@@ -116,7 +116,7 @@ def _serving(command: Sequence[str], environment: Mapping[str, str]) -> Iterator
     """A server at rest, which ends with the context: its process, and the line that it printed."""
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         try:
-            line = (server.stdout or sys.stdin).readline()
+            line = first_line(server)
             if "listens" not in line:
                 raise SystemExit("the server did not start")
             time.sleep(SETTLED)

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from benchmarks.load import INGEST, TURNS, Line, body
+from benchmarks.load import INGEST, PATIENCE, TURNS, Line, body
 
 BUSY = 503
 PAUSE = 0.05
@@ -122,7 +122,7 @@ KINDS: Mapping[str, Callable[[Crew, int], Iterator[tuple[str, str, str, bytes | 
 async def calls_of(crew: Crew, number: int) -> AsyncIterator[Call]:
     """Yield the calls of one caller until the time is over."""
     ends_at = time.monotonic() + crew.seconds
-    async with Line(crew.url, crew.token) as line:
+    async with asyncio.timeout(crew.seconds + PATIENCE), Line(crew.url, crew.token) as line:
         for what, subject, path, content in KINDS[crew.kind](crew, number):
             status = BUSY
             while status == BUSY:

@@ -18,6 +18,8 @@ TURNS = 10
 """Exchanges of a session."""
 CREATED = 201
 INGEST = "/api/audit/ingest"
+PATIENCE = 600.0
+"""Seconds after which a client gives up."""
 ANSWER = "The worker is up again: the queue has been empty since 09:04, and no job was lost on the way. " * 3
 THINKING = "Only worker 3 was down; a restart is safe, because its jobs are leased and come back. " * 2
 
@@ -106,7 +108,7 @@ class Line:
 async def client(url: str, token: str, number: int, requests: int, salt: str) -> list[float]:
     """Post exchanges one after the other; answers the seconds of each."""
     took = []
-    async with Line(url, token) as line:
+    async with asyncio.timeout(PATIENCE), Line(url, token) as line:
         for place in range(requests):
             status, answer, seconds = await line.call(INGEST, body(f"{salt}-{number}-{place // TURNS}", place % TURNS + 1))
             took.append(seconds)

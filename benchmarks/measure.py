@@ -4,9 +4,13 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+
+START_SECONDS = 60.0
+"""Seconds that a server or a worker has to start."""
 
 
 def best_seconds(runs: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -25,8 +29,13 @@ def best_seconds(runs: Mapping[str, Callable[[], object]], rounds: int) -> dict[
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a Markdown table; every column but the first is aligned to the right."""
-    for cells in (header, ["---", *["---:"] * (len(header) - 1)], *rows):
-        print(f"| {' | '.join(cells)} |")
+    print_rows([header, ["---", *["---:"] * (len(header) - 1)], *rows])
+
+
+def print_rows(rows: Iterable[Sequence[str]]) -> None:
+    """Print rows of a table."""
+    for cells in rows:
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 # A child's peak memory begins with that of the process that started it, so a small one stands between.
@@ -51,12 +60,25 @@ def process_cost(command: Sequence[str], *, stdin: Path | None = None) -> tuple[
 
 @contextlib.contextmanager
 def started(command: Sequence[str]) -> Iterator[str]:
-    """Run a command while the context is open; gives the first line it prints. It is ended without ado."""
+    """Run a command while the context is open; gives the first line it prints, as `first_line` does. It is ended without ado."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         try:
-            yield (child.stdout or sys.stdin).readline().strip()
+            yield first_line(child)
         finally:
             child.terminate()
+
+
+def first_line(child: subprocess.Popen[str]) -> str:
+    """Return the first line that a child prints; RuntimeError if there is none within `START_SECONDS`. The child is killed then."""
+    overdue = threading.Timer(START_SECONDS, child.kill)
+    overdue.start()
+    try:
+        line = (child.stdout or sys.stdin).readline().strip()
+    finally:
+        overdue.cancel()
+    if not line:
+        raise RuntimeError(f"{child.args} printed nothing within {START_SECONDS:g} s")
+    return line
 
 
 def print_costs(costs: Mapping[str, tuple[float, float]], work: float, unit: str, *, beside: str = "parsing") -> None:

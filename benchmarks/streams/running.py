@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import first_line
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 
@@ -69,8 +70,7 @@ def whole_path(connection: KafkaConnection, events: int, diagnoses: int, topics:
     place = [connection.bootstrap, connection.prefix]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         sink = stack.enter_context(started("sink", [*place, str(Path(folder) / "bench.duckdb"), str(diagnoses), topics]))
-        if sink.stdout is None or not sink.stdout.readline():
-            raise RuntimeError("the sink did not start")
+        first_line(sink)
         worker = stack.enter_context(started("worker", place))
         landed = said("sink", sink.communicate(timeout=PATIENCE)[0], "")
         worker.send_signal(signal.SIGTERM)
