@@ -33,7 +33,7 @@ from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import SCORING
 from streams.judging.judged_state import STATE
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
-from streams.log.admission import KNOWN, WRITTEN, Accepted, Committed, Submission, admissible, encode_each
+from streams.log.admission import CONFLICT, KNOWN, Accepted, Committed, Submission, admissible, encode_each
 from streams.stage_batches import session_key
 from streams.upkeep.closing import idle_closings
 from streams.upkeep.ending import SessionEnds
@@ -215,7 +215,7 @@ class RecordIntake(ABC):
     async def _build_results(self, exchanges: Sequence[Exchange], committed: Committed) -> list[IngestResult]:
         """The results of exchanges that were committed together."""
         if KNOWN in committed.outcomes["exchanges"]:
-            # What was decided on a known exchange is in the tables.
+            # What was decided on a known exchange may have to be read from the tables.
             return await asyncio.to_thread(_ingest_results, exchanges, committed, self.policy, self.store)
         return _ingest_results(exchanges, committed, self.policy, self.store)
 
@@ -252,22 +252,27 @@ def _ingest_results(exchanges: Sequence[Exchange], committed: Committed, policy:
 def _ingest_result(exchange: Exchange, outcome: str, committed: Committed, policy: Policy, store: Store) -> IngestResult:
     """The result of an exchange with this outcome: what was decided on it now, or before."""
     project, subject = policy.for_project(exchange.project), (exchange.connection, exchange.exchange_id)
-    decision = committed.decisions.get(subject)
-    if outcome == WRITTEN and isinstance(decision, Score):
-        return _result_of_score(decision)
+    # A repetition can come together with the first: the tables may not have that yet.
+    decision = None if outcome == CONFLICT else committed.decisions.get(subject)
+    if isinstance(decision, Score):
+        return _result_of_score(decision, outcome)
     result = _check_by_rules(exchange, outcome, project)
-    if outcome == KNOWN:
-        return _restore_first_result(result, exchange, project, store)
-    if outcome != WRITTEN or decision is None:
-        return result
-    result = replace(result, sampled=True, reason=decision.sampling_reason)
+    if decision is None:
+        return _restore_first_result(result, exchange, project, store) if outcome == KNOWN else result
+    result = replace(
+        result,
+        sampled=True,
+        reason=decision.sampling_reason,
+        tier1_score=decision.tier1_score,
+        tier1_flags=decision.tier1_flags,
+    )
     return _apply_cap(result, exchange, project, committed.spent.get(session_key(exchange), 0))
 
 
-def _result_of_score(score: Score) -> IngestResult:
+def _result_of_score(score: Score, outcome: str) -> IngestResult:
     """The result of an exchange that sampling left out."""
     return IngestResult(
-        outcome=WRITTEN,
+        outcome=outcome,
         score_id=score.score_id,
         sampled=False,
         reason=score.sampling_reason,

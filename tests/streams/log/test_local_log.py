@@ -222,6 +222,20 @@ def test_the_log_changes_nothing_of_what_is_decided(
     assert in_memory[1:] == by_the_runner("exchanges", sent, SCORES, EXCHANGES)
 
 
+def test_a_repetition_that_comes_with_its_first_has_the_same_answer(store: Store) -> None:
+    """A sender that repeats within one call must not learn less because the tables do not have the first yet."""
+
+    async def work() -> None:
+        async with engine_over(store, limits=NEVER) as engine:
+            results = await engine.take_exchanges(turns("s", 30) * 2)
+            assert 0 == store.count("exchanges")
+        results = [result for result in results if isinstance(result, IngestResult)]
+        assert {True, False} == {result.sampled for result in results}
+        assert [replace(first, outcome="known") for first in results[:30]] == results[30:]
+
+    run(work())
+
+
 def test_tasks_that_wait_are_scored_before_those_that_come_later(store: Store) -> None:
     """A session's tasks are scored in their order: one that overtook others would have them taken for done."""
 
