@@ -195,12 +195,21 @@ def test_kills_lose_no_span_and_land_each_once(
                 return
             await asyncio.sleep(0.02)
 
+    async def new_workers(killed: set[int]) -> set[int]:
+        while True:
+            if workers := set(working_processes(supervisor)) - killed:
+                return workers
+            await asyncio.sleep(0.02)
+
     async def run() -> None:
+        workers = set[int]()
         for number in range(ROUNDS):
+            # What the killed worker sent last can still come to the topic: it must not pass for work of the next one.
+            workers = await new_workers(workers)
             began = len(await contents(kafka, "spans", PARTITIONS))
             await put(kafka, SPANS_TOPIC, numbered(range(1 + number * KILLS_AFTER, 1 + (number + 1) * KILLS_AFTER)))
             await grown(began + 1)
-            for pid in working_processes(supervisor):
+            for pid in workers:
                 os.kill(pid, signal.SIGKILL)
         await until_committed(kafka, SPANS_TOPIC, PARTITIONS)
         with Store(None) as store:
