@@ -255,7 +255,7 @@ def test_people_and_programs_of_the_guides_have_the_scopes_that_they_were_given(
     assert (True, None) == ("admin" in people["me"]["scopes"], people["me"]["project"])
     assert (["read"], "shop") == (people["ada"]["scopes"], people["ada"]["project"])
     assert (["read"], None) == (people["prometheus"]["scopes"], people["prometheus"]["project"])
-    assert [True, False] == [people[name]["tokens"][0]["expires"] is not None for name in ("ada", "me")]
+    assert [True, False] == [people[name]["tokens"][0]["expiresAt"] is not None for name in ("ada", "me")]
 
 
 def test_anchors_of_the_guide_are_chosen_and_judged_again(copied: Shell) -> None:

@@ -228,7 +228,7 @@ def test_the_interface_description_is_true(app: FastAPI) -> None:
     schemas = description["components"]["schemas"]
     assert schemas["IngestBody"]["examples"]
     assert {"exchangeId", "scoreId", "scored", "reason", "tier1", "anomaly", "duplicate", "project", "note"} == set(
-        schemas["ScoredAnswer"]["properties"]
+        schemas["ScoredExchange"]["properties"]
     )
     assert [{"operatorToken": ["read"]}] == description["paths"]["/api/audit/{project}/scores"]["get"]["security"]
 
