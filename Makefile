@@ -65,7 +65,6 @@ lint: $(INSTALLED)       ## everything CI checks but the tests
 	$(BIN)/lint-imports
 	$(BIN)/python -m schemas.generate --check
 	$(BIN)/python -m audit.evaluation.publish --check
-	$(BIN)/python -m service.cli.completion.generate --check
 	$(BIN)/python docs/site/publish.py --check
 
 docs: $(INSTALLED)       ## build the documentation as a site: open build/site/index.html
@@ -99,10 +98,9 @@ format: $(INSTALLED)     ## format the code and apply the lint fixes that are sa
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-generate: $(INSTALLED)   ## write what is made from the code: schemas/records.py, published schemas, completion, the reference
+generate: $(INSTALLED)   ## write what is made from the code: schemas/records.py, published schemas, the reference
 	$(BIN)/python -m schemas.generate
 	$(BIN)/python -m audit.evaluation.publish
-	$(BIN)/python -m service.cli.completion.generate
 	$(BIN)/python docs/site/publish.py
 
 # In an environment of its own: versions that .venv already has would not be looked at again.

@@ -21,7 +21,6 @@ from typer.core import TyperGroup
 
 from schemas.errors import DriftlineError
 from service.cli.completion.answers import ASK, answer
-from service.cli.completion.commands import known_commands
 from service.cli.entry.exit_codes import ExitCode
 from service.cli.entry.groups import COMMANDS, group_of, place_of
 from service.cli.entry.start_page import start_page
@@ -58,10 +57,8 @@ def application(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
 def _listing() -> typer.Typer:
     """Build the command line for a call without a known command: it lists all commands, and loads none."""
     app = _without_commands()
-    summaries = known_commands()
-    for name in COMMANDS:
-        help_of = summaries[name].help if name in summaries else ""
-        app.command(name, help=help_of, rich_help_panel=group_of(name).title)(lambda: None)
+    for name, command in COMMANDS.items():
+        app.command(name, short_help=command.summary, rich_help_panel=group_of(name).title)(lambda: None)
     return app
 
 
@@ -127,7 +124,8 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command; return its exit code. Expected errors are printed as one line with a hint."""
     if arguments[:1] == [ASK]:
-        return _ended(lambda: answer(arguments[1:]))
+        *before, last = arguments[1:] or [""]
+        return _ended(lambda: answer(typer.main.get_command(_meant(before)), before, last))
     command = typer.main.get_command(_meant(arguments))
     return _ended(lambda: command.main(arguments, prog_name="driftline", standalone_mode=False))
 

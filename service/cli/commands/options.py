@@ -13,7 +13,7 @@ import msgspec
 import typer
 from rich.console import RenderableType
 
-from service.cli.completion.values import PROJECTS, completed
+from service.cli.completion.values import completed, project_names
 from service.cli.terminal import err, out, print_text
 from service.setup.settings import Settings, load_settings
 from service.setup.workspace import Clock, utc_now
@@ -29,18 +29,16 @@ Database = Annotated[
 PolicyFile = Annotated[Path | None, typer.Option("--policy", metavar="FILE", help="The policy file [DRIFTLINE_POLICY].")]
 Project = Annotated[
     str | None,
-    typer.Option("--project", metavar="NAME", help="Only this project.", autocompletion=completed(kind=PROJECTS)),
+    typer.Option("--project", metavar="NAME", help="Only this project.", autocompletion=project_names),
 ]
-OfProject = Annotated[
-    str, typer.Option("--project", metavar="NAME", help="The project.", autocompletion=completed(kind=PROJECTS))
-]
+OfProject = Annotated[str, typer.Option("--project", metavar="NAME", help="The project.", autocompletion=project_names)]
 IntoProject = Annotated[
     str | None,
     typer.Option(
         "--project",
         metavar="NAME",
         help="Project to file under [DRIFTLINE_PROJECT, default].",
-        autocompletion=completed(kind=PROJECTS),
+        autocompletion=project_names,
     ),
 ]
 Since = Annotated[

@@ -4,106 +4,130 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """Where a command is, and what the list of all commands says of it."""
+
+    place: str
+    """Its place below `service.cli.commands`: a function, or an app with commands of its own."""
+    summary: str
 
 
 @dataclass(frozen=True, slots=True)
 class CommandGroup:
-    """Commands on one topic."""
+    """Commands on one topic, by name."""
 
     title: str
-    commands: Mapping[str, str]
-    """The place of each command below `service.cli.commands`: a function, or an app with commands of its own."""
+    commands: Mapping[str, Command]
 
 
 GROUPS = (
     CommandGroup(
         "Start here",
         {
-            "demo": "server.demo.demo",
-            "doctor": "server.doctor.doctor",
-            "serve": "server.serving.serve",
-            "help": "start.helping.help_on",
-            "completion": "start.completing.completion",
+            "demo": Command("server.demo.demo", "Audit a made-up fleet: offline, no key, about a minute."),
+            "doctor": Command("server.doctor.doctor", "Check the configuration: what is set, what is missing, what to do."),
+            "serve": Command(
+                "server.serving.serve", "Run the server: take records over HTTP, score them, serve the API and the pages."
+            ),
+            "help": Command("start.helping.help_on", "Explain a command, or the exit codes of all of them."),
+            "completion": Command(
+                "start.completing.completion", "Print the script that lets a shell complete commands, options and values."
+            ),
         },
     ),
     CommandGroup(
         "Bring records in",
         {
-            "import": "records.imports.app",
-            "connections": "server.connections.connections_app",
-            "dead-letters": "records.dead_letters.letters_app",
-            "deployments": "drift.deployments.deployments_app",
+            "import": Command("records.imports.app", "Import transcripts of agents, their events, or tables of exchanges."),
+            "connections": Command("server.connections.connections_app", "Connections that send records, and their tokens."),
+            "dead-letters": Command("records.dead_letters.letters_app", "List refused records, look at them, retry them."),
+            "deployments": Command(
+                "drift.deployments.deployments_app", "Record and list deployments: charts mark them, and incidents name them."
+            ),
         },
     ),
     CommandGroup(
         "See what agents did",
         {
-            "runs": "runs.listing.runs",
-            "run": "runs.sessions.run",
-            "scores": "runs.listing.scores",
-            "wrap-quality": "runs.sessions.wrap_quality",
-            "costs": "drift.costs.costs",
-            "diagnose": "runs.diagnosing.diagnose",
-            "finalize": "runs.sessions.finalize",
-            "tune": "runs.tuning.tune",
-            "sql": "drift.querying.sql",
-            "banner": "drift.banner.banner",
+            "runs": Command("runs.listing.runs", "List the runs, newest first: readiness, trust, primary failure."),
+            "run": Command("runs.sessions.run", "Show one run: verdict, causes, evidence, remedies."),
+            "scores": Command("runs.listing.scores", "List the scores, newest first: tiers, sampling, anomalies."),
+            "wrap-quality": Command("runs.sessions.wrap_quality", "Show how well sessions were wrapped up."),
+            "costs": Command("drift.costs.costs", "Show what judging cost, by session, project, day or model."),
+            "diagnose": Command("runs.diagnosing.diagnose", "Diagnose sessions without a database."),
+            "finalize": Command("runs.sessions.finalize", "End a session manually and diagnose it."),
+            "tune": Command("runs.tuning.tune", "Fit the detectors' thresholds to an agent's runs."),
+            "sql": Command("drift.querying.sql", "Run a SQL statement or a named query over the database."),
+            "banner": Command("drift.banner.banner", "Print the banner that an agent sees when a session begins."),
         },
     ),
     CommandGroup(
         "Find drift, gate a build",
         {
-            "projects": "drift.projects.projects",
-            "incidents": "drift.incidents.incidents_app",
-            "check-drift": "drift.watching.check_drift",
-            "check": "runs.sessions.check",
-            "alerts": "server.alerts.alerts_app",
-            "anchors": "drift.anchors.anchors_app",
+            "projects": Command(
+                "drift.projects.projects", "List the projects, the worst first: health, last days, what changed."
+            ),
+            "incidents": Command(
+                "drift.incidents.incidents_app", "Incidents of drift and anomaly spikes: list, show, decide, assign, comment."
+            ),
+            "check-drift": Command("drift.watching.check_drift", "Check for drift and anomaly spikes, and record incidents."),
+            "check": Command("runs.sessions.check", "Gate a build on the readiness or trust of runs."),
+            "alerts": Command("server.alerts.alerts_app", "Test the alert channels, and list alerts."),
+            "anchors": Command(
+                "drift.anchors.anchors_app", "Exchanges that are judged again and again: has the judge changed, or the agent?"
+            ),
         },
     ),
     CommandGroup(
         "Judge and evaluate",
         {
-            "rejudge": "records.rejudging.rejudge",
-            "evaluate": "runs.evaluating.evaluate",
-            "evaluations": "runs.evaluations.evaluations",
-            "review": "drift.reviewing.review_app",
-            "agreement": "drift.reviewing.agreement",
-            "replay": "records.replaying.replay",
-            "replays": "records.replaying.replays",
-            "compare": "drift.comparing.compare",
-            "simulate-judge": "server.simulating.simulate_judge",
+            "rejudge": Command("records.rejudging.rejudge", "Judge exchanges that stayed unscored."),
+            "evaluate": Command("runs.evaluating.evaluate", "Evaluate finished sessions against test cases."),
+            "evaluations": Command(
+                "runs.evaluations.evaluations", "List evaluations, show one, or sum them up by case or model."
+            ),
+            "review": Command("drift.reviewing.review_app", "Review exchanges yourself: show the next one, score it."),
+            "agreement": Command("drift.reviewing.agreement", "Show how far people and the judge agree."),
+            "replay": Command("records.replaying.replay", "Score history again, into a separate file."),
+            "replays": Command("records.replaying.replays", "List the replays of a database, and whether their scores match."),
+            "compare": Command("drift.comparing.compare", "Compare two scorings of the same exchanges."),
+            "simulate-judge": Command(
+                "server.simulating.simulate_judge", "Serve a simulated judge on this machine, without a key."
+            ),
         },
     ),
     CommandGroup(
         "Keep, copy, delete data",
         {
-            "export": "records.exporting.export",
-            "export-runs": "runs.sessions.export",
-            "backup": "records.backing_up.backup",
-            "retention": "records.retaining.retention_app",
-            "erase": "records.retaining.erase",
-            "compact": "records.retaining.compact",
-            "rebuild": "records.database.rebuild",
+            "export": Command("records.exporting.export", "Write every topic's table as a Parquet file."),
+            "export-runs": Command("runs.sessions.export", "Write every run as files."),
+            "backup": Command("records.backing_up.backup", "Copy the database and its tokens, also while a server is running."),
+            "retention": Command("records.retaining.retention_app", "Delete records that are past their retention."),
+            "erase": Command("records.retaining.erase", "Erase all records of a session or a connection for good."),
+            "compact": Command("records.retaining.compact", "Shrink a closed database."),
+            "rebuild": Command("records.database.rebuild", "Compute everything derived again, by the present rules."),
         },
     ),
     CommandGroup(
         "Administer",
         {
-            "policy": "records.database.policy_app",
-            "operators": "server.connections.operators_app",
-            "worker": "server.working.worker",
-            "topics": "records.topics.topics_app",
+            "policy": Command("records.database.policy_app", "The policy that agents are judged by."),
+            "operators": Command("server.connections.operators_app", "Operators who read and decide, and their tokens."),
+            "worker": Command("server.working.worker", "Run stages on Kafka."),
+            "topics": Command("records.topics.topics_app", "The topics on Kafka: create, describe, check."),
         },
     ),
 )
-COMMANDS: Mapping[str, str] = {name: place for group in GROUPS for name, place in group.commands.items()}
-"""The place of every command by its name."""
+COMMANDS: Mapping[str, Command] = {name: command for group in GROUPS for name, command in group.commands.items()}
+"""Every command by its name."""
 
 
 def place_of(name: str) -> tuple[str, str]:
     """Return the module of a command, and its name there."""
-    module, attribute = COMMANDS[name].rsplit(".", 1)
+    module, attribute = COMMANDS[name].place.rsplit(".", 1)
     return f"service.cli.commands.{module}", attribute
 
 

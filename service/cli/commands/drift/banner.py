@@ -10,7 +10,7 @@ import typer
 from schemas.bounds.limits import NAME
 from schemas.errors import InputError
 from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
-from service.cli.completion.values import PROJECTS, completed
+from service.cli.completion.values import project_names
 from service.cli.terminal import err, out
 from service.read.banner import banner_text
 from service.read.known_projects import require_known
@@ -21,9 +21,7 @@ from service.text.plain import plain
 
 
 def banner(
-    project: Annotated[
-        str, typer.Argument(metavar="PROJECT", help="Name of the project.", autocompletion=completed(kind=PROJECTS))
-    ],
+    project: Annotated[str, typer.Argument(metavar="PROJECT", help="Name of the project.", autocompletion=project_names)],
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
