@@ -108,7 +108,7 @@ constraints:             ## renew constraints.txt with the newest versions that 
 	@set -eu; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
 	$(PYTHON) -m venv "$$fresh"; \
 	"$$fresh/bin/pip" install --quiet --upgrade pip; \
-	"$$fresh/bin/pip" install --quiet --group dev '.[chart]'; \
+	"$$fresh/bin/pip" install --quiet --group dev .; \
 	{ sed '/^[^#]/d' constraints.txt; \
 	  "$$fresh/bin/pip" freeze --all --exclude driftline --exclude setuptools | LC_ALL=C sort -f; } > constraints.new; \
 	mv constraints.new constraints.txt
@@ -137,7 +137,7 @@ $(USABLE): pyproject.toml constraints.txt
 
 $(INSTALLED): $(USABLE)
 	@echo 'Installing the tools of development into .venv, once; this takes a minute or two …'
-	@$(BIN)/pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --group dev --editable '.[chart]'
+	@$(BIN)/pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --group dev --editable .
 	@touch $@
 
 $(STREAMS): benchmarks/requirements.txt

@@ -81,7 +81,7 @@ def test_a_dry_run_says_what_it_would_cost_and_asks_nobody(driftline: Command, s
 
 def test_evaluations_are_made_written_and_reused(driftline: Command, simulator: RunningJudge) -> None:
     """The same again costs nothing, and is told and written the same."""
-    code, out, err = driftline(*BASE, "--yes", "-o", "results", "--chart", "cost.png")
+    code, out, err = driftline(*BASE, "--yes", "-o", "results")
     assert 0 == code
     assert SIMULATED_NOTE == out.splitlines()[0]
     assert 4 == out.count(" exec ")
@@ -91,7 +91,6 @@ def test_evaluations_are_made_written_and_reused(driftline: Command, simulator: 
     written = {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()}
     assert 20 == len(written)
     assert Path("results/three_times/vendor--model-1/refund-policy/evaluation_result_summary_1.md") in written
-    assert b"\x89PNG" == Path("cost.png").read_bytes()[:4]
 
     code, out, err = driftline(*BASE, "--yes", "-o", "results")
     assert 0 == code
@@ -190,8 +189,6 @@ def test_an_evaluation_without_a_score_fails_a_build_and_is_asked_for_again(
     [
         (("--judge-run", "four_times"), "--judge-run four_times: profile.yaml has no such judge run"),
         (("--connection", "north"), "--connection needs --session"),
-        (("--chart", "chart.pdf"), "--chart chart.pdf: a chart must be a PNG"),
-        (("--chart", "profile.yaml/chart.png"), "profile.yaml: File exists"),
         (("-o", "profile.yaml"), "profile.yaml: File exists"),
         (("--since", "yesterday"), "--since: "),
         (("--session", "s9"), "there is no session 's9'"),

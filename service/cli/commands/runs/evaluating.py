@@ -33,7 +33,6 @@ from service.cli.commands.options import (
 )
 from service.cli.commands.records.rejudging import say_who_judges
 from service.cli.entry.exit_codes import agree, fails_when, leave, leave_interrupted
-from service.cli.evaluations.chart import require_charts, write_chart
 from service.cli.evaluations.client import EvaluationClient, Terms, token_of_environment
 from service.cli.evaluations.evaluation_files import readable_json, write_files
 from service.cli.evaluations.inputs import chosen_plans, load_cases, warnings_of
@@ -118,7 +117,6 @@ def evaluate(
     ] = None,
     folder: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Write the results into this folder.")] = None,
     output: OutputFormat = Output.TABLE,
-    chart: Annotated[Path | None, typer.Option("--chart", metavar="FILE.png", help="Draw score against cost.")] = None,
     fail_under: Annotated[
         float | None, typer.Option("--fail-under", min=LOWEST, max=HIGHEST, help="Fail if a score is below this.")
     ] = None,
@@ -145,8 +143,8 @@ def evaluate(
     wanted = _wanted(session, connection, tag, project, since, limit)
     plans = chosen_plans(loaded, judge_run, profile)
     settings, terms = settings_of(database, policy), Terms(cases, loaded, plans, wanted, retry_failed)
-    if not dry_run:
-        _require(folder, chart)
+    if folder is not None and not dry_run:
+        make_folder(folder)  # before anything is paid
     agreement = Agreement(dry_run, yes, as_json, is_capped=all(plan.cost_cap_usd is not None for plan in plans))
     if server is None:
         found = _evaluate_here(settings, terms, agreement)
@@ -156,17 +154,9 @@ def evaluate(
         return
     report = report_of(found, fail_under)
     _show(report, as_json=as_json)
-    _write(found, report, folder, chart)
-    leave(failed=bool(report.failed or report.below))
-
-
-def _require(folder: Path | None, chart: Path | None) -> None:
-    """SettingsError if a folder or a chart cannot be written: nothing was paid yet."""
     if folder is not None:
-        make_folder(folder)
-    if chart is not None:
-        require_charts(chart)
-        make_folder(chart.parent)
+        err.say(f"{counted(len(write_files(folder, found)), 'result')} written to {folder}")
+    leave(failed=bool(report.failed or report.below))
 
 
 def _wanted(
@@ -244,13 +234,3 @@ def _show(report: Report, *, as_json: bool) -> None:
         print_text(readable_json(report))
     else:
         out.print(evaluation_view(report, out.width))
-
-
-def _write(found: Sequence[Evaluated], report: Report, folder: Path | None, chart: Path | None) -> None:
-    """Write the files that were asked for. They were paid for, so an error says that nothing is lost."""
-    if folder is not None:
-        written = write_files(folder, found)
-        err.say(f"{counted(len(written), 'result')} written to {folder}")
-    if chart is not None:
-        write_chart(report, chart)
-        err.say(f"chart written to {chart}")
