@@ -64,7 +64,6 @@ lint: $(INSTALLED)       ## everything CI checks but the tests
 	$(BIN)/mypy docs/site
 	$(BIN)/lint-imports
 	$(BIN)/python -m schemas.generate --check
-	$(BIN)/python -m audit.evaluation.publish --check
 	$(BIN)/python docs/site/publish.py --check
 
 docs: $(INSTALLED)       ## build the documentation as a site: open build/site/index.html
@@ -100,7 +99,6 @@ format: $(INSTALLED)     ## format the code and apply the lint fixes that are sa
 
 generate: $(INSTALLED)   ## write what is made from the code: schemas/records.py, published schemas, the reference
 	$(BIN)/python -m schemas.generate
-	$(BIN)/python -m audit.evaluation.publish
 	$(BIN)/python docs/site/publish.py
 
 # In an environment of its own: versions that .venv already has would not be looked at again.

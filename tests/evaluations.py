@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +19,15 @@ from audit.evaluation.run import Run, ToolCall, ToolResult, Turn
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
 from schemas.records import CheckOutcome, EvaluationRequest, Judgement
+
+SCHEMAS = Path(__file__).parents[1] / "docs" / "schemas"
+
+
+def published_schema(name: str) -> dict[str, Any]:
+    """A schema as it lies in the documentation."""
+    schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text("utf-8"))
+    assert isinstance(schema, dict)
+    return schema
 
 
 def case(**said: Any) -> Case:

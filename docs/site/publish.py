@@ -1,6 +1,7 @@
-"""Writes the pages that are made from the code: the reference, the list of decisions, and the stacks of the guide to OpenTelemetry.
+"""Writes what documents have from the code: the reference, the list of decisions, the stacks of the guide to OpenTelemetry, and schemas.
 
-python docs/site/publish.py             write docs/reference/*.md, docs/decisions/index.md and the stacks of docs/how-to/opentelemetry.md
+python docs/site/publish.py             write docs/reference/*.md, docs/decisions/index.md, the stacks of docs/how-to/opentelemetry.md
+                                        and docs/schemas/*.schema.json
 python docs/site/publish.py --check     change nothing, exit 1 when one of them is out of date
 """
 
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from evaluation_schemas import evaluation_schemas
 from reference import PAGES
 from reference.stacks import with_stacks
 from repository import DOCS, ROOT, decisions
@@ -21,11 +23,12 @@ _HEAD = "<!-- Made from the code by docs/site/publish.py: change the code and ru
 
 
 def wanted() -> Mapping[Path, str]:
-    """The text of every page that is made, by its file."""
+    """The text of everything that is made, by its file."""
     guide = ROOT / DOCS / "how-to/opentelemetry.md"
     pages = {f"reference/{name}": made for name, made in PAGES.items()} | {"decisions/index": decisions}
     made = {ROOT / DOCS / f"{name}.md": _HEAD + page() for name, page in pages.items()}
-    return made | {guide: with_stacks(guide.read_text(encoding="utf-8"))}
+    schemas = {ROOT / DOCS / "schemas" / name: text for name, text in evaluation_schemas().items()}
+    return made | schemas | {guide: with_stacks(guide.read_text(encoding="utf-8"))}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

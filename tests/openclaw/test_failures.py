@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from audit.detectors.detectors import DETECTORS
+from openclaw.evidence import EVIDENCE, Grade, evidence_table
 from openclaw.fleet_runs import Fleet, play
 from openclaw.install import Installed
 from openclaw.plays import KINDS, PLANTS, healthy, planted
 from openclaw.verdicts import diagnosis_of, events_of
 from schemas.records import AgentEvent
-from streams.sources.openclaw.evidence_table import EVIDENCE, Grade, evidence_table
 from streams.sources.openclaw.storage.sqlite import find_databases
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,7 +104,7 @@ def test_the_plugin_sends_what_the_table_says() -> None:
 
 
 def test_the_table_names_every_detector_that_counts_and_stands_in_the_docs() -> None:
-    """If it does not, put what `streams.sources.openclaw.evidence_table.evidence_table()` returns into docs/openclaw.md."""
+    """If it does not, put what `openclaw.evidence.evidence_table()` of the tests returns into docs/openclaw.md."""
     counted = [detector.failure_type for detector in DETECTORS if detector.failure.weight]
     assert counted == [row.failure_type for row in EVIDENCE]
     assert {*counted} == set(PLANTS)

@@ -11,9 +11,9 @@ import jsonschema_rs
 import pytest
 from builders import closing, exchange
 from evaluated import PROFILE, REFUND, REPORT
+from evaluations import published_schema
 
 from analytics.store.store import Store
-from audit.evaluation.publish import FOLDER as SCHEMAS
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
@@ -116,7 +116,7 @@ def test_the_json_is_one_document_that_keeps_its_schema(driftline: Command, simu
     del simulator
     _, out, err = driftline(*BASE, "--session", "s1", "--connection", "local", "--yes", "--output", "json")
     document = json.loads(out)
-    schema = json.loads((SCHEMAS / "evaluation-report.schema.json").read_text("utf-8"))
+    schema = published_schema("evaluation-report")
     jsonschema_rs.validator_for(schema).validate(document)
     assert [("s1", "monthly-report"), ("s1", "refund-policy")] == [
         (one["run"], one["case_id"]) for one in document["evaluations"]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from pathlib import Path
-from typing import Any
 
 import jsonschema_rs
 import pytest
 from evaluated import SET, Made, evaluated
+from evaluations import published_schema
 from finished import filled
 
 from analytics.queries import query_rows
@@ -18,7 +17,6 @@ from audit.times import iso_time
 from service.read.evaluations import evaluated_run, whole_evaluation
 from service.text.answers import document
 
-SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
 PAGE = {
     "project": "shop",
     "case": None,
@@ -32,19 +30,14 @@ PAGE = {
 }
 
 
-def published(name: str) -> Any:
-    """A schema as it is published."""
-    return json.loads((SCHEMAS / f"{name}.schema.json").read_text("utf-8"))
-
-
 @pytest.mark.parametrize("made", SET, ids=lambda made: made.session)
 def test_the_whole_document_holds_the_published_result(made: Made) -> None:
     """Whoever has the schemas can read an answer of the API as well as a file."""
     evaluation = evaluated(made).evaluation
     whole = document(whole_evaluation(evaluation))
 
-    jsonschema_rs.validate(published("evaluation-result"), whole["finalResult"])
-    jsonschema_rs.validate(published("judge-result"), whole["judgeResult"])
+    jsonschema_rs.validate(published_schema("evaluation-result"), whole["finalResult"])
+    jsonschema_rs.validate(published_schema("judge-result"), whole["judgeResult"])
     assert whole == json.loads(json.dumps(whole)), "plain JSON"
     expected = evaluation.evaluation_id, made.model, evaluation.final_score
     assert expected == (whole["id"], whole["model"], whole["finalScore"])

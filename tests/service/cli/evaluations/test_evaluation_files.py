@@ -11,9 +11,9 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 from evaluated import CLAUDE, HOSTILE, MINIMAX, REFUND, SET, Made, evaluated
+from evaluations import published_schema
 from markdown_it import MarkdownIt
 
-from audit.evaluation.publish import FOLDER as SCHEMAS
 from audit.evaluation.results.report import Evaluated, report_of, row_of
 from service.cli.evaluations.evaluation_files import readable_json, write_files
 from service.cli.evaluations.summary import summary_markdown
@@ -117,7 +117,7 @@ def test_the_results_as_json_are_as_they_were_checked_by_eye(tmp_path: Path) -> 
 def test_results_keep_their_published_schemas(schema: str, pattern: str, tmp_path: Path) -> None:
     """What is written is what the schema promises, scored or failed, hostile or not."""
     written(tmp_path, [*SET, SWAYING])
-    validator = jsonschema_rs.validator_for(json.loads((SCHEMAS / f"{schema}.schema.json").read_text("utf-8")))
+    validator = jsonschema_rs.validator_for(published_schema(schema))
     found = [*tmp_path.rglob(pattern)]
     assert 6 == len(found)
     for path in found:

@@ -14,11 +14,11 @@ import jsonschema_rs
 import msgspec
 import pytest
 from evaluated import HOSTILE, MINIMAX, REFUND, SET, Made, evaluated
+from evaluations import published_schema
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from audit.evaluation.publish import FOLDER as SCHEMAS
 from audit.evaluation.results.report import Report, mean_interval, report_of
 from service.cli.evaluations.evaluation_files import readable_json
 from service.cli.evaluations.output_tables import SIMULATED_NOTE, UNKNOWN, evaluation_view, shared, usd
@@ -57,7 +57,7 @@ def test_the_json_is_as_it_was_checked_by_eye(report: Report) -> None:
 
 def test_the_json_keeps_its_published_schema(report: Report) -> None:
     """What is printed is what the schema promises, for nothing found, too."""
-    schema = json.loads((SCHEMAS / "evaluation-report.schema.json").read_text("utf-8"))
+    schema = published_schema("evaluation-report")
     for one in (report, report_of([])):
         jsonschema_rs.validator_for(schema).validate(json.loads(readable_json(one)))
 

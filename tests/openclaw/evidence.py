@@ -1,7 +1,4 @@
-"""Evidence table: for each failure type, the evidence of a transcript, a trajectory and the plugin.
-
-`docs/openclaw.md` has the table that `evidence_table` writes, and tests hold it against real runs.
-"""
+"""For each failure type, the evidence of a transcript, a trajectory and the plugin: the table in `docs/openclaw.md`."""
 
 from __future__ import annotations
 
