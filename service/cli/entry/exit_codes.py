@@ -38,7 +38,6 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.INTERRUPTED: "Interrupted by Ctrl-C (SIGTERM: 143).",
 }
 """What each exit code says."""
-DECLINED = "you decline"
 _ATTRIBUTE = "fails_when"
 
 
@@ -56,11 +55,6 @@ def fails_when(words: str) -> Callable[[Command], Command]:
 def failing_case(command: Callable[..., Any] | None) -> str | None:
     """Return when a command ends with `FAILED`; None if it never does."""
     return getattr(command, _ATTRIBUTE, None)
-
-
-def codes_of(command: Callable[..., Any] | None) -> tuple[ExitCode, ...]:
-    """Return the exit codes that a command can end with."""
-    return tuple(code for code in ExitCode if code is not ExitCode.FAILED or failing_case(command) is not None)
 
 
 def leave(*, failed: bool) -> NoReturn:

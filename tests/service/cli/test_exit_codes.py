@@ -15,7 +15,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import service
-from service.cli.entry.exit_codes import DECLINED, MEANINGS, ExitCode, codes_of, failing_case
+from service.cli.entry.exit_codes import MEANINGS, ExitCode, failing_case
 from service.cli.main import application, run
 
 Command = Callable[..., tuple[int, str, str]]
@@ -80,13 +80,6 @@ def test_its_help_says_so(name: str) -> None:
     plain = " ".join(shown.replace("│", " ").split())
 
     assert f"Exit 1 if {failing_case(EVERY[name].callback)}." in plain
-    assert ExitCode.FAILED in codes_of(EVERY[name].callback)
-
-
-def test_a_command_that_cannot_fail_has_no_code_for_it() -> None:
-    """The reference lists what there is."""
-    codes = (ExitCode.DONE, ExitCode.ERROR, ExitCode.FAULT, ExitCode.INTERRUPTED)
-    assert codes == codes_of(EVERY["runs"].callback)
 
 
 def test_no_command_ends_by_itself() -> None:
@@ -116,7 +109,7 @@ def test_declining_is_a_code_of_its_own_kind(driftline: Command, monkeypatch: py
     assert 0 == driftline("import", "events", str(FOLDER.parent / "examples" / "session.json"))[0]
     monkeypatch.setattr("typer.confirm", lambda *_args, **_options: False)
     assert 1 == driftline("erase", "--connection", "local")[0]
-    assert DECLINED in str(failing_case(EVERY["erase"].callback))
+    assert "decline" in str(failing_case(EVERY["erase"].callback))
     monkeypatch.undo()
 
 
