@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib
 import logging
+import pkgutil
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
 from schemas.errors import BrokerError, BusyError
-from service.http.answers.description import describe
+from service.http.answers.description import TAGS, describe
 from service.pages.problems import add_problem_pages
 from service.read.queries.query_pool import QueryPool
 from service.setup.access.access import AccessStore
@@ -36,25 +37,20 @@ RETRY_AFTER = "2"
 """Seconds after which a sender may try again when the log was busy."""
 RETRY_BROKER = "5"
 """Seconds after which a sender may try again when Kafka took no records."""
-_PLACES = {
-    "http.routes": "ingest ingest_batch events events_bulk traces sessions telemetry alerts projects scores exchanges trends baselines "
-    "inbox inbox_views incidents costs runs people anchors deployments rejudging retention query evaluations operations",
-    "http.auth": "tokens sign_ins audit_log sign_in",
-    "http.admin": "policy installation",
-    "http.answers": "docs",
-    "pages": "sign_in_page help_page connect sql",
-    "pages.projects": "fleet project anomalies costs details wrap_quality agent_health telemetry evaluations",
-    "pages.exchanges": "exchange review",
-    "pages.incidents": "incidents inbox inbox_actions",
-    "pages.runs": "run run_downloads",
-    "pages.sessions": "session",
-    "pages.lists": "pages",
-    "pages.admin": "overview access policy deletion audit_log",
-}
-"""The modules with the endpoints and the pages, by package; the description of the API keeps their order."""
-ROUTERS: tuple[APIRouter, ...] = tuple(
-    importlib.import_module(f"service.{package}.{name}").router for package, names in _PLACES.items() for name in names.split()
-)
+_PACKAGES = ("service.http.routes", "service.http.auth", "service.http.admin", "service.http.answers", "service.pages")
+"""Packages whose modules with a `router` are endpoints and pages. `service.http.otlp` has none: gRPC is an extra."""
+
+
+def _find_routers() -> tuple[APIRouter, ...]:
+    """Return the `router` of every module that has one: endpoints in the order of their tags, then pages."""
+    packages = [importlib.import_module(package) for package in _PACKAGES]
+    names = [module.name for package in packages for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    routers = [vars(importlib.import_module(name)).get("router") for name in names]
+    order = [[tag] for tag in TAGS] + [[]]
+    return tuple(sorted(filter(None, routers), key=lambda router: order.index(router.tags)))
+
+
+ROUTERS = _find_routers()
 log = logging.getLogger(__name__)
 
 

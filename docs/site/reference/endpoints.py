@@ -11,14 +11,8 @@ import msgspec
 from fastapi import FastAPI
 
 from reference.markdown import code, fenced, page, table, words
-from service.http.answers.description import JSON, describe
+from service.http.answers.description import JSON, TAGS, describe
 from service.server.app import ROUTERS
-
-_GROUPS = {
-    "records": "Deliver records", "sessions": "Sessions", "telemetry": "Telemetry", "alerts": "Alerts", "reading": "Read",
-    "baselines": "Baselines", "incidents": "Incidents", "people": "People", "anchors": "Anchors", "judging": "Judge again",
-    "retention": "Retention and erasure", "access": "Access", "query": "SQL", "evaluations": "Evaluations", "operations": "Operations",
-}  # fmt: skip
 
 
 def endpoints() -> str:
@@ -27,7 +21,7 @@ def endpoints() -> str:
     for method, path, operation in operations():
         group = operation.get("tags", ["operations"])[0]
         found.setdefault(group, []).extend(_endpoint(method, path, operation))
-    parts = [part for group, shown in found.items() for part in (f"## {_GROUPS.get(group, group.capitalize())}", *shown)]
+    parts = [part for group, shown in found.items() for part in (f"## {TAGS[group]}", *shown)]
     return page(
         "Endpoints",
         "[The HTTP API](../api.md) says what all of them have in common. A running server shows the same at `/docs`, and `/openapi.json` has it "

@@ -18,6 +18,28 @@ from service.text.paths import API
 from service.web.answering import schemas_of
 from service.web.bounds import LINES
 
+TAGS = {
+    "records": "Deliver records",
+    "traces": "Traces",
+    "sessions": "Sessions",
+    "telemetry": "Telemetry",
+    "alerts": "Alerts",
+    "reading": "Read",
+    "baselines": "Baselines",
+    "incidents": "Incidents",
+    "people": "People",
+    "anchors": "Anchors",
+    "deployments": "Deployments",
+    "judging": "Judge again",
+    "retention": "Retention and erasure",
+    "access": "Access",
+    "policy": "Policy",
+    "query": "SQL",
+    # After all endpoints of a project: one may be called evaluations, as the address of an evaluation begins.
+    "evaluations": "Evaluations",
+    "operations": "Operations",
+}
+"""Tags of endpoints with their titles, in the order in which endpoints are described and matched."""
 Json = dict[str, Any]
 JSON, NDJSON = "application/json", "application/x-ndjson"
 _IF_NONE_MATCH = {
