@@ -83,6 +83,21 @@ class Links:
         """A project."""
         return self._within(_project(project))
 
+    def tabs(self, project: str) -> Sequence[tuple[str, str]]:
+        """The pages of a project that each of them shows as tabs, by name."""
+        return (
+            ("Overview", self.project(project)),
+            ("Incidents", self.incidents(project)),
+            ("Exchanges", self.exchanges(project)),
+            ("Sessions", self.sessions(project)),
+            ("Anomalies", self.anomalies(project)),
+            ("Runs", self.runs(project)),
+            ("Agent health", self.agents(project)),
+            ("Wrap-up", self.wrap_quality(project)),
+            ("Review", self.review(project)),
+            ("Evaluations", self.evaluations(project)),
+        )
+
     def costs(self, project: str, **asked: str | None) -> str:
         """The cost of judging by session."""
         return self._within(f"{_project(project)}/costs", asked)
