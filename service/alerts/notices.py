@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Literal
 from urllib.parse import quote
 
-from audit.drift.incident_evidence import evidence_of
+from msgspec.structs import asdict
+
 from audit.fingerprints import stable_id
 from schemas.records import Incident
+from service.read.incidents import incident_answer
 from service.read.telemetry import OpenSession
 from service.read.unreadable_judges import UnreadableJudge
-from service.read.why.explaining import why
+from service.text.answers import camel
 from service.text.paths import API
 from streams.watch.incidents.states import SUSPECTED
 
@@ -25,6 +27,8 @@ _MISSED = {
     "warning": "No sign of life for {minutes:g} min ({missed} missed intervals of {interval:g} min).",
     "critical": "No sign of life for {minutes:g} min ({missed} missed intervals of {interval:g} min): it has stopped.",
 }
+_NOT_IN_DETAILS = frozenset({"id", "project", "severity", "title", "description", "moved", "why", "metadata"})
+"""Fields of an incident that its alert has elsewhere, or shorter; the evidence is too long for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,33 +58,24 @@ class Notice:
 def incident_notice(incident: Incident) -> Notice:
     """Return the alert about an incident: once, and again when it becomes critical, or is confirmed after a suspicion."""
     is_suspected = incident.confidence == SUSPECTED
-    explained = why(incident)
-    details = {
-        "type": incident.type,
-        "tier": incident.tier,
-        "direction": incident.direction,
-        "rule": incident.rule,
-        "cause": incident.cause,
-        "status": incident.status,
-        "confidence": incident.confidence,
-        "agent": incident.agent,
-        "acknowledgedBy": incident.acknowledged_by,
-        "moved": [one.series_name for one in evidence_of(incident).moved],
-        "baselineId": incident.baseline_id,
-        "detectedAt": incident.detected_at.isoformat(),
-        "why": explained.summary if explained.is_explained else None,
-        "actions": [one.title for one in explained.actions],
-    }
+    answer = incident_answer(incident)
+    explanation = answer.why.summary if answer.why.is_explained else None
+    details = {name: value for name, value in asdict(answer).items() if name not in _NOT_IN_DETAILS}
     return Notice(
         INCIDENT,
         incident.incident_id,
         f"suspected {incident.severity}" if is_suspected else incident.severity,
         _severity(incident.severity),
         f"Suspected: {incident.title}" if is_suspected else incident.title,
-        "\n\n".join(one for one in (explained.summary if explained.is_explained else "", incident.description) if one),
+        "\n\n".join(text for text in (explanation, incident.description) if text),
         incident.project,
         f"{API}/{quote(incident.project, safe='')}/incidents/{quote(incident.incident_id, safe='')}",
-        details,
+        {
+            **{camel(name): value.isoformat() if isinstance(value, date) else value for name, value in details.items()},
+            "moved": [series.series_name for series in answer.moved],
+            "why": explanation,
+            "actions": [action.title for action in answer.why.actions],
+        },
     )
 
 

@@ -16,7 +16,9 @@ from receivers import Receiver
 
 from service.alerts.notices import Notice, incident_notice, silence_notice
 from service.alerts.slack import slack_body, slack_digest
+from service.read.incidents import incident_answer
 from service.read.telemetry import OpenSession
+from service.text.answers import document
 
 SECRET = "a secret of the receiver"
 AT = datetime(2026, 10, 1, 11, 40, tzinfo=UTC)
@@ -164,3 +166,10 @@ def test_an_alert_without_a_reason_names_none() -> None:
     """That the evidence says nothing is no news for a phone."""
     told = incident_notice(made({}, description="Tier 2 fell by 0.4."))
     assert ("Tier 2 fell by 0.4.", None) == (told.text, told.details["why"])
+
+
+def test_an_alert_has_every_field_of_the_incident_but_its_evidence() -> None:
+    """A field that is added to the incident reaches whoever is alerted."""
+    incident = made({}, description="Tier 2 fell by 0.4.")
+    missing = document(incident_answer(incident)).keys() - incident_notice(incident).details.keys()
+    assert {"id", "project", "severity", "title", "description", "metadata"} == missing
