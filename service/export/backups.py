@@ -7,7 +7,6 @@ disk, and a file that has the name already stays as it is.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,7 +70,7 @@ def _copy(workspace: Workspace, target: Path) -> None:
     if workspace.server is None:
         copy_database(workspace.store, target)
     else:
-        shutil.move(workspace.server.call("copy"), target)
+        workspace.server.call("copy", type(None), str(target))
 
 
 def _rows(copy: Path) -> dict[str, int]:

@@ -24,9 +24,9 @@ from schemas.errors import SettingsError
 from service.http.otlp.grpc_listener import Listener
 from service.http.otlp.grpc_listener import listen as otlp_listener
 from service.server.app import create_app, prepare_routes
+from service.server.commands import taking_commands
 from service.server.http_server import run, server_of
 from service.server.periodic_tasks import periodic_tasks_of
-from service.server.remote.command_server import taking_commands
 from service.setup.access.access import AccessStore, access_file
 from service.setup.judge_setup import WORKERS, OpenedJudge, open_judge, unpriced_note
 from service.setup.kafka import connection_of, framing_of

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from audit.cost.prices import price_of
 from audit.policy.policy import Policy, ProjectPolicy
-from service.setup.remote.server_link import ServerLink
+from service.setup.server_link import ServerLink
 from service.setup.settings import Settings
 from service.text.paths import LOOPBACK_NAMES
 from streams.judges.credentials import DEFAULT_BASE_URL, credentials
@@ -73,7 +73,7 @@ def who_judges(settings: Settings, policy: Policy) -> OpenedJudge:
 
 def paid_note(server: ServerLink | None) -> str:
     """Say what exchanges cost that go to a server with a live judge; nothing elsewhere: without a server, none is asked."""
-    if server is None or server.call("describe") != LIVE:
+    if server is None or server.call("judge", str) != LIVE:
         return ""
     return "the server has a live judge and judges what comes in: calls are paid for, under each session's cap"
 

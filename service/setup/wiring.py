@@ -11,8 +11,8 @@ from analytics.store.store import Appended, Store
 from audit.policy.policy import Policy, load_policy
 from audit.redaction.redactor import DEFAULT_KEY, Redactor
 from schemas.records import ImportProgress
-from service.setup.remote.remote_runner import RemotePublisher, RemoteRunner
-from service.setup.remote.server_link import ServerLink
+from service.setup.server_link import ServerLink
+from service.setup.server_store import ServerPublisher, ServerRunner
 from service.setup.settings import Settings
 from streams.engine.embedded import EmbeddedRunner
 from streams.log.admission import Accepted
@@ -74,7 +74,7 @@ def wire(settings: Settings, store: Store, server: ServerLink | None, now: Calla
     policy = policy_of(settings)
     redactor = redactor_of(settings, policy)
     if server is not None:
-        return Wiring(policy, redactor, RemoteRunner(server, redactor, now), RemotePublisher(server, store, policy, now))
+        return Wiring(policy, redactor, ServerRunner(server, now), ServerPublisher(server, store, policy, now))
     runner = embedded_runner(settings, store, policy, redactor, now)
     if store.path is not None and log_folder(store.path).exists():
         from streams.log.local_log import recover_closed  # noqa: PLC0415 - RocksDB takes a while to load

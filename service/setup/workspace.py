@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from analytics.store.connection import IN_USE
 from analytics.store.store import Store
 from schemas.errors import SettingsError, StoreError
-from service.setup.remote.server_link import ServerLink
+from service.setup.server_link import ServerLink
 from service.setup.settings import Settings
 from streams.log.ownership import is_fed_by_kafka, log_folder, require_embedded
 from streams.stage_progress import lagging
@@ -105,12 +105,11 @@ def opened_store(database: Path, *, alone: str = "") -> Iterator[tuple[Store, Se
         except StoreError as error:
             if error.hint != IN_USE or (server := ServerLink.to(database)) is None:
                 raise
-            stack.callback(server.close)
             if alone:
                 raise StoreError(str(error), hint=alone) from error
-            from service.setup.remote.remote_store import RemoteStore  # noqa: PLC0415 - only beside a server
+            from service.setup.server_store import ServerStore  # noqa: PLC0415 - only beside a server
 
-            store = RemoteStore(database, server)
+            store = ServerStore(database, server)
         yield store, server
 
 

@@ -118,18 +118,14 @@ class WatchRounds:
         """Let the projects wait whose runs were finished since the last time."""
         end = self._store.end_of("diagnoses")
         if end != self._end_of_runs:
-            self._waiting |= set(await asyncio.to_thread(self._projects, "finished_projects", now - ALL_EVERY))
+            self._waiting |= set(await asyncio.to_thread(_projects_since, self._store, "finished_projects", now - ALL_EVERY))
             self._end_of_runs = end
 
     async def _note_all(self, now: datetime) -> None:
         """Let every project wait that had exchanges or runs of late, once an hour."""
         if self._all_at is None or now - self._all_at >= ALL_EVERY:
-            self._waiting |= set(await asyncio.to_thread(self._projects, "watched_projects", now - timedelta(days=DAYS)))
+            self._waiting |= set(await asyncio.to_thread(recent_projects, self._store, now))
             self._all_at = now
-
-    def _projects(self, query: str, since: datetime) -> list[str]:
-        with contextlib.closing(self._store.cursor()) as cursor:
-            return [row["project"] for row in query_rows(cursor, query, {"since": since})]
 
     async def _check(self, projects: Sequence[str]) -> None:
         try:
@@ -140,3 +136,13 @@ class WatchRounds:
                 return
             for project in projects:
                 await self._check([project])
+
+
+def recent_projects(store: Store, as_of: datetime) -> list[str]:
+    """Return the projects that had exchanges or runs in the days that a check looks at."""
+    return _projects_since(store, "watched_projects", as_of - timedelta(days=DAYS))
+
+
+def _projects_since(store: Store, query: str, since: datetime) -> list[str]:
+    with contextlib.closing(store.cursor()) as cursor:
+        return [row["project"] for row in query_rows(cursor, query, {"since": since})]

@@ -14,7 +14,7 @@ def begin_history(workspace: Workspace, target: str) -> None:
     if workspace.server is None:
         _history(workspace).begin(target)
     else:
-        workspace.server.call("begin_history", target)
+        workspace.server.call("begin_history", type(None), target)
 
 
 def check_history(workspace: Workspace, target: str, report: Report = lambda *_: None) -> list[ProjectHistory]:
@@ -24,8 +24,7 @@ def check_history(workspace: Workspace, target: str, report: Report = lambda *_:
     """
     if workspace.server is None:
         return asyncio.run(_history(workspace).check(target, workspace.now(), report))
-    checked: list[ProjectHistory] = workspace.server.call("check_history", target, workspace.now())
-    return checked
+    return workspace.server.call("check_history", list[ProjectHistory], target, workspace.now())
 
 
 def resume_histories(workspace: Workspace, report: Report) -> list[ProjectHistory]:

@@ -107,7 +107,7 @@ def run_anchors(project: OfProject, database: Database = None, policy: PolicyFil
             if workspace.server is None:
                 judged = asyncio.run(_round(workspace, project))
             else:
-                judged = workspace.server.call("judge_anchors", project)
+                judged = workspace.server.call("judge_anchors", int, project)
         with contextlib.closing(workspace.store.cursor()) as cursor:
             found = project_anchors(cursor, project)
     if as_json:

@@ -14,7 +14,7 @@ from service.cli.reports.comparison import compare as compared
 from service.cli.reports.comparison import side_of
 from service.cli.reports.comparison_tables import comparison_view
 from service.cli.terminal import out
-from service.setup.remote.copies import readable_file
+from service.setup.copies import readable_file
 from streams.replay.plan import LIVE
 
 

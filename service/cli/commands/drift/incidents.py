@@ -278,7 +278,7 @@ def _changed(workspace: Workspace, incident: Incident, wanted: Change, who: str)
     if workspace.server is None:
         made = asyncio.run(change(watch_over(workspace), which, redacted, Person(who)))
     else:
-        made = workspace.server.call("change", which, redacted, Person(who), workspace.now())
+        made = workspace.server.call("change", Changed, which, redacted, Person(who), workspace.now())
     if made.problem is not None or made.incident is None:
         problem = made.problem or "not_found"
         raise InputError(

@@ -29,7 +29,7 @@ from service.cli.commands.options import AsJson, Database, Limit, Project, json_
 from service.cli.progress import working
 from service.cli.terminal import err, leave_quietly, out, table
 from service.read.known_projects import require_known
-from service.setup.remote.copies import readable_file
+from service.setup.copies import readable_file
 from service.setup.settings import Settings
 from service.setup.workspace import open_workspace, require_database, utc_now
 from service.text.plain import MISSING, counted, plain

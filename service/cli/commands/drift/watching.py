@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Annotated
 
 import typer
 
-from analytics.queries import query_rows
 from analytics.sums.daily import refresh_daily
 from audit.drift.consecutive_days import DAYS
 from service.cli.commands.drift.incident_gate import HELP, FailOn, failing, gate_lines
@@ -32,9 +30,9 @@ from service.read.known_projects import require_known
 from service.read.project import moment_words
 from service.setup.workspace import Workspace, open_workspace
 from service.text.answers import document
-from service.text.plain import counted
 from service.write.imports.history import resume_histories
 from streams.watch.checking import Checked
+from streams.watch.rounds import recent_projects
 from streams.watch.watching import AT_ONCE, Watch
 
 
@@ -78,19 +76,14 @@ def check_drift(
 
 def check_projects(workspace: Workspace, projects: Sequence[str] | None = None) -> list[Checked]:
     """Check some projects of a database, or all with recent exchanges, as of the workspace's present."""
+    now = workspace.now()
+    if workspace.server is not None:
+        with working("the server checks"):
+            return workspace.server.call("check", list[Checked], projects, now)
     with working("summing days"):
-        if workspace.server is None:
-            refresh_daily(workspace.store)
-        else:
-            workspace.server.call("add_up_days")
-    if projects is None:
-        since = workspace.now() - timedelta(days=DAYS)
-        projects = [row["project"] for row in query_rows(workspace.store.cursor(), "watched_projects", {"since": since})]
-    if workspace.server is None:
-        return asyncio.run(_check(watch_over(workspace), projects))
-    with working(f"the server checks {counted(len(projects), 'project')}"):
-        checked: list[Checked] = workspace.server.call("check", projects, workspace.now())
-    return checked
+        refresh_daily(workspace.store)
+    wanted = recent_projects(workspace.store, now) if projects is None else projects
+    return asyncio.run(_check(watch_over(workspace), wanted))
 
 
 async def _check(watch: Watch, projects: Sequence[str]) -> list[Checked]:

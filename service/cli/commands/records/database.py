@@ -20,7 +20,7 @@ from service.cli.progress import working
 from service.cli.terminal import err, out, table
 from service.setup.judge_setup import OTHERS, PRICE_IT, unpriced_note
 from service.setup.kafka import connection_of, framing_of
-from service.setup.remote.server_link import STOP_IT
+from service.setup.server_link import STOP_IT
 from service.setup.settings import Settings
 from service.setup.wiring import embedded_runner
 from service.setup.workspace import open_workspace

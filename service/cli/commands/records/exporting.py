@@ -15,7 +15,7 @@ from service.cli.terminal import out
 from service.export.exporting import export_tables
 from service.export.partitions import KEYS, days_of, export_partitions
 from service.read.known_projects import require_known
-from service.setup.remote.copies import own_store
+from service.setup.copies import own_store
 from service.setup.workspace import open_workspace
 from service.text.plain import counted
 

@@ -36,6 +36,7 @@ from service.cli.entry.exit_codes import fails_when, leave
 from service.cli.exchange_views import exchange_document, exchange_view
 from service.cli.progress import working
 from service.cli.terminal import err, out, print_text, warn_skipped
+from service.setup.server_link import Judged
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import Clock, Workspace
@@ -135,7 +136,7 @@ def _judge(workspace: Workspace, project: str | None, *, yes: bool, as_json: boo
     outcome = judge_unscored(workspace, project, None, yes=yes)
     if workspace.server is not None:
         with working("the server's judge scores them"):
-            workspace.server.call("rejudge", project, None, 0)  # returns when the judge has nothing left to do
+            workspace.server.call("rejudge", Judged, project, None, 0)  # returns when the judge has nothing left to do
     if outcome is not None and not as_json:
         out.say(outcome_in_words(outcome))
     return {"judged": outcome}

@@ -30,7 +30,7 @@ from service.cli.progress import working
 from service.cli.terminal import err, out
 from service.read.known_projects import require_known
 from service.setup.judge_setup import NAME_A_JUDGE, NONE, PRICE_IT, SIMULATED, OpenedJudge, is_unpriced, open_judge, who_judges
-from service.setup.remote.server_link import Judged
+from service.setup.server_link import Judged
 from service.setup.workspace import Workspace, open_workspace
 from service.text.plain import counted, plain
 from streams.engine.engine import Engine
@@ -109,7 +109,7 @@ def judge_of(workspace: Workspace) -> OpenedJudge:
     """Return the judge: that of the settings, or of the server that has the database."""
     if workspace.server is None:
         return who_judges(workspace.settings, workspace.policy)
-    return OpenedJudge(None, workspace.server.call("describe"))
+    return OpenedJudge(None, workspace.server.call("judge", str))
 
 
 def _judged_again(
@@ -120,7 +120,7 @@ def _judged_again(
         done = asyncio.run(_judge_again(workspace, rows, project, reason))
     else:
         with working("the server's judge scores them"):
-            done = workspace.server.call("rejudge", project, reason, len(rows))
+            done = workspace.server.call("rejudge", Judged, project, reason, len(rows))
     wanted = {(row["connection"], row["exchange_id"]) for row in rows}
     left = [row for row in unscored(workspace.store, project, None, ALL) if (row["connection"], row["exchange_id"]) in wanted]
     return {

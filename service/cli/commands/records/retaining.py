@@ -20,7 +20,7 @@ from service.cli.terminal import err, out
 from service.setup.workspace import open_workspace, require_database
 from service.text.answers import document
 from service.text.plain import counted, plain
-from service.write.deletion import RequestedErasure, progress_of, purged_records
+from service.write.deletion import PurgedRecords, RequestedErasure, progress_of, purged_records
 from streams.log.admission import Accepted
 from streams.upkeep.erasing import COPIES, erasure
 from streams.upkeep.erasing import erase as erase_all
@@ -52,10 +52,9 @@ def retention_run(
     with opened as workspace, working("deleting what is past its retention"):
         now = workspace.now()
         if workspace.server is None:
-            purged = purge(workspace.store, workspace.policy, now, days)
+            outcome = purged_records(purge(workspace.store, workspace.policy, now, days), workspace.policy, now, days)
         else:
-            purged = workspace.server.call("purge", now, days)
-        outcome = purged_records(purged, workspace.policy, now, days)
+            outcome = workspace.server.call("purge", PurgedRecords, now, days)
     if as_json:
         print_json(document(outcome))
         return

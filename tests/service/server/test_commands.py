@@ -1,4 +1,4 @@
-"""The two ends of the socket: who is let in, what is cancelled, and what a caller hears when the other end is gone."""
+"""The two ends of the socket: who is let in, what travels, what is cancelled, and what a caller hears when the other end is gone."""
 
 from __future__ import annotations
 
@@ -10,36 +10,40 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 from api_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
 from typer.testing import CliRunner
 
-from schemas.errors import SettingsError, StoreError
+from schemas.errors import QueryError, SettingsError, StoreError
 from service.cli.commands.records import import_results, imports
 from service.cli.main import application
-from service.server.remote import command_server
-from service.server.remote.command_server import AT_ONCE, taking_commands
+from service.server import commands
+from service.server.commands import READERS, taking_commands
+from service.setup import command_socket, server_link
+from service.setup.command_socket import connect, folder_of, listening
 from service.setup.judge_setup import paid_note
-from service.setup.remote import command_socket
-from service.setup.remote.command_socket import connected, folder_of, listening
-from service.setup.remote.remote_store import RemoteStore
-from service.setup.remote.server_link import ServerLink
-from service.setup.version import version
+from service.setup.server_link import Rows, ServerLink, pack
+from service.setup.server_store import ServerStore
 from service.write.imports.importing import ImportSummary
 from streams.engine.engine import Engine
 from streams.watch.watching import Watch
 
 PATIENCE = 60.0
 ENDLESS = "SELECT count(*) FROM range(100000000000) AS a(n) WHERE n % 7 = 8"
+TYPED = """
+    SELECT
+        sum($number)::HUGEINT AS number, avg($number) AS mean, 0.5 AS decimal, $day AS day, $at AS at, $at::TIMESTAMP AS naive,
+        [{'at': $at::TIMESTAMP, 'text': $text}] AS nested, MAP {$text: 1} AS mapped, $body AS body,
+        '00000000-0000-0000-0000-00000000002a'::UUID AS uuid, INTERVAL 90 SECOND AS length, NULL AS nothing, $texts AS texts"""
 
 
-@pytest.fixture
-def path(engine: Engine, loop: asyncio.Runner) -> Iterator[Path]:
+@contextlib.contextmanager
+def serving(engine: Engine, loop: asyncio.Runner) -> Iterator[Path]:
     """A database whose process takes commands, on an event loop in a thread of its own."""
     assert engine.store.path is not None
     opened, ended = threading.Event(), asyncio.Event()
@@ -49,37 +53,57 @@ def path(engine: Engine, loop: asyncio.Runner) -> Iterator[Path]:
             opened.set()
             await ended.wait()
 
-    serving = threading.Thread(target=loop.run, args=(serve(),))
-    serving.start()
+    thread = threading.Thread(target=loop.run, args=(serve(),))
+    thread.start()
     assert opened.wait(PATIENCE)
     yield engine.store.path
     loop.get_loop().call_soon_threadsafe(ended.set)
-    serving.join()
+    thread.join()
 
 
 @pytest.fixture
-def link(path: Path) -> Iterator[ServerLink]:
+def path(engine: Engine, loop: asyncio.Runner) -> Iterator[Path]:
+    """A database whose process takes commands."""
+    with serving(engine, loop) as database:
+        yield database
+
+
+@pytest.fixture
+def link(path: Path) -> ServerLink:
     """A command's connection."""
     opened = ServerLink.to(path)
     assert opened is not None
-    with contextlib.closing(opened):
-        yield opened
+    return opened
 
 
 @contextlib.contextmanager
-def pretending(path: Path, act: Callable[[Connection], Any]) -> Iterator[None]:
-    """Another program in the server's place, which does something with the first connection."""
+def pretending(path: Path, act: Callable[[socket.socket], Any]) -> Iterator[None]:
+    """Another program in the server's place, which does something with each connection until it is left."""
     with listening(path) as listener:
 
         def accept() -> None:
-            peer, _ = listener.accept()
-            with Connection(peer.detach()) as connection:
-                act(connection)
+            while True:
+                try:
+                    peer, _ = listener.accept()
+                except OSError:
+                    return
+                with peer:
+                    act(peer)
 
         thread = threading.Thread(target=accept)
         thread.start()
         yield
+        listener.shutdown(socket.SHUT_RDWR)
         thread.join()
+
+
+def begin_call(path: Path, operation: str, *arguments: Any) -> socket.socket:
+    """Call an operation and do not wait for the answer."""
+    peer = connect(path)
+    assert peer is not None
+    body = pack(arguments)
+    peer.sendall(f"POST /{operation} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    return peer
 
 
 def test_the_socket_is_its_owners_from_the_first_moment(tmp_path: Path) -> None:
@@ -96,21 +120,13 @@ def test_the_socket_is_its_owners_from_the_first_moment(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_a_command_of_another_user_is_not_answered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the user that runs the server has a right to what it has; root, too, runs commands as that user."""
-    with contextlib.closing(socket.socket(socket.AF_UNIX)) as peer:
-        monkeypatch.setattr(command_socket.os, "geteuid", lambda: os.getuid() + 1)
-        peer.connect(str(folder_of(path) / "socket"))
-        assert b"" == peer.recv(1)
-
-
 def test_a_command_gives_nothing_to_a_server_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another user could have put a socket there, to be asked in the server's place."""
     database = tmp_path / "fleet.duckdb"
     with listening(database):
         monkeypatch.setattr(command_socket.os, "geteuid", lambda: os.getuid() + 1)
         with pytest.raises(StoreError, match="belongs to the user"):
-            connected(database)
+            connect(database)
 
 
 def test_a_link_in_the_folders_place_is_not_followed(tmp_path: Path) -> None:
@@ -120,107 +136,114 @@ def test_a_link_in_the_folders_place_is_not_followed(tmp_path: Path) -> None:
     folder_of(database).symlink_to(elsewhere)
 
     with pytest.raises(StoreError, match="is not a folder"):
-        connected(database)
+        connect(database)
     with pytest.raises(StoreError, match="is not a folder"), listening(database):
         pass
     assert elsewhere.is_dir()
 
 
-def test_no_object_is_taken_from_a_server_of_another_version(tmp_path: Path) -> None:
-    """Objects of another version may lack what this one looks for: the words of two processes have to be the same first."""
+def test_a_server_of_another_version_is_not_asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tables may lack what this version looks for."""
+    monkeypatch.setattr(commands, "version", lambda: "0.0.1")
+    with pytest.raises(StoreError, match=r"its server is of version 0\.0\.1"):
+        ServerLink.to(path)
+
+
+def test_a_server_of_a_version_with_another_protocol_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 0.2.0 a server greeted its callers: a new command beside it must say what to do."""
     database = tmp_path / "fleet.duckdb"
-    with (
-        pretending(database, lambda connection: connection.send_bytes(b"0.0.1")),
-        pytest.raises(StoreError, match=r"version 0\.0\.1"),
-    ):
+
+    def greet(peer: socket.socket) -> None:
+        with Connection(os.dup(peer.fileno())) as connection, contextlib.suppress(OSError, EOFError):
+            connection.send_bytes(b"0.2.0")
+            connection.recv()
+
+    monkeypatch.setattr(server_link, "GREETING_SECONDS", 0.1)
+    with pretending(database, greet), pytest.raises(StoreError, match="an older version") as raised:
         ServerLink.to(database)
+    assert "Restart the server" in raised.value.hint
 
 
 def test_a_server_that_ends_meanwhile_is_an_error_that_says_so(tmp_path: Path) -> None:
     """Whoever waits for an answer has to learn that none will come, and what became of what was brought."""
     database = tmp_path / "fleet.duckdb"
-
-    def leave(connection: Connection) -> None:
-        connection.send_bytes(version().encode())
-        connection.recv()
-
-    with pretending(database, leave):
-        link = ServerLink.to(database)
-        assert link is not None
-        with contextlib.closing(link), pytest.raises(StoreError, match="ended before it answered") as told:
-            link.call("settled")
-    assert "Earlier records are kept" in told.value.hint
+    with pretending(database, lambda peer: peer.recv(1)), pytest.raises(StoreError, match="ended before it answered") as raised:
+        ServerLink(database).call("settle", type(None))
+    assert "Earlier records are kept" in raised.value.hint
 
 
 def test_what_an_operation_raises_is_raised_at_the_caller(link: ServerLink) -> None:
     """A command prints the same error with the same hint, whichever process it happened in."""
-    with pytest.raises(duckdb.CatalogException):
-        link.call("execute", "FROM no_such_table", None)
-    with pytest.raises(SettingsError, match="has no judge") as told:
-        link.call("judge_anchors", "ops")
-    assert "ANTHROPIC_API_KEY" in told.value.hint
-    assert ([("1", "INTEGER")], [(1,)]) == link.call("execute", "SELECT 1", None)
+    with pytest.raises(QueryError, match="no_such_table"):
+        link.call("read", Rows, "FROM no_such_table", None)
+    with pytest.raises(SettingsError, match="has no judge") as raised:
+        link.call("judge_anchors", int, "ops")
+    assert "ANTHROPIC_API_KEY" in raised.value.hint
+
+
+@pytest.mark.parametrize(("operation", "arguments"), [("read", (1, None)), ("read", ()), ("no_such", ()), ("NAMES", ())])
+def test_what_is_no_operation_is_refused(operation: str, arguments: tuple[object, ...], link: ServerLink) -> None:
+    """Names and types are checked before anything runs."""
+    with pytest.raises(StoreError, match="answered 40"):
+        link.call(operation, type(None), *arguments)
+
+
+def test_rows_and_parameters_keep_their_types(path: Path, link: ServerLink, engine: Engine) -> None:
+    """A command computes and prints the same whichever process ran the statement."""
+    values = {
+        "number": 2**40,
+        "day": date(2026, 11, 29),
+        "at": datetime(2026, 11, 29, 8, 30, 0, 123456, tzinfo=UTC),
+        "text": "ä",
+        "body": b"\x00\xff",
+        "texts": ["a", None],
+    }
+    expected = engine.store.cursor().execute(TYPED, values)
+    actual = ServerStore(path, link).cursor().execute(TYPED, values)
+    assert [(name, str(kind)) for name, kind, *_ in expected.description or ()] == actual.description
+    expected_row, actual_row = expected.fetchone(), actual.fetchone()
+    assert expected_row == actual_row
+    assert [type(value) for value in expected_row or ()] == [type(value) for value in actual_row or ()]
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM log.scores", "CREATE TABLE mine (n INT)", "DROP VIEW scores"])
 def test_no_statement_of_a_command_writes(statement: str, link: ServerLink) -> None:
     """What writes goes through the intake, which keeps states and positions in step with the rows."""
-    with pytest.raises(duckdb.TransactionException, match="read-only"):
-        link.call("execute", statement, None)
+    with pytest.raises(QueryError, match="read-only"):
+        link.call("read", Rows, statement, None)
 
 
-def test_a_cursor_reads_everything_of_one_moment(path: Path, engine: Engine) -> None:
-    """A check that reads twice must not see what came between."""
-    link = ServerLink.to(path)
-    assert link is not None
-    store = RemoteStore(path, link)
-    with contextlib.closing(store), contextlib.closing(store.cursor()) as cursor:
-        cursor.begin()
-        counted = "SELECT count(*) FROM log.watermarks"
-        before = cursor.execute(counted).fetchone()
-        with engine.store.transaction() as transaction:
-            transaction.set_watermark("test", "", 1)
-        assert before == cursor.execute(counted).fetchone()
-        cursor.commit()
-        assert before != cursor.execute(counted).fetchone()
-
-
-def test_a_caller_that_leaves_takes_its_statement_along(path: Path) -> None:
+def test_a_caller_that_leaves_takes_its_statement_along(path: Path, link: ServerLink) -> None:
     """More statements than run at once are left behind: if one went on, the next command would wait for it for ever."""
-    for _ in range(AT_ONCE + 1):
-        link = ServerLink.to(path)
-        assert link is not None
-        link._connection.send(("execute", (ENDLESS, None)))
-        link.close()
-    link = ServerLink.to(path)
-    assert link is not None
-    with contextlib.closing(link):
-        begun = time.monotonic()
-        assert [(1,)] == link.call("execute", "SELECT 1", None)[1]
-        assert time.monotonic() - begun < PATIENCE
+    for _ in range(READERS + 1):
+        begin_call(path, "read", ENDLESS, None).close()
+    begun = time.monotonic()
+    assert Rows([("1", "INTEGER")], [(1,)]) == link.call("read", Rows, "SELECT 1", None)
+    assert time.monotonic() - begun < PATIENCE
 
 
-def test_nothing_that_a_command_says_is_logged(link: ServerLink, caplog: pytest.LogCaptureFixture) -> None:
-    """Arguments may hold secrets: a fault of ours is logged, and what was asked is not."""
-    with pytest.raises(StoreError, match="ended before"):
-        link.call("no such operation", "sk-ant-secret")
-    assert "a command was not answered" in caplog.text
-    assert "sk-ant-secret" not in caplog.text
+def test_a_server_that_stops_cuts_off_what_runs_for_a_command(engine: Engine, loop: asyncio.Runner) -> None:
+    """A statement without an end must not keep a server from stopping."""
+    with serving(engine, loop) as path:
+        peer = begin_call(path, "read", ENDLESS, None)
+    with peer:
+        peer.settimeout(PATIENCE)
+        assert peer.recv(100).startswith(b"HTTP/1.1 499")
 
 
-def test_a_caller_that_falls_silent_in_the_middle_is_cut_off(
-    path: Path, link: ServerLink, monkeypatch: pytest.MonkeyPatch
+def test_nothing_that_a_command_says_is_logged(
+    link: ServerLink, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it could still read is kept for it: a command that was stopped and forgotten would have the file grow."""
-    monkeypatch.setattr(command_server, "SILENT", 0.05)
-    link.call("begin")
-    assert link._connection.poll(PATIENCE)
-    with pytest.raises(StoreError, match="ended before"):
-        link.call("execute", "SELECT 1", None)
-    again = ServerLink.to(path)
-    assert again is not None
-    with contextlib.closing(again):
-        assert [(1,)] == again.call("execute", "SELECT 1", None)[1]
+    """Arguments may hold secrets: a fault of ours is logged, and what was asked is not."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(commands, "_read", fail)
+    with pytest.raises(StoreError, match="answered 500"):
+        link.call("read", Rows, "sk-ant-secret", None)
+    assert "ZeroDivisionError" in caplog.text
+    assert "sk-ant-secret" not in caplog.text
 
 
 def test_what_goes_wrong_beside_an_open_socket_is_told_as_it_is(tmp_path: Path) -> None:
@@ -249,7 +272,7 @@ def test_whoever_imports_beside_a_paid_judge_is_told(judge: str, is_paid: bool) 
         def __init__(self) -> None: ...
 
         def call(self, operation: str, *_: Any) -> Any:
-            return {"describe": judge}[operation]
+            return {"judge": judge}[operation]
 
     assert is_paid == bool(paid_note(Answering()))
     assert "" == paid_note(None)

@@ -16,7 +16,7 @@ from clients import bearer, exchange_body
 from exchange_tables import ROWS, write_lines, write_table
 from servers import LONG, ROOT, Child, Home, Nursery, nursery, until
 
-from service.setup.remote.command_socket import folder_of
+from service.setup.command_socket import folder_of
 from service.simulator import running
 
 EVENTS = ROOT / "examples" / "session.json"

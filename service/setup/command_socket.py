@@ -1,8 +1,8 @@
 """The socket on which a server takes commands: it lies in a folder beside the database that only its owner may enter.
 
 1. `driftline.duckdb.commands` has mode 0700 before the socket is made in it: at no moment can another user connect.
-2. Both ends ask the system who is at the other end. Another user's process is neither asked nor answered: what travels are Python
-   objects, which only processes of one user may give each other.
+2. A command asks the system whose process is at the other end, and tells another user's nothing. A server is reached by its own
+   user alone, for that folder lets no other in.
 3. The process that has the database (`analytics.store.file_lock`) has the folder: leftovers of a killed server are removed by
    the next one.
 4. A path that is longer than an address may be is reached through the open folder, where the system can (Linux).
@@ -55,7 +55,7 @@ def listening(database: Path) -> Iterator[socket.socket]:
         yield listener
 
 
-def connected(database: Path) -> socket.socket | None:
+def connect(database: Path) -> socket.socket | None:
     """Connect to the server that has a database; None if no server takes commands. StoreError if it is another user's."""
     folder = folder_of(database)
     if not folder.is_dir():
@@ -65,7 +65,7 @@ def connected(database: Path) -> socket.socket | None:
     try:
         with _address(folder) as address:
             opened.connect(address)
-        require_same_user(opened, folder)
+        _require_same_user(opened, folder)
     except OSError:
         opened.close()
         return None
@@ -75,7 +75,7 @@ def connected(database: Path) -> socket.socket | None:
     return opened
 
 
-def require_same_user(connection: socket.socket, folder: Path) -> None:
+def _require_same_user(connection: socket.socket, folder: Path) -> None:
     """StoreError if another user's process is at the other end, as far as the system tells."""
     if hasattr(socket, "SO_PEERCRED"):
         _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))

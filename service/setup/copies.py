@@ -1,12 +1,13 @@
 """Copies of a server's database, for commands that read the file itself: analysts' statements and exports.
 
 Such work gets a process and a file of its own: it takes no memory of the server, holds up no commit, and opens nothing that the server
-has open. The server makes the copy, with everything it has accepted, and removes it when the command ends.
+has open. The server makes the copy, with everything it has accepted, in the folder of its socket.
 """
 
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from analytics.store.connection import IN_USE
 from analytics.store.file_lock import FileLock
 from analytics.store.store import Store
 from schemas.errors import StoreError
-from service.setup.remote.server_link import ServerLink
+from service.setup.command_socket import folder_of
+from service.setup.server_link import ServerLink
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace
 from streams.log.ownership import log_folder
@@ -29,8 +31,8 @@ def readable_file(settings: Settings) -> Iterator[Path]:
     except StoreError as error:
         if error.hint != IN_USE or (link := ServerLink.to(database)) is None:
             raise
-        with contextlib.closing(link):
-            yield link.call("copy")
+        with copied(link, database) as copy:
+            yield copy
     else:
         if log_folder(database).exists():  # a server was killed: what it left lands first
             with open_workspace(settings):
@@ -44,5 +46,14 @@ def own_store(workspace: Workspace) -> Iterator[Store]:
     if workspace.server is None:
         yield workspace.store
         return
-    with Store(workspace.server.call("copy")) as store:
+    with copied(workspace.server, workspace.settings.database) as copy, Store(copy) as store:
         yield store
+
+
+@contextlib.contextmanager
+def copied(server: ServerLink, database: Path) -> Iterator[Path]:
+    """Return a copy of a server's database, removed at the end; the server removes that of a command that was killed."""
+    with tempfile.TemporaryDirectory(prefix="copy-", dir=folder_of(database), ignore_cleanup_errors=True) as folder:
+        copy = Path(folder) / database.name
+        server.call("copy", type(None), str(copy))
+        yield copy

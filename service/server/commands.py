@@ -1,0 +1,388 @@
+"""The server's end of its link to commands: their operations, served over HTTP on the database's socket to its owner alone.
+
+1. Statements read and nothing else: each runs in a transaction that cannot write, on a cursor of its own.
+2. Records are published through the record intake, a few hundred at once, so that deliveries over HTTP take turns with an import.
+3. What was accepted before a caller asks is in the tables when it is answered.
+4. Checks and people's decisions go through the server's own watch, so that they take turns with those of its own.
+5. A caller that hangs up, by Ctrl-C or because it was killed, has its operation cancelled. Arguments are never logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import itertools
+import logging
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import anyio
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from analytics.identity.repetitions import unknown
+from analytics.sandbox.snapshots import copy_database
+from analytics.sums.daily import refresh_daily
+from schemas.codec.arrow import decode_batch
+from schemas.codec.single_object import decode, writer_schema
+from schemas.errors import BusyError, DriftlineError, QueryError, SettingsError, StoreError, first_line
+from schemas.lazy.duckdb import duckdb
+from schemas.records import ImportProgress, Record
+from schemas.registry import schema_of
+from service.setup.command_socket import listening
+from service.setup.server_link import CANCELLED, MESSAGE_PACK, Failure, Judged, Outcome, Rows, pack, portable, unpack
+from service.setup.version import version
+from service.write.deletion import PurgedRecords, purged_records
+from streams.engine.record_intake import RecordIntake
+from streams.judging.judged_stages import SCORING
+from streams.log.admission import Accepted, Admission
+from streams.stage_progress import stage_progress
+from streams.topology import TOPOLOGY
+from streams.upkeep.anchors import run_round
+from streams.upkeep.retention import purge
+from streams.watch.changing import Change, Changed, Person, change
+from streams.watch.checking import Checked
+from streams.watch.history import History, ProjectHistory
+from streams.watch.rounds import recent_projects
+from streams.watch.watching import Watch
+
+CALLERS = 64
+"""Operations in progress at once; one more is answered 503."""
+READERS = 4
+"""Statements that run at once; others wait."""
+PUBLISHED_AT_ONCE = 500
+"""Records that are published together: deliveries over HTTP wait at most for these."""
+POLL = 0.02
+"""Seconds between checks of the stages' progress, of the intake's room, or of an interrupted statement."""
+COPY_ROOM = 1.1
+"""Free space that a copy needs, in sizes of the file."""
+Result = TypeVar("Result")
+log = logging.getLogger(__name__)
+
+
+class CommandOperations:
+    """The operations, on the event loop of the intake: each coroutine method that is named in `NAMES`."""
+
+    NAMES = (
+        "version",
+        "judge",
+        "read",
+        "copy",
+        "publish",
+        "settle",
+        "begin_history",
+        "check_history",
+        "check",
+        "change",
+        "purge",
+        "rejudge",
+        "judge_anchors",
+    )
+
+    def __init__(self, intake: RecordIntake, watch: Watch) -> None:
+        self._intake = intake
+        self._watch = watch
+        self._history = History(watch, intake.store, intake.now)
+        self._readers = anyio.CapacityLimiter(READERS)
+
+    async def version(self) -> str:
+        """Return the server's version."""
+        return version()
+
+    async def judge(self) -> str:
+        """Describe the server's judge."""
+        return self._intake.judge_name
+
+    async def read(self, statement: str, parameters: dict[str, Any] | list[Any] | None) -> Rows:
+        """Run a statement that reads. QueryError with the first line of what DuckDB says against it."""
+        async with self._readers:
+            await self._flush()
+            with contextlib.closing(self._intake.store.cursor()) as cursor:
+                return await _until_cancelled(lambda: _read(cursor, statement, parameters), cursor.interrupt)
+
+    async def copy(self, path: str) -> None:
+        """Copy the database, with everything accepted before, to a new file."""
+        await self._flush()
+        await asyncio.to_thread(self._copy, Path(path))
+
+    async def publish(
+        self, messages: dict[str, list[bytes]], progress: list[ImportProgress], now: datetime
+    ) -> dict[str, Outcome]:
+        """Publish encoded records by topic, then note the progress of imported files; durable on return.
+
+        Known records are left out; one that conflicts with what is known is set aside as a dead letter of `now`, as without a server.
+        """
+        outcomes: dict[str, Outcome] = {}
+        admission, conflicting = Admission(self._intake.redactor, now), Accepted()
+        for topic, encoded in messages.items():
+            outcomes[topic] = await self._publish(topic, encoded, admission, conflicting)
+        for topic, encoded in conflicting.messages.items():
+            added, before = await self._publish(topic, encoded, admission, Accepted()), outcomes.get(topic, Outcome({}, 0, []))
+            written = dict(Counter(before.written) + Counter(added.written))
+            outcomes[topic] = Outcome(written, before.known + added.known, before.conflicts)
+        if progress:
+            await asyncio.to_thread(self._note_progress, progress)
+        return outcomes
+
+    async def settle(self) -> None:
+        """Return when the stages have read the present records. Stages that ask a judge count only if there is no judge."""
+        store = self._intake.store
+        await self._intake.flush()
+        pending = {
+            stage.name: store.end_of(stage.source) for stage in TOPOLOGY if stage.judged is None or not self._intake.has_judge
+        }
+        while pending:
+            await self._intake.flush()
+            stages = [stage for stage in TOPOLOGY if stage.name in pending]
+            progress = await asyncio.to_thread(lambda: [stage_progress(store, stage) for stage in stages])  # noqa: B023 - awaited here
+            for read in progress:
+                if read.position >= pending[read.stage]:
+                    del pending[read.stage]
+            if pending:
+                await self._wait()
+        await self._intake.flush()
+
+    async def begin_history(self, target: str) -> None:
+        """Note that an import into a project begins, as `streams.watch.history`."""
+        await self._flush()
+        await asyncio.to_thread(self._history.begin, target)
+
+    async def check_history(self, target: str, until: datetime) -> list[ProjectHistory]:
+        """Check the days that an import brought, each as of its end."""
+        await self._intake.flush()
+        return await self._history.check(target, until)
+
+    async def check(self, projects: list[str] | None, as_of: datetime) -> list[Checked]:
+        """Add up the days that have new scores, and check projects for drift as of a moment; None: all with recent data."""
+        store = self._intake.store
+        await self._intake.flush()
+        await asyncio.to_thread(refresh_daily, store)
+        if projects is None:
+            projects = await asyncio.to_thread(recent_projects, store, as_of)
+        return await self._watch.check(projects, as_of)
+
+    async def change(self, which: tuple[str, str], wanted: Change, person: Person, now: datetime) -> Changed:
+        """Decide on an incident, assign it or comment on it, as `streams.watch.changing.change`."""
+        await self._intake.flush()
+        return await change(self._watch, which, wanted, person, now)
+
+    async def purge(self, now: datetime, days: int | None) -> PurgedRecords:
+        """Delete records past their retention."""
+        await self._flush()
+        policy = self._intake.policy
+        return purged_records(await asyncio.to_thread(purge, self._intake.store, policy, now, days), policy, now, days)
+
+    async def rejudge(self, project: str | None, reason: str | None, limit: int) -> Judged:
+        """Have unscored exchanges judged again, and return once the judge has nothing left to do."""
+        return await self._judge(lambda: self._intake.rejudge(project, reason, limit))
+
+    async def judge_anchors(self, project: str) -> int:
+        """Have the anchors of a project judged again; return their number once that is done."""
+
+        async def begin() -> int:
+            return (await run_round(self._intake, project)).exchanges
+
+        return (await self._judge(begin)).asked
+
+    async def _judge(self, ask: Callable[[], Awaitable[int]]) -> Judged:
+        if not self._intake.has_judge:
+            raise SettingsError(
+                "the server has no judge", hint="Start it with one: set ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL."
+            )
+        before = self._intake.state()
+        asked = await ask()
+        await self.settle()
+        while self._intake.state().queues.get(SCORING.queue):
+            await self._wait()
+        await self._intake.flush()
+        now = self._intake.state()
+        calls = dict(Counter(now.judge_calls) - Counter(before.judge_calls))
+        return Judged(self._intake.judge_name, asked, calls, now.spent_usd - before.spent_usd)
+
+    async def _publish(self, topic: str, messages: Sequence[bytes], admission: Admission, conflicting: Accepted) -> Outcome:
+        written: Counter[str] = Counter()
+        known, conflicts, start = 0, list[int](), 0
+        for name, part in _parts(messages):
+            records = await asyncio.to_thread(lambda: [decode(message) for message in part])  # noqa: B023 - awaited here
+            published = await self._when_not_busy(topic, records)
+            written[schema_of(name).table] += published.written
+            known += published.known
+            if published.conflicts:
+                in_conflict = [part[index] for index in published.conflicts]
+                differing = await asyncio.to_thread(self._differing_fields, topic, in_conflict)
+                for message, fields in zip(in_conflict, differing, strict=True):
+                    admission.set_aside_conflict(conflicting, topic, decode(message), fields)
+                conflicts += [start + index for index in published.conflicts]
+            start += len(part)
+        return Outcome(dict(written), known, conflicts)
+
+    async def _when_not_busy(self, topic: str, records: Sequence[Record]) -> Any:
+        while True:
+            try:
+                return await self._intake.publish(topic, records)
+            except BusyError:
+                await self._wait()
+
+    def _differing_fields(self, topic: str, messages: Sequence[bytes]) -> list[tuple[str, ...]]:
+        """Return the fields in which each message differs from the known record with its identity."""
+        store, differing = self._intake.store, dict[int, tuple[str, ...]]()
+        with contextlib.closing(store.cursor()) as cursor:
+            for name, frame in decode_batch(messages).frames.items():
+                differing |= unknown(cursor, schema_of(name), frame, topic, met=store.met)[1]
+        return [differing.get(index, ()) for index in range(len(messages))]
+
+    def _note_progress(self, progress: Sequence[ImportProgress]) -> None:
+        with self._intake.store.transaction() as transaction:
+            transaction.set_progress(progress)
+
+    def _copy(self, path: Path) -> None:
+        database = self._intake.store.path
+        if database is None:
+            raise StoreError("a database in memory has no copy", hint="Open a file.")
+        needed, room = int(database.stat().st_size * COPY_ROOM), shutil.disk_usage(path.parent).free
+        if room < needed:
+            hint = "Free disk space, or stop the server: then no copy is needed."
+            raise StoreError(f"{database}: a copy needs {needed} bytes, and the disk has {room} left", hint=hint)
+        copy_database(self._intake.store, path)
+
+    async def _flush(self) -> None:
+        # As over HTTP, a failed flush does not keep anybody from reading the tables as they are.
+        with contextlib.suppress(DriftlineError, duckdb.Error):
+            await self._intake.flush()
+
+    async def _wait(self) -> None:
+        """Wait a moment for the stages or the judge; raise what broke them, if something has."""
+        if self._intake.broken.is_set():
+            raise self._intake.failure()
+        await asyncio.sleep(POLL)
+
+
+def commands_app(operations: CommandOperations) -> Starlette:
+    """Build the application of the socket: `POST /OPERATION`, arguments and result in MessagePack.
+
+    422 with a `Failure` for an error that a user can understand, 400 for arguments of other types than the operation has.
+    """
+    methods = {name: getattr(operations, name) for name in CommandOperations.NAMES}
+    arguments = {name: _arguments_type(method) for name, method in methods.items()}
+
+    async def call(request: Request) -> Response:
+        name = request.path_params["operation"]
+        if name not in methods:
+            return Response(status_code=404)
+        try:
+            given = unpack(await request.body(), arguments[name])
+        except msgspec.MsgspecError:
+            return Response(status_code=400)
+        running = asyncio.create_task(methods[name](*given))
+        try:
+            await _until_hung_up(request, running)
+            return _respond(200, running.result())
+        except asyncio.CancelledError:
+            return Response(status_code=CANCELLED)
+        except DriftlineError as error:
+            return _respond(422, Failure(type(error).__name__, str(error), error.hint))
+        except Exception:
+            log.exception("a command was not answered")
+            return Response(status_code=500)
+
+    return Starlette(routes=[Route("/{operation}", call, methods=["POST"])])
+
+
+@contextlib.asynccontextmanager
+async def taking_commands(database: Path, intake: RecordIntake, watch: Watch) -> AsyncIterator[None]:
+    """Serve commands about a database while the context is open. If that is impossible, log it, and go on."""
+    with contextlib.ExitStack() as stack:
+        try:
+            listener = stack.enter_context(listening(database))
+        except StoreError as error:
+            log.warning("commands cannot ask this server: %s; %s", error, error.hint)
+            yield
+            return
+        config = uvicorn.Config(
+            commands_app(CommandOperations(intake, watch)),
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            limit_concurrency=CALLERS,
+            timeout_graceful_shutdown=1,
+        )
+        server = _CommandServer(config)
+        serving = asyncio.create_task(server.serve(sockets=[listener.dup()]))
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            await serving
+            if server.server_state.tasks:  # were cancelled
+                await asyncio.wait(server.server_state.tasks)
+
+
+class _CommandServer(uvicorn.Server):
+    """A second server of the process: signals are for the first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+
+def _arguments_type(method: Callable[..., Any]) -> Any:
+    hints = get_type_hints(method)
+    return tuple[tuple(hints[name] for name in inspect.signature(method).parameters)]  # type: ignore[misc]
+
+
+def _respond(status: int, value: Any) -> Response:
+    return Response(pack(value), status, media_type=MESSAGE_PACK)
+
+
+def _parts(messages: Sequence[bytes]) -> Iterator[tuple[str, Sequence[bytes]]]:
+    """Yield messages in order, in parts of one record type, and no more than are published together."""
+    for name, run in itertools.groupby(messages, lambda message: writer_schema(message).name):
+        same_type = list(run)
+        for start in range(0, len(same_type), PUBLISHED_AT_ONCE):
+            yield name, same_type[start : start + PUBLISHED_AT_ONCE]
+
+
+def _read(cursor: duckdb.DuckDBPyConnection, statement: str, parameters: Any) -> Rows:
+    try:
+        cursor.execute("BEGIN TRANSACTION READ ONLY")
+        result = cursor.execute(statement, parameters)
+        columns = [(column[0], str(column[1])) for column in result.description or ()]
+        return Rows(columns, [tuple(map(portable, row)) for row in result.fetchall()])
+    except duckdb.Error as error:
+        raise QueryError(first_line(error)) from error
+
+
+async def _until_cancelled(work: Callable[[], Result], interrupt: Callable[[], object]) -> Result:
+    """Run work in a thread; when cancelled, interrupt it and wait for its end."""
+    running = asyncio.create_task(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            interrupt()  # again and again: a statement that has not quite begun does not hear it
+            await asyncio.wait([running], timeout=POLL)
+        running.exception()  # has been looked at: nobody is there to hear it
+        raise
+
+
+async def _until_hung_up(request: Request, operation: asyncio.Task[Any]) -> None:
+    """Wait for an operation; cancel it when its caller hangs up, or when this is cancelled."""
+    hung_up = asyncio.ensure_future(request.receive())  # the body has been read: there is nothing else to come
+    try:
+        await asyncio.wait([operation, hung_up], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        hung_up.cancel()
+        if not operation.done():
+            operation.cancel()
+            await asyncio.wait([operation])

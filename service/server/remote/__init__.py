@@ -1,1 +1,0 @@
-"""The server's end of commands that run beside it."""
