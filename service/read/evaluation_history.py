@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from datetime import date
+from datetime import UTC, date, datetime, time
 from typing import Any
 
 from analytics.queries import query_rows
@@ -29,6 +29,11 @@ class CaseQuality(Answer, frozen=True):
     judge_model: str
     yardstick: str
     simulated: int
+
+    @property
+    def start(self) -> datetime:
+        """The beginning of the period."""
+        return datetime.combine(self.period, time(), UTC)
 
 
 class ModelsCompared(Answer, frozen=True):
@@ -62,17 +67,24 @@ class JudgeBesidePeople(Answer, frozen=True):
     unjudged: int
 
 
+Between = tuple[datetime | None, datetime | None]
+"""From when to when runs ended: inclusive, exclusive; None is no bound."""
+EVER: Between = (None, None)
+
+
 def quality_by_case(
-    cursor: duckdb.DuckDBPyConnection, project: str | None, case: str | None, unit: str = "week"
+    cursor: duckdb.DuckDBPyConnection, project: str | None, case: str | None, unit: str = "week", between: Between = EVER
 ) -> list[CaseQuality]:
-    """Return the quality of runs on each case by period."""
-    values = {"project": project, "case": case, "unit": unit, "from": None, "to": None}
+    """Return the quality of runs on each case by period: day, week or month."""
+    values = {"project": project, "case": case, "unit": unit, "from": between[0], "to": between[1]}
     return [CaseQuality.of(row) for row in query_rows(cursor, "evaluation_quality", values)]
 
 
-def models_compared(cursor: duckdb.DuckDBPyConnection, project: str | None, case: str | None) -> list[ModelsCompared]:
+def models_compared(
+    cursor: duckdb.DuckDBPyConnection, project: str | None, case: str | None, between: Between = EVER
+) -> list[ModelsCompared]:
     """Compare models on each case."""
-    values = {"project": project, "case": case, "from": None, "to": None}
+    values = {"project": project, "case": case, "from": between[0], "to": between[1]}
     return [ModelsCompared.of(row) for row in query_rows(cursor, "evaluation_models", values)]
 
 

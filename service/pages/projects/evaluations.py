@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta
+from datetime import timedelta
 from itertools import groupby
 from typing import Annotated, Any
 
@@ -26,6 +26,7 @@ from service.pages.texts import MAX_SHOWN, excerpt
 from service.pages.times.asked import AskedOfList
 from service.pages.times.comparison import compared, compared_means
 from service.pages.viewing import ShownProject, Viewer
+from service.read.evaluation_history import CaseQuality, models_compared, quality_by_case
 from service.read.evaluations import RequestedEvaluation, WholeEvaluation, evaluation_state
 from service.text.links import Links
 from service.text.window import Window, bounds
@@ -63,22 +64,20 @@ async def evaluations(
     """Show the evaluations of a project: the list, the cases over time, and models beside each other; of a case or a model or of all."""
 
     def beside(asking: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:
-        start, end = bounds(window)
-        span = {"project": project, "case": case, "from": start, "to": end}
+        between = bounds(window)
         unit = "day" if window and window.end - window.start <= DAILY else "week"
-        quality = query_rows(asking, "evaluation_quality", {**span, "unit": unit})
-        ever = {**span, "from": None, "to": None, "unit": "month"}
-        cases = query_rows(asking, "evaluation_quality", ever) if window else quality
-        marks = marks_between(asking, project, [_start(row) for row in quality])
+        quality = quality_by_case(asking, project, case, unit, between)
+        cases = quality_by_case(asking, project, case, "month") if window else quality
+        marks = marks_between(asking, project, [period.start for period in quality])
         counts, over_time = counts_of(asking, project, window), _over_time(quality, unit, marks)
         return {
             "unit": unit,
             "told": _told(*counts) if counts else None,
-            "cases": sorted({row["case_id"] for row in cases}),
+            "cases": sorted({period.case_id for period in cases}),
             "over_time": over_time[:MOST_CASES],
             "left_out": max(0, len(over_time) - MOST_CASES),
-            "pairs": query_rows(asking, "evaluation_models", span),
-            "simulated_cases": sum(row["simulated"] for row in quality),
+            "pairs": models_compared(asking, project, case, between),
+            "simulated_cases": sum(period.simulated for period in quality),
         }
 
     values = await listed(request, services, project, asked, EVALUATIONS, beside=beside)
@@ -169,30 +168,32 @@ def _told(now: Row, before: Row) -> str:
 class OverTime:
     """A case on one scale, day by day or week by week; drawn if there are two or more."""
 
-    last: Row
+    last: CaseQuality
     runs: int
     chart: Markup | None
 
 
-def _over_time(quality: Sequence[Row], unit: str, marks: Sequence[Mark]) -> list[OverTime]:
+def _over_time(quality: Sequence[CaseQuality], unit: str, marks: Sequence[Mark]) -> list[OverTime]:
     """Return each case by scale, the one evaluated last first."""
-    groups = [list(rows) for _, rows in groupby(quality, key=lambda row: (row["case_id"], row["yardstick"]))]
-    groups.sort(key=lambda rows: (-rows[-1]["period"].toordinal(), rows[0]["case_id"], rows[0]["yardstick"]))
-    drawn = [place for place, rows in enumerate(groups) if len(rows) > 1][:MOST_CHARTS]
+    groups = [list(periods) for _, periods in groupby(quality, key=lambda period: (period.case_id, period.yardstick))]
+    groups.sort(key=lambda periods: (-periods[-1].period.toordinal(), periods[0].case_id, periods[0].yardstick))
+    drawn = [index for index, periods in enumerate(groups) if len(periods) > 1][:MOST_CHARTS]
     return [
         OverTime(
-            rows[-1], sum(row["evaluations"] for row in rows), _chart(rows, place, unit, marks) if place in drawn else None
+            periods[-1],
+            sum(period.evaluations for period in periods),
+            _chart(periods, index, unit, marks) if index in drawn else None,
         )
-        for place, rows in enumerate(groups)
+        for index, periods in enumerate(groups)
     ]
 
 
-def _chart(rows: Sequence[Row], place: int, unit: str, marks: Sequence[Mark]) -> Markup:
-    runs, failed = (sum(row[name] for row in rows) for name in ("evaluations", "failed"))
+def _chart(periods: Sequence[CaseQuality], index: int, unit: str, marks: Sequence[Mark]) -> Markup:
+    runs, failed = sum(period.evaluations for period in periods), sum(period.failed for period in periods)
     lost = f", {failed} of them without a score" if failed else ""
     chart = Chart(
-        key=f"quality-{place}",
-        title=f"{rows[0]['case_id']}, by {rows[0]['judge_model']}",
+        key=f"quality-{index}",
+        title=f"{periods[0].case_id}, by {periods[0].judge_model}",
         words=f"Mean final score of {runs} runs{lost}, {unit} by {unit}.",
         column="Mean final score",
         first=unit.capitalize(),
@@ -201,14 +202,12 @@ def _chart(rows: Sequence[Row], place: int, unit: str, marks: Sequence[Mark]) ->
         marks=marks,
         step=STEPS[unit],
     )
-    return line(chart, [_point(row) for row in rows])
+    return line(chart, [_point(period) for period in periods])
 
 
-def _point(row: Row) -> Point:
-    half = None if row["high"] is None else max(row["high"] - row["mean"], row["mean"] - row["low"])
-    label = f"{row['period']:%Y-%m-%d}"
-    return Point(label, row["mean"], f"{row['period']:%m-%d}", at=_start(row), count=row["evaluations"], half=half)
-
-
-def _start(row: Row) -> datetime:
-    return datetime.combine(row["period"], time(), UTC)
+def _point(period: CaseQuality) -> Point:
+    half = None
+    if period.mean is not None and period.low is not None and period.high is not None:
+        half = max(period.high - period.mean, period.mean - period.low)
+    at = period.start
+    return Point(f"{at:%Y-%m-%d}", period.mean, f"{at:%m-%d}", at=at, count=period.evaluations, half=half)
