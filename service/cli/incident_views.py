@@ -16,8 +16,8 @@ from service.cli.terminal import SEVERITY_STYLES, table
 from service.read.incidents import IncidentAnswer, IncidentEvent, incident_answer
 from service.read.project import spot_words
 from service.read.why.actions import COMMAND_DOES
-from service.read.why.explaining import Why
 from service.read.why.facts import slice_counts, slice_means, which_part_words
+from service.read.why.reasons import Why
 from service.text.plain import MISSING, counted, plain
 from streams.watch.checking import Checked
 from streams.watch.incidents.states import ACKNOWLEDGED, CONFIRMED

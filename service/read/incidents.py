@@ -18,7 +18,7 @@ from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
 from service.read.baselines import ProjectBaseline, project_baseline
 from service.read.project import spot_words
-from service.read.why.explaining import Why, why
+from service.read.why.reasons import Why, why
 from service.text.answers import Answer, Moment
 from service.text.cursors import NextCursor
 from streams.watch.checking import Checked

@@ -40,7 +40,7 @@ from service.demo.releases import AGENT, FIRST, WORSE_AGENT, WORSE_VERSION, rele
 from service.pages.worked_examples import worked_examples
 from service.read.anchors import project_anchors
 from service.read.incidents import incident_records
-from service.read.why.explaining import why
+from service.read.why.reasons import why
 from streams.upkeep.anchors import changes
 from streams.upkeep.deployments import deployments
 

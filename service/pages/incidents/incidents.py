@@ -29,9 +29,8 @@ from service.read.inbox.assignees import people_of
 from service.read.incidents import IncidentType, history_of, incident_records
 from service.read.project import check_by_hand, check_words, read_project, with_blind_spots
 from service.read.runs import Wanted, worst_runs
-from service.read.why.explaining import why_of
 from service.read.why.facts import Facts, slice_counts, slice_means, slice_rates, which_part_words
-from service.read.why.twins import APART, suspected_cause, twins_of
+from service.read.why.reasons import APART, suspected_cause, twins_of, why_of
 from service.text.cursors import Place, after, page_of
 from service.text.window import Window, bounds, last_period, listed_window
 from service.text.words import WORDS

@@ -41,7 +41,7 @@ from service.read.inbox.incident_list import LIVE_STATES, InboxFilter, inbox
 from service.read.incidents import incident_records
 from service.read.project import check_by_hand, check_words, read_project, with_blind_spots
 from service.read.scores import newest_score
-from service.read.why.twins import suspected_cause, twins_of
+from service.read.why.reasons import suspected_cause, twins_of
 from service.text.links import Links
 from service.text.window import AskedRange, Window, last_period, quarter_to, window_of
 from service.text.words import TERMS

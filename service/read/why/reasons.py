@@ -1,23 +1,28 @@
-"""Reasons of an incident in sentences, the most telling first.
+"""Why an incident is there: reasons in sentences, the most telling first, with actions, and the one line that an alert has room for.
 
-The most telling is the judge, where the anchors say that it changed. Else it is the first symptom, counted, and then what comes nearest
-to a cause: the part of the traffic that changed, with its deployment. Then come the other symptoms.
+The most telling reason is the judge, if the anchors say that it changed. Otherwise it is the first symptom, counted, followed by what
+comes nearest to a cause: the part of the traffic that changed, with its deployment. The other symptoms come last.
 
 1. A sentence gives counts with what they are of, before and since. It says what moved together with the change and names no cause:
    two counts coincide. Only anchors tell agent and judge apart.
 2. What chance may explain is left out: a share must have moved by more than three standard errors.
+3. Rules open one incident per kind of change: a fall of scores and a spike of anomalies from one cause are two incidents, twins. Only
+   drift is checked for its cause, so a twin's cause is the first to suspect.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Self
 
 import msgspec
 from msgspec import Meta
 
-from audit.drift.incident_evidence import Count, Moved, SliceRow
+from audit.drift.incident_evidence import Count, Moved, SliceRow, evidence_of
+from schemas.records import Incident
+from service.read.why.actions import Action, actions
 from service.read.why.facts import Facts, part_explained, slice_means, slice_rates, which_part_words
 from service.text.answers import Answer
 from service.text.rounding import counted, grouped
@@ -314,3 +319,85 @@ def _moment(at: str) -> str:
         return f"{datetime.fromisoformat(at):%Y-%m-%d %H:%M} UTC"
     except ValueError:
         return _named(at)
+
+
+APART = timedelta(days=2)
+"""The first days of twins are at most so far apart: both are estimates."""
+
+
+def twins_of(incident: Incident, others: Iterable[Incident]) -> list[Incident]:
+    """Return the incidents that began within two days of another one and overlap it, of the same agents as far as these are known."""
+    return [one for one in others if one.incident_id != incident.incident_id and _are_twins(incident, one)]
+
+
+def suspected_cause(incident: Incident, twins: Sequence[Incident]) -> Incident | None:
+    """Return the twin whose cause an incident without one probably has; None if it has one, or twins disagree."""
+    if incident.cause is not None:
+        return None
+    telling = [one for one in twins if one.cause is not None]
+    return telling[0] if len({one.cause for one in telling}) == 1 else None
+
+
+def _are_twins(one: Incident, other: Incident) -> bool:
+    first, second = _first_day(one), _first_day(other)
+    if one.project != other.project or first is None or second is None or abs(first - second) > APART:
+        return False
+    return first <= _last_day(other) and second <= _last_day(one) and _may_share_agents(_agents(one), _agents(other))
+
+
+def _first_day(incident: Incident) -> date | None:
+    """Return the first day; that of the evidence in records of versions before."""
+    if incident.first_day is not None:
+        return incident.first_day.astimezone(UTC).date()
+    return next((one.since for one in evidence_of(incident).moved), None)
+
+
+def _last_day(incident: Incident) -> date:
+    """Return the last day; the day of the last check while it goes on."""
+    return (incident.last_day or incident.checked_at or datetime.max.replace(tzinfo=UTC)).astimezone(UTC).date()
+
+
+def _may_share_agents(agents: set[str], others: set[str]) -> bool:
+    return not agents or not others or bool(agents & others)
+
+
+def _agents(incident: Incident) -> set[str]:
+    """Return the agent of an incident, or those of the exchanges that moved it; none if the evidence names none."""
+    if incident.agent is not None:
+        return {incident.agent}
+    return {one.agent for one in evidence_of(incident).exchanges if one.agent is not None}
+
+
+class Why(Answer, frozen=True):
+    """The explanation of an incident and what to do about it; derived from its evidence."""
+
+    summary: Annotated[str, Meta(description="The most telling reason.")]
+    reasons: Annotated[list[Statement], Meta(description="The most telling one first.")]
+    actions: Annotated[list[Action], Meta(description="The first thing to do first.")]
+
+    @property
+    def lead(self) -> list[Statement]:
+        """The most telling reason, and the part that changed with what was deployed then where these follow it."""
+        first, *others = self.reasons
+        return [first, *itertools.takewhile(lambda one: one.kind in PART, others)]
+
+    @property
+    def others(self) -> list[Statement]:
+        """The other reasons."""
+        return self.reasons[len(self.lead) :]
+
+    @property
+    def is_explained(self) -> bool:
+        """True if the evidence names a reason."""
+        return self.reasons[0].kind != UNEXPLAINED
+
+
+def why(incident: Incident) -> Why:
+    """Explain an incident by the evidence that it carries."""
+    return why_of(Facts(incident))
+
+
+def why_of(facts: Facts) -> Why:
+    """Explain an incident by what was read of its evidence."""
+    reasons = statements(facts)
+    return Why(summary=reasons[0].text, reasons=reasons, actions=actions(facts))

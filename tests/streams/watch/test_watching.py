@@ -19,7 +19,7 @@ from analytics.store.store import Store
 from audit.drift.incident_evidence import evidence_of
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import DimensionScore, Exchange, Incident, Record, Review, Score
-from service.read.why.explaining import why
+from service.read.why.reasons import why
 from streams.engine.engine_state import Published
 from streams.log.publisher import StorePublisher
 from streams.watch.checking import Checked

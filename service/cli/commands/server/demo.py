@@ -33,7 +33,7 @@ from service.demo.fleet_events import EVENTS_FILE
 from service.demo.judge_change import JudgeSchedule
 from service.demo.releases import worse_since
 from service.demo.texts import policy_file
-from service.read.why.explaining import why
+from service.read.why.reasons import why
 from service.server.child_processes import unwound_by_signals
 from service.setup.settings import Settings, load_settings
 from service.setup.workspace import Workspace, open_workspace, utc_now

@@ -11,7 +11,7 @@ from documents_why import RULE, deployed, example, made, part, slices
 
 from service.cli.main import run
 from service.read.why.actions import EXAMPLES, RULES, Action
-from service.read.why.explaining import why
+from service.read.why.reasons import why
 
 OLD = part("6", shares=(1.0, 0.5), meanBefore=0.9, meanAfter=0.9, exchangesBefore=271, exchangesAfter=22)
 ROLL_BACK = slices(part("7"), OLD)

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from schemas.records import Incident
 from service.cli.incident_views import incident_view
-from service.read.why.explaining import why
 from service.read.why.facts import MISSING, Facts, slice_counts, slice_means
+from service.read.why.reasons import why
 
 OLD = part(
     "6",

@@ -10,7 +10,7 @@ from documents_why import count, deployed, made, part, slices
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.read.why.explaining import why
+from service.read.why.reasons import why
 from service.text.answers import document
 
 FLAGS = {

@@ -9,7 +9,7 @@ import pytest
 from documents_why import example, made
 
 from schemas.records import Incident
-from service.read.why.twins import suspected_cause, twins_of
+from service.read.why.reasons import suspected_cause, twins_of
 
 DAY = datetime(2026, 10, 28, tzinfo=UTC)
 
