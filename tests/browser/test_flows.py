@@ -424,6 +424,29 @@ def test_a_result_says_whether_it_is_all_of_it(window: Window, rows: int, limit:
     expect(page.locator("[data-summary]")).to_contain_text(re.compile(f"^{re.escape(told)}"))
 
 
+def test_what_is_typed_while_the_page_still_loads_narrows_the_fleet(window: Window, site: Site) -> None:
+    """On a slow line the fields are there before the script that reads them."""
+    page = window.page
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    for fill in (
+        lambda: page.get_by_label("Find").fill(QUIET),
+        lambda: page.get_by_label("Health").select_option("Critical"),
+        lambda: page.get_by_label("Order").select_option("By name"),
+    ):
+        page.route("**/lists.*", hold)
+        with page.expect_request("**/lists.*"):
+            page.goto(site.url + LINKS.fleet, wait_until="commit")
+        fill()
+        held.pop().continue_()
+        page.unroute("**/lists.*")
+        expect(page).to_have_url(re.compile("q=|health=|sort="))
+    assert [] == window.troubles
+
+
 def test_the_fleet_is_narrowed_without_a_script(chromium: Browser, site: Site, cookie: str) -> None:
     """The form asks the same address by itself."""
     with windows(chromium, site, cookie, has_scripts=False) as context:

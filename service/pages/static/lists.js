@@ -59,6 +59,17 @@ document.addEventListener("input", (event) => {
   pause = setTimeout(narrow, event.target.matches("select") ? 0 : PAUSE, form);
 });
 
+/** Whether a field says something else than the page that came with it. */
+function isChanged(field) {
+  if (!field.matches("select")) return field.value !== field.defaultValue;
+  const initial = [...field.options].find((option) => option.defaultSelected) ?? field.options[0];
+  return !initial.selected;
+}
+
+// Nobody heard what was typed before this script was there.
+const live = document.querySelector('[data-filters="live"]');
+if (live && [...live.elements].some(isChanged)) narrow(live);
+
 document.addEventListener("keydown", (event) => {
   const field = document.querySelector('[data-filters="live"] input[type="search"]');
   if (!field || event.key !== "/" || event.target.matches("input, textarea, select")) return;
