@@ -155,10 +155,10 @@ class Engine(RecordIntake):
         """
         if not self._is_started or self._loop is None or self._upkeep is None:
             return
-        self._stopping = True
-        self._wake()
         await asyncio.gather(*(partition.end(grace) for partition in self._judging))
         self._given_up.set()
+        self._stopping = True
+        self._wake()
         self._upkeep.cancel()
         await asyncio.gather(self._upkeep, *self._at_work, return_exceptions=True)
         self._has_all = True
@@ -309,17 +309,24 @@ class Engine(RecordIntake):
         raise StoppedError
 
     async def _work(self, name: str, take_up: Callable[[], Awaitable[bool]]) -> None:
-        """Let a stage take up its topic, batch by batch, until the engine stops; `take_up` answers whether there was a batch."""
-        while not self._stopping:
-            moved = self._moved
+        """Let a stage take up its topic, batch by batch, until the engine stops; `take_up` answers whether there was a batch.
+
+        At a stop it takes up one batch more: a database at rest shows no work that is done as open.
+        """
+        is_last = False
+        while not is_last:
+            moved, is_last = self._moved, self._stopping
             try:
-                if not await take_up():
+                if is_last:
+                    await self.flush()
+                if not await take_up() and not is_last:
                     await moved.wait()
             except trouble() as error:
                 self._stuck = f"{name} could not take up its next batch: {first_line(error)}"
                 log.warning("%s; trying again", self._stuck)
                 note_fatal(error, self.broken)
-                await asyncio.sleep(AGAIN_SECONDS)
+                if not is_last:
+                    await asyncio.sleep(AGAIN_SECONDS)
             except StoppedError:
                 return
 

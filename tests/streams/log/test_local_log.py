@@ -43,6 +43,7 @@ from streams.log.local_log import LocalLog, local_log, recover_closed
 from streams.log.log import Commit
 from streams.log.ownership import log_folder
 from streams.log.sink import write_commits
+from streams.stage_progress import lagging
 
 SCORES = "SELECT * EXCLUDE (_partition, _offset) FROM log.scores ORDER BY connection, exchange_id, revision"
 EXCHANGES = "SELECT * EXCLUDE (_offset) FROM log.exchanges ORDER BY _offset"
@@ -168,6 +169,19 @@ def test_an_exchange_is_durable_before_the_tables_have_it(store: Store, copied: 
         assert TURNS == later.count("exchanges")
         assert not log_folder(copied).exists()
         assert 0 == recover_closed(later), "it lands once"
+
+
+def test_a_clean_stop_leaves_no_stage_behind(store: Store) -> None:
+    """A command on the database of a server that has stopped finds what came last scored and diagnosed, and a replay may begin."""
+
+    async def work() -> None:
+        async with engine_over(store, limits=NEVER) as engine:
+            await engine.take_exchanges(turns("s"))
+            await engine.publish("agent-events", [build.event("s", 1), build.event("s", 2)])
+
+    run(work())
+    assert [] == lagging(store)
+    assert TURNS == store.count("scores")
 
 
 def test_a_clean_stop_leaves_no_log_behind(store: Store) -> None:
