@@ -22,8 +22,7 @@ from benchmarks.measure import print_table
 from schemas.records import Incident
 from service.read.inbox.incident_list import LIVE_STATES, InboxFilter, choices, inbox, open_incidents
 from streams.log.publisher import StorePublisher
-from streams.watch.changing import Change, Person, change
-from streams.watch.watching import Watch
+from streams.watch.watching import Change, Person, Watch, change
 
 INCIDENTS, PROJECTS, REVISIONS, TIMES, CHANGED = 20_000, 1_000, 3, 5, 50
 AT = datetime(2026, 10, 1, tzinfo=UTC)

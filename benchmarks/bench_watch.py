@@ -24,11 +24,11 @@ from audit.policy.policy import Policy
 from benchmarks.measure import print_table
 from benchmarks.one_by_one import ONE_BY_ONE
 from streams.watch.checking import Checker
-from streams.watch.incidents.causes import UNEXPLAINED
-from streams.watch.known import Known
-from streams.watch.measured import Measured, measure
+from streams.watch.evidence import UNEXPLAINED
+from streams.watch.measures import Measured, measure
 from streams.watch.rounds import AT_ONCE
-from streams.watch.rules.drift_rules import ALL_RULES, LOOK_BACK, Case
+from streams.watch.rules import ALL_RULES, LOOK_BACK, Case
+from streams.watch.watching import Known
 
 SHARE = float(os.environ.get("DRIFTLINE_BENCH_SHARE", "1"))
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)

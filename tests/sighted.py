@@ -11,9 +11,9 @@ from watched import END
 from audit.drift.incident_evidence import Cause, Day, Evidence, Numbers
 from audit.drift.watched_series import DOWN, DRIFT, WARNING, Key
 from schemas.records import Incident
-from streams.watch.incidents.causes import UNEXPLAINED, Explanation
-from streams.watch.incidents.incidents import due, record_of
-from streams.watch.rules.findings import Finding, Looked
+from streams.watch.evidence import UNEXPLAINED, Explanation
+from streams.watch.findings import Finding, Source
+from streams.watch.incidents import due, record_of
 
 RUNS, EVIDENCE = "consecutive_days", "sequential"
 TODAY = END.date()
@@ -37,7 +37,7 @@ def finding(since: int, until: int = 0, **changes: object) -> Finding:
         before=(END - 20 * DAY, END - 9 * DAY),
         after=(END - 9 * DAY, END),
         expected=0.9,
-        looked=Looked("watched_sessions", {}),
+        looked=Source("watched_sessions", {}),
     )
     return replace(made, **changes)  # type: ignore[arg-type]
 

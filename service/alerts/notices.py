@@ -17,7 +17,7 @@ from service.read.telemetry import OpenSession
 from service.read.unreadable_judges import UnreadableJudge
 from service.text.answers import camel
 from service.text.paths import API
-from streams.watch.incidents.states import SUSPECTED
+from streams.watch.lifecycle import SUSPECTED
 
 Severity = Literal["warning", "critical"]
 MOST_NAMED = 10

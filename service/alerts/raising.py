@@ -19,7 +19,7 @@ from service.setup.quiet_hours import QuietHours, quiet_hours_of
 from service.setup.settings import Settings
 from service.setup.workspace import Clock
 from streams.engine.record_intake import RecordIntake
-from streams.watch.incidents.states import CONFIRMED
+from streams.watch.lifecycle import CONFIRMED
 
 Held = Literal["warning", "all"]
 """Alerts that wait for the end of the quiet hours: warnings alone, or all."""

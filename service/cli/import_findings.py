@@ -25,7 +25,7 @@ from service.setup.workspace import Workspace
 from service.text.plain import counted, plain
 from streams.watch.checking import Checked
 from streams.watch.history import ProjectHistory
-from streams.watch.incidents.states import CONFIRMED
+from streams.watch.lifecycle import CONFIRMED
 
 AGENTS_NAMED = 5
 """Agents whose failures are named; the others are counted."""

@@ -20,7 +20,7 @@ from service.read.why.facts import slice_counts, slice_means, which_part_words
 from service.read.why.reasons import Why
 from service.text.plain import MISSING, counted, plain
 from streams.watch.checking import Checked
-from streams.watch.incidents.states import ACKNOWLEDGED, CONFIRMED
+from streams.watch.lifecycle import ACKNOWLEDGED, CONFIRMED
 
 _ID = 8
 """Characters of an id that are shown; they are enough to name it."""

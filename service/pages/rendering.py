@@ -30,7 +30,7 @@ from service.text.rounding import counted, grouped
 from service.text.window import kept_of
 from service.text.words import TERMS, WORDS
 from service.web.authentication import PAGE_MARK
-from streams.watch.incidents.states import recovered_since
+from streams.watch.lifecycle import recovered_since
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

@@ -22,8 +22,8 @@ from service.read.why.reasons import Why, why
 from service.text.answers import Answer, Moment
 from service.text.cursors import NextCursor
 from streams.watch.checking import Checked
-from streams.watch.incidents.states import assignee_of
-from streams.watch.rules.findings import Finding
+from streams.watch.findings import Finding
+from streams.watch.lifecycle import assignee_of
 
 IncidentType = Literal["drift", "anomaly_spike"]
 IncidentStatus = Literal["open", "acknowledged", "resolved", "dismissed"]

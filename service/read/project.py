@@ -39,7 +39,7 @@ from service.text.answers import Answer, Moment, Share
 from service.text.cursors import NextCursor
 from service.text.rounding import counted, grouped
 from service.text.window import LENGTHS, RECENT, recent_window
-from streams.watch.incidents.recovery import lies_back
+from streams.watch.lifecycle import lies_back
 
 Health = Literal["critical", "warning", "unknown", "ok", "empty"]
 Reason = Literal["open_incidents", "unscored", "unsafe_runs", "anomalies", "too_few", "unchecked"]

@@ -16,7 +16,7 @@ from audit.policy.policy import Policy
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
 from service.read.call_payloads import with_payloads
-from streams.watch.incidents.states import CONFIRMED, DISMISSED, NEW_NORMAL
+from streams.watch.lifecycle import CONFIRMED, DISMISSED, NEW_NORMAL
 
 RUNS_AT_ONCE = 500
 """Runs whose events are in memory together."""

@@ -49,11 +49,10 @@ from streams.stage_progress import stage_progress
 from streams.topology import TOPOLOGY
 from streams.upkeep.anchors import run_round
 from streams.upkeep.retention import purge
-from streams.watch.changing import Change, Changed, Person, change
 from streams.watch.checking import Checked
 from streams.watch.history import History, ProjectHistory
 from streams.watch.rounds import recent_projects
-from streams.watch.watching import Watch
+from streams.watch.watching import Change, Changed, Person, Watch, change
 
 CALLERS = 64
 """Operations in progress at once; one more is answered 503."""
@@ -171,7 +170,7 @@ class CommandOperations:
         return await self._watch.check(projects, as_of)
 
     async def change(self, which: tuple[str, str], wanted: Change, person: Person, now: datetime) -> Changed:
-        """Decide on an incident, assign it or comment on it, as `streams.watch.changing.change`."""
+        """Decide on an incident, assign it or comment on it, as `streams.watch.watching.change`."""
         await self._intake.flush()
         return await change(self._watch, which, wanted, person, now)
 

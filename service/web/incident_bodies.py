@@ -13,8 +13,8 @@ from service.web.bounds import MAX_SELECTED
 from service.web.errors import ApiError
 from service.web.models import ConnectionName, Id, OperatorBody, Text
 from streams.upkeep.reviewing import MAX_COMMENT
-from streams.watch.changing import Change, Person
-from streams.watch.incidents.states import ACCEPTED, RESOLVED, decision_of
+from streams.watch.lifecycle import ACCEPTED, RESOLVED, decision_of
+from streams.watch.watching import Change, Person
 
 GivenStatus = Literal["open", "acknowledged", "resolved", "dismissed", "accepted"]
 """States as callers name them; `accepted` is the earlier name of resolved as the new normal."""

@@ -15,7 +15,7 @@ from service.read.inbox.assignees import assignee_problem, people_of
 from service.setup.access.access import Holder
 from service.web.audit_trail import name_subject
 from service.web.context import ApiContext
-from streams.watch.changing import PROBLEMS, Change, Person, Which, change
+from streams.watch.watching import PROBLEMS, Change, Person, Which, change
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from streams.stage_batches import encoded_exchange
 from streams.stage_progress import stage_progress
 from streams.steps.intake import IntakeState
 from streams.topology import stage_named
-from streams.watch.rules.drift_rules import LOOK_BACK
+from streams.watch.rules import LOOK_BACK
 
 INTAKE, DIAGNOSIS = stage_named("intake"), stage_named("diagnosis")
 KEPT_SPANS = timedelta(days=1)

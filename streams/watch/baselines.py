@@ -13,8 +13,8 @@ from audit.drift.watched_series import DRIFT
 from audit.fingerprints import stable_id
 from audit.policy.policy import Policy
 from schemas.records import Baseline, Incident
-from streams.watch.incidents.states import is_live
-from streams.watch.measured import Measured
+from streams.watch.lifecycle import is_live
+from streams.watch.measures import Measured
 
 FRESH = timedelta(days=1)
 """The age that a baseline may have before another one is computed."""

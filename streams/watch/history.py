@@ -30,8 +30,8 @@ from analytics.sums.daily import refresh_daily
 from audit.drift.consecutive_days import DAYS
 from schemas.records import Incident
 from streams.watch.checking import Checked
-from streams.watch.incidents.states import DAY
-from streams.watch.measured import WAITED, midnight
+from streams.watch.lifecycle import DAY
+from streams.watch.measures import WAITED, midnight
 from streams.watch.watching import Watch
 
 CONSUMER = "history"

@@ -1,11 +1,13 @@
-"""The watch over an engine, a gateway or a store: checks and people's decisions, taking turns.
+"""The watch over an engine, a gateway or a store: checks, and changes that people make to incidents, one at a time.
 
 1. Checks and decisions never run at the same time, so that no revision is given to two records.
-2. Where records land later than they are published, as over Kafka, what was published is known until the tables show it.
+2. Where records land later than they are published, as over Kafka, what was published is remembered until the tables show it.
 3. A decision and an assignment are a review first and a revision of their incident second. A check makes the revision where only the
    review came through. A comment is a review alone.
 4. A check that is cut off has written a baseline, or nothing, or all: each topic's records are published together, incidents last.
-5. Then it is kept in the store that the project was checked, as of when and how far back: no incident is good news only then.
+5. After that the store notes that the project was checked, as of when and how far back: only then is no incident good news.
+6. A person's change is applied in this order: the decision, which carries the comment; then the assignee; the comment alone if there is
+   neither. A change that is in effect already is no failure: nothing is written but the comment, as one of its own.
 """
 
 from __future__ import annotations
@@ -13,10 +15,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Literal, TypeVar
 
+from analytics.queries import query_records
 from audit.drift.incident_evidence import evidence_of
 from audit.drift.watched_series import Series
 from audit.fingerprints import stable_id
@@ -24,13 +30,77 @@ from schemas.lazy.duckdb import duckdb
 from schemas.records import Baseline, Incident, ProjectCheck, Review
 from streams.log.publisher import Publisher
 from streams.upkeep.anchors import cause_of
-from streams.watch.checking import Checked, Checker
-from streams.watch.incidents.causes import Explanation, explained, moved_by
-from streams.watch.incidents.incidents import decided, reassigned
-from streams.watch.incidents.states import ACKNOWLEDGED, LIVE, assignee_of, decision_of, is_live, shows
-from streams.watch.known import Published
-from streams.watch.measured import measure
-from streams.watch.rules.findings import Finding
+from streams.watch.checking import Checked, Checker, Known
+from streams.watch.evidence import Explanation, explained, moved_by
+from streams.watch.findings import Finding
+from streams.watch.incidents import decided, reassigned
+from streams.watch.lifecycle import ACKNOWLEDGED, LIVE, assignee_of, decision_of, is_live, shows
+from streams.watch.measures import measure
+
+
+class Published:
+    """The records that were published lately.
+
+    Over Kafka, the tables show a record only once it has landed; then it is forgotten here.
+    """
+
+    def __init__(self) -> None:
+        self._baselines: dict[str, Baseline] = {}
+        self._incidents: dict[str, Incident] = {}
+        self._lock = threading.Lock()
+
+    def note(self, baselines: Sequence[Baseline], incidents: Sequence[Incident]) -> None:
+        """Remember what was published."""
+        with self._lock:
+            self._baselines.update({one.project: one for one in baselines})
+            self._incidents.update({one.incident_id: one for one in incidents})
+
+    def read(self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime | None = None) -> Known:
+        """Read what is known of some projects; baselines that were computed after `as_of` are left out."""
+        shown = {one.incident_id: one for one in query_records(cursor, "watched_incidents", Incident, {"projects": projects})}
+        with self._lock:
+            own = [one for one in self._incidents.values() if one.project in projects]
+        newer = {one.incident_id: one for one in own if self._newer(one, shown.get(one.incident_id))}
+        by_project: dict[str, list[Incident]] = defaultdict(list)
+        for one in sorted((shown | newer).values(), key=lambda one: (one.detected_at, one.incident_id)):
+            by_project[one.project].append(one)
+        return Known(self.baselines(cursor, projects, as_of), by_project, frozenset(newer))
+
+    def baselines(
+        self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime | None = None
+    ) -> dict[str, Baseline]:
+        """The latest baseline of each of some projects; those computed after `as_of` are left out."""
+        latest = query_records(cursor, "latest_baselines", Baseline, {"projects": projects, "as_of": as_of})
+        baselines = {one.project: one for one in latest}
+        with self._lock:
+            for made in [one for one in self._baselines.values() if one.project in projects]:
+                if as_of is not None and made.computed_at > as_of:
+                    continue
+                landed = baselines.get(made.project)
+                if landed is not None and landed.computed_at >= made.computed_at:
+                    del self._baselines[made.project]
+                else:
+                    baselines[made.project] = made
+        return baselines
+
+    def incident(self, cursor: duckdb.DuckDBPyConnection, project: str, incident_id: str) -> Incident | None:
+        """One incident of a project in its latest revision; None where there is none of this id."""
+        values = {"project": project, "incident": incident_id}
+        named = query_records(cursor, "incident_by_id", Incident, values)
+        shown = next((one for one in named if one.incident_id == incident_id), None)
+        with self._lock:
+            own = self._incidents.get(incident_id)
+        return own if own is not None and own.project == project and self._newer(own, shown) else shown
+
+    def _newer(self, own: Incident, shown: Incident | None) -> bool:
+        """Tell whether a published record is newer than the tables show; it is forgotten if it has landed."""
+        if shown is None or shown.revision < own.revision:
+            return True
+        with self._lock:
+            if self._incidents.get(own.incident_id) is own:
+                del self._incidents[own.incident_id]
+        return False
+
 
 DECISION, ASSIGNMENT, COMMENT = "incident_decision", "incident_assignment", "incident_comment"
 """The kinds of review that decide on an incident, assign it, and say something of it."""
@@ -221,3 +291,64 @@ def _review(
         ingested_at=now,
         assignee=assignee,
     )
+
+
+Which = tuple[str, str]
+"""An incident, by project and id."""
+Problem = Literal["not_found", "conflict"]
+PROBLEMS: dict[str, str] = {
+    "not_found": "the project has no incident with this id",
+    "conflict": "another live incident is about the same tier and direction",
+}
+"""Why an incident was not changed, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change of an incident; at least one of its parts is given."""
+
+    decision: str | None = None
+    """One of `states.DECISIONS`."""
+    assigns: bool = False
+    """Whether the assignee changes."""
+    assignee: str | None = None
+    """The person whose it is to be; None for nobody."""
+    comment: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The outcome of a change of one incident: the incident as it is now, or why it was not changed."""
+
+    incident: Incident | None
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """The person who changes it. `entered_by` is the person who enters that for another."""
+
+    name: str
+    entered_by: str | None = None
+
+
+async def change(watch: Watch, which: Which, wanted: Change, person: Person, now: datetime | None = None) -> Changed:
+    """Change one incident, at the present unless `now` is given."""
+    project, incident_id = which
+    before = await watch.incident(project, incident_id)
+    if before is None:
+        return Changed(None, "not_found")
+    made, told = before, False
+    if wanted.decision is not None:
+        who, entered_by = person.name, person.entered_by
+        decided = await watch.decide(project, incident_id, wanted.decision, who, wanted.comment, entered_by=entered_by, now=now)
+        if decided is None or not shows(decided, wanted.decision):
+            return Changed(decided or before, "conflict")
+        made, told = decided, decided.revision != before.revision
+    if wanted.assigns:
+        comment = None if told else wanted.comment
+        assigned = await watch.assign(made, wanted.assignee, person.name, comment, entered_by=person.entered_by, now=now)
+        made, told = assigned, told or assigned.revision != made.revision
+    if wanted.comment and not told:
+        await watch.comment(made, person.name, wanted.comment, entered_by=person.entered_by, now=now)
+    return Changed(made)

@@ -14,8 +14,7 @@ from audit.policy.policy import Policy
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection
 from streams.log.publisher import StorePublisher
-from streams.watch.changing import Change, Person, change
-from streams.watch.watching import Watch
+from streams.watch.watching import Change, Person, Watch, change
 
 
 def test_an_incident_is_opened_once_however_late_it_lands(kafka: KafkaConnection, make_topics: MakeTopics) -> None:

@@ -20,7 +20,7 @@ from service.web.incident_bodies import BulkBody, GivenStatus
 from service.web.incident_changes import Outcome, change_selected, name_selected
 from service.web.models import ConnectionName, Id
 from service.web.paging import Cursor, Limit
-from streams.watch.incidents.states import assignee_of, current_status
+from streams.watch.lifecycle import assignee_of, current_status
 
 router = APIRouter(route_class=JsonRoute, tags=["incidents"])
 

@@ -29,8 +29,8 @@ from service.web.incident_bodies import ChangeBody, GivenStatus
 from service.web.incident_changes import change_selected
 from service.web.models import Id
 from service.web.paging import Cursor, Limit
-from streams.watch.changing import PROBLEMS
-from streams.watch.incidents.states import confidence_of, current_status
+from streams.watch.lifecycle import confidence_of, current_status
+from streams.watch.watching import PROBLEMS
 
 _STATUS = {"not_found": 404, "conflict": 409}
 

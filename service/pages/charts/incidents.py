@@ -21,9 +21,9 @@ from service.pages.incidents.wording import tier_name
 from service.pages.rendering import share
 from service.text.links import Links
 from service.text.window import Window
-from streams.watch.incidents.states import is_live
-from streams.watch.rules.run_rules import RUNS
-from streams.watch.run_measures import TRUST
+from streams.watch.lifecycle import is_live
+from streams.watch.measures import TRUST
+from streams.watch.rules import RUNS
 
 BEFORE, AFTER = timedelta(days=28), timedelta(days=21)
 """Time shown before the change, and after an incident that was decided on."""

@@ -24,7 +24,7 @@ from analytics.sums.hours import read_hours
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
 from service.read.deployments import DeployedVersion, deployed_versions
-from streams.watch.incidents.states import DISMISSED
+from streams.watch.lifecycle import DISMISSED
 
 KINDS = {"deployment": "Deployment", "policy": "Policy changed", "judge": "Judge changed"}
 """The kinds of marks, as a legend names them."""

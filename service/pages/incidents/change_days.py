@@ -11,7 +11,7 @@ from typing import NamedTuple
 from audit.drift.incident_evidence import MOVED_TOO, Moved, Sighting, evidence_of
 from audit.drift.watched_series import DOWN, SPREAD, UP
 from schemas.records import Incident
-from streams.watch.incidents.states import DISMISSED, VANISHED, is_live
+from streams.watch.lifecycle import DISMISSED, VANISHED, is_live
 
 Days = Mapping[str, float | None]
 """A measure by day or hour, as 2026-10-01 or 2026-10-01 14:00; None for one without it."""

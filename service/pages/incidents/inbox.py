@@ -30,7 +30,7 @@ from service.web.errors import ApiError
 from service.web.inbox_views import views_of
 from service.web.paging import Cursor
 from streams.upkeep.reviewing import MAX_COMMENT
-from streams.watch.incidents.states import STATUSES
+from streams.watch.lifecycle import STATUSES
 
 router = APIRouter(include_in_schema=False)
 PAGE = 50

@@ -27,8 +27,8 @@ from service.web.inbox_views import deleted_view, saved_view
 from service.web.incident_changes import Outcome, change_selected, name_selected
 from service.web.paging import Cursor
 from streams.upkeep.reviewing import MAX_COMMENT
-from streams.watch.changing import Change, Person
-from streams.watch.incidents.states import ACKNOWLEDGED, DISMISSED, NEW_NORMAL, OPEN, RESOLVED
+from streams.watch.lifecycle import ACKNOWLEDGED, DISMISSED, NEW_NORMAL, OPEN, RESOLVED
+from streams.watch.watching import Change, Person
 
 router = APIRouter(include_in_schema=False)
 ASSIGN, COMMENT = "assign", "comment"

@@ -40,7 +40,7 @@ from service.web.incident_bodies import GivenStatus
 from service.web.models import Id
 from service.web.paging import Cursor
 from streams.upkeep.reviewing import MAX_COMMENT
-from streams.watch.incidents.states import STATUSES, assignee_of, confidence_of, current_status, is_live
+from streams.watch.lifecycle import STATUSES, assignee_of, confidence_of, current_status, is_live
 
 router = APIRouter(include_in_schema=False)
 PAGE = 50

@@ -15,8 +15,8 @@ from audit.drift.consecutive_days import CRITICAL, DAYS, SHORTEST_RUN, SMALLEST_
 from audit.drift.incident_evidence import Evidence, Sighting
 from audit.drift.watched_series import TIERS
 from service.pages.rendering import NOTHING, number, share
-from streams.watch.incidents.causes import CAUSES, Explanation, with_mix
-from streams.watch.rules.run_rules import series_name
+from streams.watch.evidence import CAUSES, Explanation, with_mix
+from streams.watch.rules import series_name
 
 _BELIEVED = 12 * math.log(10)
 """No model of scores is known to be right to more than that."""

@@ -46,7 +46,7 @@ from service.text.links import Links
 from service.text.window import AskedRange, Window, last_period, quarter_to, window_of
 from service.text.words import TERMS
 from service.web.context import ApiContext, Services
-from streams.watch.incidents.states import is_live
+from streams.watch.lifecycle import is_live
 
 router = APIRouter(include_in_schema=False)
 Row = Mapping[str, Any]

@@ -11,7 +11,7 @@ from schemas.bounds.limits import MAX_ID, NAME
 from schemas.errors import InputError
 from service.read.inbox.incident_list import ANY, LIVE_STATES, MAX_TEXT, ME, SEVERITIES, SORTS, TYPES, InboxFilter
 from service.text.window import ALL, LENGTHS, kept_of
-from streams.watch.incidents.states import STATUSES, current_status
+from streams.watch.lifecycle import STATUSES, current_status
 
 Asked = dict[str, list[str]]
 """The fields of an address and their values; a field without a value is not among them."""

@@ -13,7 +13,7 @@ from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
 from schemas.registry import schema_of
 from service.text.cursors import Place
-from streams.watch.incidents.states import LIVE, STATUSES, confidence_of
+from streams.watch.lifecycle import LIVE, STATUSES, confidence_of
 
 Sort = Literal["worst", "newest", "oldest", "since", "project", "state", "assignee"]
 SORTS: tuple[Sort, ...] = get_args(Sort)

@@ -24,7 +24,7 @@ from service.text.answers import Answer
 from service.text.links import Links
 from service.text.plain import plain
 from service.text.rounding import counted
-from streams.watch.incidents.states import SUSPECTED, is_live
+from streams.watch.lifecycle import SUSPECTED, is_live
 
 EXAMPLES = 3
 """Sessions to read, since the change and from before it."""

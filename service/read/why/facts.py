@@ -26,9 +26,9 @@ from audit.drift.slices import VALUE
 from audit.drift.watched_series import SPIKE, TIERS
 from schemas.records import Incident
 from service.text.rounding import counted, grouped
-from streams.watch.incidents.causes import HISTORY, MIX
-from streams.watch.rules.run_rules import RUNS
-from streams.watch.run_measures import TRUST
+from streams.watch.evidence import HISTORY, MIX
+from streams.watch.measures import TRUST
+from streams.watch.rules import RUNS
 
 JUDGED = frozenset(TIERS) - {"tier1"}
 """The tiers that a judge scores."""

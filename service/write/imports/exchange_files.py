@@ -26,7 +26,7 @@ SHOWN = 10
 
 
 @dataclass
-class Looked:
+class Source:
     """The files at some paths by their first looks, those in folders that are something else, and how many hold other tables of ours."""
 
     looks: dict[Path, FirstLook] = field(default_factory=dict)
@@ -47,12 +47,12 @@ class Looked:
         return {path: one.layout(redactor) for path, one in self.looks.items()}
 
 
-def looked_at(paths: Iterable[Path], given: Fields | None, redactor: Redactor, *, whole: bool = True) -> Looked:
+def looked_at(paths: Iterable[Path], given: Fields | None, redactor: Redactor, *, whole: bool = True) -> Source:
     """Look at the files at the paths, by the rules of `service.write.imports.input_files`.
 
     InputError for a refused path, or if no file is left. Not `whole`: a table may lack columns of required fields.
     """
-    looked, paths = Looked(), list(paths)
+    looked, paths = Source(), list(paths)
     files = dict.fromkeys(file for path in paths for file in (files_below(path, PATTERNS) if path.is_dir() else [path]))
     for file in files:
         is_named = file in paths

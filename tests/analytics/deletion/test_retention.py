@@ -32,7 +32,7 @@ from streams.log.admission import Accepted
 from streams.steps.intake import IntakeState
 from streams.topology import TOPOLOGY
 from streams.upkeep.retention import cutoff, purge
-from streams.watch.rules.drift_rules import LOOK_BACK
+from streams.watch.rules import LOOK_BACK
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 OLD, NEW = NOW - timedelta(days=100), NOW - timedelta(days=10)

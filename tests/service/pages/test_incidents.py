@@ -32,8 +32,7 @@ from service.pages.incidents.wording import EXPLAINED, NAMES, figures, odds
 from service.read.incidents import incident_records
 from service.setup.access.access import AccessStore, Holder
 from service.text.links import Links
-from streams.watch.rules.drift_rules import ALL_RULES
-from streams.watch.rules.run_rules import RUNS
+from streams.watch.rules import ALL_RULES, RUNS
 
 LINKS = Links()
 LIST = LINKS.incidents("ops")

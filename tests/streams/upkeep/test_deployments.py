@@ -18,8 +18,8 @@ from audit.redaction.redactor import Redactor
 from schemas.errors import InputError
 from schemas.records import Deployment
 from streams.upkeep.deployments import deployment, deployments, known_already
-from streams.watch.incidents.evidence import began_with
-from streams.watch.rules.findings import Finding, Looked
+from streams.watch.evidence import began_with
+from streams.watch.findings import Finding, Source
 
 REDACTOR = Redactor(RedactionSettings())
 
@@ -79,7 +79,7 @@ def finding(interval: tuple[date, date] | None = None) -> Finding:
     at = datetime(2026, 10, 3, tzinfo=UTC)
     return Finding(
         key=Key("drift", "tier2", "down"), rule="sequential", severity="warning", since=at.date(), until=at.date(), size=1.0,
-        title="", description="", numbers=Numbers(), before=(at, at), after=(at, at), expected=None, looked=Looked("drift_units", {}),
+        title="", description="", numbers=Numbers(), before=(at, at), after=(at, at), expected=None, looked=Source("drift_units", {}),
         interval=interval,
     )  # fmt: skip
 

@@ -18,9 +18,8 @@ from audit.policy.policy import Policy
 from schemas.records import Incident
 from service.read.incidents import history_of
 from streams.log.publisher import StorePublisher
-from streams.watch.changing import Change, Changed, Person, change
-from streams.watch.incidents.states import ACKNOWLEDGED, DISMISSED, OPEN, RESOLVED, assignee_of, with_decision
-from streams.watch.watching import Watch
+from streams.watch.lifecycle import ACKNOWLEDGED, DISMISSED, OPEN, RESOLVED, assignee_of, with_decision
+from streams.watch.watching import Change, Changed, Person, Watch, change
 
 HOUR = timedelta(hours=1)
 ANN, BOB = Person("ann"), Person("bob")

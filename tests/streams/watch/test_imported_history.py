@@ -19,7 +19,7 @@ from service.alerts.delivery import RECENT
 from streams.log.publisher import StorePublisher
 from streams.watch.checking import Checked
 from streams.watch.history import ABANDONED, EVERY_PROJECT, History, ProjectHistory
-from streams.watch.measured import WAITED, midnight
+from streams.watch.measures import WAITED, midnight
 from streams.watch.rounds import WatchRounds
 from streams.watch.watching import Watch
 

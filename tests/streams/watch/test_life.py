@@ -21,22 +21,22 @@ from audit.policy.policy import Policy
 from schemas.records import Incident
 from streams.log.publisher import StorePublisher
 from streams.watch.checking import Checked
-from streams.watch.incidents.incidents import decided
-from streams.watch.incidents.recovery import DayLevel, back_since
-from streams.watch.incidents.states import (
+from streams.watch.incidents import decided, references_of
+from streams.watch.lifecycle import (
     ACKNOWLEDGED,
     DECISIONS,
     DISMISSED,
     NEW_NORMAL,
     OPEN,
     RESOLVED,
+    DayLevel,
+    back_since,
     current,
     is_live,
     recovered_since,
     shows,
     with_decision,
 )
-from streams.watch.rules.references import references_of
 from streams.watch.watching import Watch
 
 DAY = timedelta(days=1)

@@ -19,7 +19,7 @@ from schemas.records import Incident, Review
 from schemas.registry import current_schemas, earlier_schemas
 from service.read.incidents import history_of, incident_answer, incident_records
 from streams.log.publisher import StorePublisher
-from streams.watch.rules.references import references_of
+from streams.watch.incidents import references_of
 from streams.watch.watching import Watch
 
 DAY = timedelta(days=1)

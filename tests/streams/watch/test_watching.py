@@ -23,7 +23,7 @@ from service.read.why.reasons import why
 from streams.engine.engine_state import Published
 from streams.log.publisher import StorePublisher
 from streams.watch.checking import Checked
-from streams.watch.incidents.states import DISMISSED, NEW_NORMAL, RESOLVED
+from streams.watch.lifecycle import DISMISSED, NEW_NORMAL, RESOLVED
 from streams.watch.watching import Watch
 
 DAY = timedelta(days=1)

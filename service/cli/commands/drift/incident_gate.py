@@ -10,7 +10,7 @@ from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
 from service.read.incidents import incident_records
 from service.text.plain import plain
-from streams.watch.incidents.states import ACKNOWLEDGED, CONFIRMED, OPEN
+from streams.watch.lifecycle import ACKNOWLEDGED, CONFIRMED, OPEN
 
 MOST = 100_000
 """Incidents that are searched."""

@@ -46,8 +46,7 @@ from service.setup.workspace import Workspace, open_workspace
 from service.text.answers import document
 from service.text.plain import plain
 from streams.upkeep.reviewing import MAX_COMMENT
-from streams.watch.changing import PROBLEMS, Change, Changed, Person, change
-from streams.watch.incidents.states import (
+from streams.watch.lifecycle import (
     ACKNOWLEDGED,
     DISMISSED,
     NEW_NORMAL,
@@ -58,6 +57,7 @@ from streams.watch.incidents.states import (
     confidence_of,
     current_status,
 )
+from streams.watch.watching import PROBLEMS, Change, Changed, Person, change
 
 incidents_app = typer.Typer(
     no_args_is_help=True, help="Incidents of drift and anomaly spikes: list, show, decide, assign, comment."

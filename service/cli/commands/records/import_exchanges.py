@@ -41,7 +41,7 @@ from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import Clock, Workspace
 from service.text.plain import counted, plain
-from service.write.imports.exchange_files import Looked, exchange_source, exchanges_in, first_exchanges, looked_at
+from service.write.imports.exchange_files import Source, exchange_source, exchanges_in, first_exchanges, looked_at
 from service.write.imports.history import begin_history
 from service.write.imports.importing import Importer
 from streams.judging.rejudging import estimate_bulk
@@ -142,7 +142,7 @@ def _judge(workspace: Workspace, project: str | None, *, yes: bool, as_json: boo
     return {"judged": outcome}
 
 
-def _save(path: Path, looked: Looked, redactor: Redactor) -> None:
+def _save(path: Path, looked: Source, redactor: Redactor) -> None:
     """Write the proposed mapping of the first table. InputError if there is none, or if the file exists."""
     table = next((one for one in looked.looks.values() if not (one.own_table or one.export)), None)
     if table is None:
@@ -165,7 +165,7 @@ def _context(settings: Settings, rules: Policy, redactor: Redactor, now: Clock, 
     return ReadingContext(settings.connection, settings.project, agent, now(), gap, redactor)
 
 
-def _show_first(looked: Looked, context: ReadingContext, rules: Policy, *, as_json: bool) -> None:
+def _show_first(looked: Source, context: ReadingContext, rules: Policy, *, as_json: bool) -> None:
     """Show what each file is, and its first exchanges as they would be stored. InputError for a field that no column gives."""
     labels = rules.for_project(context.project).settings.traces.labels
     for path, first in looked.looks.items():

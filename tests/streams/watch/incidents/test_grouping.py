@@ -17,10 +17,9 @@ from watched import END
 from audit.drift.incident_evidence import evidence_of
 from audit.drift.watched_series import CRITICAL, DOWN, DRIFT, SPIKE, SPREAD, UP, WARNING, Key
 from schemas.records import Incident
-from streams.watch.incidents.incidents import decided, due
-from streams.watch.incidents.recovery import vanished
-from streams.watch.incidents.states import ACKNOWLEDGED, CONFIRMED, DISMISSED, SUSPECTED
-from streams.watch.rules.findings import Finding
+from streams.watch.findings import Finding
+from streams.watch.incidents import decided, due
+from streams.watch.lifecycle import ACKNOWLEDGED, CONFIRMED, DISMISSED, SUSPECTED, vanished
 
 TIERS = ("tier1", "tier2", "tier2_5", "tier3")
 

@@ -14,9 +14,8 @@ from watched import END
 from audit.drift.reference import Reference
 from audit.drift.watched_series import CRITICAL, DOWN, DRIFT, WARNING, Key
 from schemas.records import Incident
-from streams.watch.incidents.incidents import decided
-from streams.watch.incidents.states import DISMISSED, NEW_NORMAL
-from streams.watch.rules.references import references_of
+from streams.watch.incidents import decided, references_of
+from streams.watch.lifecycle import DISMISSED, NEW_NORMAL
 
 
 def test_rules_that_see_one_change_make_one_incident() -> None:

@@ -11,7 +11,7 @@ from watched import END, fallen, history, put
 
 from analytics.store.store import Store
 from schemas.records import Label, Score
-from streams.watch.incidents.evidence import which_part
+from streams.watch.evidence import which_part
 
 SINCE = 5
 BEFORE = (END - timedelta(days=20), END - timedelta(days=SINCE))

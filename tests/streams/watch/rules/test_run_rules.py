@@ -24,12 +24,11 @@ from audit.drift.incident_evidence import evidence_of
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import Diagnosis, Incident
 from streams.log.publisher import StorePublisher
-from streams.watch import run_measures
+from streams.watch import measures
 from streams.watch.checking import Checked
-from streams.watch.incidents.recovery import levels_of
-from streams.watch.incidents.states import DISMISSED, RECOVERED, RESOLVED, recovered_since
-from streams.watch.rules.run_rules import RunCase, by_runs, series_name
-from streams.watch.run_measures import measure_runs
+from streams.watch.lifecycle import DISMISSED, RECOVERED, RESOLVED, levels_of, recovered_since
+from streams.watch.measures import measure_runs
+from streams.watch.rules import RunCase, by_runs, series_name
 from streams.watch.watching import Watch
 
 DAY = timedelta(days=1)
@@ -67,7 +66,7 @@ def test_the_number_of_agents_that_are_watched_is_set_in_one_place(store: Store,
     """The query that leaves agents out and the notice that names them must not count differently."""
     made = [one for name in ("a", "b", "c") for one in runs(lambda _: 0.0, name=name, agent=name)]
     put(store, "diagnoses", [*made, ended_run("more-a", END - DAY, agent="a"), ended_run("more-c", END - DAY, agent="c")])
-    monkeypatch.setattr(run_measures, "MOST_AGENTS", 2)
+    monkeypatch.setattr(measures, "MOST_AGENTS", 2)
     with contextlib.closing(store.cursor()) as cursor:
         measured, parameters = measure_runs(cursor, ["ops"], SINCE, END)
     assert ["a", "c"] == [agent.agent for agent in measured["ops"].agents]

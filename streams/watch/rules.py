@@ -1,0 +1,414 @@
+"""The rules of drift, applied to what was measured of one project: their findings, in one form and in plain words.
+
+Tiers: a change of a tier's mean or spread (`by_evidence`), runs of days off the baseline (`by_consecutive_days`), and spikes of anomalies
+(`by_rate`). Runs, agent by agent (`by_runs`): trust, the share of unsafe runs, and the share of each type of failure.
+
+1. One run is one unit. `audit.drift.change_detector` finds a change of a series' mean, of any size, in either direction, and since when.
+2. An agent has several series, and each could raise a false alarm. So the evidence of each has to be as many times as large as one
+   series needs as the agent has series (a union bound): all series of an agent together raise as few false alarms as one tier does.
+3. If at least half of an agent's runs have the same trust, most often 100, their spread does not tell how far the next one may lie off.
+   A change of trust is then no more certain than a change of the counts of runs below certain levels
+   (`docs/decisions/0082-shares-of-few-runs.md`).
+4. Shares are told as shares: 2 of 13 runs, 13 of 15.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, NamedTuple
+
+from audit.drift import consecutive_days
+from audit.drift.anomaly_rate import Day as AnomalyDay
+from audit.drift.anomaly_rate import Spike, anomaly_spike
+from audit.drift.cells import Cells
+from audit.drift.change_detector import SUSPECTED, Change, find_change
+from audit.drift.incident_evidence import Day, Numbers
+from audit.drift.reference import NO_DECISION, REFERENCE_DAYS, Reference, joined
+from audit.drift.spread import SpreadChange, find_spread
+from audit.drift.watched_series import DOWN, DRIFT, FURTHER, MEAN, SPIKE, SPREAD, TIERS, UP, VERBS, Key, bounds_of
+from schemas.lazy.numpy import np
+from schemas.records import Baseline, TierStatistics
+from streams.watch.baselines import is_comparable
+from streams.watch.findings import Case, Compared, Finding, Rule, Source, Wording, change_finding, days_shown
+from streams.watch.measures import FAILURE, RUNS_QUERY, TRUST, UNSAFE, AgentRuns, ProjectRuns, midnight
+
+CONSECUTIVE, SEQUENTIAL = "consecutive_days", "sequential"
+FURTHER_DAYS = 7
+"""A further change has at least so many days of the first one before it: each day of the week, and not two, as both were averaged until then."""
+
+
+def by_consecutive_days(case: Case) -> Iterator[Finding]:
+    """Runs of days whose averages lie off the baseline; of two runs on one side the later one. Needs a comparable baseline."""
+    if case.baseline is None or not is_comparable(case.baseline, case.measured):
+        return
+    for tier, name in TIERS.items():
+        statistics: TierStatistics = getattr(case.baseline, tier)
+        if statistics.mean is None or statistics.stddev is None:
+            continue
+        reference = case.reference(tier)
+        if reference.cuts_into(case.baseline.window_start.date(), case.baseline.window_end.date()):
+            continue  # what it calls normal was measured in part on days of a change that is over
+        counts = {day: count for day, count in case.measured.days(tier).items() if not reference.cuts(day.day)}
+        as_of = case.measured.as_of.date()
+        runs = consecutive_days.consecutive_days(list(counts), statistics.mean, statistics.stddev, as_of)
+        for run in {run.direction: run for run in runs}.values():
+            yield _build_run_finding(case, case.baseline, (tier, name), run, counts)
+
+
+def _build_run_finding(
+    case: Case,
+    baseline: Baseline,
+    tier: tuple[str, str],
+    run: consecutive_days.Drift,
+    counts: Mapping[consecutive_days.DailyAverage, int],
+) -> Finding:
+    column, name = tier
+    statistics: TierStatistics = getattr(baseline, column)
+    first, last = run.days[0].day, run.days[-1].day
+    averages = [day.average for day in run.days if day.average is not None]
+    farthest = (min if run.direction == DOWN else max)(averages)
+    length, mean, stddev = len(run.days), statistics.mean or 0.0, statistics.stddev or 0.0
+    side = "below" if run.direction == DOWN else "above"
+    return Finding(
+        key=Key(DRIFT, column, run.direction),
+        rule=CONSECUTIVE,
+        severity=run.severity,
+        since=first,
+        until=last,
+        size=run.deviation,
+        title=f"{name} {VERBS[run.direction]} to {farthest:.2f} from {mean:.2f}: {length} days in a row",
+        description=(
+            f"From {first} to {last} the daily averages of {name} were {length} times in a row more than one standard deviation "
+            f"({max(stddev, consecutive_days.SMALLEST_SIGMA):.3f}) {side} the baseline of {mean:.3f} ({statistics.count} scores); "
+            f"the farthest was {farthest:.3f}, {run.deviation:.1f} standard deviations off."
+        ),
+        numbers=Numbers(
+            days=days_shown({day: counts[day] for day in run.days}),
+            deviation=run.deviation,
+            mean=mean,
+            stddev=stddev,
+            baseline_scores=statistics.count,
+            baseline_id=baseline.baseline_id,
+        ),
+        before=(baseline.window_start, min(midnight(first), baseline.window_end)),
+        after=case.window(first, last),
+        expected=mean,
+        looked=case.looked,
+    )
+
+
+def by_evidence(case: Case) -> Iterator[Finding]:
+    """Changes of a tier's mean, or where it holds of its spread, that are more than chance, by the weighted scores of sessions.
+
+    Needs no baseline record. While the incident of a change is open, its own days are the reference for a further one: the level of the
+    first is then that of the days between both, not a mean of the two levels.
+    """
+    as_of = case.measured.as_of.date()
+    for tier, name in TIERS.items():
+        cells = case.measured.cells(tier)
+        if not len(cells.last):
+            continue
+        reference, opened = case.reference(tier), case.open_changes.get(tier)
+        until = (
+            reference if opened is None or opened.further_since is None else _cut_off(reference, opened.further_since, as_of)
+        )
+        change = find_change(cells, as_of, reference=until, bounds=bounds_of(tier))
+        first_day = cells.last[0].astype(datetime).date()
+        if change is not None:
+            yield _build_change_finding(case, (tier, name), change, _Days(until, first_day))
+        if opened is not None:
+            since = Reference(max(opened.since, reference.since or opened.since), reference.cut, FURTHER_DAYS)
+            further = find_change(cells, as_of, reference=since, bounds=bounds_of(tier))
+            if further is not None and further.direction == opened.direction:
+                yield _build_change_finding(case, (tier, name), further, _Days(since, opened.since), FURTHER)
+        elif change is None and (spread := _find_spread_change(case, tier, cells, SEQUENTIAL)) is not None:
+            yield spread
+
+
+class _Days(NamedTuple):
+    """The days that a change was compared with."""
+
+    reference: Reference
+    first_day: date
+
+
+def _cut_off(reference: Reference, day: date, as_of: date) -> Reference:
+    """Return the reference without the days from a day on."""
+    return replace(reference, cut=joined((*reference.cut, (day, max(day, as_of)))))
+
+
+def _build_change_finding(case: Case, tier: tuple[str, str], change: Change, days_compared: _Days, kind: str = MEAN) -> Finding:
+    column, name = tier
+    verb = VERBS[change.direction] + (" further" if kind == FURTHER else "")
+    days = case.measured.days(column)
+    wording = Wording(
+        title=f"{name} {verb} to {change.mean_after:.2f} from {change.mean_before:.2f} on {change.first_day}",
+        description=_describe_change(name, change),
+        days=days_shown({day: count for day, count in days.items() if change.earliest_day <= day.day <= change.seen_at.date()}),
+        numbers=Numbers(
+            scores_before=change.scores_before,
+            scores_after=change.scores_after,
+            sessions_before=change.units_before,
+            sessions_after=change.units_after,
+        ),
+    )
+    compared = Compared(SEQUENTIAL, case.looked, days_compared.reference, days_compared.first_day, case.measured.as_of)
+    return replace(change_finding(Key(DRIFT, column, change.direction), change, compared, wording), kind=kind)
+
+
+def _describe_change(name: str, change: Change) -> str:
+    low, high = sorted(math.copysign(1, change.size) * end for end in (change.size_interval.low, change.size_interval.high))
+    earliest, latest = change.earliest_day, change.latest_day
+    return (
+        f"The mean of {name} {VERBS[change.direction]} by {abs(change.size):.3f} (95 % interval {low:.3f} to {high:.3f}), from "
+        f"{change.mean_before:.3f} over {change.scores_before} scores to {change.mean_after:.3f} over {change.scores_after}. The first "
+        f"day of the change is most likely {change.first_day} (95 % interval {earliest} to {latest}). Scores count by their sampling "
+        "probability, so a change in what is sampled is not taken for one in quality."
+    )
+
+
+_GREW = {True: "more", False: "less"}
+
+
+def _find_spread_change(case: Case, tier: str, cells: Cells, rule: str) -> Finding | None:
+    """Return the change of a tier's spread, for a rule that found no change of its mean; None without one."""
+    reference = case.reference(tier)
+    change = find_spread(cells, case.measured.as_of.date(), reference=reference)
+    return None if change is None else _build_spread_finding(case, tier, change, cells, rule)
+
+
+def _build_spread_finding(case: Case, tier: str, change: SpreadChange, cells: Cells, rule: str) -> Finding:
+    name, way = TIERS[tier], "grew" if change.direction == UP else "shrank"
+    counts = {day: count for day, count in case.measured.days(tier).items() if change.first_day <= day.day <= change.until}
+    before = cells.last < np.datetime64(change.first_day)
+    return Finding(
+        key=Key(DRIFT, tier, change.direction),
+        kind=SPREAD,
+        rule=rule,
+        severity=change.severity,
+        since=change.first_day,
+        until=change.until,
+        size=max(change.ratio, 1 / change.ratio),
+        title=f"Spread of {name} {way} to {change.after:.3f} from {change.before:.3f} on {change.first_day}",
+        description=(
+            f"Since {change.first_day}, most likely the first day, sessions of a day differ {_GREW[change.direction == UP]} from each other in "
+            f"{name}: their standard deviation is {change.after:.3f} over {change.sessions_after} sessions; from {change.start} to the day "
+            f"before it was {change.before:.3f} over {change.sessions_before}. The mean of {name} has not changed by more than chance."
+        ),
+        numbers=Numbers(
+            days=days_shown(counts),
+            first_day=change.first_day,
+            first_day_interval=(change.earliest_day, change.latest_day),
+            spread_before=change.before,
+            spread_after=change.after,
+            ratio=change.ratio,
+            sessions_before=change.sessions_before,
+            sessions_after=change.sessions_after,
+            log_evidence=change.log_evidence,
+        ),
+        before=case.window(change.start, change.first_day - timedelta(days=1)),
+        after=case.window(change.first_day, change.until),
+        expected=float(cells.total[before].sum() / cells.weight[before].sum()),
+        looked=case.looked,
+        interval=(change.earliest_day, change.latest_day),
+        confirmed=change.is_confirmed,
+        known_level=case.reference(tier).since is not None,
+    )
+
+
+RATIO = "rate_ratio"
+_SPIKE_KEY = Key(SPIKE, None, UP)
+
+
+def by_rate(case: Case) -> Iterator[Finding]:
+    """Yield the rise of the rate of anomalies within the last two weeks, against the days before it; needs no baseline record."""
+    reference = case.reference(_SPIKE_KEY.series)
+    days = [day for day in case.measured.anomalies() if reference.counts(day.day)]
+    spike = anomaly_spike(days, case.measured.as_of.date())
+    if spike is not None:
+        since = [day for day in days if day.day >= spike.first_day]
+        yield _build_spike_finding(case, spike, since, known_level=reference.since is not None)
+
+
+def _build_spike_finding(case: Case, spike: Spike, days: Sequence[AnomalyDay], *, known_level: bool) -> Finding:
+    last = spike.first_day - timedelta(days=1)
+    until = max(day.day for day in days)
+    return Finding(
+        key=_SPIKE_KEY,
+        rule=RATIO,
+        severity=spike.severity,
+        since=spike.first_day,
+        until=until,
+        size=spike.rate,
+        title=f"{spike.rate:.0%} of the exchanges since {spike.first_day} have an anomaly, {spike.rate_before:.1%} had one before",
+        description=_describe_spike(spike),
+        numbers=Numbers(
+            days=[Day(day=day.day, anomalies=day.anomalies, count=day.exchanges) for day in days],
+            first_day=spike.first_day,
+            anomalies=spike.anomalies,
+            exchanges=spike.exchanges,
+            rate=spike.rate,
+            baseline_rate=spike.rate_before,
+            baseline_anomalies=spike.anomalies_before,
+            baseline_exchanges=spike.exchanges_before,
+            baseline_from=spike.start,
+            baseline_until=last,
+            ratio=spike.ratio,
+            log_evidence=spike.log_evidence,
+        ),
+        before=case.window(spike.start, last),
+        after=case.window(spike.first_day, until),
+        expected=spike.rate_before,
+        looked=case.looked,
+        confirmed=spike.is_confirmed,
+        known_level=known_level,
+    )
+
+
+def _describe_spike(spike: Spike) -> str:
+    times = "" if spike.ratio is None else f", so it is {spike.ratio:.1f} times as high"
+    return (
+        f"Since {spike.first_day}, most likely the first day, {spike.anomalies} of {spike.exchanges} exchanges had an anomaly "
+        f"({spike.rate:.1%}). From {spike.start} to the day before, {spike.anomalies_before} of {spike.exchanges_before} had one "
+        f"({spike.rate_before:.1%}){times}."
+    )
+
+
+ALL_RULES: Mapping[str, Rule] = {SEQUENTIAL: by_evidence, CONSECUTIVE: by_consecutive_days, RATIO: by_rate}
+"""The rules by name; of several that see one change the first is the one that tells of it."""
+LOOK_BACK = 406
+"""Days of scores that the rules get: as many as the first look of a week sees. Hourly sums are kept as long, scores or not."""
+
+
+RUNS = "runs"
+"""Name of the rule."""
+LEVELS = (40, 60, 80)
+"""Levels of trust below which runs are counted, beside the usual one and the one above it."""
+USUAL = 0.5
+"""The weight of the counts below the usual trust; the other levels share the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunCase:
+    """The data that the rule is asked about."""
+
+    runs: ProjectRuns
+    references: Mapping[str, Reference]
+    """The days that count, by series; all of them if a series is not named."""
+    parameters: Mapping[str, Any]
+    """Of the query that the measures come from."""
+
+    @property
+    def looked(self) -> Source:
+        """The place where the rule looks: the named query and its parameters."""
+        return Source(RUNS_QUERY, {**self.parameters, "projects": [self.runs.project]})
+
+    def reference(self, agent: AgentRuns, series: str) -> Reference:
+        """Return the days of a series of an agent that count."""
+        return self.references.get(Key(DRIFT, series, None, agent.agent).series, NO_DECISION)
+
+
+def by_runs(case: RunCase) -> Iterator[Finding]:
+    """Changes of the series of each agent's runs that are more than chance, those with the most evidence first."""
+    for agent in case.runs.agents:
+        changes = [(series, change) for series in agent.series if (change := _find_run_change(case, agent, series)) is not None]
+        for series, change in sorted(changes, key=lambda pair: -pair[1].log_evidence):
+            yield _build_agent_finding(case, agent, series, change)
+
+
+def series_name(series: str) -> str:
+    """Return the everyday name of a series."""
+    names = {TRUST: "Trust", UNSAFE: "Share of unsafe runs"}
+    return names.get(series) or f"Share of runs with {series.removeprefix(FAILURE).replace('_', ' ')}"
+
+
+def _find_run_change(case: RunCase, agent: AgentRuns, series: str) -> Change | None:
+    as_of, first = case.runs.as_of.date(), agent.first_day
+    if first is None or (as_of - first).days < REFERENCE_DAYS:
+        return None
+    change = find_change(
+        agent.units(series), as_of, reference=case.reference(agent, series), is_share=series != TRUST, bounds=bounds_of(series)
+    )
+    if change is not None and series == TRUST:
+        change = _limit_by_counts(case, agent, change)
+    needed = math.log(SUSPECTED) + math.log(len(agent.series))
+    return change if change is not None and change.log_evidence >= needed else None
+
+
+def _limit_by_counts(case: RunCase, agent: AgentRuns, change: Change) -> Change:
+    """Return a change of trust with no more evidence than the counts of runs below each level have, on a weighted average.
+
+    An average of e-values is one, however alike the levels are.
+    """
+    usual = agent.usual_trust(change.first_hour)
+    if usual is None:
+        return change
+    levels = {*LEVELS, usual + 1} - {usual}
+    weights = dict.fromkeys(levels, (1 - USUAL) / len(levels)) | {usual: USUAL}
+    reference, as_of = case.reference(agent, TRUST), case.runs.as_of.date()
+    changes = {level: find_change(agent.units_below(level), as_of, reference=reference, is_share=True) for level in weights}
+    counted = {level: change for level, change in changes.items() if change is not None}
+    terms = [change.log_evidence + math.log(weights[level]) for level, change in counted.items()]
+    evidence = float(np.logaddexp.reduce(terms)) if terms else -math.inf
+    sure = [change.confirmed_at for change in counted.values() if change.confirmed_at is not None]
+    return replace(
+        change,
+        log_evidence=min(change.log_evidence, evidence),
+        confirmed_at=max(change.confirmed_at, min(sure)) if sure and change.confirmed_at is not None else None,
+    )
+
+
+def _build_agent_finding(case: RunCase, agent: AgentRuns, series: str, change: Change) -> Finding:
+    days = {
+        day: averages for day, averages in agent.days(series).items() if change.earliest_day <= day <= change.seen_at.date()
+    }
+    of_agent = "" if agent.agent is None else f" of {agent.agent}"
+    before, after = _format_value(series, change.mean_before), _format_value(series, change.mean_after)
+    having = _count_having(change.mean_before, change.scores_before), _count_having(change.mean_after, change.scores_after)
+    wording = Wording(
+        title=f"{series_name(series)}{of_agent} {VERBS[change.direction]} to {after} from {before} on {change.first_day}",
+        description=_describe_run_change(series, of_agent, change),
+        days=[Day(day=day, average=mean, count=count) for day, (mean, count) in days.items()],
+        numbers=Numbers(
+            agent=agent.agent,
+            runs_before=change.scores_before,
+            runs_after=change.scores_after,
+            having_before=None if series == TRUST else having[0],
+            having_after=None if series == TRUST else having[1],
+            series=len(agent.series),
+            made_with=dict(agent.made_by),
+        ),
+    )
+    compared = Compared(RUNS, case.looked, case.reference(agent, series), agent.first_day or change.first_day, case.runs.as_of)
+    finding = change_finding(Key(DRIFT, series, change.direction, agent.agent), change, compared, wording)
+    # A run counts at the hour in which it ended, so what the evidence counts before and since are the same runs.
+    at = change.first_hour.replace(tzinfo=UTC)
+    return replace(finding, before=(finding.before[0], at), after=(at, finding.after[1]))
+
+
+def _describe_run_change(series: str, of_agent: str, change: Change) -> str:
+    low, high = sorted(math.copysign(1, change.size) * end for end in (change.size_interval.low, change.size_interval.high))
+    return (
+        f"{series_name(series)}{of_agent} {VERBS[change.direction]} from {_format_runs(series, change.mean_before, change.scores_before)} to "
+        f"{_format_runs(series, change.mean_after, change.scores_after)}, by {_format_value(series, abs(change.size))} (95 % interval "
+        f"{_format_value(series, low)} to {_format_value(series, high)}). The first day of the change is most likely {change.first_day} (95 % "
+        f"interval {change.earliest_day} to {change.latest_day}). Only runs that were diagnosed by the same rules and thresholds are compared."
+    )
+
+
+def _format_runs(series: str, mean: float, runs: int) -> str:
+    if series == TRUST:
+        return f"{mean:.1f} over {runs} runs"
+    return f"{_count_having(mean, runs)} of {runs} runs"
+
+
+def _count_having(share: float, runs: int) -> int:
+    """Return how many of the runs have it; their share is exact, so their number is whole but for the representation of floats."""
+    return round(share * runs)
+
+
+def _format_value(series: str, value: float) -> str:
+    return f"{value:.1f}" if series == TRUST else f"{value:.0%}"
