@@ -4,9 +4,9 @@ import dataclasses
 import json
 import random
 
-from audit.evaluation.cases.case import Case, CaseInput, Message
+from audit.evaluation.cases import Case, CaseInput, Message
 from audit.evaluation.run import Run, ToolCall, ToolResult, Turn
-from audit.evaluation.view.view import subject_view
+from audit.evaluation.view import subject_view
 from benchmarks.measure import best_seconds, print_table
 
 WORDS = (

@@ -9,12 +9,11 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.profile import Plan, Profile, plans
+from audit.evaluation.cases import Case, Plan, Profile, plans
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.evaluating import evaluating
+from audit.evaluation.report import Evaluated
 from audit.evaluation.requesting import evaluation_request
-from audit.evaluation.results.report import Evaluated
 from audit.evaluation.run import Run, ToolCall, ToolResult, Turn
 from audit.exchanges.outcomes import TierState
 from audit.exchanges.questions import Reply

@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 from builders import START
 
-from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.profile import Plan
+from audit.evaluation.cases import Case, Plan
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.questions import EVALUATION
 from audit.evaluation.run import Run, ToolCall, ToolResult, Turn

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from audit.evaluation.cases.check_kinds import Check
+from audit.evaluation.cases import Check
 from service.cli.main import run
 from service.simulator import RunningJudge, running
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from audit.evaluation.cases.case import Case, CaseInput, Expectation, Expectations, Message
+from audit.evaluation.cases import Case, CaseInput, Expectation, Expectations, Message
 from audit.evaluation.run import Artifact, Failure, Run, ToolCall, ToolResult, Turn
-from audit.evaluation.view.view import View, subject_view
+from audit.evaluation.view import View, subject_view
 from schemas.records import CheckOutcome
 
 CASE = Case(

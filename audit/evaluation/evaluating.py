@@ -10,9 +10,7 @@ from collections.abc import Generator, Sequence
 from datetime import datetime
 
 from audit.evaluation.questions import EVALUATION, RULE_VERSION, Terms, questions_of
-from audit.evaluation.results.findings import Findings, findings_of
-from audit.evaluation.results.iterations import Asked, asked
-from audit.evaluation.results.resolution import Resolution
+from audit.evaluation.results import Findings, IterationOutcome, Resolution, findings_of, iteration_outcome
 from audit.exchanges.outcomes import total_cost
 from audit.exchanges.questions import Question, Reply
 from schemas.records import DimensionResolution, Evaluation, EvaluationIteration, EvaluationRequest, Judgement
@@ -30,15 +28,15 @@ def evaluating(request: EvaluationRequest, recorded: Sequence[Judgement] = ()) -
     terms, iterations = Terms.of(request), []
     for number, question in enumerate(questions_of(request), 1):
         reply = yield question
-        iterations.append(asked(number, question, reply))
+        iterations.append(iteration_outcome(number, question, reply))
     return _evaluation(request, findings_of(request, terms, iterations), recorded)
 
 
-def _evaluation(request: EvaluationRequest, found: Findings, recorded: Sequence[Judgement]) -> Evaluation:
-    judgements = [judgement for one in found.iterations for judgement in one.judgements]
+def _evaluation(request: EvaluationRequest, findings: Findings, recorded: Sequence[Judgement]) -> Evaluation:
+    judgements = [judgement for one in findings.iterations for judgement in one.judgements]
     own = [one for one in judgements if one.subject_id == request.evaluation_id]
     paid = {one.judgement_id: one for one in (*recorded, *own)}
-    result, overall = found.result(request), found.aggregates.overall if found.aggregates else None
+    result, overall = findings.result(request), findings.aggregates.overall if findings.aggregates else None
     return Evaluation(
         evaluation_id=request.evaluation_id,
         revision=request.attempt,
@@ -51,15 +49,15 @@ def _evaluation(request: EvaluationRequest, found: Findings, recorded: Sequence[
         fingerprint=request.fingerprint,
         status=result.final_result.evaluation_status,
         final_score=overall.score if overall else None,
-        dimensions=tuple(_resolution(one, found) for one in found.resolutions),
-        configured_repetitions=found.terms.plan.repetitions,
-        successful_iterations=found.successful,
-        aggregation_method=found.terms.plan.method,
-        warnings=found.warnings,
+        dimensions=tuple(_resolution(one, findings) for one in findings.resolutions),
+        configured_repetitions=findings.terms.plan.repetitions,
+        successful_iterations=findings.successful,
+        aggregation_method=findings.terms.plan.method,
+        warnings=findings.warnings,
         judgement_ids=tuple(one.judgement_id for one in judgements),
         result=result.as_json(),
         cost_usd=total_cost(list(paid.values())),
-        simulated=found.simulated,
+        simulated=findings.simulated,
         evaluated_at=_newest(own) or request.requested_at,
         agent=request.agent,
         run_at=request.run_at,
@@ -73,35 +71,35 @@ def _evaluation(request: EvaluationRequest, found: Findings, recorded: Sequence[
         tags=request.tags,
         anomaly_reasons=request.anomaly_reasons,
         repetition=request.repetition,
-        case_title=found.terms.case.title,
+        case_title=findings.terms.case.title,
         overall_spread=overall.spread if overall else None,
-        iterations=tuple(_iteration(one) for one in found.iterations),
-        checks=found.terms.checks,
+        iterations=tuple(_iteration(one) for one in findings.iterations),
+        checks=findings.terms.checks,
         rule_version=RULE_VERSION,
     )
 
 
 def _newest(judgements: Sequence[Judgement]) -> datetime | None:
-    return max((one.judged_at for one in judgements), default=None)
+    return max((judgement.judged_at for judgement in judgements), default=None)
 
 
-def _resolution(one: Resolution, found: Findings) -> DimensionResolution:
-    aggregate = found.aggregates.dimensions[one.dimension] if found.aggregates else None
+def _resolution(resolution: Resolution, findings: Findings) -> DimensionResolution:
+    aggregate = findings.aggregates.dimensions[resolution.dimension] if findings.aggregates else None
     return DimensionResolution(
-        dimension=one.dimension,
-        policy=one.policy.policy,
-        source=one.source,
-        deterministic=one.deterministic,
-        judge=one.judge,
-        final=one.final,
+        dimension=resolution.dimension,
+        policy=resolution.policy.policy,
+        source=resolution.source,
+        deterministic=resolution.deterministic,
+        judge=resolution.judge,
+        final=resolution.final,
         spread=aggregate.spread if aggregate else None,
     )
 
 
-def _iteration(one: Asked) -> EvaluationIteration:
+def _iteration(iteration: IterationOutcome) -> EvaluationIteration:
     return EvaluationIteration(
-        iteration=one.number,
-        outcome=one.outcome,
-        overall=one.answer.overall.score if one.answer else None,
-        judgement_id=one.judgement.judgement_id if one.judgement else None,
+        iteration=iteration.number,
+        outcome=iteration.outcome,
+        overall=iteration.answer.overall.score if iteration.answer else None,
+        judgement_id=iteration.judgement.judgement_id if iteration.judgement else None,
     )

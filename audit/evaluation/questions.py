@@ -1,9 +1,13 @@
-"""Questions of an evaluation: the same question for each repetition, told apart only by its number."""
+"""The questions of an evaluation and the judge's answers: one question per repetition, told apart only by its number.
+
+The schema states bounds of numbers and lists in descriptions only, because no provider enforces them; the reader checks them.
+Evidence comes before its score, because a model writes in the order of the schema.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,13 +15,15 @@ from typing import Any
 import msgspec
 from pydantic import ValidationError
 
-from audit.evaluation.answers import answer_schema, read_evaluation
-from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.profile import Plan
+from audit.evaluation.cases import Case, Plan
+from audit.evaluation.dimensions import HIGHEST, LOWEST, Dimension
 from audit.exchanges.outcomes import TierState
-from audit.exchanges.questions import Material, Question
+from audit.exchanges.questions import Invalid, Material, Question
 from audit.exchanges.states import UNSCORED
 from audit.fingerprints import canonical_json, stable_id
+from audit.prompts.answer_fields import Fields
+from audit.prompts.answer_json import read_json
+from schemas.bounds.limits import has_surrogates
 from schemas.bounds.validation_messages import decoding_words, words_of
 from schemas.errors import RecordError
 from schemas.records import CheckOutcome, EvaluationRequest
@@ -32,6 +38,18 @@ NOT_BATCHED = TierState(UNSCORED, "not_batched")
 """The state of an iteration of a batch judge that no batch has answered: it is not asked call by call."""
 _FALLBACKS: Mapping[str, TierState] = {"recorded": NOT_RECORDED}
 """By type of judge: the state of an iteration that may not be asked."""
+
+MAX_EVIDENCE = 8
+"""Most pieces of evidence for one score; there is at least one."""
+MAX_FACT = 400
+"""Characters that are kept of a piece of evidence."""
+_EVIDENCE = {
+    "type": "array",
+    "items": {"type": "string"},
+    "description": f"1 to {MAX_EVIDENCE} concise facts that the score rests on, each at most 30 words.",
+}
+_SCORE = {"type": "number", "description": f"From {LOWEST:g} to {HIGHEST:g}."}
+_JUDGED = ("evidence", "score")
 
 
 def request_id(evaluation_id: str, attempt: int) -> str:
@@ -55,6 +73,22 @@ class Terms:
             _read("profile", request.profile, Plan.model_validate_json),
             _read("checks", request.checks, partial(msgspec.json.decode, type=tuple[CheckOutcome, ...])),
         )
+
+
+def _read(field: str, text: str, read: Any) -> Any:
+    try:
+        return read(text)
+    except (ValidationError, msgspec.DecodeError, RecursionError) as error:
+        reason = _reason_of(error)
+        raise RecordError(
+            f"EvaluationRequest.{field}: {reason}", hint="Ask for the evaluation again: driftline evaluate makes the request."
+        ) from error
+
+
+def _reason_of(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        return words_of(error.errors(include_url=False)[0])
+    return decoding_words(error) if isinstance(error, msgspec.MsgspecError) else "nests too deep"
 
 
 def questions_of(request: EvaluationRequest) -> tuple[Question, ...]:
@@ -81,27 +115,80 @@ def _question(request: EvaluationRequest, terms: Terms, iteration: int) -> Quest
     )
 
 
-def _fingerprint(request: EvaluationRequest, asked: list[Any], iteration: int) -> str:
+def _fingerprint(request: EvaluationRequest, form: list[Any], iteration: int) -> str:
     """Names the question and whose run it is about, but not who asks: a recorded judge finds what a live one was asked.
 
     Nor how its answers are put together, so that another method or policy is another evaluation and no other question.
     """
     about = [request.connection, request.session_id, request.case_id]
-    named = canonical_json([EVALUATION, *asked, request.system_prompt, request.user_prompt, *about, iteration])
+    named = canonical_json([EVALUATION, *form, request.system_prompt, request.user_prompt, *about, iteration])
     return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _read(field: str, text: str, read: Any) -> Any:
-    try:
-        return read(text)
-    except (ValidationError, msgspec.DecodeError, RecursionError) as error:
-        words = _words(error)
-        raise RecordError(
-            f"EvaluationRequest.{field}: {words}", hint="Ask for the evaluation again: driftline evaluate makes the request."
-        ) from error
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """One score, and what it rests on."""
+
+    evidence: tuple[str, ...]
+    """At least one fact, each on one line."""
+    score: float
+    """0 to 10."""
 
 
-def _words(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        return words_of(error.errors(include_url=False)[0])
-    return decoding_words(error) if isinstance(error, msgspec.MsgspecError) else "nests too deep"
+@dataclass(frozen=True, slots=True)
+class EvaluationAnswer:
+    """The judge's answer about a run."""
+
+    dimensions: Mapping[Dimension, Assessment]
+    """Those that were asked, in the order they were asked."""
+    overall: Assessment
+    """The judge's own verdict on the whole, not a mean."""
+
+
+def answer_schema(dimensions: Sequence[Dimension]) -> dict[str, Any]:
+    """JSON schema of the answer about these dimensions: closed objects, every field required."""
+    assessment = _closed({"evidence": _EVIDENCE, "score": _SCORE})
+    return _closed({"dimensions": _closed(dict.fromkeys(dimensions, assessment)), "overall": assessment})
+
+
+def _closed(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """An object with these fields, each of them, and no others."""
+    return {"type": "object", "properties": dict(properties), "required": list(properties), "additionalProperties": False}
+
+
+def read_evaluation(text: str, *, dimensions: Sequence[Dimension]) -> EvaluationAnswer | Invalid:
+    """The answer to a question about these dimensions, or every reason why it cannot be used. Raises for no text."""
+    value = read_json(text)
+    if isinstance(value, Invalid):
+        return value
+    fields = _EvaluationFields(())
+    members = fields.members(value, ("dimensions", "overall"), "the answer")
+    dimension_members = fields.members(members["dimensions"], dimensions, "dimensions") if "dimensions" in members else {}
+    answer = EvaluationAnswer(
+        {one: fields.assessment(dimension_members, one) for one in dimensions},
+        fields.assessment(members, "overall"),
+    )
+    return fields.invalid or answer
+
+
+class _EvaluationFields(Fields):
+    """Takes the answer apart; see `Fields`."""
+
+    def assessment(self, members: Mapping[str, Any], name: str) -> Assessment:
+        """A score with its evidence. A field that is missing was noted with the object that lacks it."""
+        assessed = self.members(members[name], _JUDGED, name) if name in members else {}
+        evidence = self._facts(assessed["evidence"], f"{name}.evidence") if "evidence" in assessed else ()
+        # Minus zero is smaller than zero to no one, and yet another text.
+        return Assessment(evidence, self.number(assessed, "score", int(LOWEST), int(HIGHEST), f"{name}.") + 0.0)
+
+    def _facts(self, value: Any, at: str) -> tuple[str, ...]:
+        if not isinstance(value, list) or not 1 <= len(value) <= MAX_EVIDENCE:
+            self._problems.append(f"{at} must be a list of 1 to {MAX_EVIDENCE} texts")
+            return ()
+        return tuple(self._fact(fact, f"{at}[{index}]") for index, fact in enumerate(value))
+
+    def _fact(self, value: Any, at: str) -> str:
+        fact = " ".join(value.split()) if isinstance(value, str) else ""
+        if not fact or has_surrogates(fact):
+            self._problems.append(f"{at} must be a text that is not empty" + (" and holds no lone surrogate" if fact else ""))
+        return fact if len(fact) <= MAX_FACT else f"{fact[: MAX_FACT - 1]}…"

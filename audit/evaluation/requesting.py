@@ -13,13 +13,11 @@ from typing import Any
 
 import msgspec
 
-from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.case_files import shipped_system_prompt
-from audit.evaluation.cases.checks import check_run
-from audit.evaluation.cases.profile import Plan
+from audit.evaluation.cases import Case, Plan, shipped_system_prompt
+from audit.evaluation.checks import check_run
 from audit.evaluation.questions import RULE_VERSION, request_id
 from audit.evaluation.run import Run
-from audit.evaluation.view.view import subject_view
+from audit.evaluation.view import subject_view
 from audit.exchanges.judgements import with_earlier
 from audit.fingerprints import canonical_json, stable_id
 from schemas.errors import BoundsError
@@ -58,8 +56,8 @@ def evaluation_request(
     prompt = complete(system_prompt)
     measured_by = [RULE_VERSION, case.model_dump(mode="json"), plan.model_dump(mode="json", include=_SCORING), prompt]
     facts = _facts(run)
-    told = [value.isoformat() if isinstance(value, datetime) else value for value in facts.values()]
-    fingerprint = _digest([*measured_by, view.text, checks, told])
+    fact_values = [value.isoformat() if isinstance(value, datetime) else value for value in facts.values()]
+    fingerprint = _digest([*measured_by, view.text, checks, fact_values])
     request = EvaluationRequest(
         request_id="",
         connection=run.connection,

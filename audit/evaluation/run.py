@@ -1,13 +1,103 @@
-"""A finished run as it is evaluated: what was said, which tools were called, what came out, and what it took."""
+"""A finished run as it is evaluated, folded from the records of its session. Pure: the same records give the same run.
+
+1. Abandoned exchanges and their events are not part of the run; what they cost is. Heartbeats are not turns if there are others.
+2. The run ended as its last exchange did. Without exchanges, the events may hold the final answer and the status.
+3. A failure is an error that nothing mended, an end in an error, or a cause that the diagnosis names.
+4. Identifiers are collected as exact text, to be removed from what the judge sees. Short common words are left out: a connection
+   called `local` would otherwise take a word out of every answer.
+
+What each event becomes:
+
+| event | becomes |
+| --- | --- |
+| tool_call | a call |
+| tool_output | a result; without a tool's name it has that of the call with its tool_call_id |
+| artifact | the artifact of its path; the last content counts, and a deletion removes it |
+| error_event | a failure, until something mends it |
+| process_end | the final answer and status of a run without exchanges; a failure where it ended badly |
+| session_end, decision | the final answer and status of a run without exchanges |
+
+An error is mended when the run went on. An error that names a tool: by a later result of that tool that did not fail. Any other:
+by a later tool call, successful result, artifact or decision, or when its exchange, or a later one, was answered. An error marked
+`recovered` is not a failure.
+
+Tokens and costs are never guessed; unknown values are null:
+
+1. Every exchange counts, abandoned ones too: they were paid for. An exchange that no model answered used nothing.
+2. Tokens are those of the exchanges if all of them report theirs, else those of the token_usage events if all of those do.
+3. The cost is that of the token_usage events if they report at least as many tokens as the exchanges, because they know what came
+   from the prompt cache; else that of the exchanges, with all input at the full price; else what the source itself counted.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import posixpath
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+from audit.cost.prices import ModelPrice, Usage, price_of, usd_of
+from audit.diagnosis.events import MAX_TOKENS, call_arguments, token_total, tool_name
+from audit.fingerprints import canonical_json
+from audit.times import parse_timestamp
+from schemas.bounds.limits import MAX_DEPTH
+from schemas.records import Exchange, FailureCause
 
 Status = Literal["answered", "no_response", "error", "aborted"]
 """The end of a run: the outcome of its last exchange."""
+_OUTCOMES: frozenset[str] = frozenset(get_args(Status))
+_ENDS: Mapping[Status, str] = {"error": "The run ended in an error.", "aborted": "The run was aborted."}
+Event = Mapping[str, Any]
+_DRIVE = re.compile(r"[A-Za-z]:/")
+_OUTPUT = ("result", "output", "content", "text", "response", "data", "stdout", "message")
+_CONTENT = ("content", "excerpt", "text")
+_PATH = ("path", "file_path", "file", "filename", "name")
+_FINAL = ("final_response", "response", "answer", "output", "result", "text", "message", "content", "decision", "summary")
+_WORDS = ("message", "error", "errorMessage", "reason", "text", "description", "detail")
+_CALL_ID = ("tool_call_id", "call_id")
+_EXIT_CODE = ("exit_code", "exitCode", "returncode", "return_code")
+FAILED_STATUSES = frozenset(
+    {"error", "errored", "failed", "failure", "fail", "timeout", "timed_out", "crashed", "denied", "refused"}
+)
+_DELETED = frozenset({"delete", "deleted", "remove", "removed"})
+_STATUSES: Mapping[str, Status] = {
+    **dict.fromkeys(("answered", "ok", "success", "succeeded", "completed", "complete", "done", "finished"), "answered"),
+    **dict.fromkeys(FAILED_STATUSES, "error"),
+    **dict.fromkeys(("aborted", "abort", "cancelled", "canceled", "killed", "interrupted", "stopped"), "aborted"),
+    "no_response": "no_response",
+}
+MAX_LENGTH = 500
+"""Characters of the longest value that is taken for a name."""
+_SHORTEST_NAME, _LONG_NAME = 4, 12
+_SMALLEST = 10_000
+"""Integers below this are counts and ports as often as ids."""
+_ITSELF = frozenset({"id", "name", "path", "address", "ip", "digest"})
+"""Fields that hold the name where a well-known field holds an object."""
+# fmt: off
+KEYS = frozenset({
+    "sessionid", "sessionkey", "exchangeid", "eventid", "entryid", "toolcallid", "tooluseid", "callid", "firstkeptentryid",
+    "parentid", "runid", "requestid", "responseid", "messageid", "traceid", "spanid", "parentspanid", "correlationid",
+    "conversationid", "threadid", "jobid", "buildid", "taskid", "host", "hostname", "hostip", "server", "machine",
+    "machineid", "node", "nodename", "pod", "podname", "podip", "instance", "instanceid", "cluster", "container",
+    "containerid", "containername", "image", "imageid", "imagename", "imagedigest", "dockerimage", "cwd", "workdir",
+    "workingdirectory", "workspace", "workspacedir", "workspacepath", "homedir", "tempdir", "tmpdir", "sessionfile",
+    "transcriptpath",
+})
+# fmt: on
+"""Fields whose values are names of infrastructure: in lower case, without anything but letters."""
+_NOT_A_LETTER = re.compile(r"[^a-z]")
+_TELLING = re.compile(r"[^A-Za-z]")
+_OUR_OWN = re.compile(r"event_\d+(#\d+)?")
+"""Ids of events that came without one: they name nothing."""
+_INPUT_TOKENS = ("input", "input_tokens", "prompt_tokens")
+_OUTPUT_TOKENS = ("output", "output_tokens", "completion_tokens")
+_CACHE_READ = ("cache_read", "cache_read_tokens", "cache_read_input_tokens")
+_CACHE_WRITTEN = ("cache_write", "cache_write_tokens", "cache_creation_input_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +191,443 @@ class Run:
         if self.input_tokens is None or self.output_tokens is None:
             return self.reported_tokens
         return self.input_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRecords:
+    """The records of one session, the newest version of each."""
+
+    connection: str
+    project: str
+    session_id: str
+    exchanges: Sequence[Exchange]
+    """In any order."""
+    events: Sequence[Mapping[str, Any]]
+    """Payloads of its AgentEvents, in the order of the log."""
+    trust: int | None = None
+    """Trust score of the diagnosis; None without evidence."""
+    failure_causes: Sequence[FailureCause] = ()
+    """The findings of the diagnosis."""
+    closed_at: datetime | None = None
+    """The end of the session, where it is known."""
+    is_whole: bool = True
+    """True if these are all its exchanges and events."""
+
+
+def run_of(session: SessionRecords, prices: Mapping[str, ModelPrice]) -> Run:
+    """The run; `prices` are one's own prices of models, before the shipped ones."""
+    exchanges = sorted(session.exchanges, key=lambda one: (one.occurred_at, one.turn_number or 0, one.exchange_id))
+    abandoned = {exchange.exchange_id for exchange in exchanges if "abandoned" in exchange.tags}
+    active = [exchange for exchange in exchanges if exchange.exchange_id not in abandoned]
+    # An id may be anything here, even what no set can be asked for.
+    trace = trace_of(event for event in session.events if str(event.get("exchange_id")) not in abandoned)
+    turns = _turns(active, trace)
+    status = turns[-1].status if turns else trace.final_status or "no_response"
+    model = _last([exchange.agent_model for exchange in active]) or _last(_texts(session.events, "model"))
+    spending = spending_of(exchanges, session.events, model, prices) if session.is_whole else UNKNOWN
+    times = [*(exchange.occurred_at for exchange in exchanges), *filter(None, (trace.first_at, trace.last_at))]
+    return Run(
+        connection=session.connection,
+        project=session.project,
+        session_id=session.session_id,
+        agent=_last([exchange.agent for exchange in exchanges]) or _last(_texts(session.events, "agent")),
+        model=model,
+        identifiers=identifiers_of(session.connection, session.session_id, exchanges, session.events),
+        turns=turns,
+        steps=tuple(trace.steps),
+        failures=tuple(_failures(session, trace, active, status)),
+        artifacts=tuple(trace.artifacts.values()),
+        status=status,
+        trust=session.trust,
+        input_tokens=spending.input_tokens,
+        output_tokens=spending.output_tokens,
+        reported_tokens=spending.reported_tokens,
+        cost_usd=spending.cost_usd,
+        started_at=min(times, default=None),
+        ended_at=max(times, default=session.closed_at),
+        has_events=bool(session.events),
+        is_whole=session.is_whole,
+    )
+
+
+def trace_of(events: Iterable[Event]) -> Trace:
+    """Return the trace of these events."""
+    trace = Trace()
+    for event in events:
+        trace.take(event)
+    return trace
+
+
+def _turns(active: Sequence[Exchange], trace: Trace) -> tuple[Turn, ...]:
+    turns_of_user = [exchange for exchange in active if "heartbeat" not in exchange.tags] or active
+    turns = tuple(Turn(exchange.user_message, exchange.agent_response, _status(exchange)) for exchange in turns_of_user)
+    if turns or not trace.final_text:
+        return turns
+    return (Turn("", trace.final_text, trace.final_status or "answered"),)
+
+
+def _status(exchange: Exchange) -> Status:
+    """The outcome, where it is one that is known; a newer source may have others."""
+    if exchange.outcome in _OUTCOMES:
+        return exchange.outcome  # type: ignore[return-value]
+    return "answered" if exchange.agent_response.strip() else "no_response"
+
+
+def _last(values: Sequence[str | None]) -> str | None:
+    """The last that is not blank."""
+    return next((value for value in reversed(values) if value and value.strip()), None)
+
+
+def _texts(events: Sequence[Mapping[str, Any]], name: str) -> list[str | None]:
+    values = [event.get(name) for event in events]
+    return [value for value in values if isinstance(value, str)]
+
+
+def spending_of(
+    exchanges: Sequence[Exchange], events: Iterable[Mapping[str, Any]], model: str | None, prices: Mapping[str, ModelPrice]
+) -> Spending:
+    """Add up the run's spending.
+
+    `model` is the agent's where a part names none; `prices` are one's own, before the shipped ones.
+    """
+    answers = [_of_exchange(exchange, model) for exchange in exchanges if _was_answered(exchange)]
+    calls = [_of_event(event, model) for event in events if event.get("event") == "token_usage"]
+    tokens = _total(answers) or _total(calls)
+    reported = [part.reported for part in calls]
+    return Spending(
+        input_tokens=tokens.prompt_tokens if tokens else None,
+        output_tokens=tokens.output_tokens if tokens else None,
+        reported_tokens=sum(filter(None, reported)) if reported and None not in reported else None,
+        cost_usd=_cost(answers, calls, prices),
+    )
+
+
+def _of_exchange(exchange: Exchange, model: str | None) -> _Part:
+    read, written = exchange.input_tokens, exchange.output_tokens
+    usage = None if read is None or written is None else Usage(read, written)
+    return _Part(exchange.agent_model or model, usage)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One exchange or token_usage event."""
+
+    model: str | None
+    usage: Usage | None
+    reported: int | None = None
+    cost_usd: float | None = None
+
+
+def _was_answered(exchange: Exchange) -> bool:
+    has_tokens = exchange.input_tokens is not None or exchange.output_tokens is not None
+    return has_tokens or bool(exchange.agent_response.strip())
+
+
+def _of_event(event: Mapping[str, Any], model: str | None) -> _Part:
+    nested = event.get("usage")
+    source = nested if isinstance(nested, Mapping) else event
+    read, written = _count(source, _INPUT_TOKENS), _count(source, _OUTPUT_TOKENS)
+    usage = None
+    if read is not None and written is not None:
+        usage = Usage(read, written, _count(source, _CACHE_WRITTEN) or 0, _count(source, _CACHE_READ) or 0)
+    model_name, cost = event.get("model"), source.get("cost_usd")
+    return _Part(
+        model_name if isinstance(model_name, str) and model_name else model,
+        usage,
+        token_total(event) if usage is None else usage.prompt_tokens + usage.output_tokens,
+        float(cost) if (type(cost) is int or type(cost) is float) and 0 <= cost < MAX_TOKENS else None,
+    )
+
+
+def _count(source: Mapping[str, Any], names: Iterable[str]) -> int | None:
+    """The first of these fields that is a number from 0."""
+    for name in names:
+        value = source.get(name)
+        if (type(value) is int or type(value) is float) and value >= 0:
+            return int(min(value, MAX_TOKENS))
+    return None
+
+
+def _total(parts: Sequence[_Part]) -> Usage | None:
+    """All tokens together; None where a part does not tell them, and where there is no part."""
+    usages = [part.usage for part in parts if part.usage is not None]
+    if not parts or len(usages) < len(parts):
+        return None
+    return Usage(sum(usage.prompt_tokens for usage in usages), sum(usage.output_tokens for usage in usages))
+
+
+def _cost(answers: Sequence[_Part], calls: Sequence[_Part], prices: Mapping[str, ModelPrice]) -> float | None:
+    of_answers, of_calls = _total(answers), _total(calls)
+    sources = [calls, answers] if of_calls and (of_answers is None or _sum(of_calls) >= _sum(of_answers)) else [answers]
+    costs = (_priced(parts, prices) for parts in sources)
+    cost = next((cost for cost in costs if cost is not None), None)
+    if cost is not None:
+        return cost
+    counted = [part.cost_usd for part in calls]
+    # Sources write 0 for a model whose price they do not know.
+    return math.fsum(filter(None, counted)) or None if None not in counted else None
+
+
+def _sum(usage: Usage) -> int:
+    return usage.prompt_tokens + usage.output_tokens
+
+
+def _priced(parts: Sequence[_Part], prices: Mapping[str, ModelPrice]) -> float | None:
+    """USD of all parts; None where the tokens or the price of one are unknown, and without any."""
+    costs = []
+    for part in parts:
+        price = price_of(part.model, prices) if part.model else None
+        costs.append(price.cost(part.usage) if price is not None and part.usage is not None else None)
+    known_costs = [cost for cost in costs if cost is not None]
+    return usd_of(sum(known_costs)) if parts and len(known_costs) == len(parts) else None
+
+
+def identifiers_of(
+    connection: str, session_id: str, exchanges: Iterable[Exchange], events: Iterable[Mapping[str, Any]]
+) -> frozenset[str]:
+    """Every identifier of a session, as it was recorded: a value counts if it is long, or holds more than letters."""
+    identifiers = {connection, session_id}
+    for exchange in exchanges:
+        identifiers.add(exchange.exchange_id)
+    for event in events:
+        identifiers.update(_values_of_known_fields(event))
+    return frozenset(name.strip() for name in identifiers if _is_specific(name.strip()))
+
+
+def _values_of_known_fields(event: Mapping[str, Any]) -> Iterator[str]:
+    """Values of the well-known fields of an event, at every depth. Goes down level by level, as far as JSON may nest."""
+    level: list[tuple[Any, bool]] = [(item, _is_key(field, within=False)) for field, item in event.items()]
+    for _ in range(MAX_DEPTH + 1):
+        below: list[tuple[Any, bool]] = []
+        for value, is_name in level:
+            if isinstance(value, dict):
+                below += [(item, _is_key(field, within=is_name)) for field, item in value.items()]
+            elif isinstance(value, list | tuple):
+                below += [(item, is_name) for item in value]
+            elif is_name and isinstance(value, str):
+                yield value
+            elif is_name and type(value) is int and _SMALLEST <= value < 2**63:
+                yield str(value)
+        if not below:
+            return
+        level = below
+
+
+def _is_key(field: Any, *, within: bool) -> bool:
+    key = _letters(field) if isinstance(field, str) and len(field) <= MAX_LENGTH else ""
+    return key in KEYS or (within and key in _ITSELF)
+
+
+@lru_cache(maxsize=4096)
+def _letters(field: str) -> str:
+    """The letters of a field's name, in lower case."""
+    return _NOT_A_LETTER.sub("", field.lower())
+
+
+def _is_specific(name: str) -> bool:
+    has_size = _SHORTEST_NAME <= len(name) <= MAX_LENGTH and "\n" not in name
+    return has_size and (len(name) >= _LONG_NAME or _TELLING.search(name) is not None) and not _OUR_OWN.fullmatch(name)
+
+
+def _failures(session: SessionRecords, trace: Trace, active: Sequence[Exchange], status: Status) -> Iterator[Failure]:
+    """Errors in the order of the log, the end of the run where no error tells of it, then the causes of the diagnosis."""
+    errors = [error.failure for error in _unmended(trace.errors, active)]
+    yield from errors
+    if status in _ENDS and not errors:
+        yield Failure(status, _ENDS[status])
+    yield from (Failure(cause.type, cause.description) for cause in session.failure_causes)
+
+
+def _unmended(errors: Sequence[OpenError], active: Sequence[Exchange]) -> Iterator[OpenError]:
+    """The errors that no answer mended: those that name a tool, and those whose exchange and all after it were not answered.
+
+    The exchange of an error is the one it names, else the last that began before it; where neither is known, the last of all.
+    """
+    begins = [exchange.occurred_at for exchange in active]
+    places = {exchange.exchange_id: place for place, exchange in enumerate(active)}
+    last_answer = max((place for place, exchange in enumerate(active) if _status(exchange) == "answered"), default=-1)
+    for error in errors:
+        begun = len(active) if error.at is None else bisect_right(begins, error.at)
+        if error.tool is not None or last_answer < places.get(error.exchange_id or "", max(begun - 1, 0)):
+            yield error
+
+
+def normalised(path: str) -> str:
+    """The path with slashes, without `./` and without `..` where a folder precedes it."""
+    return posixpath.normpath(path.strip().replace("\\", "/"))
+
+
+def is_recorded_as(wanted: str, recorded: str) -> bool:
+    """Tell whether an artifact recorded under one path is the wanted one: an absolute recorded path matches by its end."""
+    path, own = normalised(wanted), normalised(recorded)
+    is_absolute = own.startswith(("/", "~/")) or _DRIVE.match(own) is not None
+    return path == own or (is_absolute and own.endswith("/" + path))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenError:
+    """An error that nothing in the events mended so far."""
+
+    place: int
+    """The place of the error among all errors."""
+    tool: str | None
+    exchange_id: str | None
+    at: datetime | None
+    failure: Failure
+
+
+@dataclass(slots=True)
+class Trace:
+    """The steps, artifacts and errors of the events so far; `take` them in the order of the log."""
+
+    steps: list[ToolCall | ToolResult] = field(default_factory=list)
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    """By normalised path."""
+    final_text: str = ""
+    final_status: Status | None = None
+    first_at: datetime | None = None
+    last_at: datetime | None = None
+    _tools: dict[str, str | None] = field(default_factory=dict)
+    _errors: dict[str | None, list[OpenError]] = field(default_factory=dict)
+    """By tool, so that mending takes no longer the more errors there are."""
+    _seen: int = 0
+
+    def take(self, event: Event) -> None:
+        """Take the next event; one of a type that says nothing to a judge gives its time alone."""
+        at = _time_of(event)
+        if at is not None:
+            self.first_at = at if self.first_at is None else min(at, self.first_at)
+            self.last_at = at if self.last_at is None else max(at, self.last_at)
+        reader = _READERS.get(_text(event, ("event",)))
+        if reader is not None:
+            reader(self, event)
+
+    @property
+    def errors(self) -> list[OpenError]:
+        """The errors that no event mended, in the order of the log."""
+        return sorted((error for errors in self._errors.values() for error in errors), key=lambda error: error.place)
+
+    def _take_call(self, event: Event) -> None:
+        tool = tool_name(event)
+        call_id = _text(event, _CALL_ID)
+        if call_id:
+            self._tools[call_id] = tool
+        self.steps.append(ToolCall(tool, call_arguments(event)))
+        self._went_on()
+
+    def _take_output(self, event: Event) -> None:
+        tool = tool_name(event) or self._tools.get(_text(event, _CALL_ID))
+        failed = has_failed(event)
+        output = _first(event, _OUTPUT)
+        self.steps.append(ToolResult(tool, _first(event, ("error",)) if output is None and failed else output, failed))
+        if not failed:
+            self._went_on(tool)
+
+    def _take_artifact(self, event: Event) -> None:
+        path = _text(event, _PATH)
+        if not path:
+            return
+        key, content = normalised(path), _first(event, _CONTENT)
+        before = self.artifacts.pop(key, None)
+        if _text(event, ("action",)).lower() not in _DELETED:
+            excerpt = before.excerpt if before else ""
+            self.artifacts[key] = Artifact(path, excerpt if content is None else _written(content))
+        self._went_on()
+
+    def _take_error(self, event: Event) -> None:
+        if any(event.get(name) is True for name in ("recovered", "resolved", "handled")):
+            return
+        tool = _text(event, ("tool", "tool_name")) or None
+        inner = event.get("error")
+        message = (
+            _text(event, _WORDS)
+            or (_text(inner, _WORDS) if isinstance(inner, dict) else "")
+            or _text(event, ("action", "status"))
+            or "no words"
+        )
+        self._note(event, tool, Failure("error_event", f"{tool}: {message}" if tool else message))
+
+    def _take_decision(self, event: Event) -> None:
+        self._went_on()
+        self._take_end(event)
+
+    def _take_end(self, event: Event) -> None:
+        self.final_text = _text(event, _FINAL) or self.final_text
+        code = _first(event, _EXIT_CODE)
+        status = _STATUSES.get(_text(event, ("status", "outcome", "tool_status")).lower())
+        self.final_status = status or ("error" if has_failed(event) else self.final_status)
+        if event.get("event") == "process_end" and has_failed(event):
+            message = f"ended with exit code {code}" if type(code) is int and code.bit_length() < 64 else "ended in an error"
+            self._note(event, None, Failure("process_end", message))
+
+    def _went_on(self, tool: str | None = None) -> None:
+        """Everything is mended that names no tool, or this one."""
+        self._errors.pop(None, None)
+        self._errors.pop(tool, None)
+
+    def _note(self, event: Event, tool: str | None, failure: Failure) -> None:
+        error = OpenError(self._seen, tool, _text(event, ("exchange_id",)) or None, _time_of(event), failure)
+        self._errors.setdefault(tool, []).append(error)
+        self._seen += 1
+
+
+def _time_of(event: Event) -> datetime | None:
+    try:
+        return parse_timestamp(event.get("timestamp"))
+    except ValueError:
+        return None
+
+
+def _text(event: Event, names: Iterable[str]) -> str:
+    """The first of these fields that is a text and not blank; empty without any."""
+    for name in names:
+        value = event.get(name)
+        if isinstance(value, str) and (text := value.strip()):
+            return text
+    return ""
+
+
+def has_failed(event: Event) -> bool:
+    """Tell whether a result or an end says that it failed: by a flag, an error, an exit code or a status."""
+    error, code = event.get("error"), _first(event, _EXIT_CODE)
+    return (
+        event.get("is_error") is True
+        or error is True
+        or (isinstance(error, str | dict) and bool(error))
+        or any(event.get(name) is False for name in ("ok", "success"))
+        or (type(code) in {int, float} and code != 0)
+        or any(_text(event, (name,)).lower() in FAILED_STATUSES for name in ("status", "tool_status"))
+    )
+
+
+def _first(event: Event, names: Iterable[str]) -> Any:
+    """The first of these fields that is there and not null."""
+    return next((value for name in names if (value := event.get(name)) is not None), None)
+
+
+def _written(content: Any) -> str:
+    return content if isinstance(content, str) else canonical_json(content)
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """Tokens and USD of a run; null means missing, not zero."""
+
+    input_tokens: int | None
+    output_tokens: int | None
+    reported_tokens: int | None
+    """Tokens, read and written together, as token_usage events tell them."""
+    cost_usd: float | None
+
+
+_READERS: Mapping[str, Callable[[Trace, Event], None]] = {
+    "tool_call": Trace._take_call,  # noqa: SLF001 - the table of its own methods
+    "tool_output": Trace._take_output,  # noqa: SLF001
+    "artifact": Trace._take_artifact,  # noqa: SLF001
+    "error_event": Trace._take_error,  # noqa: SLF001
+    "decision": Trace._take_decision,  # noqa: SLF001
+    "process_end": Trace._take_end,  # noqa: SLF001
+    "session_end": Trace._take_end,  # noqa: SLF001
+}
+UNKNOWN = Spending(None, None, None, None)
+"""The spending of a run that is not known in full."""

@@ -9,10 +9,9 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.profile import Profile
-from audit.evaluation.results.report import Report
-from audit.evaluation.results.result import FinalResult, JudgeResult
+from audit.evaluation.cases import Case, Profile
+from audit.evaluation.report import Report
+from audit.evaluation.results import FinalResult, JudgeResult
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, time
 from typing import Any
 
 from analytics.queries import query_rows
-from audit.evaluation.results.people import Said, agreement_with_people
+from audit.evaluation.report import RaterVerdict, agreement_with_people
 from schemas.lazy.duckdb import duckdb
 from service.read.people import Estimate, RaterEstimate
 from service.text.answers import Answer
@@ -98,7 +98,9 @@ def beside_people(cursor: duckdb.DuckDBPyConnection, project: str | None, case: 
 
 def _beside_people(judge_model: str, rows: list[Mapping[str, Any]]) -> JudgeBesidePeople:
     labels = [
-        Said(row["evaluation_id"], (row["connection"], row["session_id"]), row["rater"], row["human_score"], row["final_score"])
+        RaterVerdict(
+            row["evaluation_id"], (row["connection"], row["session_id"]), row["rater"], row["human_score"], row["final_score"]
+        )
         for row in rows
         if row["final_score"] is not None
     ]

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, field
 
 from analytics.queries import query_records, query_rows
-from audit.evaluation.results.result import EvaluationResult
+from audit.evaluation.results import EvaluationResult
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Evaluation
 from service.text.answers import Answer, Moment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from audit.cost.prices import price_of
-from audit.evaluation.cases.profile import Plan
+from audit.evaluation.cases import Plan
 from audit.policy.policy import Policy
 from schemas.errors import SettingsError
 

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from analytics.queries import query_records, query_rows
 from audit.diagnosis.events import raw_event
-from audit.evaluation.folding import SessionRecords, run_of
-from audit.evaluation.run import Run
+from audit.evaluation.run import Run, SessionRecords, run_of
 from audit.policy.policy import Policy
 from schemas.errors import InputError
 from schemas.lazy.duckdb import duckdb

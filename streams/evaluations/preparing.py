@@ -21,11 +21,10 @@ import msgspec
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
-from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.profile import Plan
+from audit.evaluation.cases import Case, Plan
 from audit.evaluation.questions import questions_of
+from audit.evaluation.report import Evaluated
 from audit.evaluation.requesting import asked_again, evaluation_request
-from audit.evaluation.results.report import Evaluated
 from audit.exchanges.judgements import ANSWERED
 from audit.policy.policy import Policy
 from schemas.errors import BoundsError, InputError

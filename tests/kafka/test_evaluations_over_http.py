@@ -16,9 +16,7 @@ from evaluated import PROFILE, REFUND
 from kafka_judging import PARTITIONS, topics_of
 from servers import PATIENCE, Home, nursery, until
 
-from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.case_files import LoadedProfile, shipped_system_prompt
-from audit.evaluation.cases.profile import Profile, plans
+from audit.evaluation.cases import Case, LoadedProfile, Profile, plans, shipped_system_prompt
 from schemas.registry import topics
 from service.cli.evaluations.client import EvaluationClient, Terms
 from service.simulator import running

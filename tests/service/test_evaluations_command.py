@@ -14,7 +14,7 @@ from evaluated import CLAUDE, MINIMAX, REFUND, SET, Made, evaluated
 from finished import filled
 
 from analytics.store.store import Store
-from audit.evaluation.results.people import Said, agreement_with_people, on_the_scale_of_people
+from audit.evaluation.report import RaterVerdict, agreement_with_people, on_the_scale_of_people
 from schemas.records import Evaluation, Review
 
 Command = Callable[..., tuple[int, str, str]]
@@ -142,7 +142,9 @@ def test_verdicts_are_put_onto_the_scale_of_people(final: float, human: float) -
 
 def test_people_and_verdicts_that_say_the_same_agree() -> None:
     """Few of them are no number."""
-    said = [Said(f"e{number}", ("c", f"s{number}"), "ann", 1.0 + number % 5, 2.5 * (number % 5)) for number in range(40)]
+    said = [
+        RaterVerdict(f"e{number}", ("c", f"s{number}"), "ann", 1.0 + number % 5, 2.5 * (number % 5)) for number in range(40)
+    ]
     agreed = agreement_with_people(said).overall
     assert (1.0, 0.0) == (agreed.kappa, agreed.bias)
     assert "not_enough_labels" == agreement_with_people(said[:5]).overall.state

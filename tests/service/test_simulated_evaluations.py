@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.evaluation.answers import answer_schema, read_evaluation
-from audit.evaluation.cases.checks import check_run
+from audit.evaluation.checks import check_run
 from audit.evaluation.dimensions import DIMENSIONS, Dimension
+from audit.evaluation.questions import answer_schema, read_evaluation
 from audit.evaluation.run import Failure, ToolCall, ToolResult, Turn
-from audit.evaluation.view.view import subject_view
+from audit.evaluation.view import subject_view
 from audit.exchanges.questions import Invalid
 from schemas.errors import SettingsError
 from service.simulator import RunningJudge, running

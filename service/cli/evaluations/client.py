@@ -20,10 +20,8 @@ import httpx2
 import msgspec
 from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_attempt, wait_exponential
 
-from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.case_files import LoadedProfile
-from audit.evaluation.cases.profile import Plan
-from audit.evaluation.results.report import Evaluated
+from audit.evaluation.cases import Case, LoadedProfile, Plan
+from audit.evaluation.report import Evaluated
 from schemas.errors import DriftlineError, SettingsError
 from service.read.evaluations import evaluation_of
 from service.text.paths import EVALUATIONS

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from audit.diagnosis.diagnosis import LOWEST_TRUST
-from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.case_files import LoadedProfile, load_case
-from audit.evaluation.cases.check_kinds import TrustAtLeast
-from audit.evaluation.cases.profile import Plan, plans
+from audit.evaluation.cases import Case, LoadedProfile, Plan, TrustAtLeast, load_case, plans
 from schemas.errors import InputError, SettingsError
 from service.cli.evaluations.gate import never_fails
 from service.write.imports.input_files import files_below

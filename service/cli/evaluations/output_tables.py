@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from audit.evaluation.dimensions import DIMENSIONS, HIGHEST
-from audit.evaluation.results.report import EvaluationRow, ModelSummary, Report
+from audit.evaluation.report import EvaluationRow, ModelSummary, Report
 from service.cli.terminal import bar, table
 from service.text.plain import counted, plain
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 
-from audit.evaluation.results.report import EvaluationRow
-from audit.evaluation.results.result import AggregateScore, DimensionResolution, FinalResult, Iteration, JudgeResult
+from audit.evaluation.report import EvaluationRow
+from audit.evaluation.results import AggregateScore, DimensionResolution, FinalResult, Iteration, JudgeResult
 from service.text.markdown import inline
 
 NOT_AVAILABLE = "n/a"

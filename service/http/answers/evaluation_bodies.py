@@ -8,9 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
-from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.case_files import MAX_SYSTEM_PROMPT_BYTES, shipped_system_prompt
-from audit.evaluation.cases.profile import Plan, Profile, plans
+from audit.evaluation.cases import MAX_SYSTEM_PROMPT_BYTES, Case, Plan, Profile, plans, shipped_system_prompt
 from audit.surrogates import json_bytes
 from schemas.bounds.limits import NAME
 from service.setup.access.access import Holder

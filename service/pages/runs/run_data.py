@@ -14,7 +14,7 @@ from typing import Any
 
 from analytics.queries import query_rows, run_query
 from audit.diagnosis.events import raw_event
-from audit.evaluation.view.trace import FAILED_STATUSES, has_failed
+from audit.evaluation.run import FAILED_STATUSES, has_failed
 from schemas.errors import InputError
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Diagnosis

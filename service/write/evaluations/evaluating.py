@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from analytics.queries import query_records, query_rows
-from audit.evaluation.results.report import LATER_ATTEMPT_FAILED, Evaluated
+from audit.evaluation.report import LATER_ATTEMPT_FAILED, Evaluated
 from audit.exchanges.judgements import ANSWERED
 from schemas.errors import InputError, SettingsError
 from schemas.records import Evaluation, EvaluationRequest

@@ -10,8 +10,8 @@ from evaluations import answer, said
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.evaluation.answers import MAX_FACT, Assessment, EvaluationAnswer, answer_schema, read_evaluation
 from audit.evaluation.dimensions import DIMENSIONS
+from audit.evaluation.questions import MAX_FACT, Assessment, EvaluationAnswer, answer_schema, read_evaluation
 from audit.exchanges.questions import Invalid
 
 SCALE = st.floats(0, 10)

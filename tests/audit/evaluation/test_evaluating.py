@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.evaluating import evaluating, questions_of
-from audit.evaluation.results.iterations import MAX_ANSWERS_BYTES
-from audit.evaluation.results.result import EvaluationResult
+from audit.evaluation.results import MAX_ANSWERS_BYTES, EvaluationResult
 from audit.exchanges.cascade import drive
 from audit.exchanges.judgements import COST_CAP, outcome_state, recorded_reply
 from audit.exchanges.questions import Question, Reply

@@ -11,15 +11,15 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from audit.evaluation.cases import case, check_kinds, profile
-from audit.evaluation.cases.checks import CHECKS
+from audit.evaluation import cases
+from audit.evaluation.checks import CHECKS
 
 TEXT = (Path(__file__).parents[3] / "docs" / "evaluation-files.md").read_text("utf-8")
 MODELS: tuple[type[BaseModel], ...] = (
-    case.Case, case.CaseInput, case.Message, case.Expectations, case.Expectation, case.Rubric, case.ScaleAnchor, case.Criterion,
-    profile.Profile, profile.Judge, profile.JudgeRun, profile.Aggregation, profile.DimensionPolicy,
+    cases.Case, cases.CaseInput, cases.Message, cases.Expectations, cases.Expectation, cases.Rubric, cases.ScaleAnchor, cases.Criterion,
+    cases.Profile, cases.Judge, cases.JudgeRun, cases.Aggregation, cases.DimensionPolicy,
 )  # fmt: skip
-KINDS = {check.__name__: check for check in get_args(get_args(check_kinds.Check)[0])}
+KINDS = {check.__name__: check for check in get_args(get_args(cases.Check)[0])}
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -34,11 +34,11 @@ def default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value: Any = field.get_default(call_default_factory=True)
-    if isinstance(value, profile.Aggregation):
+    if isinstance(value, cases.Aggregation):
         return value.method
-    if value in (None, (), {}, "") or value == case.Expectations():
+    if value in (None, (), {}, "") or value == cases.Expectations():
         return "none"
-    if value == case.DIMENSIONS:
+    if value == cases.DIMENSIONS:
         return "all six"
     return f"`{value}`" if isinstance(value, str) else f"`{json.dumps(value).replace(chr(34), '')}`"
 
@@ -55,7 +55,7 @@ def test_no_model_of_the_files_is_left_out() -> None:
     """A new object in a file gets a table of its own."""
     names = {
         name
-        for file in (case.Case, profile.Profile)
+        for file in (cases.Case, cases.Profile)
         for name in (file.__name__, *file.model_json_schema(mode="serialization").get("$defs", {}))
     }
 
@@ -64,7 +64,7 @@ def test_no_model_of_the_files_is_left_out() -> None:
 
 def test_every_kind_of_check_is_documented_with_its_fields() -> None:
     """The table of kinds is where a check begins."""
-    of_all, of_kinds = set(check_kinds.FinalResponsePresent.model_fields), {}
+    of_all, of_kinds = set(cases.FinalResponsePresent.model_fields), {}
     for row in (row for row in rows("Checks") if row[0].strip("`") in CHECKS):
         of_kinds[row[0].strip("`")] = set(re.findall(r"`(\w+)`", row[1]))
     expected = {

@@ -14,10 +14,20 @@ from hypothesis import strategies as st
 
 from audit.cost.prices import ModelPrice
 from audit.diagnosis.events import normalise_session
-from audit.evaluation.cases.paths import is_recorded_as, normalised
-from audit.evaluation.folding import SessionRecords, run_of
-from audit.evaluation.run import Artifact, Failure, Run, ToolCall, ToolResult, Turn
-from audit.evaluation.view.trace import Trace, trace_of
+from audit.evaluation.run import (
+    Artifact,
+    Failure,
+    Run,
+    SessionRecords,
+    ToolCall,
+    ToolResult,
+    Trace,
+    Turn,
+    is_recorded_as,
+    normalised,
+    run_of,
+    trace_of,
+)
 from schemas.records import Exchange, FailureCause
 
 OWN = {"own": ModelPrice.model_validate({"input": 1.0, "output": 10.0, "source": "own", "readOn": "2026-11-21"})}

@@ -12,7 +12,7 @@ import pytest
 import views
 from yaml_files import read_yaml
 
-from audit.evaluation.view.view import View
+from audit.evaluation.view import View
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "injections"
 KINDS = {

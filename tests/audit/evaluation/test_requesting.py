@@ -12,13 +12,10 @@ import pytest
 from builders import START
 from evaluations import answer, case, judgement, plan, run, said
 
-from audit.evaluation.answers import EvaluationAnswer, answer_schema, read_evaluation
-from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.case_files import shipped_system_prompt
-from audit.evaluation.cases.profile import Plan
+from audit.evaluation.cases import Case, Plan, shipped_system_prompt
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.evaluating import evaluating, questions_of
-from audit.evaluation.questions import Terms
+from audit.evaluation.questions import EvaluationAnswer, Terms, answer_schema, read_evaluation
 from audit.evaluation.requesting import FORM, asked_again, complete, evaluation_request
 from audit.evaluation.run import Run, Turn
 from audit.exchanges.cascade import drive

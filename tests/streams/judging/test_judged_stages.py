@@ -17,7 +17,7 @@ from engines import NOW, Clock, MoodyJudge, engine_over, policy_of, rows, runner
 from analytics.store.store import Store
 from audit.cost.prices import Usage, nano_of
 from audit.evaluation.requesting import asked_again
-from audit.evaluation.results.result import EvaluationResult
+from audit.evaluation.results import EvaluationResult
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id
 from audit.policy.policy import Policy

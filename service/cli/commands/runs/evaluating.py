@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from audit.evaluation.cases.case_files import load_profile
+from audit.evaluation.cases import load_profile
 from audit.evaluation.dimensions import HIGHEST, LOWEST
-from audit.evaluation.results.report import Evaluated, Report, report_of
+from audit.evaluation.report import Evaluated, Report, report_of
 from schemas.errors import InputError, SettingsError
 from service.cli.commands.options import (
     AsJson,

@@ -11,7 +11,7 @@ import typer
 from rich.console import RenderableType
 
 from analytics.queries import query_records
-from audit.evaluation.results.report import Evaluated, row_of
+from audit.evaluation.report import Evaluated, row_of
 from schemas.errors import InputError, SettingsError
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Evaluation

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.check_kinds import Check
-from audit.evaluation.cases.checks import CHECKS, MAX_MATCHED, check_run
+from audit.evaluation.cases import Case, Check
+from audit.evaluation.checks import CHECKS, MAX_MATCHED, check_run
 from audit.evaluation.run import Artifact, Run, Status, ToolCall, ToolResult, Turn
 
 SECRET = "sk-live-0f1e2d3c"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.evaluation.answers import Assessment, EvaluationAnswer
-from audit.evaluation.cases.profile import Method
+from audit.evaluation.cases import Method
 from audit.evaluation.dimensions import DIMENSIONS
-from audit.evaluation.results.aggregation import aggregate
+from audit.evaluation.questions import Assessment, EvaluationAnswer
+from audit.evaluation.results import aggregate
 
 METHODS: tuple[Method, ...] = ("median", "mean")
 SCORES = st.floats(0, 10) | st.integers(0, 100).map(lambda tenths: tenths / 10)

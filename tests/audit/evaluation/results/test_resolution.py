@@ -9,8 +9,8 @@ from evaluations import check
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from audit.evaluation.cases.profile import DimensionPolicy
-from audit.evaluation.results.resolution import deterministic_score, normalised, resolution_warnings, resolve, weighted
+from audit.evaluation.cases import DimensionPolicy
+from audit.evaluation.results import deterministic_score, normalised, resolution_warnings, resolve, weighted
 from schemas.records import CheckOutcome
 
 SCORES = st.floats(0, 10)

@@ -11,7 +11,7 @@ import pytest
 from evaluations import SCHEMAS, answer, case, check, judgement, plan, published_schema, request, said
 
 from audit.evaluation.evaluating import evaluating, questions_of
-from audit.evaluation.results.result import EvaluationResult
+from audit.evaluation.results import EvaluationResult
 from audit.exchanges.cascade import drive
 from audit.exchanges.judgements import outcome_state
 from audit.exchanges.questions import Reply

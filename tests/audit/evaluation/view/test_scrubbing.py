@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trials import examples
 
-from audit.evaluation.view.scrubbing import Scrubber, json_text
+from audit.evaluation.scrubbing import Scrubber, json_text
 
 KNOWN = frozenset({"sess-42", "session-alpha", "hermes-07", "weird id/7", "0012345", "main", "12", "e7"})
 SCRUBBER = Scrubber(KNOWN)

@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 from trials import examples
 
 from audit.diagnosis.events import normalise_session
-from audit.evaluation.cases.case import Case, Criterion, Message, Rubric, ScaleAnchor
+from audit.evaluation.cases import Case, Criterion, Message, Rubric, ScaleAnchor
 from audit.evaluation.dimensions import DIMENSIONS
-from audit.evaluation.folding import SessionRecords, run_of
-from audit.evaluation.run import Artifact, Failure, Run, ToolCall, ToolResult, Turn
-from audit.evaluation.view.view import SMALLEST_VIEW, subject_view
+from audit.evaluation.run import Artifact, Failure, Run, SessionRecords, ToolCall, ToolResult, Turn, run_of
+from audit.evaluation.view import SMALLEST_VIEW, subject_view
 from schemas.records import CheckOutcome, Exchange
 
 PARTS = {

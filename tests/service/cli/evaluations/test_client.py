@@ -16,9 +16,7 @@ from finished import HAIKU, SONNET, filled, session
 from servers import Home, Nursery, nursery
 
 from analytics.store.store import Store
-from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.case_files import LoadedProfile
-from audit.evaluation.cases.profile import Profile, plans
+from audit.evaluation.cases import Case, LoadedProfile, Profile, plans
 from schemas.errors import InputError, SettingsError
 from service.cli.evaluations.client import EvaluationClient, ServerError, Terms, _answered, is_loopback
 from service.simulator import RunningJudge, running

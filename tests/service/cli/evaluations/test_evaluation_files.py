@@ -14,7 +14,7 @@ from evaluated import CLAUDE, HOSTILE, MINIMAX, REFUND, SET, Made, evaluated
 from evaluations import published_schema
 from markdown_it import MarkdownIt
 
-from audit.evaluation.results.report import Evaluated, report_of, row_of
+from audit.evaluation.report import Evaluated, report_of, row_of
 from service.cli.evaluations.evaluation_files import readable_json, write_files
 from service.cli.evaluations.summary import summary_markdown
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from audit.evaluation.cases.case import Case, CaseInput, Message
-from audit.evaluation.cases.check_kinds import TrustAtLeast
+from audit.evaluation.cases import Case, CaseInput, Message, TrustAtLeast
 from service.cli.evaluations.inputs import warnings_of
 
 

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from audit.evaluation.results.report import Report, mean_interval, report_of
+from audit.evaluation.report import Report, mean_interval, report_of
 from service.cli.evaluations.evaluation_files import readable_json
 from service.cli.evaluations.output_tables import SIMULATED_NOTE, UNKNOWN, evaluation_view, shared, usd
 

@@ -18,7 +18,7 @@ from finished import HAIKU, SONNET, filled, session
 from pydantic.alias_generators import to_camel
 
 from analytics.store.store import Store
-from audit.evaluation.cases.case_files import shipped_system_prompt
+from audit.evaluation.cases import shipped_system_prompt
 from schemas.records import DeadLetter
 from service.http.routes import evaluations as endpoint
 from service.setup.access.access import AccessStore, Holder

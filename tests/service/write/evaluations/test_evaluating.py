@@ -20,8 +20,8 @@ from servers import Home, Nursery, nursery, until
 
 from analytics.queries import query_records
 from analytics.store.store import Store
-from audit.evaluation.cases.profile import Plan
-from audit.evaluation.results.report import LATER_ATTEMPT_FAILED, Evaluated
+from audit.evaluation.cases import Plan
+from audit.evaluation.report import LATER_ATTEMPT_FAILED, Evaluated
 from schemas.errors import InputError, SettingsError
 from schemas.records import Judgement
 from service.cli.evaluations.wording import estimate_in_words

@@ -1,4 +1,10 @@
-"""Reports on sets of evaluations: one row each, and a summary per model. A document with a published schema."""
+"""Reports on sets of evaluations (one row each, a summary per model; a document with a published schema), and their agreement with people.
+
+People score exchanges from 1 to 5, an evaluation scores the whole run from 0 to 10. A rater's verdict on a run is the mean of their
+scores for its exchanges, rounded to the nearest point; the evaluation's is put on the same scale, 0 as 1 and 10 as 5. Agreement is then
+computed as for any scores: weighted kappa and bias, with sessions as clusters. Evaluated runs are no sample of anything, so each counts
+once.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +18,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from audit.agreement import HIGHEST as HIGHEST_LABEL
+from audit.agreement import LOWEST as LOWEST_LABEL
+from audit.agreement import Agreement, Label, agreement, rounded
 from audit.comparison import CONFIDENCE, t_quantile
 from audit.evaluation.dimensions import DIMENSIONS, HIGHEST, LOWEST, Dimension
-from audit.evaluation.results.result import EvaluationResult
+from audit.evaluation.results import EvaluationResult
 from schemas.records import Evaluation
 
 Score = Annotated[float, Field(ge=LOWEST, le=HIGHEST)]
@@ -24,6 +33,8 @@ FAILED = "failed"
 """Status of an evaluation without a score."""
 LATER_ATTEMPT_FAILED = "A later attempt failed: this is the last result that finished."
 """Warning on an evaluation that was asked for again in vain."""
+
+_EVERY = "every run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +48,11 @@ class Evaluated:
     """True if it existed already, so that no judge was asked."""
 
 
-class _Told(BaseModel):
+class _ReportModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class EvaluationRow(_Told):
+class EvaluationRow(_ReportModel):
     """One evaluation. Unknown values are null."""
 
     evaluation_id: str
@@ -78,7 +89,7 @@ class EvaluationRow(_Told):
     result: EvaluationResult
 
 
-class DimensionMean(_Told):
+class DimensionMean(_ReportModel):
     """The mean of a dimension over the evaluations of a model."""
 
     mean: Score | None
@@ -87,7 +98,7 @@ class DimensionMean(_Told):
     """The number of evaluations that have a score for it."""
 
 
-class ModelSummary(_Told):
+class ModelSummary(_ReportModel):
     """The evaluations of one model by one judge run, summed up."""
 
     judge_run_id: str
@@ -108,7 +119,7 @@ class ModelSummary(_Told):
     """Evaluations whose total cost is not known; what is known of them is in the sums."""
 
 
-class Report(_Told):
+class Report(_ReportModel):
     """The output of `driftline evaluate --output json`."""
 
     simulated: bool
@@ -127,8 +138,7 @@ class Report(_Told):
 
 def report_of(evaluated: Iterable[Evaluated], fail_under: float | None = None) -> Report:
     """The report on evaluations, by judge run, model, case and repetition."""
-    found = sorted(evaluated, key=_order)
-    rows = tuple(row_of(one) for one in found)
+    rows = tuple(row_of(evaluation) for evaluation in sorted(evaluated, key=_order))
     executed = [row for row in rows if row.evaluation == "exec"]
     groups: dict[tuple[str, str | None], list[EvaluationRow]] = defaultdict(list)
     for row in rows:
@@ -146,51 +156,21 @@ def report_of(evaluated: Iterable[Evaluated], fail_under: float | None = None) -
     )
 
 
-def mean_interval(scores: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % interval of the mean, within the scale; None for fewer than two scores, which say nothing about each other."""
-    if len(scores) < 2:
-        return None
-    mean = statistics.fmean(scores)
-    half = t_quantile((1 + CONFIDENCE) / 2, len(scores) - 1) * statistics.stdev(scores) / math.sqrt(len(scores))
-    return max(mean - half, LOWEST), min(mean + half, HIGHEST)
-
-
-def _order(one: Evaluated) -> tuple[str, str, str, int, str, str]:
-    found = one.evaluation
-    return found.judge_run_id, found.subject_model or "", found.case_id, found.repetition, found.session_id, found.evaluation_id
-
-
-def row_of(one: Evaluated) -> EvaluationRow:
-    """The row of one evaluation; its result as it was recorded."""
-    found = one.evaluation
-    return EvaluationRow(
-        evaluation_id=found.evaluation_id,
-        revision=found.revision,
-        judge_run_id=found.judge_run_id,
-        judge_model=found.judge_model,
-        model=found.subject_model,
-        case_id=found.case_id,
-        case_title=found.case_title,
-        run=found.session_id,
-        connection=found.connection,
-        project=found.project,
-        agent=found.agent,
-        repetition=found.repetition,
-        evaluation="reuse" if one.reused else "exec",
-        evaluation_status="failed" if found.status == FAILED else "completed",
-        score=found.final_score,
-        latency_s=found.run_seconds,
-        input_tokens=found.run_input_tokens,
-        output_tokens=found.run_output_tokens,
-        run_cost_usd=found.run_cost_usd,
-        evaluation_cost_usd=found.cost_usd,
-        total_cost_usd=_total([found.run_cost_usd, found.cost_usd]),
-        simulated=found.simulated,
-        evaluated_at=found.evaluated_at,
-        warnings=found.warnings,
-        anomaly_reasons=found.anomaly_reasons,
-        result=EvaluationResult.model_validate_json(found.result),
+def _order(evaluated: Evaluated) -> tuple[str, str, str, int, str, str]:
+    evaluation = evaluated.evaluation
+    return (
+        evaluation.judge_run_id,
+        evaluation.subject_model or "",
+        evaluation.case_id,
+        evaluation.repetition,
+        evaluation.session_id,
+        evaluation.evaluation_id,
     )
+
+
+def _total(costs: Sequence[float | None]) -> float | None:
+    """The sum; None where one of them is not known."""
+    return None if None in costs else math.fsum(cost for cost in costs if cost is not None)
 
 
 def _summary(judge_run_id: str, model: str | None, rows: Sequence[EvaluationRow]) -> ModelSummary:
@@ -205,25 +185,97 @@ def _summary(judge_run_id: str, model: str | None, rows: Sequence[EvaluationRow]
         low=low,
         high=high,
         dimensions={dimension: _dimension_mean(dimension, rows) for dimension in DIMENSIONS},
-        run_cost_usd=_known([row.run_cost_usd for row in rows]),
-        evaluation_cost_usd=_known([row.evaluation_cost_usd for row in rows]),
-        total_cost_usd=_known([cost for row in rows for cost in (row.run_cost_usd, row.evaluation_cost_usd)]),
+        run_cost_usd=_known_total([row.run_cost_usd for row in rows]),
+        evaluation_cost_usd=_known_total([row.evaluation_cost_usd for row in rows]),
+        total_cost_usd=_known_total([cost for row in rows for cost in (row.run_cost_usd, row.evaluation_cost_usd)]),
         unknown_costs=sum(row.total_cost_usd is None for row in rows),
     )
 
 
 def _dimension_mean(dimension: Dimension, rows: Sequence[EvaluationRow]) -> DimensionMean:
     final = [row.result.final_result.final_dimensions.get(dimension) for row in rows]
-    known = [score for score in final if score is not None]
-    return DimensionMean(mean=statistics.fmean(known) if known else None, evaluations=len(known))
+    scores = [score for score in final if score is not None]
+    return DimensionMean(mean=statistics.fmean(scores) if scores else None, evaluations=len(scores))
 
 
-def _total(costs: Sequence[float | None]) -> float | None:
-    """The sum; None where one of them is not known."""
-    return None if None in costs else math.fsum(cost for cost in costs if cost is not None)
-
-
-def _known(costs: Sequence[float | None]) -> float | None:
+def _known_total(costs: Sequence[float | None]) -> float | None:
     """The sum of what is known; None where nothing is."""
-    known = [cost for cost in costs if cost is not None]
-    return math.fsum(known) if known else None
+    known_costs = [cost for cost in costs if cost is not None]
+    return math.fsum(known_costs) if known_costs else None
+
+
+def mean_interval(scores: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the mean, within the scale; None for fewer than two scores, which say nothing about each other."""
+    if len(scores) < 2:
+        return None
+    mean = statistics.fmean(scores)
+    half = t_quantile((1 + CONFIDENCE) / 2, len(scores) - 1) * statistics.stdev(scores) / math.sqrt(len(scores))
+    return max(mean - half, LOWEST), min(mean + half, HIGHEST)
+
+
+def row_of(evaluated: Evaluated) -> EvaluationRow:
+    """The row of one evaluation; its result as it was recorded."""
+    evaluation = evaluated.evaluation
+    return EvaluationRow(
+        evaluation_id=evaluation.evaluation_id,
+        revision=evaluation.revision,
+        judge_run_id=evaluation.judge_run_id,
+        judge_model=evaluation.judge_model,
+        model=evaluation.subject_model,
+        case_id=evaluation.case_id,
+        case_title=evaluation.case_title,
+        run=evaluation.session_id,
+        connection=evaluation.connection,
+        project=evaluation.project,
+        agent=evaluation.agent,
+        repetition=evaluation.repetition,
+        evaluation="reuse" if evaluated.reused else "exec",
+        evaluation_status="failed" if evaluation.status == FAILED else "completed",
+        score=evaluation.final_score,
+        latency_s=evaluation.run_seconds,
+        input_tokens=evaluation.run_input_tokens,
+        output_tokens=evaluation.run_output_tokens,
+        run_cost_usd=evaluation.run_cost_usd,
+        evaluation_cost_usd=evaluation.cost_usd,
+        total_cost_usd=_total([evaluation.run_cost_usd, evaluation.cost_usd]),
+        simulated=evaluation.simulated,
+        evaluated_at=evaluation.evaluated_at,
+        warnings=evaluation.warnings,
+        anomaly_reasons=evaluation.anomaly_reasons,
+        result=EvaluationResult.model_validate_json(evaluation.result),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RaterVerdict:
+    """One person's verdict on the exchanges of an evaluated run."""
+
+    evaluation_id: str
+    session: tuple[str, str]
+    """Connection and id."""
+    rater: str
+    human: float
+    """Mean of the scores they gave, 1 to 5."""
+    final_score: float
+    """Of the evaluation, 0 to 10."""
+
+
+def on_the_scale_of_people(final_score: float) -> float:
+    """A verdict from 0 to 10 as a score from 1 to 5."""
+    return LOWEST_LABEL + (HIGHEST_LABEL - LOWEST_LABEL) * final_score / HIGHEST
+
+
+def agreement_with_people(verdicts: Sequence[RaterVerdict]) -> Agreement:
+    """Measure how far verdicts and people agree, with one label per rater and evaluation."""
+    labels = [
+        Label(
+            exchange=verdict.evaluation_id,
+            session=verdict.session,
+            rater=verdict.rater,
+            human=rounded(verdict.human),
+            judge=on_the_scale_of_people(verdict.final_score),
+            stratum=_EVERY,
+        )
+        for verdict in verdicts
+    ]
+    return agreement(labels, {_EVERY: len({verdict.evaluation_id for verdict in verdicts})})

@@ -1,9 +1,8 @@
 """The deterministic checks of a case: what a run shows without a judge.
 
-A check passes or fails where the records decide it, and is an error where they do not: nothing is known of the tools of a run
-without events, or of its tokens where one exchange does not tell them, and what was not found in a part of a run may be in the
-rest. What was found is said in numbers and in the words of the case, never in those of the run: they may hold secrets and
-names of machines.
+A check passes or fails if the records decide it, and is an error otherwise: nothing is known of the tools of a run without events, or
+of its tokens if one exchange does not report them, and what is missing from part of a run may be in the rest. Details are numbers and
+the words of the case, never those of the run: they may hold secrets and names of machines.
 """
 
 from __future__ import annotations
@@ -12,22 +11,30 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from audit.evaluation.cases import check_kinds as kinds
-from audit.evaluation.cases.case import Case
-from audit.evaluation.cases.check_kinds import Check
-from audit.evaluation.cases.paths import is_recorded_as
-from audit.evaluation.run import Artifact, Run, ToolCall
+from audit.evaluation.cases import (
+    ArtifactContains,
+    ArtifactPresent,
+    Case,
+    Check,
+    FinalResponsePresent,
+    MaxTotalTokens,
+    ResponseContains,
+    ResponseMatches,
+    StatusIs,
+    ToolCallCount,
+    ToolCalled,
+    TrustAtLeast,
+)
+from audit.evaluation.run import Artifact, Run, ToolCall, is_recorded_as
 from audit.patterns import compile_pattern
 from schemas.errors import PolicyError
 from schemas.records import CheckOutcome
 
 MAX_MATCHED = 1_000_000
 """Characters of the longest answer that a pattern is looked for in: its search takes time with the length."""
-
 Outcome = Literal["pass", "fail", "error"]
 Found = tuple[Outcome, str]
 """The outcome, and what was found in words."""
-
 _NO_EVENTS: Found = ("error", "No event of the run was recorded, so nothing is known of its tools and artifacts.")
 _IN_PART: Found = ("error", "The run is too long to be read whole, and what was read of it does not decide this.")
 _IN_WORDS = {
@@ -50,14 +57,18 @@ def _outcome(check: Check, run: Run) -> CheckOutcome:
     )
 
 
-def _final_response_present(_check: kinds.FinalResponsePresent, run: Run) -> Found:
+def _final_response_present(_check: FinalResponsePresent, run: Run) -> Found:
     visible = sum(character.isprintable() and not character.isspace() for character in run.final_response)
     if visible:
         return "pass", f"The final answer has {_counted(len(run.final_response), 'character')}."
     return "fail", "The final answer is empty." if run.turns else "There is no answer."
 
 
-def _tool_called(check: kinds.ToolCalled, run: Run) -> Found:
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _tool_called(check: ToolCalled, run: Run) -> Found:
     if not run.has_events:
         return _NO_EVENTS
     count = _calls(run, check.tool)
@@ -66,7 +77,20 @@ def _tool_called(check: kinds.ToolCalled, run: Run) -> Found:
     return _passed(count > 0), f"{check.tool} was {_called(count)}, of {_counted(_calls(run, None), 'call')} of tools."
 
 
-def _tool_call_count(check: kinds.ToolCallCount, run: Run) -> Found:
+def _calls(run: Run, tool: str | None) -> int:
+    """Calls of a tool, or of all tools."""
+    return sum(isinstance(step, ToolCall) and (tool is None or step.tool == tool) for step in run.steps)
+
+
+def _passed(passed: bool) -> Outcome:
+    return "pass" if passed else "fail"
+
+
+def _called(count: int) -> str:
+    return "called once" if count == 1 else f"called {count} times" if count else "never called"
+
+
+def _tool_call_count(check: ToolCallCount, run: Run) -> Found:
     if not run.has_events:
         return _NO_EVENTS
     count = _calls(run, check.tool)
@@ -81,14 +105,23 @@ def _tool_call_count(check: kinds.ToolCallCount, run: Run) -> Found:
     ), f"{f'{check.tool} was' if check.tool else 'Tools were'} {_called(count)}; expected {', '.join(bounds)}."
 
 
-def _response_contains(check: kinds.ResponseContains, run: Run) -> Found:
+def _response_contains(check: ResponseContains, run: Run) -> Found:
     if not run.turns:
         return "fail", "There is no answer."
     passed = _folded(check.text) in _folded(run.final_response)
     return _passed(passed), f"The final answer {_holds(passed)} the text."
 
 
-def _response_matches(check: kinds.ResponseMatches, run: Run) -> Found:
+def _folded(text: str) -> str:
+    """The text such that upper and lower case, and two ways to write an accent, are alike."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
+
+
+def _holds(passed: bool) -> str:
+    return "holds" if passed else "does not hold"
+
+
+def _response_matches(check: ResponseMatches, run: Run) -> Found:
     if not run.turns:
         return "fail", "There is no answer."
     if len(run.final_response) > MAX_MATCHED:
@@ -101,22 +134,26 @@ def _response_matches(check: kinds.ResponseMatches, run: Run) -> Found:
     return _passed(passed), f"The pattern {'matches' if passed else 'matches nothing in'} the final answer."
 
 
-def _status_is(check: kinds.StatusIs, run: Run) -> Found:
+def _status_is(check: StatusIs, run: Run) -> Found:
     return _passed(run.status == check.status), f"The run {_IN_WORDS[run.status]}."
 
 
-def _artifact_present(check: kinds.ArtifactPresent | kinds.ArtifactContains, run: Run) -> Found:
+def _artifact_present(check: ArtifactPresent | ArtifactContains, run: Run) -> Found:
     if not run.has_events:
         return _NO_EVENTS
-    found = _artifacts(run, check.path)
-    if found:
+    artifacts = _artifacts(run, check.path)
+    if artifacts:
         return "pass", f"{check.path} was recorded."
     if not run.is_whole:
         return _IN_PART
     return "fail", f"{check.path} is not among the {_counted(len(run.artifacts), 'recorded artifact')}."
 
 
-def _artifact_contains(check: kinds.ArtifactContains, run: Run) -> Found:
+def _artifacts(run: Run, path: str) -> list[Artifact]:
+    return [artifact for artifact in run.artifacts if is_recorded_as(path, artifact.path)]
+
+
+def _artifact_contains(check: ArtifactContains, run: Run) -> Found:
     outcome, detail = _artifact_present(check, run)
     if outcome != "pass":
         return outcome, detail
@@ -130,7 +167,7 @@ def _artifact_contains(check: kinds.ArtifactContains, run: Run) -> Found:
     return _passed(passed), f"What was recorded of {check.path}, {size}, {_holds(passed)} the text."
 
 
-def _max_total_tokens(check: kinds.MaxTotalTokens, run: Run) -> Found:
+def _max_total_tokens(check: MaxTotalTokens, run: Run) -> Found:
     total = run.total_tokens
     at_least = total if total is not None else (run.input_tokens or 0) + (run.output_tokens or 0)
     if total is None and at_least <= check.tokens:
@@ -138,7 +175,7 @@ def _max_total_tokens(check: kinds.MaxTotalTokens, run: Run) -> Found:
     return _passed(at_least <= check.tokens), f"The run used {_counted(at_least, 'token')}; at most {check.tokens} are allowed."
 
 
-def _trust_at_least(check: kinds.TrustAtLeast, run: Run) -> Found:
+def _trust_at_least(check: TrustAtLeast, run: Run) -> Found:
     if run.trust is None:
         return "error", "The session has no trust score: it was not diagnosed, or without evidence."
     return _passed(run.trust >= check.trust), f"The trust score is {run.trust}; expected at least {check.trust}."
@@ -157,33 +194,3 @@ CHECKS: Mapping[str, Callable[[Any, Run], Found]] = {
     "trust_at_least": _trust_at_least,
 }
 """The function that decides each kind of check."""
-
-
-def _passed(passed: bool) -> Outcome:
-    return "pass" if passed else "fail"
-
-
-def _calls(run: Run, tool: str | None) -> int:
-    """Calls of a tool, or of all tools."""
-    return sum(isinstance(step, ToolCall) and (tool is None or step.tool == tool) for step in run.steps)
-
-
-def _artifacts(run: Run, path: str) -> list[Artifact]:
-    return [artifact for artifact in run.artifacts if is_recorded_as(path, artifact.path)]
-
-
-def _folded(text: str) -> str:
-    """The text such that upper and lower case, and two ways to write an accent, are alike."""
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _called(count: int) -> str:
-    return "called once" if count == 1 else f"called {count} times" if count else "never called"
-
-
-def _holds(passed: bool) -> str:
-    return "holds" if passed else "does not hold"

@@ -1,1 +1,0 @@
-"""Results of evaluations: aggregates, scores of the dimensions, documents, reports."""
