@@ -36,8 +36,7 @@ from streams.judges.http_transport import open_client
 from streams.judges.live import LiveJudge, open_live_judge
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judges.requests import Format, parameters
-from streams.judging.judged_stages import SCORING, JudgingStep
-from streams.judging.recorded_judgements import recorded_in
+from streams.judging.judged_stages import SCORING, JudgingStep, recorded_in
 from streams.stage_batches import StageBatch
 
 RECORDS = int(os.environ.get("DRIFTLINE_BENCH_RECORDS", "10000"))

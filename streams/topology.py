@@ -9,9 +9,7 @@ from typing import Any
 
 from audit.policy.policy import Policy
 from schemas.registry import current_schemas
-from streams.judging.judged_stages import EVALUATION, SCORING, JudgedStage, JudgingStep
-from streams.judging.judged_state import JudgedState
-from streams.judging.recorded_judgements import Recorded
+from streams.judging.judged_stages import EVALUATION, SCORING, JudgedStage, JudgedState, JudgingStep, Recorded
 from streams.stage_batches import Step
 from streams.stage_progress import SOURCES
 from streams.steps.diagnosis import DiagnosisState, DiagnosisStep

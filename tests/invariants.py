@@ -13,7 +13,7 @@ from analytics.store.store import Store
 from audit.cost.prices import nano_of
 from schemas.codec.single_object import encode
 from service.setup.workspace import stages_behind
-from streams.judging.judged_state import STATE
+from streams.judging.judged_stages import STATE
 from streams.stage_batches import StageBatch
 
 Key = tuple[str, str]

@@ -18,9 +18,8 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Judgement, Record, Reservation
 from streams.judges.protocol import CallBudget, Judge, Verdict
-from streams.judging.judge_calls import JudgeCalls
-from streams.judging.judged_stages import JudgedStage
-from streams.judging.judged_state import JudgedState
+from streams.judging.judged_stages import JudgedStage, JudgedState
+from streams.judging.judging_partition import JudgeCalls
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.judged_stage import JudgedPartition, KafkaJudging
 from streams.kafka.partitions import KafkaStage, PartitionWork

@@ -22,8 +22,7 @@ from schemas.codec.single_object import encode
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 from service.simulator.scoring import simulated_answer
 from streams.judges.protocol import CallBudget, Judge, Verdict
-from streams.judging.judged_stages import SCORING
-from streams.judging.judged_state import STATE
+from streams.judging.judged_stages import SCORING, STATE
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
 from streams.kafka.states import StateTopic

@@ -19,7 +19,7 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
 from streams.engine.stage_runs import StageRuns
-from streams.judging.recorded_judgements import nothing_recorded
+from streams.judging.judged_stages import nothing_recorded
 from streams.kafka.agents import Worker
 from streams.kafka.computed_stage import Computing
 from streams.kafka.connection import KafkaConnection

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from analytics.queries import query_rows
 from schemas.lazy.duckdb import duckdb
-from streams.judges.circuit_breaker import MAX_UNREADABLE
+from streams.judges.rate_limits import MAX_UNREADABLE
 
 RECENT = timedelta(days=1)
 """A model that was not asked for longer may have been replaced; one that is left alone is asked every ten minutes, if anything waits."""

@@ -21,7 +21,7 @@ from audit.drift.watched_series import TIERS
 from audit.shares import Pair, share_difference
 from schemas.lazy.duckdb import duckdb
 from service.text.rounding import counted, signed
-from streams.upkeep.seen_versions import VERSIONS
+from streams.upkeep.deployments import VERSIONS
 
 Row = Mapping[str, Any]
 Verdict = Literal["better", "worse", "mixed", "no difference", "too early", "first"]

@@ -13,7 +13,7 @@ from service.setup.settings import Settings
 from service.web.context import ApiContext
 from streams.engine.record_intake import RecordIntake
 from streams.garbage_collection import LoadedCode
-from streams.upkeep.anchor_rounds import AnchorRounds
+from streams.upkeep.anchors import AnchorRounds
 from streams.upkeep.assembling import TraceAssembler
 from streams.upkeep.erasing import ErasureTask
 from streams.upkeep.periodic_tasks import PeriodicTask

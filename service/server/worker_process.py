@@ -20,9 +20,8 @@ from service.setup.workspace import utc_now
 from streams.engine.stage_runs import StageRuns
 from streams.garbage_collection import collect_rarely
 from streams.judges.protocol import Judge
-from streams.judging.judge_calls import JudgeCalls
-from streams.judging.recorded_judgements import nothing_recorded
-from streams.judging.turns import Turns
+from streams.judging.judged_stages import nothing_recorded
+from streams.judging.judging_partition import JudgeCalls, Turns
 from streams.kafka.agents import Worker
 from streams.kafka.computed_stage import Computing
 from streams.kafka.connection import KafkaConnection

@@ -12,8 +12,7 @@ from audit.policy.policy import Policy, ProjectPolicy
 from service.setup.server_link import ServerLink
 from service.setup.settings import Settings
 from service.text.paths import LOOPBACK_NAMES
-from streams.judges.credentials import DEFAULT_BASE_URL, credentials
-from streams.judges.protocol import SIMULATED_HEADER, Judge
+from streams.judges.protocol import DEFAULT_BASE_URL, SIMULATED_HEADER, Judge, credentials
 
 NONE, LIVE, SIMULATED, WORKERS = "none", "live", "simulated judge", "asked by the workers"
 """Names of a judge for people."""

@@ -21,7 +21,7 @@ from schemas.codec.single_object import decode
 from schemas.records import ImportProgress
 from streams.engine.stage_runs import StageRuns, next_batch
 from streams.judging.call_budget import settle_interrupted
-from streams.judging.recorded_judgements import recorded_in
+from streams.judging.judged_stages import recorded_in
 from streams.log.admission import Accepted, Admission
 from streams.stage_progress import StageProgress, stage_progress
 from streams.topology import ASSEMBLING, TOPOLOGY, Stage, derived_tables, stage_named

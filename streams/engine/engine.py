@@ -40,10 +40,8 @@ from streams.engine.stage_runs import StageOutcome, StageRuns, next_batch
 from streams.engine.task_log import EngineTaskLog
 from streams.judges.protocol import Judge
 from streams.judging.call_budget import StoppedError, settle_interrupted
-from streams.judging.judged_stages import JUDGED, SCORING, JudgedStage
-from streams.judging.judged_state import STATE
+from streams.judging.judged_stages import JUDGED, SCORING, STATE, JudgedStage, Subject, recorded_in
 from streams.judging.judging_partition import JudgingContext, JudgingPartition
-from streams.judging.recorded_judgements import Subject, recorded_in
 from streams.log.admission import WRITTEN, Committed, Submission
 from streams.log.local_log import local_log
 from streams.log.log import Commit, Log, move_forward

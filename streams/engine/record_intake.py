@@ -29,14 +29,12 @@ from schemas.codec.single_object import decode
 from schemas.errors import DriftlineError, RecordError
 from schemas.records import Exchange, Record, Score
 from streams.engine.engine_state import EngineLimits, EngineState, Published
-from streams.judging.judge_calls import JudgeCalls
-from streams.judging.judged_stages import SCORING
-from streams.judging.judged_state import STATE
+from streams.judging.judged_stages import SCORING, STATE
+from streams.judging.judging_partition import JudgeCalls
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
 from streams.log.admission import CONFLICT, KNOWN, Accepted, Committed, Submission, admissible, encode_each
 from streams.stage_batches import session_key
-from streams.upkeep.closing import idle_closings
-from streams.upkeep.ending import SessionEnds
+from streams.upkeep.closing import SessionEnds, idle_closings
 
 _REST = 20
 """Times that a look for idle sessions took until the next one: it reads of every record whose it is, so it takes longer with each."""

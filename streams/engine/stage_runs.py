@@ -14,7 +14,7 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.lazy.polars import pl
 from schemas.records import Record
-from streams.judging.recorded_judgements import Recorded
+from streams.judging.judged_stages import Recorded
 from streams.log.admission import Accepted, Admission, Place, Refusal, encode_all
 from streams.stage_batches import RecordBatch, StageBatch
 from streams.topology import TOPOLOGY, Stage

@@ -9,13 +9,11 @@ from analytics.store.inserting import PARTITION
 from analytics.store.store import Store
 from schemas.records import Judgement, Record
 from streams.judging.call_budget import ErasedError
-from streams.judging.judged_stages import JudgedStage
-from streams.judging.judged_state import STATE, JudgedState
+from streams.judging.judged_stages import STATE, JudgedStage, JudgedState, Subject
 from streams.judging.judging_partition import Pending
-from streams.judging.recorded_judgements import Subject
 from streams.log.admission import Submission
 from streams.log.log import Commit
-from streams.upkeep.erased_now import ErasedNow
+from streams.upkeep.erasing import ErasedNow
 
 
 class EngineTaskLog:

@@ -9,7 +9,7 @@ import httpx2
 from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
 
 from schemas.errors import SettingsError
-from streams.judges.credentials import DEFAULT_BASE_URL
+from streams.judges.protocol import DEFAULT_BASE_URL
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """Most bytes of a response that are read, counted after decompression; an answer has a few thousand."""

@@ -1,18 +1,28 @@
-"""The stages that ask a judge, as data, and the task of one subject on its way to its judgement.
+"""The stages that ask a judge, as data; their state for one session, the judgements on record, and the task of one subject.
 
-Each question is settled in this order: a recorded judgement; an answer that was taken over; no price for the model while there is a cap; the
-cap; no judge. A replay goes the same way, so that a miss comes out as it did before. A judge that can be asked tries as long as the cap leaves room for the
-least that a call takes, and what comes of that is recorded; without one, the cap must leave room for a token for each byte.
+Each question of a task is settled in this order: a recorded judgement; an answer that was taken over; no price for the model while there
+is a cap; the cap; no judge. A replay goes the same way, so that a miss comes out as it did before. A judge that can be asked tries as long
+as the cap leaves room for the least that a call takes, and the outcome is recorded; without one, the cap must leave room for a token for
+each byte.
+
+The state of a session has its position, what was spent, and on Kafka the calls of its newest turns: topics are no index, so nothing can be
+read back of a task that is done. A worker on Kafka keeps the answers about a turn as long as the turn may become one of the last, so that
+they are not paid for twice. The embedded runner asks its store instead.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from itertools import accumulate
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from analytics.queries import query_records
+from analytics.store.store import Store
 from audit.cost.prices import ModelPrice, least_case, nano_of, price_of, worst_case
 from audit.cost.session_ledger import Ledger
 from audit.evaluation.evaluating import evaluating
@@ -22,15 +32,97 @@ from audit.exchanges.cascade import cascade, drive
 from audit.exchanges.judgements import ANSWERED, COST_CAP, UNKNOWN_PRICE, charged, recorded_reply
 from audit.exchanges.outcomes import NO_JUDGE, TierState
 from audit.exchanges.questions import Question, Reply
+from audit.exchanges.sampling import LAST_TURNS, may_become_last
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import TIER2, TIER2_5, TIER3
-from schemas.codec.single_object import decode
+from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
-from schemas.records import EvaluationRequest, Judgement, ScoringTask
-from streams.judging.judged_state import STATE, JudgedState
-from streams.judging.recorded_judgements import Recorded, Subject
+from schemas.records import EvaluationRequest, Judgement, Record, ScoringTask
 from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_exchange
 from streams.stage_progress import SOURCES
+
+KEPT_BYTES = 1_000_000
+"""Bytes of one session that are kept; beyond that the earliest turns are paid for again."""
+
+
+class KeptCalls(msgspec.Struct, frozen=True, array_like=True):
+    """The judgements of a turn that may be judged again as one of its session's last."""
+
+    turn: int
+    subject_id: str
+    judgements: tuple[bytes, ...]
+    """Encoded."""
+
+
+class JudgedState(msgspec.Struct, frozen=True, array_like=True):
+    """The state of one session in a stage that asks a judge."""
+
+    next_offset: int = 0
+    spent: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Nano-USD its judge calls have cost, where one cap holds for all of them."""
+    kept: tuple[KeptCalls, ...] = ()
+    """The judgements of its newest turns that may be judged again when it closes, ascending; only if no store can tell."""
+
+    def recorded_of(self, subject_id: str) -> list[Judgement]:
+        """Return the judgements kept of a subject.
+
+        Those that cannot be read count for nothing: at worst a question is asked again.
+        """
+        judgements: list[Judgement] = []
+        for message in (message for calls in self.kept if calls.subject_id == subject_id for message in calls.judgements):
+            with contextlib.suppress(RecordError):
+                record = decode(message)
+                judgements += [record] if isinstance(record, Judgement) else []
+        return judgements
+
+
+STATE = msgspec.msgpack.Decoder(JudgedState)
+
+
+def kept_after(
+    kept: Sequence[KeptCalls], task: Record, judgements: Sequence[Judgement], policy: Policy
+) -> tuple[KeptCalls, ...]:
+    """Return the calls to keep after a task of which these judgements are recorded."""
+    if not isinstance(task, ScoringTask):
+        return tuple(kept)
+    others = [calls for calls in kept if calls.subject_id != task.exchange_id]
+    if task.sampling_reason == LAST_TURNS:
+        # Last turns come in their order, so nothing before this one comes again.
+        return tuple(calls for calls in others if calls.turn >= task.turn_number)
+    if not judgements or not may_become_last(task.sampling_reason):
+        return tuple(kept)
+    this = KeptCalls(task.turn_number, task.exchange_id, tuple(map(encode, judgements)))
+    newest_first = sorted((*others, this), key=lambda calls: calls.turn, reverse=True)
+    last = newest_first[: policy.for_project(task.project).settings.sampling.always_score_last]
+    sizes = accumulate(sum(map(len, calls.judgements)) for calls in last)
+    return tuple(reversed([calls for calls, size in zip(last, sizes, strict=True) if size <= KEPT_BYTES]))
+
+
+Subject = tuple[str, str]
+"""Connection and id of what is judged: an exchange or an evaluation."""
+Recorded = Callable[[Sequence[Subject]], Mapping[Subject, Sequence[Judgement]]]
+"""The recorded judgements of each of the subjects that has any, in the order they were recorded."""
+
+
+def nothing_recorded(_subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
+    """For where no judge ever was."""
+    return {}
+
+
+def recorded_in(store: Store) -> Recorded:
+    """The judgements in a store."""
+
+    def recorded(subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
+        by_subject: dict[Subject, list[Judgement]] = defaultdict(list)
+        if not subjects or not store.end_of("judgements"):
+            return by_subject
+        wanted = [{"connection": connection, "subject_id": subject} for connection, subject in subjects]
+        for judgement in query_records(store.cursor(), "judgements_of", Judgement, {"subjects": wanted}):
+            by_subject[judgement.connection, judgement.subject_id].append(judgement)
+        return by_subject
+
+    return recorded
+
 
 Judging = Generator[Question, Reply, Any]
 """Yields questions, takes a reply to each, and returns the record that comes of them."""

@@ -1,13 +1,16 @@
-"""One partition of a judged stage's tasks at work: sessions side by side, each one's tasks in order.
+"""One partition of a judged stage's tasks at work: sessions side by side, the tasks of each in order.
 
-1. What is paid for is durable before it is used: a reservation before its call, the judgement after it, then what was made of the task
+1. What is paid for is durable before it is used: a reservation before its call, the judgement after it, then the result of the task
    with or before its session's state.
-2. A session's state goes with the result and knows the last task it has seen, so a task that comes again changes nothing.
-3. A slow call holds back its session, and the position of the log; not the other sessions. The earliest task that can be begun is
-   begun first, so the position moves on while a judge is slow.
+2. A session's state goes with the result and remembers the last task it has seen, so a task that comes again changes nothing.
+3. A slow call holds back its session, and the position of the log, but no other session. The earliest task that can begin begins
+   first, so the position moves on while a judge is slow.
+4. A judge answers a limited number of questions at once. Beyond that, work waits here before it begins, and turns are dealt out in
+   rotation (`Turns`): in the judge's own queue, each exchange's second question would stand behind the first questions of all others, and
+   no exchange would be finished for a long time.
 
-Where its states and calls are read and its results go is a `TaskLog`. Whoever reads the topic hands the tasks over in parts, and moves the
-position over parts that are done.
+A `TaskLog` is where states and calls are read and results go. Whoever reads the topic hands the tasks over in parts, and moves the position
+over parts that are done.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-from collections import deque
+import logging
+import sys
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,19 +29,92 @@ from typing import Any, Protocol
 
 import msgspec
 
+from audit.cost.prices import nano_of, usd_of
+from audit.exchanges.judgements import ANSWERED, COST_CAP, INTERRUPTED
 from audit.policy.policy import Policy
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Reservation
 from streams.judges.protocol import Judge
 from streams.judging.call_budget import ErasedError, StoppedError
-from streams.judging.judge_calls import JudgeCalls
-from streams.judging.judged_stages import JudgedStage
-from streams.judging.judged_state import JudgedState, kept_after
+from streams.judging.judged_stages import JudgedStage, JudgedState, kept_after
 from streams.judging.task_judge import TaskJudge
-from streams.judging.turns import Turns
 from streams.log.admission import Admission, Place
 from streams.log.log import Commit
+
+Begin = Callable[[], None]
+"""Begins one piece of work; its turn lasts until it is given back."""
+
+
+class Turns:
+    """Deals out at most `at_once` turns at a time. Belongs to one event loop."""
+
+    def __init__(self, at_once: int = sys.maxsize) -> None:
+        self._free = at_once
+        self._asked: dict[Begin, int] = {}  # whose turn is next stands first
+
+    def ask(self, begin: Begin) -> None:
+        """Ask for one more turn: `begin` is called when it comes, perhaps at once."""
+        self._asked[begin] = self._asked.get(begin, 0) + 1
+        self._deal()
+
+    def withdraw(self, begin: Begin) -> None:
+        """Ask for none any more; turns that were dealt out are still to be given back."""
+        self._asked.pop(begin, None)
+
+    def give_back(self) -> None:
+        """A turn has ended."""
+        self._free += 1
+        self._deal()
+
+    def _deal(self) -> None:
+        while self._free and self._asked:
+            begin = next(iter(self._asked))
+            if left := self._asked.pop(begin) - 1:
+                self._asked[begin] = left
+            self._free -= 1
+            begin()
+
+
+_NO_TROUBLE = frozenset([COST_CAP.reason, INTERRUPTED])
+"""Outcomes that say nothing of the judge."""
+log = logging.getLogger(__name__)
+
+
+class JudgeCalls:
+    """Questions by outcome and what they have cost, since the process began."""
+
+    def __init__(self) -> None:
+        self._outcomes: Counter[str] = Counter()
+        self._spent = 0
+        self._trouble = ""
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """The number of questions by outcome."""
+        return dict(self._outcomes)
+
+    @property
+    def spent_usd(self) -> float:
+        """The cost of all questions, in USD."""
+        return usd_of(self._spent)
+
+    def note(self, record: Record) -> None:
+        """Take note of a record of a judge call."""
+        if isinstance(record, Judgement):
+            self._outcomes[record.outcome] += 1
+            self._spent += nano_of(record.cost_usd or 0.0)
+            self._tell_of(record)
+
+    def _tell_of(self, judgement: Judgement) -> None:
+        """Log what is wrong with the judge when that changes, and that it is right again: the operator has to know."""
+        if judgement.outcome in _NO_TROUBLE:
+            return
+        trouble = "" if judgement.outcome == ANSWERED else f"{judgement.outcome}: {judgement.error}"
+        if trouble != self._trouble:
+            self._trouble = trouble
+            log.warning("the judge does not answer as it should, %s", trouble) if trouble else log.info("the judge answers")
+
 
 JUDGEMENTS = "judgements"
 WINDOW_TASKS = 1_000

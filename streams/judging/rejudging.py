@@ -16,7 +16,7 @@ from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import thinking_question, tier2_question
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, JudgingRequest
-from streams.judging.recorded_judgements import recorded_in
+from streams.judging.judged_stages import recorded_in
 
 AT_ONCE = 200
 """Exchanges that are read and asked for in one commit."""

@@ -26,7 +26,7 @@ from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Exchange, JudgingRequest
-from streams.judging.recorded_judgements import Subject, recorded_in
+from streams.judging.judged_stages import Subject, recorded_in
 
 TOLD = (
     "agent", "user_message", "agent_response", "agent_thinking", "agent_model", "input_tokens", "output_tokens", "stop_reason",

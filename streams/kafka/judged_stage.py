@@ -26,10 +26,8 @@ from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Reservation
 from streams.engine.stage_runs import failures, stage_failed
 from streams.judging.call_budget import StoppedError, all_interrupted
-from streams.judging.judged_stages import JudgedStage
-from streams.judging.judged_state import STATE, JudgedState
+from streams.judging.judged_stages import STATE, JudgedStage, JudgedState, Subject
 from streams.judging.judging_partition import JUDGEMENTS, JudgingContext, JudgingPartition, Pending
-from streams.judging.recorded_judgements import Subject
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import batch_of, decode_chunk, letter_of
 from streams.kafka.deduplication import Window, hashes_of

@@ -25,7 +25,7 @@ from schemas.registry import schema_of
 from streams.log.log import Commit
 
 if TYPE_CHECKING:  # a process that only reads files starts in half the time without them
-    from streams.judging.recorded_judgements import Subject
+    from streams.judging.judged_stages import Subject
 
 DEAD_LETTERS = "dead-letters"
 MAX_BODY_BYTES = 64 * 1024

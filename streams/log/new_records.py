@@ -21,7 +21,7 @@ from schemas.codec.arrow import INDEX, decode_own
 from schemas.records import AgentEvent, Record
 from schemas.registry import schema_of
 from streams.log.admission import CONFLICT, KNOWN, WRITTEN
-from streams.upkeep.erased_now import ErasedNow
+from streams.upkeep.erasing import ErasedNow
 
 
 class NewRecords:

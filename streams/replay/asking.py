@@ -19,13 +19,13 @@ from audit.exchanges.questions import Question, Reply
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import TIER3, tier3_question
 from schemas.records import Judgement, Score, ScoringTask
-from streams.judges.batch.plans import CANCELLED, Asked
+from streams.judges.message_batches import CANCELLED, Asked
 from streams.judging.call_budget import DurableBudget, Publish, StoppedError
 from streams.judging.judged_stages import SCORING, JudgingTask
 from streams.stage_batches import encoded_exchange
 
 if TYPE_CHECKING:
-    from streams.judges.batch.judge import BatchJudge
+    from streams.judges.batch_judge import BatchJudge
 
 
 def _questions_of(judging_task: JudgingTask) -> tuple[Score, list[tuple[Question, Reply | None]]]:

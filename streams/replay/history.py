@@ -23,7 +23,7 @@ from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 from schemas.records import Judgement
 from schemas.registry import RecordSchema, schema_of, topics
-from streams.judging.recorded_judgements import Subject
+from streams.judging.judged_stages import Subject
 from streams.replay.plan import Origin, Part, Scope, Segment
 from streams.stage_batches import OFFSET, StageBatch
 

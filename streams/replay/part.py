@@ -22,8 +22,7 @@ from schemas.errors import StoreError
 from schemas.records import Judgement, Reservation
 from streams.judges.protocol import Judge
 from streams.judging.call_budget import CallRecorder, settle_interrupted
-from streams.judging.judged_stages import SCORING
-from streams.judging.recorded_judgements import Subject, recorded_in
+from streams.judging.judged_stages import SCORING, Subject, recorded_in
 from streams.judging.task_judge import TaskJudge
 from streams.replay.asking import Estimate, Estimator, QuestionCollector, ask_all
 from streams.replay.history import EXCHANGES, History, Tables, origin_of_tables
@@ -34,7 +33,7 @@ from streams.replay.result import write_digests
 from streams.stop_signals import handled_in_loop
 
 if TYPE_CHECKING:
-    from streams.judges.batch.judge import BatchJudge
+    from streams.judges.batch_judge import BatchJudge
 
 REPLAY = "replay"
 """Consumer of the watermark that says how far a part has come."""

@@ -21,9 +21,7 @@ from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Score, ScoringTask
 from streams.engine.stage_runs import StageRuns, stage_failed
 from streams.judging.call_budget import StoppedError
-from streams.judging.judged_stages import SCORING
-from streams.judging.judged_state import STATE, JudgedState
-from streams.judging.recorded_judgements import Recorded, Subject, nothing_recorded
+from streams.judging.judged_stages import SCORING, STATE, JudgedState, Recorded, Subject, nothing_recorded
 from streams.log.admission import Accepted, Admission, Place
 from streams.replay.history import History, Window
 from streams.replay.plan import Asking, Plan

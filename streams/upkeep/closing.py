@@ -1,22 +1,27 @@
-"""Ending sessions: by hand, or because they fell idle. Either way it becomes a record before anything acts on it.
+"""Ending sessions: on request, or because they fell idle. Either way the end becomes a record before anything acts on it.
 
 1. The end of a session is recorded in each topic where it has records: among the exchanges for its last turns, among the events for its
    diagnosis.
-2. A session without events ends among the events, too: the diagnosis stage, and no other, makes runs, so that nothing depends on which
-   topic is read first. It ends there again when exchanges came since, or where no end is recorded there yet (sessions that ended before
-   they became runs). Anchors never do.
+2. A session without events ends among the events, too: only the diagnosis stage makes runs, so that nothing depends on which topic is
+   read first. It ends there again when exchanges came since, or if no end is recorded there yet (sessions that ended before they became
+   runs). Anchors never do.
+3. Sessions that callers name while others are being ended are looked up and ended together (`SessionEnds`): one question to the tables
+   costs about as much for hundreds of sessions as for one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
+from schemas.errors import RecordError
 from schemas.records import SessionClosed
 from streams.log.admission import Accepted
 
@@ -61,3 +66,83 @@ def idle_closings(store: Store, policy: Policy, now: datetime) -> Iterator[Accep
     rows = query_rows(store.cursor(), "idle_sessions", values)
     for start in range(0, len(rows), CLOSED_AT_ONCE):
         yield closings(rows[start : start + CLOSED_AT_ONCE], IDLE, now)
+
+
+Session = tuple[str, str]
+"""Connection and session id."""
+
+
+class _Call(NamedTuple):
+    """A caller that waits for the end of a session, and for whether a record of it is there."""
+
+    session: Session
+    known: asyncio.Future[bool]
+
+
+class SessionEnds:
+    """See the module. `record` makes ends durable. Belongs to one event loop."""
+
+    def __init__(self, store: Store, now: Callable[[], datetime], record: Callable[[Accepted], Awaitable[None]]) -> None:
+        self._store = store
+        self._now = now
+        self._record = record
+        self._waiting: list[_Call] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def end(self, connection: str, session_id: str) -> bool:
+        """Record that a session ended; False where no record of it is there. Raises what keeps its end from becoming durable."""
+        call = _Call((connection, session_id), asyncio.get_running_loop().create_future())
+        self._waiting.append(call)
+        if self._task is None:
+            self._task = asyncio.create_task(self._end_all())
+        return await call.known
+
+    async def _end_all(self) -> None:
+        """End what waits, some at a time, until nothing does."""
+        try:
+            while self._waiting:
+                some, self._waiting = self._waiting[:CLOSED_AT_ONCE], self._waiting[CLOSED_AT_ONCE:]
+                await self._end_together(some)
+        finally:
+            self._task = None
+
+    async def _end_together(self, calls: Sequence[_Call]) -> None:
+        try:
+            known = await self._ended({call.session for call in calls})
+        except RecordError as error:
+            if len(calls) == 1:
+                _fail(calls, error)
+                return
+            # One session that cannot be ended keeps no other from its end.
+            for call in calls:
+                await self._end_together([call])
+        except BaseException as error:
+            _fail(calls, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            for call in calls:
+                if not call.known.done():
+                    call.known.set_result(call.session in known)
+
+    async def _ended(self, sessions: set[Session]) -> set[Session]:
+        """End sessions; those of which a record is there."""
+        now = self._now()
+        rows = await asyncio.to_thread(self._open_topics, sessions, now)
+        await self._record(closings(rows, EXPLICIT, now))
+        return sessions_of(rows)
+
+    def _open_topics(self, sessions: set[Session], now: datetime) -> list[dict[str, object]]:
+        values = {"as_of": now}
+        found = []
+        with closing(self._store.cursor()) as cursor:
+            for connection in sorted({connection for connection, _ in sessions}):
+                named = sorted(session_id for owner, session_id in sessions if owner == connection)
+                found += query_rows(cursor, "open_topics", values | {"sessions": named, "connection": connection})
+        return found
+
+
+def _fail(calls: Sequence[_Call], error: BaseException) -> None:
+    for call in calls:
+        if not call.known.done():
+            call.known.set_exception(error)

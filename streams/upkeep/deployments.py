@@ -1,15 +1,18 @@
-"""Deployments: records of what was released when, told by people and pipelines, to be seen beside the scores.
+"""Deployments: records of what was released when, by people, pipelines and traces, to be seen beside the scores.
 
-1. A deployment with a time is known by project, label, version, agent and time: sent again, it changes nothing.
+1. A deployment with a time is identified by project, label, version, agent and time: sent again, it changes nothing.
 2. One without a time is of now, unless the newest deployment of the label and agent is of that version already: then it is that one.
-   A pipeline that is run again makes no second record, and a version that comes back after another one does.
+   A pipeline that is run again makes no second record; a version that comes back after another one does.
+3. A version that a trace is the first to name becomes a deployment, at the time of its exchange (`SeenVersions`). The first version ever
+   seen of a label is no change, so it is no deployment. Two versions that run beside each other are each deployed once, however often
+   they alternate. Whatever a person or pipeline recorded counts as seen.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +24,7 @@ from schemas.bounds.limits import CLOCK_TOLERANCE, LABEL_NAME, MAX_LABEL
 from schemas.bounds.name_rules import identifier_fault
 from schemas.errors import InputError
 from schemas.lazy.duckdb import duckdb
-from schemas.records import Deployment
+from schemas.records import Deployment, Exchange
 
 TOPIC = "deployments"
 DEFAULT_LABEL = "agent_version"
@@ -99,3 +102,54 @@ def deployments(
 ) -> list[dict[str, Any]]:
     """The deployments of a project within a time, newest first."""
     return query_rows(cursor, "deployments", {"project": project, "since": since, "until": until, "limit": limit})
+
+
+VERSIONS = ("agent_version", "prompt_version", "tool_version")
+"""The labels that are versions."""
+BY = "traces"
+"""Who is said to have deployed what traces were the first to name."""
+MAX_PROJECTS = 1_000
+"""Projects whose versions are remembered."""
+_Series = tuple[str | None, str]
+"""Agent and label."""
+
+
+class SeenVersions:
+    """The versions of each project, read from the tables when the project is first met."""
+
+    def __init__(self, store: Store, redactor: Redactor) -> None:
+        self._store = store
+        self._redactor = redactor
+        self._seen: dict[str, dict[_Series, set[str]]] = {}
+
+    def deployments(self, exchanges: Iterable[Exchange], now: datetime) -> Iterator[Deployment]:
+        """Yield the deployments that exchanges show, and remember their versions."""
+        for exchange in sorted(exchanges, key=lambda one: one.occurred_at):
+            versions = self._versions(exchange.project)
+            for label in exchange.labels:
+                if label.name not in VERSIONS:
+                    continue
+                known = versions.setdefault((exchange.agent, label.name), set())
+                if known and label.value not in known:
+                    yield deployment(
+                        project=exchange.project,
+                        version=label.value,
+                        by=BY,
+                        now=now,
+                        redactor=self._redactor,
+                        label=label.name,
+                        agent=exchange.agent,
+                        at=exchange.occurred_at,
+                    )
+                known.add(label.value)
+
+    def _versions(self, project: str) -> dict[_Series, set[str]]:
+        found = self._seen.get(project)
+        if found is None:
+            if len(self._seen) >= MAX_PROJECTS:
+                self._seen.clear()
+            found = self._seen[project] = {}
+            with contextlib.closing(self._store.cursor()) as cursor:
+                for row in query_rows(cursor, "seen_versions", {"project": project, "labels": list(VERSIONS)}):
+                    found.setdefault((row["agent"], row["label"]), set()).add(row["version"])
+        return found

@@ -1,4 +1,7 @@
-"""Erasure on request: a record says whose everything is to go (see `analytics/deletion/README.md`); a state says what was done of it."""
+"""Erasure on request: a record names whose data is to go (see `analytics/deletion/README.md`); a state says what was done.
+
+Nothing of an erased session or connection is judged or kept.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.deletion.erased import ERASURES, STAGE, Erased
+from analytics.deletion.erased import ERASURES, STAGE, Erased, erased_in
 from analytics.deletion.erasure import Erasing
 from analytics.queries import query_rows
 from analytics.sandbox.attached import attached
@@ -30,6 +33,30 @@ from streams.engine.record_intake import RecordIntake
 from streams.log.ownership import is_fed_by_kafka
 from streams.log.sink import note_fatal, trouble
 from streams.replay.plan import folder_of
+
+
+class ErasedNow:
+    """The erasures requested of a store, read again when there are more. Belongs to one thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._end = 0
+        self._erased = Erased.of([])
+
+    @property
+    def is_read(self) -> bool:
+        """True once all erasures were read."""
+        return self._store.end_of(ERASURES) == self._end
+
+    def has(self, connection: str, session_id: str) -> bool:
+        """Tell whether the session is erased."""
+        if not self.is_read:
+            end = self._store.end_of(ERASURES)
+            with contextlib.closing(self._store.cursor()) as cursor:
+                self._erased = erased_in(cursor)
+            self._end = end
+        return self._erased.has(connection, session_id)
+
 
 CHECK_SECONDS = 60.0
 """The interval at which the periodic task looks for erasures that came from elsewhere."""

@@ -66,8 +66,7 @@ from audit.times import iso_time, time_text
 from schemas.lazy.duckdb import duckdb
 from schemas.lazy.numpy import np
 from schemas.records import Baseline
-from streams.upkeep.deployments import deployments
-from streams.upkeep.seen_versions import VERSIONS
+from streams.upkeep.deployments import VERSIONS, deployments
 from streams.watch.findings import Case, Finding
 from streams.watch.lifecycle import CERTAIN
 from streams.watch.measures import Measured, midnight

@@ -21,7 +21,7 @@ from schemas.registry import topics
 from service.cli.evaluations.client import EvaluationClient, Terms
 from service.simulator import running
 from service.write.evaluations.evaluating import Progress
-from streams.evaluations.selecting import Wanted
+from streams.evaluations.finished_sessions import Wanted
 from streams.judging.judged_stages import EVALUATION
 from streams.kafka.connection import KafkaConnection
 

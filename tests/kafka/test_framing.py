@@ -36,7 +36,7 @@ from service.cli.main import run as run_command
 from service.setup.kafka import framing_of
 from service.setup.settings import load_settings
 from streams.engine.stage_runs import StageRuns
-from streams.judging.recorded_judgements import nothing_recorded
+from streams.judging.judged_stages import nothing_recorded
 from streams.kafka.computed_stage import Computing
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import key_of

@@ -25,9 +25,7 @@ from schemas.errors import BrokerError
 from schemas.records import DeadLetter, Diagnosis, Heartbeat, Record, Review
 from schemas.registry import topics
 from streams.engine.stage_runs import StageRuns
-from streams.judging.judged_stages import SCORING
-from streams.judging.judged_state import JudgedState
-from streams.judging.recorded_judgements import nothing_recorded
+from streams.judging.judged_stages import SCORING, JudgedState, nothing_recorded
 from streams.kafka import computed_stage
 from streams.kafka.computed_stage import Computing
 from streams.kafka.connection import KafkaConnection

@@ -560,7 +560,7 @@ def test_a_judge_over_http_scores_and_its_trouble_is_told(
         async with scoring_on(kafka, ALL) as rig:
             await rig.publish(tasks_of(ALL, exchanges))
             process = rig.process(judge)
-            with caplog.at_level(logging.INFO, logger="streams.judging.judge_calls"):
+            with caplog.at_level(logging.INFO, logger="streams.judging.judging_partition"):
                 await process.work(*range(PARTITIONS))
                 await process.drained()
             await process.stop()
@@ -570,7 +570,7 @@ def test_a_judge_over_http_scores_and_its_trouble_is_told(
             assert process.calls.spent_usd > 0
 
     run(work())
-    said = [one.getMessage() for one in caplog.records if one.name == "streams.judging.judge_calls"]
+    said = [one.getMessage() for one in caplog.records if one.name == "streams.judging.judging_partition"]
     assert ["the judge does not answer", "the judge answers"] == [
         one[: len(want)] for one, want in zip(said, ["the judge does not answer", "the judge answers"], strict=True)
     ]

@@ -18,7 +18,7 @@ from schemas.codec.single_object import decode
 from schemas.records import Exchange
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judging import judging_partition
-from streams.judging.turns import Turns
+from streams.judging.judging_partition import Turns
 from streams.kafka.connection import KafkaConnection
 
 POLICY = policy_of(sampling={"enabled": False})

@@ -17,7 +17,7 @@ from builders import judgement
 from watched import put
 
 from analytics.store.store import Store
-from streams.judges.circuit_breaker import MAX_UNREADABLE
+from streams.judges.rate_limits import MAX_UNREADABLE
 
 ROOT = Path(__file__).parents[2]
 LOOP = [{"event": "tool_call", "tool": "exec", "args": {"command": "ls"}}] * 6

@@ -21,8 +21,7 @@ from aiokafka.errors import KafkaError, RequestTimedOutError
 from simulation.disk import JUDGEMENTS, Calls
 from simulation.world import START, World
 
-from streams.judging.judged_stages import SCORING
-from streams.judging.judged_state import STATE
+from streams.judging.judged_stages import SCORING, STATE
 from streams.kafka.ownership import SESSION_SECONDS
 from streams.kafka.states import DECODE, StoredState
 from streams.kafka.topics import TOPICS, state_topic

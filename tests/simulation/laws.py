@@ -24,8 +24,7 @@ from schemas.codec.single_object import decode
 from schemas.records import Judgement, ScoringTask
 from schemas.registry import schema_of
 from streams.engine.stage_runs import StageRuns
-from streams.judging.judged_state import STATE
-from streams.judging.recorded_judgements import Subject
+from streams.judging.judged_stages import STATE, Subject
 from streams.stage_batches import RecordBatch, StageBatch, session_key
 from streams.topology import stage_named
 

@@ -17,8 +17,8 @@ from audit.redaction.redactor import Redactor
 from schemas.errors import BrokerError, StoreError
 from streams.engine.stage_runs import StageRuns
 from streams.judges.protocol import Judge
-from streams.judging.judge_calls import JudgeCalls
-from streams.judging.recorded_judgements import nothing_recorded
+from streams.judging.judged_stages import nothing_recorded
+from streams.judging.judging_partition import JudgeCalls
 from streams.kafka.computed_stage import Computing
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.judged_stage import KafkaJudging

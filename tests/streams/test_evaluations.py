@@ -30,10 +30,8 @@ from service.read.evaluations import evaluation_page, evaluation_state
 from service.text.answers import document
 from service.write.evaluations.requested import evaluation_estimate
 from streams.evaluations import finished_sessions as reading
-from streams.evaluations.estimating import Estimate
-from streams.evaluations.finished_sessions import Limits, read_runs
-from streams.evaluations.preparing import Prepared, prepare
-from streams.evaluations.selecting import Wanted, finished_sessions
+from streams.evaluations.finished_sessions import Limits, Wanted, finished_sessions, read_runs
+from streams.evaluations.preparing import Estimate, Prepared, prepare
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judging.judged_stages import EVALUATION
 from streams.stage_progress import stage_progress

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Exchange, Record, Score, ScoringTask
-from streams.judging.judged_stages import SCORING, JudgingStep
-from streams.judging.recorded_judgements import nothing_recorded
+from streams.judging.judged_stages import SCORING, JudgingStep, nothing_recorded
 from streams.stage_batches import RecordBatch, StageBatch, Step, StepOutcome
 from streams.steps.diagnosis import DiagnosisStep
 from streams.steps.intake import IntakeStep

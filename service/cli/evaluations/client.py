@@ -27,9 +27,8 @@ from service.read.evaluations import evaluation_of
 from service.text.paths import EVALUATIONS
 from service.write.evaluations.evaluating import Progress, failed_evaluations, numbered
 from service.write.evaluations.requested import EvaluationEstimate
-from streams.evaluations.estimating import Estimate
-from streams.evaluations.preparing import Prepared
-from streams.evaluations.selecting import Wanted
+from streams.evaluations.finished_sessions import Wanted
+from streams.evaluations.preparing import Estimate, Prepared
 
 TOKEN = "DRIFTLINE_TOKEN"  # noqa: S105 - the name of the variable
 """The variable with the operator's token; on a command line others could read it."""

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from service.cli.progress import counting
 from service.text.plain import counted
 from service.write.evaluations.evaluating import Progress
-from streams.evaluations.estimating import Estimate
-from streams.evaluations.preparing import Prepared
+from streams.evaluations.preparing import Estimate, Prepared
 
 
 def estimate_in_words(prepared: Prepared, *, is_capped: bool) -> str:

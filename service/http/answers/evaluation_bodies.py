@@ -16,7 +16,7 @@ from service.web.authentication import require_project
 from service.web.errors import ApiError, problems_in_words
 from service.web.examples import EXAMPLES
 from service.web.models import Id, Moment, OperatorBody, Text
-from streams.evaluations.selecting import Wanted
+from streams.evaluations.finished_sessions import Wanted
 
 MAX_CASES = 100
 MAX_SESSIONS = 1000

@@ -26,8 +26,8 @@ from service.web.errors import ApiError, documented
 from service.web.models import Id
 from service.web.paging import Cursor, Limit
 from service.write.evaluations.requested import RequestedEvaluations, requested_evaluations
+from streams.evaluations.finished_sessions import FinishedSession, Wanted, finished_sessions
 from streams.evaluations.preparing import Prepared, prepare
-from streams.evaluations.selecting import FinishedSession, Wanted, finished_sessions
 from streams.judging.judged_stages import EVALUATION
 
 router = APIRouter(route_class=JsonRoute, tags=["evaluations"])

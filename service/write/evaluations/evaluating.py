@@ -33,12 +33,11 @@ from service.setup.wiring import embedded_runner
 from service.setup.workspace import Workspace
 from service.write.evaluations.judge_reach import Reach
 from streams.engine.engine import Engine
-from streams.evaluations.estimating import is_batched
-from streams.evaluations.preparing import Prepared
-from streams.judges.credentials import credentials
+from streams.evaluations.preparing import Prepared, is_batched
+from streams.judges.protocol import credentials
 from streams.judging.call_budget import StoppedError
-from streams.judging.judge_calls import JudgeCalls
 from streams.judging.judged_stages import EVALUATION
+from streams.judging.judging_partition import JudgeCalls
 from streams.stop_signals import handled_in_loop
 
 _AT_ONCE = 50
@@ -129,7 +128,7 @@ class _Evaluating:
         """Have the questions of batch judges answered. StoppedError on a stop: open ones are cancelled."""
         # Late, because the client of the API takes a second to load.
         from streams.evaluations.batching import ask_in_batches  # noqa: PLC0415
-        from streams.judges.batch.judge import BatchJournal, open_batch_judge  # noqa: PLC0415
+        from streams.judges.batch_judge import BatchJournal, open_batch_judge  # noqa: PLC0415
 
         workspace = self._workspace
         journal = BatchJournal(journal_of(self._settings.database))

@@ -10,8 +10,7 @@ from msgspec import Meta, field
 
 from schemas.records import Evaluation, EvaluationRequest
 from service.text.answers import Answer
-from streams.evaluations.estimating import Estimate
-from streams.evaluations.preparing import Prepared
+from streams.evaluations.preparing import Estimate, Prepared
 
 
 class EvaluationEstimate(Answer, frozen=True):

@@ -20,7 +20,7 @@ from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import utc_now
-from streams.judges.credentials import credentials
+from streams.judges.protocol import credentials
 from streams.replay.asking import Estimate
 from streams.replay.history import PARQUET, TABLES, History, Tables
 from streams.replay.part import PartWork
@@ -89,7 +89,7 @@ class ReplayJob:
             judges["judge"] = opened.judge
         elif self.aim is Aim.REPLAY and self.plan.asking is Asking.BATCH:
             # Late, because the client of the API takes a second to load.
-            from streams.judges.batch.judge import BatchJournal, open_batch_judge  # noqa: PLC0415
+            from streams.judges.batch_judge import BatchJournal, open_batch_judge  # noqa: PLC0415
 
             journal = BatchJournal(files.journal(number))
             judges["batch_judge"] = open_batch_judge(*credentials(os.environ), partial(traits_of, policy), journal)

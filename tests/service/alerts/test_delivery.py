@@ -19,7 +19,7 @@ from service.alerts import posting
 from service.alerts.notices import Notice, incident_notice
 from service.alerts.retrying import MOST_ATTEMPTS
 from service.setup.quiet_hours import quiet_hours_of
-from streams.judges.circuit_breaker import MAX_UNREADABLE
+from streams.judges.rate_limits import MAX_UNREADABLE
 
 HUSH = "hush-hush"
 

@@ -10,7 +10,7 @@ from engines import NOW
 from watched import put
 
 from analytics.store.store import Store
-from streams.judges.circuit_breaker import MAX_UNREADABLE
+from streams.judges.rate_limits import MAX_UNREADABLE
 
 
 def test_every_page_says_that_a_judge_cannot_be_read_until_it_answers(look: Callable[..., str], store: Store) -> None:

@@ -11,7 +11,7 @@ from evaluations import plan
 from audit.policy.policy import Policy
 from schemas.errors import SettingsError
 from service.setup.judge_models import ANTHROPIC, refuse_unconfigured
-from streams.judges.credentials import DEFAULT_BASE_URL
+from streams.judges.protocol import DEFAULT_BASE_URL
 
 GATEWAY = "http://127.0.0.1:4000"
 PRICED = {

@@ -21,7 +21,7 @@ from audit.redaction.redactor import Redactor
 from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of
 from streams.engine.embedded import EmbeddedRunner
-from streams.judging.recorded_judgements import nothing_recorded
+from streams.judging.judged_stages import nothing_recorded
 from streams.log.admission import Accepted, Admission
 from streams.stage_batches import StageBatch, StepOutcome
 from streams.stage_progress import StageProgress

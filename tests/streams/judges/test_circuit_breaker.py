@@ -14,10 +14,9 @@ from engines import engine_over, live_judge, policy_of, rows
 from analytics.store.store import Store
 from audit.exchanges.questions import Question
 from service.simulator import running
-from streams.judges.circuit_breaker import FIRST_PAUSE_SECONDS, MAX_UNREADABLE, CircuitBreaker
 from streams.judges.live import open_live_judge
 from streams.judges.protocol import Verdict
-from streams.judges.rate_limits import MAX_PAUSE_SECONDS, Waiting
+from streams.judges.rate_limits import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, MAX_UNREADABLE, CircuitBreaker, Waiting
 
 CONCURRENCY, QUESTIONS = 4, 60
 MOST_CALLS = 3

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from audit.cost.prices import PromptBound, Usage
 from schemas.errors import SettingsError
-from streams.judges.credentials import Credentials, credentials
 from streams.judges.live import open_live_judge
+from streams.judges.protocol import Credentials, credentials
 from streams.judges.requests import Format, Repair, Rung, parameters
 
 KEY = "sk-ant-api03-a-key-that-must-not-be-shown"

@@ -7,14 +7,14 @@ import logging
 import builders as build
 import pytest
 
-from streams.judging.judge_calls import JudgeCalls
+from streams.judging.judging_partition import JudgeCalls
 
 
 def test_trouble_is_told_when_it_changes_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     """One line for an outage of hours, and one when it is over; a reservation says nothing of the judge."""
     calls = JudgeCalls()
     said = ["timeout", "timeout", "provider_error", "answered", "answered"]
-    with caplog.at_level(logging.INFO, logger="streams.judging.judge_calls"):
+    with caplog.at_level(logging.INFO, logger="streams.judging.judging_partition"):
         for number, outcome in enumerate(said):
             calls.note(build.reservation("s", number))
             error = None if outcome == "answered" else "no answer in 60 s"

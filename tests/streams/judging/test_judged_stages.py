@@ -27,8 +27,7 @@ from service.simulator.scoring import simulated_answer
 from streams.engine.engine import Engine
 from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.call_budget import StoppedError
-from streams.judging.judged_stages import EVALUATION, JUDGED
-from streams.judging.recorded_judgements import recorded_in
+from streams.judging.judged_stages import EVALUATION, JUDGED, recorded_in
 from streams.log.admission import Committed, Submission
 from streams.log.dead_letters import Return, way_back
 from streams.topology import TOPOLOGY

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, ScoringTask
-from streams.judging import judged_state
-from streams.judging.judged_state import STATE, JudgedState, KeptCalls, kept_after
+from streams.judging import judged_stages
+from streams.judging.judged_stages import STATE, JudgedState, KeptCalls, kept_after
 
 REASONS = ("first_turns", "sampling_disabled", "tier1_flags", "disagreement", "long_response", "routine_sample", "retried")
 LAST = "last_turns"
@@ -74,7 +74,7 @@ def test_a_task_without_an_answer_takes_nothing_away() -> None:
 
 def test_no_session_s_answers_grow_a_state_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state beyond what a topic takes would set the whole session aside; an answer that is asked for again costs a cent."""
-    monkeypatch.setattr(judged_state, "KEPT_BYTES", len(encode(answer(7))) + 10)
+    monkeypatch.setattr(judged_stages, "KEPT_BYTES", len(encode(answer(7))) + 10)
     assert ["s:8"] == [one.subject_id for one in after([(7, "routine_sample"), (8, "routine_sample")])]
 
 

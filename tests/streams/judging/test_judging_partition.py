@@ -16,11 +16,8 @@ from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, ScoringTask
 from streams.judging.call_budget import StoppedError
-from streams.judging.judge_calls import JudgeCalls
-from streams.judging.judged_stages import SCORING
-from streams.judging.judged_state import JudgedState
-from streams.judging.judging_partition import JudgingContext, JudgingPartition, Pending
-from streams.judging.turns import Turns
+from streams.judging.judged_stages import SCORING, JudgedState
+from streams.judging.judging_partition import JudgeCalls, JudgingContext, JudgingPartition, Pending, Turns
 from streams.log.log import Commit
 
 TASK = ScoringTask(

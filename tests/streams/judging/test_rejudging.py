@@ -25,8 +25,7 @@ from schemas.records import Record, ScoringTask
 from schemas.registry import schema_of
 from service.simulator import RunningJudge, running
 from streams.engine.embedded import UNFINISHED
-from streams.judging.judged_stages import SCORING, JudgingTask
-from streams.judging.recorded_judgements import recorded_in
+from streams.judging.judged_stages import SCORING, JudgingTask, recorded_in
 from streams.judging.rejudging import judging_requests, unscored
 from streams.stage_batches import StageBatch
 from streams.steps.intake import IntakeStep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from streams.judging.turns import Turns
+from streams.judging.judging_partition import Turns
 
 
 class Asking:

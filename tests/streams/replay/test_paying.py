@@ -21,7 +21,7 @@ from schemas.codec.single_object import decode
 from schemas.records import Judgement
 from service.cli.entry.exit_codes import ExitCode
 from service.simulator import RunningJudge, running
-from streams.judges.batch.judge import BatchLimits
+from streams.judges.batch_judge import BatchLimits
 from streams.judges.protocol import Verdict
 from streams.judging.call_budget import DurableBudget
 
@@ -144,7 +144,7 @@ def test_batches_come_to_the_same_at_half_the_price(
     driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same questions are asked, and the answers of a judge that answers by rule are the same."""
-    monkeypatch.setattr("streams.judges.batch.judge.BatchLimits", lambda: BatchLimits(first_poll=0.02, last_poll=0.05))
+    monkeypatch.setattr("streams.judges.batch_judge.BatchLimits", lambda: BatchLimits(first_poll=0.02, last_poll=0.05))
     policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5, costCapPerSession: null}")
     common = ("--policy", policy, "--yes", "--workers", "1")
     live = replay(driftline, *common, "--judge", "live", "--label", "live-again")
@@ -161,7 +161,7 @@ def test_a_batch_that_is_cut_short_is_taken_up_and_not_asked_again(
     driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch may take a day; what it has answered by then is paid for."""
-    monkeypatch.setattr("streams.judges.batch.judge.BatchLimits", lambda: BatchLimits(first_poll=0.02, last_poll=0.05))
+    monkeypatch.setattr("streams.judges.batch_judge.BatchLimits", lambda: BatchLimits(first_poll=0.02, last_poll=0.05))
     policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5}")
     arguments = ("--policy", policy, "--yes", "--workers", "1", "--judge", "batch", "--label", "cut")
     judgement, made = DurableBudget.judgement, []

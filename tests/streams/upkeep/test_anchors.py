@@ -26,8 +26,7 @@ from schemas.records import Anchor
 from service.simulator.scoring import simulated_answer
 from streams.engine.engine import Engine
 from streams.judges.protocol import CallBudget, Verdict
-from streams.upkeep.anchor_rounds import AnchorRounds
-from streams.upkeep.anchors import anchors_of, candidates, cause_of, changes, choose, named, run_round, withdraw
+from streams.upkeep.anchors import AnchorRounds, anchors_of, candidates, cause_of, changes, choose, named, run_round, withdraw
 
 T = TypeVar("T")
 COUNT = 12

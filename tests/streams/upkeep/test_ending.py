@@ -13,7 +13,7 @@ from schemas.codec.single_object import decode, encode
 from schemas.errors import BoundsError, BrokerError, DriftlineError
 from schemas.records import SessionClosed
 from streams.log.admission import Accepted
-from streams.upkeep.ending import SessionEnds
+from streams.upkeep.closing import SessionEnds
 
 NOW = datetime(2026, 10, 2, tzinfo=UTC)
 

@@ -14,7 +14,7 @@ from audit.policy.policy import RedactionSettings
 from audit.redaction.redactor import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, Label
-from streams.upkeep.seen_versions import SeenVersions
+from streams.upkeep.deployments import SeenVersions
 
 
 def of_version(number: int, version: str, agent: str = "cleo", label: str = "agent_version") -> Exchange:

@@ -50,8 +50,8 @@ from service.text.plain import counted
 from service.write.evaluations.evaluating import catch_up
 from service.write.evaluations.evaluating import evaluate as make_evaluations
 from service.write.evaluations.requested import evaluation_estimate
+from streams.evaluations.finished_sessions import MOST, Wanted
 from streams.evaluations.preparing import Prepared, prepare
-from streams.evaluations.selecting import MOST, Wanted
 from streams.judging.call_budget import StoppedError
 
 Sessions = Annotated[

@@ -20,7 +20,7 @@ from audit.evaluation.cases import Case, LoadedProfile, Profile, plans
 from schemas.errors import InputError, SettingsError
 from service.cli.evaluations.client import EvaluationClient, ServerError, Terms, _answered, is_loopback
 from service.simulator import RunningJudge, running
-from streams.evaluations.selecting import Wanted
+from streams.evaluations.finished_sessions import Wanted
 
 Command = Callable[..., tuple[int, str, str]]
 BASE = ("evaluate", "--case", "cases", "--profile", "profile.yaml", "--project", "ops")

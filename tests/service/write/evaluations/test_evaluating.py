@@ -31,9 +31,9 @@ from service.simulator import RunningJudge, running
 from service.write.evaluations.evaluating import Progress, catch_up, evaluate, journal_of
 from service.write.evaluations.judge_reach import JudgeOutOfReachError
 from streams.engine.engine import Engine
+from streams.evaluations.finished_sessions import Wanted
 from streams.evaluations.preparing import Prepared, prepare
-from streams.evaluations.selecting import Wanted
-from streams.judges.batch.judge import BatchLimits
+from streams.judges.batch_judge import BatchLimits
 from streams.judging.call_budget import DurableBudget, StoppedError
 from streams.judging.judged_stages import EVALUATION
 
@@ -62,7 +62,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def simulator(nobody: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningJudge]:  # noqa: ARG001 - it comes first
     """A simulated judge, named in the environment; batches are looked at often."""
-    monkeypatch.setattr("streams.judges.batch.judge.BatchLimits", lambda: QUICK)
+    monkeypatch.setattr("streams.judges.batch_judge.BatchLimits", lambda: QUICK)
     with running() as judge:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", judge.base_url)
         yield judge

@@ -34,13 +34,11 @@ from audit.prompts.exchange_prompts import tier2_question
 from schemas.errors import StoreError
 from service.simulator import RunningJudge, running
 from service.simulator.api.script import KINDS
-from streams.judges.batch.judge import CANCELLED, Asked, BatchJournal, BatchLimits, JudgeUnavailableError, open_batch_judge
-from streams.judges.batch.plans import Plan, custom_id
-from streams.judges.batch.results import results_in
-from streams.judges.circuit_breaker import MAX_UNREADABLE
+from streams.judges.batch_judge import CANCELLED, Asked, BatchJournal, BatchLimits, JudgeUnavailableError, open_batch_judge
 from streams.judges.live import open_live_judge
+from streams.judges.message_batches import Plan, custom_id, results_in
 from streams.judges.protocol import Verdict
-from streams.judges.rate_limits import Waiting
+from streams.judges.rate_limits import MAX_UNREADABLE, Waiting
 
 KEY = "sk-ant-api03-a-key-that-must-not-be-shown"
 Purses = Callable[..., Any]
@@ -480,7 +478,7 @@ CHILD = """
     import builders as build
     from audit.policy.policy import Policy
     from audit.prompts.exchange_prompts import tier2_question
-    from streams.judges.batch.judge import Asked, BatchLimits, BatchJournal, open_batch_judge
+    from streams.judges.batch_judge import Asked, BatchLimits, BatchJournal, open_batch_judge
 
     class Budget:
         async def reserve(self): return True
