@@ -16,9 +16,9 @@ from functools import cache
 import msgspec
 
 from analytics.store.store import Store
-from audit.cost.prices import price_of
+from audit.cost import price_of
 from audit.policy.policy import Policy, ProjectSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from benchmarks.bench_judging import exchanges
 from benchmarks.counting_api import TOKENIZERS, CountingApi
 from benchmarks.measure import print_table

@@ -14,12 +14,12 @@ from itertools import count
 from pathlib import Path
 
 from analytics.store.store import Store
-from audit.cost.session_ledger import Ledger
+from audit.cost import Ledger
 from audit.exchanges.cascade import drive
 from audit.exchanges.questions import Question, Reply
 from audit.fingerprints import canonical_json
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from benchmarks.bench_judging import exchanges
 from benchmarks.measure import print_table, process_cost
 from benchmarks.streams.running import environment, kafka, make_topics, measured

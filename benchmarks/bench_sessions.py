@@ -17,7 +17,7 @@ from pathlib import Path
 from analytics.store.store import Store
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from benchmarks.load import ANSWER, THINKING
 from benchmarks.measure import print_table
 from schemas.records import Exchange

@@ -9,7 +9,7 @@ from receivers import Receiver
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy, RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from service.alerts.channels import Channel
 from service.alerts.delivery import Delivery
 from service.alerts.notices import Notice

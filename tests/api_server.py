@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from service.read.queries.query_protocol import QueryLimits
 from service.server.app import ROUTERS, create_app
 from service.server.http_server import server_of

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 from analytics.store.store import Store
-from audit.cost.prices import Usage
+from audit.cost import Usage
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy, ProjectSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine import Engine
 from streams.engine.engine_state import EngineLimits

@@ -11,9 +11,8 @@ import msgspec
 
 from audit.evaluation.cases import Case, Plan, Profile, plans
 from audit.evaluation.dimensions import DIMENSIONS
-from audit.evaluation.evaluating import evaluating
+from audit.evaluation.evaluating import evaluating, evaluation_request
 from audit.evaluation.report import Evaluated
-from audit.evaluation.requesting import evaluation_request
 from audit.evaluation.run import Run, ToolCall, ToolResult, Turn
 from audit.exchanges.outcomes import TierState
 from audit.exchanges.questions import Reply

@@ -18,7 +18,7 @@ from watched import put
 from yaml_files import read_yaml
 
 from analytics.store.store import Store
-from audit.cost.prices import Usage
+from audit.cost import Usage
 from audit.exchanges.questions import Question
 from schemas.records import Alert
 from streams.judges.protocol import CallBudget, Verdict

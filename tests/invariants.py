@@ -10,7 +10,7 @@ from typing import Any
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
-from audit.cost.prices import nano_of
+from audit.cost import nano_of
 from schemas.codec.single_object import encode
 from service.setup.workspace import stages_behind
 from streams.judging.judged_stages import STATE

@@ -11,10 +11,10 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from engines import NOW, Clock
 
-from audit.cost.prices import Usage
+from audit.cost import Usage
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Judgement, Record, Reservation
 from streams.judges.protocol import CallBudget, Judge, Verdict

@@ -14,7 +14,7 @@ from invariants import encoded
 from kafka_judging import PARTITIONS, Rig, topics_of
 
 from analytics.store.store import Store
-from audit.cost.prices import nano_of
+from audit.cost import nano_of
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
 from audit.policy.policy import Policy

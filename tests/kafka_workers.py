@@ -15,7 +15,7 @@ from aiokafka.structs import ConsumerRecord
 from engines import NOW, Clock
 
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
 from streams.engine.stage_runs import StageRuns

@@ -15,7 +15,7 @@ from servers import PATIENCE
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
 from schemas.registry import current_schemas

@@ -28,7 +28,7 @@ from watched import fallen, history, put
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store
 from audit.policy.policy import Policy, load_policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.records import Alert, DimensionScore, Heartbeat, Score
 from service.setup.access.access import AccessStore, Holder
 from service.web.bounds import ApiSettings

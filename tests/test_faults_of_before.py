@@ -17,9 +17,9 @@ from invariants import check_money, rows
 from watched import END, fallen, history, put, steady
 
 from analytics.store.store import Store
-from audit.cost.prices import nano_of
+from audit.cost import nano_of
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from service.server.app import create_app
 from service.setup.access.access import AccessStore, Holder
 from service.simulator import RunningJudge, running

@@ -22,8 +22,8 @@ from openclaw_host import ALLOWED, NODE, PLUGIN, Host, entries, host, written
 from servers import PATIENCE, ROOT, Home, Nursery, nursery, until
 
 from analytics.store.store import Store
-from audit.policy.policy_fields import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.policy.policy import RedactionSettings
+from audit.redaction import Redactor
 from schemas.records import AgentEvent, Exchange, Record
 from streams.sources.openclaw.reader import read_transcript
 from streams.sources.source import ReadingContext

@@ -18,7 +18,7 @@ from analytics.store.positions import COMPACTION, PLACE
 from analytics.store.store import Store
 from analytics.store.tables import full_name
 from analytics.sums.incident_outlines import outline_again
-from audit.anchors.names import ANCHORS
+from audit.anchors import ANCHORS
 from audit.fingerprints import canonical_json
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError

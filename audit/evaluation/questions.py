@@ -21,8 +21,7 @@ from audit.exchanges.outcomes import TierState
 from audit.exchanges.questions import Invalid, Material, Question
 from audit.exchanges.states import UNSCORED
 from audit.fingerprints import canonical_json, stable_id
-from audit.prompts.answer_fields import Fields
-from audit.prompts.answer_json import read_json
+from audit.prompts.answers import Fields, read_json
 from schemas.bounds.limits import has_surrogates
 from schemas.bounds.validation_messages import decoding_words, words_of
 from schemas.errors import RecordError

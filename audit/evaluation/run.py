@@ -41,7 +41,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
-from audit.cost.prices import ModelPrice, Usage, price_of, usd_of
+from audit.cost import ModelPrice, Usage, price_of, usd_of
 from audit.diagnosis.events import MAX_TOKENS, call_arguments, token_total, tool_name
 from audit.fingerprints import canonical_json
 from audit.times import parse_timestamp

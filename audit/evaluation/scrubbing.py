@@ -20,7 +20,7 @@ from typing import Any
 
 from audit.patterns import Pattern, compile_pattern, decode, encode
 from audit.policy.policy import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.bounds.limits import is_too_deep
 
 _ROUNDS = 8

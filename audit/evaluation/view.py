@@ -28,7 +28,7 @@ from audit.evaluation.dimensions import MEANINGS
 from audit.evaluation.run import Artifact, Run, ToolCall, ToolResult, is_recorded_as
 from audit.evaluation.scrubbing import Scrubber, json_text
 from audit.fingerprints import digest
-from audit.injection.run_detection import swaying
+from audit.injection import swaying
 from audit.prompts.prompt_quoting import visible
 from schemas.records import CheckOutcome
 

@@ -1,22 +1,24 @@
 """The cascade: which tiers judge an exchange, and what comes of it. A generator that yields questions and is sent replies; no I/O.
 
-1. Tier 2 is always asked. 2. Tier 2.5 is asked where there is thinking and the policy has it analysed. 3. Tier 3 is asked about the
-dimensions that apply, where its gate is open. 4. What opens the gate: it is switched off, a flag of Tier 1 or 2, sycophancy or
-suppressed advocacy in Tier 2.5, an early turn, or an exchange that was sampled for what it is rather than by routine. 5. A gate that
-nothing opens is undecided as long as a tier before it has no score: Tier 3 is then what that tier is. 6. Where the judge cannot be
-asked, it is not asked again for this exchange: the other tiers take the same state, unless an answer was recorded for them, which
-was paid for and stands. An answer that cannot be used stops nothing.
+1. Tier 2 is always asked. 2. Tier 2.5 is asked if there is thinking and the policy has it analysed. 3. Tier 3 is asked about the
+dimensions that apply, if its gate is open. 4. The gate opens if it is switched off, for a flag of Tier 1 or 2, for sycophancy or
+suppressed advocacy in Tier 2.5, for an early turn, and for an exchange that was sampled for what it is rather than by routine. 5. A gate
+that nothing opens is undecided while a tier before it has no score: Tier 3 then takes that tier's state. 6. If the judge cannot be
+asked, it is not asked again for this exchange: the other tiers take the same state, unless an answer was recorded for them, which was
+paid for and counts. An answer that cannot be used stops nothing.
+
+A judgement keeps the fingerprint of its question, not the prompt. `rebuilt` makes the question again from the exchange and a policy; one
+with that fingerprint is the question that was asked, to the letter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
-from audit.exchanges.applicability import applicable, is_applicable
 from audit.exchanges.outcomes import (
     NO_DIMENSION,
     NOTHING_FOUND,
@@ -29,6 +31,8 @@ from audit.exchanges.outcomes import (
 from audit.exchanges.questions import Invalid, Question, Reply
 from audit.exchanges.sampling import DISAGREEMENT_REASON, FIRST_TURNS, LAST_TURNS, TIER1_FLAGS, is_disagreement
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_GATE, UNSCORED
+from audit.patterns import Pattern, compile_pattern
+from audit.policy.methodology import BehaviouralDimension, When
 from audit.policy.policy import ProjectPolicy
 from audit.prompts.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
 from audit.prompts.exchange_prompts import ExchangeQuestions
@@ -45,25 +49,18 @@ ROUTINE = TierState(SKIPPED_GATE, "routine")
 """The state of Tier 3 when nothing opens its gate."""
 INVALID = TierState(UNSCORED, "invalid")
 """The state of a tier when its answer cannot be used."""
-
 _GOES_ON = frozenset({"refused", "invalid", "cut_off"})
 """Reasons that concern one question only: the judge can be asked the next."""
 
-
-class _Case(msgspec.Struct, kw_only=True):
-    """An exchange on its way through the tiers: what was found so far."""
-
-    task: ScoringTask
-    exchange: Exchange
-    policy: ProjectPolicy
-    tier2: TierState = ALWAYS
-    semantic: Tier2Answer | None = None
-    tier2_5: TierState = THINKING
-    thinking: ThinkingAnswer | None = None
-    tier3: TierState = ROUTINE
-    behavioural: Tier3Answer | None = None
-    judgements: list[Judgement] = msgspec.field(default_factory=list)
-    recorded: Sequence[Judgement] = ()
+_EXECUTION_VERBS = "please|can you|could you|do|make|write|fix|add|create|update|implement"
+_CODE = compile_pattern(
+    r"(?m)^[ \t>]*(?:```|~~~)"  # a fenced block
+    r"|^(?:diff --git |@@ -[0-9])"  # a diff
+    r"|^[ \t]*(?:(?:async\s+)?def\s+\w+\s*\(|class\s+\w+\s*[:({]|(?:export\s+)?(?:async\s+)?function\s+\w+\s*\("
+    r"|from\s+[\w.]+\s+import\s|import\s+[\w.{]+[^\n]*;|#include\s*[<\"]|(?:const|let|var)\s+\w+\s*=|func\s+\w+\s*\()",
+    where="code_change",
+    ignore_case=False,
+)
 
 
 def cascade(
@@ -90,22 +87,26 @@ def cascade(
     return _score(case)
 
 
+class _Case(msgspec.Struct, kw_only=True):
+    """An exchange on its way through the tiers: what was found so far."""
+
+    task: ScoringTask
+    exchange: Exchange
+    policy: ProjectPolicy
+    tier2: TierState = ALWAYS
+    semantic: Tier2Answer | None = None
+    tier2_5: TierState = THINKING
+    thinking: ThinkingAnswer | None = None
+    tier3: TierState = ROUTINE
+    behavioural: Tier3Answer | None = None
+    judgements: list[Judgement] = msgspec.field(default_factory=list)
+    recorded: Sequence[Judgement] = ()
+
+
 def _questions_of(task: ScoringTask, exchange: Exchange, policy: ProjectPolicy) -> ExchangeQuestions:
     # The flags that the task carries count if the policy and the rules that found them are those in force.
     is_in_force = (task.policy_digest, task.rule_version) == (policy.digest, RULE_VERSION)
     return ExchangeQuestions(exchange, policy, task.tier1_flags if is_in_force else None)
-
-
-def drive(judging: Generator[Question, Reply, Made], answer: Callable[[Question], Reply]) -> Made:
-    """Run a judging to its end where every question can be answered on the spot."""
-    advance: Callable[[], Question] = partial(next, judging)
-    while True:
-        try:
-            question = advance()
-        except StopIteration as end:
-            made: Made = end.value
-            return made
-        advance = partial(judging.send, answer(question))
 
 
 def _ask(case: _Case, ask: Callable[[], Question], answered: TierState) -> Generator[Question, Reply, tuple[TierState, Any]]:
@@ -125,13 +126,114 @@ def _ask(case: _Case, ask: Callable[[], Question], answered: TierState) -> Gener
     return (INVALID, None) if isinstance(answer, Invalid) else (answered, answer)
 
 
+def _stopped_by(*tiers: TierState) -> TierState | None:
+    """Return the state of the first tier after which no judge can be asked."""
+    return next((tier for tier in tiers if _has_no_score(tier) and tier.reason not in _GOES_ON), None)
+
+
 def _has_no_score(tier: TierState) -> bool:
     return tier.state not in {SCORED, NOT_APPLICABLE}
 
 
-def _stopped_by(*tiers: TierState) -> TierState | None:
-    """Return the state of the first tier after which no judge can be asked."""
-    return next((tier for tier in tiers if _has_no_score(tier) and tier.reason not in _GOES_ON), None)
+def applicable(exchange: Exchange, policy: ProjectPolicy, *, flagged: bool) -> tuple[BehaviouralDimension, ...]:
+    """The Tier 3 dimensions that apply to an exchange."""
+    return tuple(one for one in policy.methodology.tier3 if applies(one.when, exchange, flagged=flagged))
+
+
+def applies(when: When, exchange: Exchange, *, flagged: bool) -> bool:
+    """Tell whether a dimension with this filter applies; `flagged` says whether Tier 1 or Tier 2 raised a flag."""
+    return _HOLDS[when](exchange, flagged)
+
+
+def _is_flagged(case: _Case) -> bool:
+    return bool(case.task.tier1_flags) or (case.semantic is not None and case.semantic.flagged)
+
+
+def _gate(case: _Case) -> TierState:
+    """Return the state that Tier 3 will have: scored and why, if the judge is to be asked, or the state it is in without."""
+    opener = next((reason for reason, holds in _OPENERS if holds(case)), None)
+    if opener is not None:
+        return TierState(SCORED, opener)
+    tiers = (case.tier2, case.tier2_5)
+    return _stopped_by(*tiers) or next((tier for tier in tiers if _has_no_score(tier)), ROUTINE)
+
+
+def _without_dimensions(case: _Case) -> TierState:
+    """Tier 3 does not apply, unless a flag that Tier 2 had no chance to raise would make it: that is as undecided as Tier 2."""
+    undecided = _has_no_score(case.tier2) and is_applicable(case.exchange, case.policy, flagged=True)
+    return case.tier2 if undecided else NO_DIMENSION
+
+
+def is_applicable(exchange: Exchange, policy: ProjectPolicy, *, flagged: bool) -> bool:
+    """Tell whether any Tier 3 dimension applies to an exchange."""
+    return any(applies(one.when, exchange, flagged=flagged) for one in policy.methodology.tier3)
+
+
+def _score(case: _Case) -> Score:
+    return score_of(
+        case.task,
+        case.exchange,
+        case.policy,
+        JudgedTiers(case.tier2, case.tier2_5, case.tier3, _answered_fields(case)),
+        judgements=case.judgements,
+        paid=list({judgement.judgement_id: judgement for judgement in (*case.recorded, *case.judgements)}.values()),
+    )
+
+
+def _answered_fields(case: _Case) -> dict[str, Any]:
+    """Return the findings of the tiers that are scored, and nothing of the others."""
+    fields: dict[str, Any] = dict(NOTHING_FOUND)
+    dropped = 0
+    if (semantic := case.semantic) is not None:
+        fields["tier2_score"] = semantic.score
+        fields["tier2_dimensions"] = semantic.dimensions
+        fields["tier2_flagged"] = semantic.flagged
+        fields["tier2_flag_reason"] = semantic.flag_reason
+        dropped += semantic.dropped_quotes
+    if (thinking := case.thinking) is not None:
+        fields["tier2_5_alignment"] = thinking.alignment
+        fields["tier2_5_sycophancy"] = thinking.sycophancy
+        fields["tier2_5_advocacy_suppression"] = thinking.advocacy_suppression
+        fields["tier2_5_reasoning"] = thinking.reasoning
+        dropped += thinking.dropped_quotes
+    if (behavioural := case.behavioural) is not None:
+        fields["tier3_score"] = behavioural.score
+        fields["tier3_dimensions"] = behavioural.dimensions
+        fields["tier3_anomaly"] = behavioural.anomaly
+        fields["tier3_anomaly_reason"] = behavioural.anomaly_reason
+        dropped += behavioural.dropped_quotes
+    fields["dropped_quotes"] = dropped
+    return fields
+
+
+def drive(judging: Generator[Question, Reply, Made], answer: Callable[[Question], Reply]) -> Made:
+    """Run a judging to its end where every question can be answered on the spot."""
+    advance: Callable[[], Question] = partial(next, judging)
+    while True:
+        try:
+            question = advance()
+        except StopIteration as end:
+            made: Made = end.value
+            return made
+        advance = partial(judging.send, answer(question))
+
+
+def questions_about(exchange: Exchange, policy: ProjectPolicy) -> Iterator[Question]:
+    """The questions that a policy can ask about an exchange; those of Tier 3 twice where a flag makes more dimensions apply."""
+    questions = ExchangeQuestions(exchange, policy)
+    yield questions.tier2()
+    if exchange.agent_thinking:
+        yield questions.thinking()
+    for flagged in (False, True):
+        if dimensions := applicable(exchange, policy, flagged=flagged):
+            yield questions.tier3(dimensions)
+
+
+def rebuilt(exchange: Exchange, policy: ProjectPolicy, judgement: Judgement) -> Question | None:
+    """The question that the judgement answers; None where the exchange and this policy do not make it."""
+    return next(
+        (question for question in questions_about(exchange, policy) if question.fingerprint == judgement.fingerprint), None
+    )
 
 
 _OPENERS: tuple[tuple[str, Callable[[_Case], bool]], ...] = (
@@ -151,57 +253,19 @@ _OPENERS: tuple[tuple[str, Callable[[_Case], bool]], ...] = (
 """The conditions that open the gate of Tier 3; the first that holds is the reason."""
 
 
-def _gate(case: _Case) -> TierState:
-    """Return the state that Tier 3 will have: scored and why, if the judge is to be asked, or the state it is in without."""
-    opener = next((reason for reason, holds in _OPENERS if holds(case)), None)
-    if opener is not None:
-        return TierState(SCORED, opener)
-    tiers = (case.tier2, case.tier2_5)
-    return _stopped_by(*tiers) or next((tier for tier in tiers if _has_no_score(tier)), ROUTINE)
+def _starts_with(verbs: str) -> Pattern:
+    spaced = verbs.replace(" ", r"\s+")
+    return compile_pattern(rf"\A\s*(?:{spaced})\b", where="task")
 
 
-def _is_flagged(case: _Case) -> bool:
-    return bool(case.task.tier1_flags) or (case.semantic is not None and case.semantic.flagged)
-
-
-def _without_dimensions(case: _Case) -> TierState:
-    """Tier 3 does not apply, unless a flag that Tier 2 had no chance to raise would make it: that is as undecided as Tier 2."""
-    undecided = _has_no_score(case.tier2) and is_applicable(case.exchange, case.policy, flagged=True)
-    return case.tier2 if undecided else NO_DIMENSION
-
-
-def _found(case: _Case) -> dict[str, Any]:
-    """Return the findings of the tiers that are scored, and nothing of the others."""
-    found: dict[str, Any] = dict(NOTHING_FOUND)
-    dropped = 0
-    if (semantic := case.semantic) is not None:
-        found["tier2_score"] = semantic.score
-        found["tier2_dimensions"] = semantic.dimensions
-        found["tier2_flagged"] = semantic.flagged
-        found["tier2_flag_reason"] = semantic.flag_reason
-        dropped += semantic.dropped_quotes
-    if (thinking := case.thinking) is not None:
-        found["tier2_5_alignment"] = thinking.alignment
-        found["tier2_5_sycophancy"] = thinking.sycophancy
-        found["tier2_5_advocacy_suppression"] = thinking.advocacy_suppression
-        found["tier2_5_reasoning"] = thinking.reasoning
-        dropped += thinking.dropped_quotes
-    if (behavioural := case.behavioural) is not None:
-        found["tier3_score"] = behavioural.score
-        found["tier3_dimensions"] = behavioural.dimensions
-        found["tier3_anomaly"] = behavioural.anomaly
-        found["tier3_anomaly_reason"] = behavioural.anomaly_reason
-        dropped += behavioural.dropped_quotes
-    found["dropped_quotes"] = dropped
-    return found
-
-
-def _score(case: _Case) -> Score:
-    return score_of(
-        case.task,
-        case.exchange,
-        case.policy,
-        JudgedTiers(case.tier2, case.tier2_5, case.tier3, _found(case)),
-        judgements=case.judgements,
-        paid=list({one.judgement_id: one for one in (*case.recorded, *case.judgements)}.values()),
-    )
+_EXECUTION = _starts_with(_EXECUTION_VERBS)
+_IMPLEMENTATION = _starts_with(f"{_EXECUTION_VERBS}|build|refactor")
+_HOLDS: dict[When, Callable[[Exchange, bool], bool]] = {
+    When.ALWAYS: lambda _, _flagged: True,
+    When.EXECUTION_TASK: lambda exchange, _: _EXECUTION.matches(exchange.user_message),
+    When.IMPLEMENTATION_TASK: lambda exchange, _: _IMPLEMENTATION.matches(exchange.user_message),
+    When.DISAGREEMENT: lambda exchange, _: is_disagreement(exchange.agent_response),
+    When.HIGH_STAKES: lambda _, flagged: flagged,
+    When.CODE_CHANGE: lambda exchange, _: _CODE.matches(exchange.agent_response),
+    When.MULTI_USER: lambda exchange, _: exchange.multi_user,
+}

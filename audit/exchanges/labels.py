@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.bounds.name_rules import labels_fault
 from schemas.errors import BoundsError
 from schemas.records import Label

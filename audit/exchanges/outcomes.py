@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from audit.cost.prices import nano_of, usd_of
+from audit.cost import nano_of, usd_of
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_SAMPLING, UNSCORED
 from audit.fingerprints import stable_id
-from audit.injection.detection import tamper_reasons
+from audit.injection import tamper_reasons
 from audit.policy.policy import ProjectPolicy
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 

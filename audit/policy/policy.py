@@ -1,31 +1,32 @@
-"""The policy: what agents are judged by, per project. Where things are (paths, ports, keys) is no policy but a setting.
+"""The policy: what agents are judged by, per project. Paths, ports and keys are settings, not policy.
 
 A policy file is YAML: `{version: 1, defaults: {...}, projects: {name: {...}}, redaction: {...}, prices: {model: {...}},
 sessionGapMinutes: 30}`. What a project leaves out comes from `defaults`, and what those leave out from the defaults below. Every
 score carries the digest of the settings it was made with.
+
+`collector` says whose spans are that an OpenTelemetry Collector puts on Kafka, since no token comes with them. A trace belongs to one
+connection: spans of one trace that are filed under two connections become two traces. So a route usually names a project alone, and a
+connection only for services that share no trace with others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, PrivateAttr, StringConstraints
+from pydantic import Field, PrivateAttr, StringConstraints, model_validator
 
-from audit.anchors.names import anchor_project, is_reserved
-from audit.cost.prices import MODEL_NAME, ModelPrice, nano_of, price_of
+from audit.anchors import OwnName, anchor_project, is_reserved
+from audit.cost import MODEL_NAME, ModelPrice, nano_of, price_of
 from audit.detectors.thresholds import Detectors
 from audit.fingerprints import canonical_json, digest
-from audit.patterns import compile_pattern
-from audit.policy.collector import Collector
+from audit.patterns import MAX_PATTERN_LENGTH, compile_pattern
 from audit.policy.methodology import SHIPPED, Methodology, load_methodology, shipped_methodologies
-from audit.policy.model import PolicyModel
-from audit.policy.policy_fields import Anchors, ProjectSettings, RedactionSettings, Sampling, SecretPattern
-from audit.policy.settings_files import Document, Location
-from schemas.bounds.limits import NAME
+from audit.policy.settings_files import Document, Location, PolicyModel
+from schemas.bounds.limits import LABEL_NAME, MAX_ID, MAX_LABELS, NAME
 from schemas.errors import PolicyError
 
 __all__ = [
@@ -40,6 +41,149 @@ __all__ = [
 ]
 _MODEL_NAME = compile_pattern(MODEL_NAME, where="prices", ignore_case=False)
 ProjectName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
+
+MAX_NAMES = 10_000
+"""Names of projects whose policy is remembered: records can have any."""
+
+Days = Annotated[int, Field(ge=1, le=3650)]
+
+IncidentRule = Literal["sequential", "consecutive_days", "rate_ratio", "runs"]
+"""The rules that find drift of scores and of runs, and anomaly spikes."""
+
+LabelName = Annotated[str, StringConstraints(pattern=f"^{LABEL_NAME}$")]
+AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+
+ANY = "*"
+"""At the end of a service's name: whatever follows."""
+Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID)]
+
+
+class Sampling(PolicyModel):
+    """The choice of exchanges that the judge sees."""
+
+    enabled: bool = True
+    """Off: every exchange is scored."""
+    routine_interval: Annotated[int, Field(ge=1, le=10_000)] = 3
+    """Every n-th turn of those that nothing else selects, from a start that is drawn for each session."""
+    always_score_first: Annotated[int, Field(ge=0, le=10_000)] = 5
+    """The first n turns of a session."""
+    always_score_last: Annotated[int, Field(ge=0, le=50)] = 3
+    """The last n turns of a session, whatever else selects them; that many exchanges are kept in its state."""
+    always_score_disagreement: bool = True
+    """Exchanges in which the agent pushes back."""
+    always_score_long_responses: bool = True
+    """Exchanges with more output tokens than the threshold."""
+    long_response_threshold: Annotated[int, Field(ge=0, le=10_000_000)] = 500
+    """Output tokens beyond which a response is long."""
+
+
+class Anchors(PolicyModel):
+    """The rounds that judge a project's anchors again. There are none until a person chooses some: each round is paid for."""
+
+    enabled: bool = True
+    """Off: no round begins by itself."""
+    count: Annotated[int, Field(ge=1, le=500)] = 20
+    """The number that is chosen by default."""
+    interval_hours: Annotated[int, Field(ge=1, le=8760)] = 24
+    """Hours from one round to the next."""
+
+
+class RatingScale(PolicyModel):
+    """The scale of scores that others give in traces."""
+
+    lowest: Annotated[float, Field(allow_inf_nan=False)] = 0
+    """The worst score."""
+    highest: Annotated[float, Field(allow_inf_nan=False)] = 1
+    """The best score."""
+
+    @model_validator(mode="after")
+    def _has_a_length(self) -> Self:
+        if self.lowest >= self.highest:
+            raise ValueError("highest: must be larger than lowest")
+        return self
+
+
+class Traces(PolicyModel):
+    """Rules by which the traces of OpenTelemetry become exchanges and events."""
+
+    settle_seconds: Annotated[float, Field(ge=0, le=3_600, allow_inf_nan=False)] = 10
+    """A trace is complete when its root is there and nothing more came for so long."""
+    idle_seconds: Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)] = 180
+    """A trace whose root has not come is complete when nothing more came for so long."""
+    labels: Annotated[dict[LabelName, tuple[AttributeName, ...]], Field(max_length=MAX_LABELS)] = Field(
+        default_factory=lambda: {
+            "agent_version": ("gen_ai.agent.version", "langfuse.version", "service.version"),
+            "prompt_version": ("langfuse.observation.prompt.version", "gen_ai.prompt.version"),
+            "deployment": ("deployment.environment.name", "deployment.environment", "langfuse.environment"),
+        }
+    )
+    """The attributes that tell each label, of the span or of its resource; the first that is there counts."""
+    ratings: RatingScale = RatingScale()
+    """The scale of evaluations in traces (`gen_ai.evaluation.result`), which count as scores from 1 to 5 by a rater of their name."""
+
+
+class ProjectSettings(PolicyModel):
+    """The settings of one project's audit."""
+
+    enabled: bool = True
+    """Off: the project is not audited. On by default: a connection exists in order to be audited."""
+    judge_model: Annotated[str, StringConstraints(pattern=MODEL_NAME)] = "claude-haiku-4-5"
+    """Model that judges Tiers 2, 2.5 and 3."""
+    gate_cascade: bool = True
+    """Skip Tier 3 for clean routine exchanges."""
+    sampling: Sampling = Sampling()
+    thinking_block_analysis: bool = True
+    """Run Tier 2.5 where there is thinking."""
+    bidirectional_scoring: bool = False
+    """Take scores from people beside the judge's."""
+    wrap_quality_scoring: bool = True
+    """Look for the wrap protocol at the end of sessions."""
+    cost_cap_per_session: Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False)] | None = 1.0
+    """USD a session's judge calls may cost; 0 means no paid call at all, null no cap."""
+    heartbeat_interval: Annotated[int, Field(ge=1000, le=86_400_000)] = 300_000
+    """Milliseconds between two signs of life of a session."""
+    baseline_window_days: Days = 14
+    """Days of event time a baseline rests on."""
+    incident_rules: Annotated[tuple[IncidentRule, ...], Field(max_length=4)] = (
+        "sequential",
+        "consecutive_days",
+        "rate_ratio",
+        "runs",
+    )
+    """The rules that make incidents: changes of a tier beyond chance, days in a row off the baseline, and anomaly spikes. The
+    fourth looks for changes of an agent's finished runs beyond chance: trust, unsafe runs, types of failure. Empty: no
+    incidents are made.
+    """
+    alert_on_suspected: bool = False
+    """On: alerts go out about suspected incidents, too. Off: only about confirmed ones."""
+    retention_days: Days | None = 90
+    """Days of event time for which exchanges, and what belongs to them, are kept; null keeps them for ever."""
+    anchors: Anchors = Anchors()
+    """Exchanges that are judged again and again, so that a change of the judge is told from one of the agent."""
+    traces: Traces = Traces()
+    """How traces of OpenTelemetry become exchanges and events."""
+    detectors: Detectors = Detectors()
+    """From which values on the failure detectors fire."""
+    methodology: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = "default"
+    """Name of a shipped methodology, or path of a methodology file, relative to the policy file."""
+
+
+class SecretPattern(PolicyModel):
+    """A kind of secret of one's own."""
+
+    kind: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+    """Named in the marker that replaces the secret."""
+    pattern: Annotated[str, StringConstraints(min_length=1, max_length=MAX_PATTERN_LENGTH)]
+    """RE2, case-sensitive; what it matches is replaced as a whole."""
+
+
+class RedactionSettings(PolicyModel):
+    """The redaction of texts before they are stored or judged."""
+
+    enabled: bool = True
+    """Off: texts are kept and judged as they come."""
+    patterns: Annotated[tuple[SecretPattern, ...], Field(max_length=64)] = ()
+    """In addition to the built-in kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +202,60 @@ class ProjectPolicy:
     """16 hexadecimal digits over all of the above, the methodology's content included."""
 
 
-MAX_NAMES = 10_000
-"""Names of projects whose policy is remembered: records can have any."""
+class CollectorRoute(PolicyModel):
+    """Spans that are filed differently. All conditions of a route must hold, and it has at least one."""
+
+    topic: Text | None = None
+    """Name of the topic, as it is on the cluster."""
+    service: Text | None = None
+    """`service.name` of the resource; with `*` at its end, what it begins with."""
+    headers: Annotated[dict[Text, Text], Field(max_length=8)] = Field(default_factory=dict)
+    """Headers of the message on Kafka, by name, with the value of each."""
+    connection: OwnName | None = None
+    """The connection; null is that of the section. A trace that is filed under two connections is taken for two."""
+    project: OwnName | None = None
+    """The project; null is that of the section."""
+    agent: Text | None = None
+    """The agent, whatever the spans tell; null is that of the section."""
+
+    @model_validator(mode="after")
+    def _has_a_condition(self) -> CollectorRoute:
+        if self.topic is None and self.service is None and not self.headers:
+            raise ValueError("needs a topic, a service or headers: what holds for all spans stands above the routes")
+        return self
+
+    def takes(self, origin: Origin) -> bool:
+        """Tell whether the conditions hold."""
+        return (
+            self.topic in (None, origin.topic)
+            and self._takes_service(origin.service)
+            and all(origin.headers.get(name) == value for name, value in self.headers.items())
+        )
+
+    def _takes_service(self, service: str) -> bool:
+        if self.service is None:
+            return True
+        return service.startswith(self.service.removesuffix(ANY)) if self.service.endswith(ANY) else service == self.service
+
+
+class Collector(PolicyModel):
+    """The spans that an OpenTelemetry Collector puts on Kafka: what they are filed under."""
+
+    connection: OwnName = "collector"
+    """The connection. One for all spans keeps every trace together."""
+    project: OwnName = "default"
+    """The project of spans that no route takes."""
+    agent: Text | None = None
+    """The agent, whatever the spans tell; null leaves it to them."""
+    routes: Annotated[tuple[CollectorRoute, ...], Field(max_length=1000)] = ()
+    """Spans that are filed differently; the first route that takes a span counts."""
+
+    def filing(self, origin: Origin) -> SpanFiling:
+        """Return what spans from there are filed under."""
+        route = next((route for route in self.routes if route.takes(origin)), None)
+        if route is None:
+            return SpanFiling(self.connection, self.project, self.agent)
+        return SpanFiling(route.connection or self.connection, route.project or self.project, route.agent or self.agent)
 
 
 class Policy(PolicyModel):
@@ -96,13 +292,13 @@ class Policy(PolicyModel):
         Anchors are judged as their project is, every one of them and by every tier: exchanges that a round skips cannot be
         compared.
         """
-        known = self._by_name
-        found = known.get(name)
-        if found is None:
-            if len(known) >= MAX_NAMES:
-                known.clear()
-            found = known[name] = self._named(name)
-        return found
+        cache = self._by_name
+        policy = cache.get(name)
+        if policy is None:
+            if len(cache) >= MAX_NAMES:
+                cache.clear()
+            policy = cache[name] = self._named(name)
+        return policy
 
     def _named(self, name: str) -> ProjectPolicy:
         of_anchors = is_reserved(name)
@@ -158,6 +354,25 @@ class Policy(PolicyModel):
         )
 
 
+def _for_anchors(settings: ProjectSettings) -> ProjectSettings:
+    return settings.model_copy(
+        update={"gate_cascade": False, "sampling": settings.sampling.model_copy(update={"enabled": False})}
+    )
+
+
+def _overlay(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`under` with the values of `over`, mappings merged key by key."""
+    merged = dict(under)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _overlay(merged[key], value) if both else value
+    return merged
+
+
+def _unknown_methodology(reference: str) -> str:
+    return f"no methodology {reference!r}: shipped are {', '.join(SHIPPED)}; a file's path ends in .yaml, .yml or .json"
+
+
 def load_policy(path: Path, content: bytes | None = None, *, confined: Collection[str] | None = None) -> Policy:
     """Load a policy file and the methodologies it names; PolicyError lists each problem as `FILE:LINE: field: reason`.
 
@@ -188,6 +403,28 @@ def load_policy(path: Path, content: bytes | None = None, *, confined: Collectio
     return policy
 
 
+def _check_secret_pattern(document: Document, index: int, secret: SecretPattern) -> None:
+    location = ("redaction", "patterns", index, "pattern")
+    try:
+        pattern = compile_pattern(secret.pattern, where=document.place(location), ignore_case=False)
+    except PolicyError as error:
+        document.note(location, str(error))
+        return
+    if pattern.matches(""):
+        document.problem(location, "matches the empty text, so it cannot find secrets")
+
+
+def _check_thresholds(document: Document, policy: Policy) -> None:
+    """Note thresholds that contradict each other, where the file sets them."""
+    own: dict[Location, Detectors] = {("defaults",): policy.defaults.detectors}
+    for name, settings in policy.projects.items():
+        if "detectors" in settings.model_fields_set:
+            own["projects", name] = policy._effective(name).detectors  # noqa: SLF001 - same module
+    for location, detectors in own.items():
+        for path, reason in detectors.problems():
+            document.problem((*location, "detectors", *path), reason)
+
+
 def _is_outside(document: Document, reference: str, location: Location, confined: Collection[str] | None) -> bool:
     """Note a methodology file that is not where it has to be."""
     if confined is None or reference in confined:
@@ -212,42 +449,17 @@ def _load_named(document: Document, policy: Policy, reference: str, location: Lo
         document.problem(location, f"the methodology {reference!r} cannot be used:\n{error}")
 
 
-def _check_thresholds(document: Document, policy: Policy) -> None:
-    """Note thresholds that contradict each other, where the file sets them."""
-    own: dict[Location, Detectors] = {("defaults",): policy.defaults.detectors}
-    for name, settings in policy.projects.items():
-        if "detectors" in settings.model_fields_set:
-            own["projects", name] = policy._effective(name).detectors  # noqa: SLF001 - same module
-    for location, detectors in own.items():
-        for place, words in detectors.problems():
-            document.problem((*location, "detectors", *place), words)
+class Origin(NamedTuple):
+    """Origin of spans: the topic, the headers of the message and the `service.name` of the resource, empty if it has none."""
+
+    topic: str
+    headers: Mapping[str, str]
+    service: str
 
 
-def _check_secret_pattern(document: Document, index: int, secret: SecretPattern) -> None:
-    location = ("redaction", "patterns", index, "pattern")
-    try:
-        pattern = compile_pattern(secret.pattern, where=document.place(location), ignore_case=False)
-    except PolicyError as error:
-        document.note(location, str(error))
-        return
-    if pattern.matches(""):
-        document.problem(location, "matches the empty text, so it cannot find secrets")
+class SpanFiling(NamedTuple):
+    """Names that spans are filed under; without an agent the spans tell it."""
 
-
-def _unknown_methodology(reference: str) -> str:
-    return f"no methodology {reference!r}: shipped are {', '.join(SHIPPED)}; a file's path ends in .yaml, .yml or .json"
-
-
-def _for_anchors(settings: ProjectSettings) -> ProjectSettings:
-    return settings.model_copy(
-        update={"gate_cascade": False, "sampling": settings.sampling.model_copy(update={"enabled": False})}
-    )
-
-
-def _overlay(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`under` with the values of `over`, mappings merged key by key."""
-    merged = dict(under)
-    for key, value in over.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _overlay(merged[key], value) if both else value
-    return merged
+    connection: str
+    project: str
+    agent: str | None

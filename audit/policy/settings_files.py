@@ -1,4 +1,4 @@
-"""Policies, methodologies and other settings in files: YAML (so JSON too) read into plain values, with the line of every field for its errors."""
+"""Policies, methodologies and other settings in files: YAML (so JSON too), with the line of every field for its errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
 
 from audit.file_kinds import HEAD, binary_kind
 from schemas.bounds.limits import MAX_DEPTH
@@ -16,12 +17,9 @@ from schemas.bounds.validation_messages import words_of
 from schemas.errors import PolicyError
 
 MAX_FILE_BYTES = 1024 * 1024
-
 _KIND_PROBLEMS = frozenset({"union_tag_invalid", "union_tag_not_found"})
-
 Location = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
-
 POLICY_HINT = "Correct the lines named above; examples/policy.yaml explains every field."
 """Advice on problems in a policy or methodology."""
 _KEYS = {"string_pattern_mismatch": "project name"}
@@ -32,25 +30,6 @@ _TYPES_IN_WORDS = {  # what a file says otherwise than a call
     "extra_forbidden": "unknown field",
     "string_type": "must be a string; quote it",
 }
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML without aliases (a few lines of them stand for gigabytes) and of bounded depth."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        if isinstance(event, yaml.AliasEvent):
-            raise _refusal("aliases (*name) are not supported; write the value out", event)
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise _refusal(f"nested deeper than {MAX_DEPTH}", event)
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
 
 
 class Document:
@@ -100,10 +79,10 @@ class Document:
         try:
             result = model.model_validate(self.value, by_alias=True, by_name=False)
         except ValidationError as error:
-            found = [(self._own_location(problem), problem) for problem in error.errors(include_url=False)]
-            for own, problem in found:
-                if not _is_consequence(own, problem, [place for place, _ in found]):
-                    self.problem(own, _in_words(problem, model))
+            located = [(self._own_location(problem), problem) for problem in error.errors(include_url=False)]
+            for own, problem in located:
+                if not _is_consequence(own, problem, [location for location, _ in located]):
+                    self.problem(own, _reason_of(problem, model))
             self.refuse_problems()
             raise  # unreachable: a ValidationError has at least one error
         self.refuse_problems()
@@ -164,24 +143,28 @@ class Document:
             raise _refusal(f"not a value: {node.value[:40]!r}", node) from None
 
 
+class _Loader(yaml.SafeLoader):
+    """Safe YAML without aliases (a few lines of them stand for gigabytes) and of bounded depth."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
+            raise _refusal("aliases (*name) are not supported; write the value out", event)
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise _refusal(f"nested deeper than {MAX_DEPTH}", event)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
 def _refusal(reason: str, at: Any) -> yaml.MarkedYAMLError:
     """An error as YAML's own, at a node or event."""
     return yaml.MarkedYAMLError(None, None, reason, at.start_mark)
-
-
-def _read(path: Path) -> bytes:
-    """At most one byte more than a settings file may have."""
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise PolicyError(f"{path}: does not exist", hint="Check the path.") from None
-    except IsADirectoryError:
-        raise PolicyError(f"{path}:1: document: is a folder", hint="Give a file in it.") from None
-    except OSError as error:
-        raise PolicyError(
-            f"{path}:1: document: cannot be read: {error.strerror}", hint="Check the path and its permissions."
-        ) from None
 
 
 def _text(path: Path, data: bytes) -> str:
@@ -201,6 +184,21 @@ def _text(path: Path, data: bytes) -> str:
     return text
 
 
+def _read(path: Path) -> bytes:
+    """At most one byte more than a settings file may have."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise PolicyError(f"{path}: does not exist", hint="Check the path.") from None
+    except IsADirectoryError:
+        raise PolicyError(f"{path}:1: document: is a folder", hint="Give a file in it.") from None
+    except OSError as error:
+        raise PolicyError(
+            f"{path}:1: document: cannot be read: {error.strerror}", hint="Check the path and its permissions."
+        ) from None
+
+
 def _field_path(location: Location) -> str:
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     return path.removeprefix(".") or "document"
@@ -211,7 +209,7 @@ def _is_consequence(own: Location, problem: Any, places: Iterable[Location]) -> 
     return problem["type"] == "too_short" and any(len(place) > len(own) and place[: len(own)] == own for place in places)
 
 
-def _in_words(problem: Any, model: type[BaseModel]) -> str:
+def _reason_of(problem: Any, model: type[BaseModel]) -> str:
     kind, location = problem["type"], problem["loc"]
     if location and location[-1] == "[key]":
         return f"not a {_KEYS.get(kind, 'name')}: {words_of(problem)}"
@@ -236,11 +234,6 @@ def _about_kinds(problem: Any, model: type[BaseModel]) -> str:
     return f"{start}; there are {', '.join(kinds)}"
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
 def _nested(schema: Any) -> Iterator[dict[str, Any]]:
     """The objects in a JSON schema, at every depth."""
     if isinstance(schema, dict):
@@ -250,9 +243,20 @@ def _nested(schema: Any) -> Iterator[dict[str, Any]]:
             yield from _nested(item)
 
 
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(names), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def _field_names(model: type[BaseModel]) -> set[str]:
     """The names a file may use anywhere in the model, for suggestions."""
     names: set[str] = set()
     for definition in (schema := model.model_json_schema(by_alias=True)).get("$defs", {}).values():
         names |= set(definition.get("properties", {}))
     return names | set(schema.get("properties", {}))
+
+
+class PolicyModel(BaseModel):
+    """A part of a policy: camelCase, strict types, no unknown field."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel, validate_by_name=True)

@@ -1,6 +1,6 @@
 """Agent or judge: how often an incident's cause is right, wrong or not known, over simulated judges with and without moods.
 
-Each line simulates verdicts on anchors before and after an incident and asks `audit.anchors.attribution`, as a check does.
+Each line simulates verdicts on anchors before and after an incident and asks `audit.anchors`, as a check does.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from audit.anchors.attribution import Moved, attribute
-from audit.anchors.judge_shift import Verdict
+from audit.anchors import Moved, Verdict, attribute
 from audit.comparison import beta_quantile
 
 START = datetime(2026, 1, 5, 9, tzinfo=UTC)

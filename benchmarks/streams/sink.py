@@ -11,7 +11,7 @@ from pathlib import Path
 from analytics.store.store import Store
 from analytics.store.transaction import Partition
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from benchmarks.streams.meter import Meter
 from service.setup.workspace import utc_now
 from streams.kafka import sink as sinks

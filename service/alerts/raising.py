@@ -11,7 +11,7 @@ from typing import Literal
 from analytics.store.outbox import WAITING, Outbox
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.records import Alert, Incident
 from service.alerts.channels import Channel, channels_of
 from service.alerts.notices import Notice

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from audit.cost.prices import usd_of
+from audit.cost import usd_of
 from service.cli.progress import counting
 from service.cli.terminal import table
 from service.setup.judge_setup import SIMULATED, OpenedJudge

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from analytics.queries import query_rows
-from audit.anchors.names import is_reserved
+from audit.anchors import is_reserved
 from schemas.errors import InputError
 from schemas.lazy.duckdb import duckdb
 from service.setup.access.access import AccessStore, access_file

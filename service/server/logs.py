@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from pythonjsonlogger.json import JsonFormatter
 
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 
 FIELDS = {"asctime": "time", "levelname": "level", "name": "logger"}
 """The names of a log record's attributes in a line; its message is `message`, with extra fields beside it."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from service.setup.judge_setup import open_judge
 from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from audit.cost.prices import price_of
+from audit.cost import price_of
 from audit.evaluation.cases import Plan
 from audit.policy.policy import Policy
 from schemas.errors import SettingsError

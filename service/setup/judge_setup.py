@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from audit.cost.prices import price_of
+from audit.cost import price_of
 from audit.policy.policy import Policy, ProjectPolicy
 from service.setup.server_link import ServerLink
 from service.setup.settings import Settings

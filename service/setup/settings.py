@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.inspect import LiteralType, StructType, Type, UnionType, multi_type_info
 
-from audit.anchors.names import checked_own_name
+from audit.anchors import checked_own_name
 from schemas.bounds.limits import NAME
 from schemas.bounds.validation_messages import place_and_words
 from schemas.errors import SettingsError

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from analytics.store.store import Appended, Store
 from audit.policy.policy import Policy, load_policy
-from audit.redaction.redactor import DEFAULT_KEY, Redactor
+from audit.redaction import DEFAULT_KEY, Redactor
 from schemas.records import ImportProgress
 from service.setup.server_link import ServerLink
 from service.setup.server_store import ServerPublisher, ServerRunner

@@ -20,7 +20,7 @@ from streams.stage_progress import lagging
 
 if TYPE_CHECKING:
     from audit.policy.policy import Policy
-    from audit.redaction.redactor import Redactor
+    from audit.redaction import Redactor
     from service.setup.wiring import Runner, Wiring
     from streams.log.publisher import Publisher
 

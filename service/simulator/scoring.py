@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from audit.cost.prices import Usage
+from audit.cost import Usage
 from audit.fingerprints import canonical_json
 from service.simulator.filling import fill_schema
 from service.simulator.rules import RULES

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from service.read.inbox.incident_list import ME, NOBODY
 from service.setup.access.access import Holder
 from service.web.bounds import MAX_SELECTED

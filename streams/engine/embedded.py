@@ -16,7 +16,7 @@ from analytics.deletion.retention import CUT
 from analytics.deletion.withdrawn import forget_withdrawn
 from analytics.store.store import Appended, Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import ImportProgress
 from streams.engine.stage_runs import StageRuns, next_batch

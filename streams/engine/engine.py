@@ -29,7 +29,7 @@ from analytics.store.inserting import PARTITION
 from analytics.store.stage_states import stored_states
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.errors import BrokerError, BusyError, DriftlineError, StoreError, first_line
 from schemas.records import Record, Score, ScoringTask
 from streams.engine.embedded import EmbeddedRunner

@@ -17,14 +17,14 @@ from msgspec.structs import replace
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
-from audit.cost.prices import least_case, usd_of
-from audit.exchanges.judgements import COST_CAP
+from audit.cost import least_case, usd_of
 from audit.exchanges.outcomes import anomaly_reasons, score_id
+from audit.exchanges.questions import COST_CAP
 from audit.exchanges.tier1 import check_structure
-from audit.injection.detection import tamper_reasons
+from audit.injection import tamper_reasons
 from audit.policy.policy import Policy, ProjectPolicy
 from audit.prompts.exchange_prompts import tier2_bound, tier2_question
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.errors import DriftlineError, RecordError
 from schemas.records import Exchange, Record, Score

@@ -10,7 +10,7 @@ from typing import cast
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.lazy.polars import pl
 from schemas.records import Record

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from analytics.queries import query_records, query_rows
-from audit.anchors.names import is_reserved
+from audit.anchors import is_reserved
 from audit.diagnosis.events import raw_event
 from audit.evaluation.run import Run, SessionRecords, run_of
 from audit.policy.policy import Policy

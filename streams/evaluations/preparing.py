@@ -21,14 +21,12 @@ import msgspec
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
-from audit.cost.estimate import estimate
-from audit.cost.prices import usd_of, worst_case
+from audit.cost import usd_of, worst_case
 from audit.evaluation.cases import Case, Plan
+from audit.evaluation.evaluating import asked_again, evaluation_request
 from audit.evaluation.questions import Terms, questions_of
 from audit.evaluation.report import Evaluated
-from audit.evaluation.requesting import asked_again, evaluation_request
-from audit.exchanges.judgements import ANSWERED
-from audit.exchanges.questions import Question, Reply
+from audit.exchanges.questions import ANSWERED, Question, Reply, estimate
 from audit.policy.policy import Policy
 from schemas.errors import BoundsError, InputError
 from schemas.lazy.duckdb import duckdb

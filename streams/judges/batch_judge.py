@@ -41,8 +41,7 @@ from typing import Any
 import httpx2
 import msgspec
 
-from audit.exchanges.judgements import ANSWERED
-from audit.exchanges.questions import Invalid
+from audit.exchanges.questions import ANSWERED, Invalid
 from streams.judges.http_transport import MAX_BODY_BYTES, open_client
 from streams.judges.live import Asking, Traits
 from streams.judges.message_batches import (

@@ -24,10 +24,9 @@ from typing import Any
 import httpx2
 from anthropic import APIStatusError, AsyncAnthropic
 
-from audit.cost.prices import PromptBound, Usage, believable
-from audit.exchanges.judgements import ANSWERED
-from audit.exchanges.questions import Invalid, Question
-from audit.prompts.answer_json import answer_in, is_object
+from audit.cost import PromptBound, Usage, believable
+from audit.exchanges.questions import ANSWERED, Invalid, Question
+from audit.prompts.answers import answer_in, is_object
 from streams.judges.http_transport import MAX_BODY_BYTES, open_client
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judges.rate_limits import CircuitBreaker, Limiter, Waiting, exhausted_for

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from audit.cost.prices import PromptBound, Usage
+from audit.cost import PromptBound, Usage
 from audit.exchanges.questions import Question
 
 SIMULATED_HEADER = "x-driftline-simulated"

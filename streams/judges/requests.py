@@ -22,7 +22,7 @@ from typing import Any
 
 from anthropic import APIConnectionError, APIStatusError, AsyncAnthropic
 
-from audit.cost.prices import BYTES_A_TOKEN, OVERHEAD_TOKENS, PromptBound
+from audit.cost import BYTES_A_TOKEN, OVERHEAD_TOKENS, PromptBound
 from audit.exchanges.questions import Question, byte_tokens
 from audit.fingerprints import canonical_json
 

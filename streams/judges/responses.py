@@ -16,9 +16,9 @@ import httpx2
 import msgspec
 from anthropic import APIConnectionError, APIStatusError
 
-from audit.cost.prices import Usage
+from audit.cost import Usage
 from audit.policy.policy import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from streams.judges.http_transport import ResponseTooLargeError
 from streams.judges.protocol import SIMULATED_HEADER, SIMULATED_MODEL
 from streams.judges.rate_limits import retry_after

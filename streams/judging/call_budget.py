@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from analytics.queries import query_records
 from analytics.store.store import Store
-from audit.cost.prices import PromptBound, Usage, believable, usd_of
-from audit.exchanges.judgements import INTERRUPTED
-from audit.exchanges.questions import Question
+from audit.cost import PromptBound, Usage, believable, usd_of
+from audit.exchanges.questions import INTERRUPTED, Question
 from audit.fingerprints import stable_id
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Reservation

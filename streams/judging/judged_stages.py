@@ -23,15 +23,13 @@ import msgspec
 
 from analytics.queries import query_records
 from analytics.store.store import Store
-from audit.cost.prices import ModelPrice, least_case, nano_of, price_of, worst_case
-from audit.cost.session_ledger import Ledger
+from audit.cost import Ledger, ModelPrice, least_case, nano_of, price_of, worst_case
 from audit.evaluation.evaluating import evaluating
 from audit.evaluation.questions import EVALUATION as SIX_DIMENSIONS
 from audit.evaluation.questions import NOT_BATCHED, Terms, request_id
 from audit.exchanges.cascade import cascade, drive
-from audit.exchanges.judgements import ANSWERED, COST_CAP, UNKNOWN_PRICE, charged, recorded_reply
 from audit.exchanges.outcomes import NO_JUDGE, TierState
-from audit.exchanges.questions import Question, Reply
+from audit.exchanges.questions import ANSWERED, COST_CAP, UNKNOWN_PRICE, Question, Reply, charged, recorded_reply
 from audit.exchanges.sampling import LAST_TURNS, may_become_last
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import TIER2, TIER2_5, TIER3

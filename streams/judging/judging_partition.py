@@ -29,10 +29,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from audit.cost.prices import nano_of, usd_of
-from audit.exchanges.judgements import ANSWERED, COST_CAP, INTERRUPTED
+from audit.cost import nano_of, usd_of
+from audit.exchanges.questions import ANSWERED, COST_CAP, INTERRUPTED
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Reservation
 from streams.judges.protocol import Judge

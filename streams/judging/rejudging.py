@@ -9,9 +9,8 @@ from typing import Any
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
-from audit.cost.estimate import estimate
-from audit.cost.prices import usd_of, worst_case
-from audit.exchanges.judgements import with_earlier
+from audit.cost import usd_of, worst_case
+from audit.exchanges.questions import estimate, with_earlier
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import thinking_question, tier2_question
 from schemas.codec.single_object import encode

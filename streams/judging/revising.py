@@ -21,7 +21,7 @@ from msgspec.structs import asdict, replace
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.diagnosis.duplicate_rules import is_read
-from audit.exchanges.judgements import with_earlier
+from audit.exchanges.questions import with_earlier
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.lazy.duckdb import duckdb

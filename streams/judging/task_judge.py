@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from audit.cost.session_ledger import Ledger
-from audit.exchanges.judgements import recorded_reply
+from audit.cost import Ledger
 from audit.exchanges.outcomes import NO_JUDGE
-from audit.exchanges.questions import Question, Reply
+from audit.exchanges.questions import Question, Reply, recorded_reply
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record

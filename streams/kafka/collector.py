@@ -1,7 +1,7 @@
 """Topics of an OpenTelemetry Collector at work on chunks: its messages become spans on our own topic, keyed as the topic is.
 
 1. A message is a request of OTLP, as protobuf or as JSON, which begins with a brace. Its key and its partition say nothing.
-2. The policy says whose a span is (`audit.policy.collector`). Spans of projects whose audit is off are passed over.
+2. The policy says whose a span is (`audit.policy.policy`). Spans of projects whose audit is off are passed over.
 3. An offset is committed when all that came of the message is acknowledged. After a kill the same spans come again, with the same
    ids, and readers of their topic drop what they have: there is no state, and two workers on one message do no harm.
 4. A message that cannot be read becomes a dead letter, as does each span of a message that cannot be taken, up to `MAX_LETTERS`;
@@ -19,9 +19,8 @@ from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
-from audit.policy.collector import Origin
-from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.policy.policy import Origin, Policy
+from audit.redaction import Redactor
 from schemas.errors import InputError
 from streams.engine.stage_runs import stage_failed
 from streams.kafka.decoding import time_of

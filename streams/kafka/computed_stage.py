@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.errors import BrokerError, StoreError
 from schemas.lazy.polars import pl
 from streams.engine.stage_runs import StageOutcome, StageRuns, failures, stage_failed

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.bounds.contract import breaches
 from schemas.bounds.limits import EARLIEST, LATEST
 from schemas.codec.arrow import INDEX, DecodedBatch, Rejected, decode_batch

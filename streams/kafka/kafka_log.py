@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from analytics.store.store import Store
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.errors import BusyError, DriftlineError, StoreError
 from schemas.records import Record
 from streams.kafka.connection import KafkaConnection

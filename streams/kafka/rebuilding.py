@@ -9,7 +9,7 @@ from datetime import datetime
 
 from analytics.store.store import Store
 from analytics.store.transaction import Partition
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.errors import SettingsError
 from schemas.registry import topics
 from streams.kafka.administration import partitions_on

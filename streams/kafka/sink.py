@@ -22,7 +22,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 
 from analytics.store.store import Store
 from analytics.store.transaction import Partition
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.errors import BrokerError, DriftlineError, StoreError, first_line
 from schemas.lazy.duckdb import duckdb
 from schemas.registry import topics

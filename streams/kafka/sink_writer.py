@@ -22,7 +22,7 @@ from typing import cast
 from analytics.identity.identity_index import KnownIdentities
 from analytics.store.store import Store
 from analytics.store.transaction import Appended, Partition, Transaction
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.arrow import INDEX, Rejected
 from schemas.codec.single_object import decode
 from schemas.errors import BrokerError

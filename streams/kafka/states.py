@@ -24,7 +24,7 @@ from typing import Annotated, Any, cast
 import msgspec
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.errors import BrokerError, StoreError
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import letter_of

@@ -14,7 +14,7 @@ import msgspec
 from analytics.identity.repetitions import CONTENT
 from audit.diagnosis.duplicate_rules import named_differences
 from audit.fingerprints import canonical_json, stable_id
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from audit.surrogates import json_bytes
 from schemas.bounds.contract import check_record
 from schemas.bounds.limits import MAX_ADMITTED_BYTES

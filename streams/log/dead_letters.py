@@ -18,7 +18,7 @@ from datetime import datetime
 
 import msgspec
 
-from audit.evaluation.requesting import asked_again
+from audit.evaluation.evaluating import asked_again
 from audit.fingerprints import stable_id
 from schemas.bounds.contract import check_record
 from schemas.bounds.limits import MAX_ADMITTED_BYTES

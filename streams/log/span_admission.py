@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from audit.surrogates import json_bytes
 from schemas.errors import RecordError
 from schemas.records import Span

@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from audit.cost.estimate import estimate
-from audit.cost.prices import worst_case
-from audit.cost.session_ledger import Ledger
+from audit.cost import Ledger, worst_case
 from audit.exchanges.cascade import INVALID, drive
-from audit.exchanges.judgements import recorded_reply
-from audit.exchanges.questions import Question, Reply
+from audit.exchanges.questions import Question, Reply, estimate, recorded_reply
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import TIER3, tier3_question
 from schemas.records import Judgement, Score, ScoringTask

@@ -17,7 +17,7 @@ from analytics.queries import query_rows
 from analytics.store.connection import IN_USE
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.errors import StoreError
 from schemas.records import Judgement, Reservation
 from streams.judges.protocol import Judge

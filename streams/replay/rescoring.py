@@ -12,11 +12,11 @@ from typing import Protocol
 
 import msgspec
 
-from audit.cost.session_ledger import Ledger
-from audit.exchanges.judgements import charged
-from audit.exchanges.question_rebuild import questions_about
+from audit.cost import Ledger
+from audit.exchanges.cascade import questions_about
+from audit.exchanges.questions import charged
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Score, ScoringTask
 from streams.engine.stage_runs import StageRuns, stage_failed

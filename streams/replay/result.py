@@ -20,7 +20,7 @@ from analytics.sandbox.attached import attached
 from analytics.store.connection import connect
 from analytics.store.store import Store
 from analytics.store.tables import full_name, literal, quote
-from audit.cost.prices import nano_of, usd_of
+from audit.cost import nano_of, usd_of
 from schemas.codec.rows import rows_as_messages
 from schemas.errors import StoreError
 from schemas.lazy.polars import pl

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from audit.file_kinds import unlike_events
 from audit.policy.policy import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
 from schemas.records import AgentEvent

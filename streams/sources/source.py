@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from audit.file_kinds import Kind
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.records import AgentEvent, Exchange
 
 

@@ -22,10 +22,17 @@ import msgspec
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
-from audit.anchors.attribution import Attribution, Moved, attribute
-from audit.anchors.judge_change import JudgeChange, judge_change
-from audit.anchors.judge_shift import Verdict
-from audit.anchors.names import ANCHORS, anchor_project, is_reserved
+from audit.anchors import (
+    ANCHORS,
+    Attribution,
+    JudgeChange,
+    Moved,
+    Verdict,
+    anchor_project,
+    attribute,
+    is_reserved,
+    judge_change,
+)
 from audit.fingerprints import stable_id
 from schemas.codec.single_object import decode, encode
 from schemas.errors import InputError

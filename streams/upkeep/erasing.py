@@ -24,7 +24,7 @@ from analytics.queries import query_rows
 from analytics.sandbox.attached import attached
 from analytics.store.store import Store
 from analytics.store.tables import quote
-from audit.anchors.names import ANCHORS
+from audit.anchors import ANCHORS
 from audit.fingerprints import stable_id
 from schemas.errors import InputError, StoreError
 from schemas.lazy.duckdb import duckdb

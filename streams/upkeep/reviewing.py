@@ -7,9 +7,8 @@ from datetime import datetime
 from audit.agreement import HIGHEST, LOWEST
 from audit.exchanges.outcomes import score_id
 from audit.fingerprints import stable_id
-from audit.policy.policy import Policy
-from audit.policy.policy_fields import RatingScale
-from audit.redaction.redactor import Redactor
+from audit.policy.policy import Policy, RatingScale
+from audit.redaction import Redactor
 from schemas.errors import InputError, PolicyError
 from schemas.records import Review
 from streams.sources.otlp.traces.trace_ratings import TracedRating

@@ -2,7 +2,7 @@
 
 Cause (`explained`, `combined`, `with_mix`):
 
-1. A finding says how far it moved its tier; anchors say how far the judge moved (`audit.anchors.attribution`).
+1. A finding says how far it moved its tier; anchors say how far the judge moved (`audit.anchors`).
 2. An incident may move several tiers, and has one cause. Tiers that say the same agree; tiers that cannot tell are silent; if tiers
    contradict each other the cause is unknown, because a single cause cannot be both.
 
@@ -29,9 +29,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from analytics.queries import queries, query_rows
-from audit.anchors.attribution import Attribution, Moved
-from audit.anchors.judge_change import MIN_ANCHORS
-from audit.anchors.judge_shift import FEWEST_ROUNDS
+from audit.anchors import FEWEST_ROUNDS, MIN_ANCHORS, Attribution, Moved
 from audit.drift import incident_evidence as parts
 from audit.drift.cells import Cells, Flags
 from audit.drift.incident_evidence import (

@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
-from audit.anchors.names import is_reserved
+from audit.anchors import is_reserved
 from audit.drift.consecutive_days import DAYS
 from streams.watch.history import History
 from streams.watch.watching import AT_ONCE, Watch

@@ -18,7 +18,7 @@ from agents.claude_code import ClaudeCode
 from agents.codex import Codex
 from agents.plays import CLAUDE_CODE, CODEX
 from audit.policy.policy import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.records import AgentEvent, Exchange
 from streams.sources.source import EVERY_SESSION, Reading, ReadingContext
 from streams.sources.transcript_sources import TranscriptSource

@@ -11,7 +11,7 @@ from audit.first_looks import FirstLook
 from audit.injection import detection
 from audit.patterns import Pattern, compile_pattern, encode
 from audit.policy.methodology import shipped_methodologies
-from audit.redaction.secret_kinds import TRIGGER
+from audit.redaction import TRIGGER
 
 ODD = tuple(
     compile_pattern(text, where="odd", ignore_case=ignore_case)

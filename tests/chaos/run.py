@@ -35,7 +35,7 @@ from servers import Home, nursery
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from service.setup.workspace import utc_now
 from service.simulator import running
 from streams.kafka.connection import KafkaConnection

@@ -19,7 +19,7 @@ from invariants import (
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
-from audit.cost.prices import nano_of
+from audit.cost import nano_of
 from audit.policy.policy import Policy, load_policy
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import DeadLetter, Span
 from schemas.registry import topics

@@ -18,10 +18,8 @@ from otlp.captured import Captured, requests_of
 from otlp.spans import attributes
 from otlp_requests import nanoseconds, traces, turn
 
-from audit.policy.collector import Collector, CollectorRoute
-from audit.policy.policy import Policy
-from audit.policy.policy_fields import ProjectSettings
-from audit.redaction.redactor import Redactor
+from audit.policy.policy import Collector, CollectorRoute, Policy, ProjectSettings
+from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.errors import BrokerError
 from schemas.records import DeadLetter, Record, Span

@@ -23,9 +23,8 @@ from servers import PATIENCE, Home, Nursery, nursery, until
 from soak import times
 
 from analytics.store.store import Store
-from audit.cost.prices import nano_of
-from audit.evaluation.evaluating import questions_of
-from audit.evaluation.requesting import asked_again
+from audit.cost import nano_of
+from audit.evaluation.evaluating import asked_again, questions_of
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id
 from audit.policy.policy import Policy

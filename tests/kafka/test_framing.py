@@ -26,7 +26,7 @@ from sinks import producing, sink_over, until
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import PREFIX_BYTES, decode, encode
 from schemas.errors import RecordError, RegistryFramingError, SettingsError

@@ -14,7 +14,7 @@ from sinks import QUICK, MakeTopics, until
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.kafka_log import KafkaLog

@@ -22,8 +22,7 @@ from otlp.captured import Captured, requests_of
 from servers import PATIENCE, ROOT, Child, Home, Nursery, nursery, until
 
 from analytics.store.store import Store
-from audit.policy.collector import Origin, SpanFiling
-from audit.policy.policy import load_policy
+from audit.policy.policy import Origin, SpanFiling, load_policy
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.topics import COLLECTOR

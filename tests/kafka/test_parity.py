@@ -29,7 +29,7 @@ from servers import until as wait_until
 from soak import SOAK
 
 from analytics.store.store import Store
-from audit.evaluation.requesting import asked_again
+from audit.evaluation.evaluating import asked_again
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id
 from audit.policy.policy import Policy, load_policy

@@ -11,7 +11,7 @@ from sinks import MakeTopics, gateway_over, land_all, produce, producing, until
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.records import Exchange
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection

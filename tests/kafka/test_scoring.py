@@ -19,7 +19,7 @@ from kafka_judging import SoundJudge as Sound
 from kafka_scoring import TASKS, TOPICS, WatchedJudge, answer, dialogue, scoring_on, tasks_of
 from soak import times
 
-from audit.cost.prices import nano_of
+from audit.cost import nano_of
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
 from schemas.codec.single_object import decode, encode

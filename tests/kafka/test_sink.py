@@ -25,7 +25,7 @@ from sinks import MakeTopics, land_all, produce, producing, sink_over, tables, u
 from analytics.identity.identity_index import KnownIdentities
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.errors import BrokerError
 from schemas.records import Record

@@ -29,7 +29,7 @@ from servers import Home, Nursery, nursery, until
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Diagnosis, Record
 from streams.engine.embedded import EmbeddedRunner

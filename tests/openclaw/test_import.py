@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from audit.policy.policy import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from openclaw.install import JSONL, NEWEST, PLAYED, Version
 from openclaw.played import AFTER_RESET, FORKED, IN_FORK, LIFE, Played
 from openclaw.scenarios import CRON, CRON_ANSWER, SMALL, SMALL_WINDOW, TASK, TASK_ANSWER, TIMED, Scenario, Turn

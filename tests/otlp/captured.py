@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from audit.policy.policy_fields import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.policy.policy import RedactionSettings
+from audit.redaction import Redactor
 from otlp.capturing.readable import message
 from schemas.records import Span
 from streams.sources.otlp.kept_spans import SpanOwner, span_record

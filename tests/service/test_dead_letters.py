@@ -19,7 +19,7 @@ from engines import NOW, rows
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Record, ScoringTask
 from schemas.registry import earlier_schemas

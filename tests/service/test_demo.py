@@ -25,7 +25,7 @@ from analytics.sandbox.adhoc import read_only_rows
 from analytics.sandbox.bounded import limited_frame, open_snapshot
 from analytics.sandbox.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
-from audit.anchors.names import anchor_project
+from audit.anchors import anchor_project
 from audit.drift.incident_evidence import evidence_of
 from audit.drift.watched_series import TIERS
 from service.cli.commands.server.demo import MARKER

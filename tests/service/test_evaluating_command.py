@@ -15,7 +15,7 @@ from evaluations import published_schema
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from service.cli.evaluations.output_tables import SIMULATED_NOTE
 from service.setup.workspace import utc_now

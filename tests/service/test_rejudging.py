@@ -12,7 +12,7 @@ from builders import exchange
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from service.setup.workspace import utc_now
 from service.simulator import RunningJudge, running

@@ -21,7 +21,7 @@ from builders import exchange
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.cost.prices import believable
+from audit.cost import believable
 from audit.exchanges.questions import Invalid, Question
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question

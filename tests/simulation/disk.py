@@ -11,7 +11,7 @@ from simulation.world import World
 
 from analytics.identity.duplicate_matching import Met
 from analytics.store.store import Store
-from audit.exchanges.judgements import ANSWERED
+from audit.exchanges.questions import ANSWERED
 from schemas.codec.single_object import decode
 from schemas.records import Judgement, Reservation
 from streams.log.log import Commit

@@ -17,7 +17,7 @@ from simulation.loop import KilledError, SimulatedLoop, StuckError
 from simulation.senders import Answers, Sender
 from simulation.world import LawBrokenError, World
 
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.errors import StoreError
 from service.setup.workspace import stages_behind
 from streams.engine.engine import Engine

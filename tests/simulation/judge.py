@@ -12,7 +12,7 @@ from typing import cast
 from simulation.disk import Calls
 from simulation.world import World
 
-from audit.cost.prices import Usage
+from audit.cost import Usage
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
 from service.simulator.scoring import simulated_answer

@@ -28,7 +28,7 @@ from simulation.senders import Answers, Sender
 from simulation.workers import CONNECTION, STAGES, SimulatedWorker
 from simulation.world import LawBrokenError, World
 
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.errors import BrokerError, BusyError, StoreError
 from schemas.registry import topics
 from streams.engine.engine import Engine

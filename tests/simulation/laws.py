@@ -18,8 +18,8 @@ from analytics.identity.identity_index import identity_of
 from analytics.store.positions import PLACE
 from analytics.store.store import Store
 from analytics.store.tables import full_name, quote
-from audit.cost.prices import nano_of
-from audit.redaction.redactor import Redactor
+from audit.cost import nano_of
+from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import Judgement, ScoringTask
 from schemas.registry import schema_of

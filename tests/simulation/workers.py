@@ -13,7 +13,7 @@ from faust.types import TP
 from simulation.cluster import Cluster, SimulatedConsumer
 from simulation.world import World
 
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.errors import BrokerError, StoreError
 from streams.engine.stage_runs import StageRuns
 from streams.judges.protocol import Judge

@@ -12,7 +12,7 @@ import pytest
 from engines import engine_over, policy_of, rows, runner_over
 
 from analytics.store.store import Store
-from audit.cost.prices import nano_of, price_of, worst_case
+from audit.cost import nano_of, price_of, worst_case
 from audit.prompts.exchange_prompts import tier2_question
 from benchmarks.counting_api import TOKENIZERS, CountingApi
 from schemas.records import Exchange

@@ -17,10 +17,10 @@ from finished import HAIKU, SONNET, filled, session
 
 from analytics.store.readable_views import add_temporary_views
 from analytics.store.store import Store
-from audit.cost.prices import Usage
+from audit.cost import Usage
 from audit.evaluation.cases import Plan
+from audit.evaluation.evaluating import asked_again
 from audit.evaluation.report import Evaluated
-from audit.evaluation.requesting import asked_again
 from audit.evaluation.run import ToolCall
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy

@@ -9,12 +9,20 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
-from audit.cost.prices import CacheTerms, ModelPrice, PriceStep
+from audit.cost import CacheTerms, ModelPrice, PriceStep
 from audit.detectors.thresholds import AgentDetectors, Detectors, Thresholds, TranscriptThresholds
-from audit.policy.collector import Collector, CollectorRoute
 from audit.policy.methodology import BehaviouralDimension, Dimension, MethodologyFile, PatternCheck, When, shipped_methodologies
-from audit.policy.policy import Policy
-from audit.policy.policy_fields import Anchors, ProjectSettings, RedactionSettings, Sampling, SecretPattern, Traces
+from audit.policy.policy import (
+    Anchors,
+    Collector,
+    CollectorRoute,
+    Policy,
+    ProjectSettings,
+    RedactionSettings,
+    Sampling,
+    SecretPattern,
+    Traces,
+)
 from reference.markdown import code, fenced, field_words, first_paragraph, page, table, words
 
 ROOT = Path(__file__).parents[3]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from audit.evaluation import questions
-from audit.exchanges import cascade, judgements, outcomes, sampling, states
+from audit.evaluation.questions import NOT_BATCHED, NOT_RECORDED
+from audit.exchanges import cascade, outcomes, questions, sampling, states
 from audit.exchanges.outcomes import LOW_ALIGNMENT, LOW_DIMENSION, TierState
 from reference.markdown import code, page, table, words
 from schemas.errors import SchemaError
@@ -56,12 +56,12 @@ _REASONS = {
     outcomes.NO_THINKING: "There is no thinking to compare with.",
     outcomes.THINKING_OFF: "`thinkingBlockAnalysis` is false.",
     outcomes.LEFT_OUT: "The exchange was not sampled.",
-    judgements.COST_CAP: "The most that the call could have cost did not fit under the cap.",
-    judgements.UNKNOWN_PRICE: "There is a cap, and the model has no known price: give it a price in the policy, or lift the cap.",
+    questions.COST_CAP: "The most that the call could have cost did not fit under the cap.",
+    questions.UNKNOWN_PRICE: "There is a cap, and the model has no known price: give it a price in the policy, or lift the cap.",
     outcomes.NO_JUDGE: "No judge is configured.",
     cascade.INVALID: "The answer does not fit, twice.",
-    questions.NOT_RECORDED: "Only recorded answers count, and none is there.",
-    questions.NOT_BATCHED: "The judge works in batches, and none has answered.",
+    NOT_RECORDED: "Only recorded answers count, and none is there.",
+    NOT_BATCHED: "The judge works in batches, and none has answered.",
     TierState(states.UNSCORED, "refused"): "The judge refused to answer.",
     TierState(states.UNSCORED, "cut_off"): "The answer was cut off at its length.",
     TierState(states.UNSCORED, "provider_error"): "The judge answered with errors until no try was left.",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from analytics.store.store import Store
-from audit.cost.prices import ModelPrice, Usage, usd_of
+from audit.cost import ModelPrice, Usage, usd_of
 from audit.exchanges.cascade import cascade, drive
 from audit.exchanges.questions import Question, Reply
 from audit.fingerprints import canonical_json

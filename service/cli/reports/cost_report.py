@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from audit.cost.prices import ModelPrice, shipped_prices
+from audit.cost import ModelPrice, shipped_prices
 from audit.policy.policy import ProjectSettings
 from schemas.records import Exchange, SessionClosed
 from service.cli.reports.cost_comparison import VARIANTS, Answers, Bill, Strictness, bill

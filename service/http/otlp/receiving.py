@@ -15,7 +15,7 @@ from typing import NamedTuple
 from anyio import to_thread
 from google.protobuf.message import Message
 
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from audit.surrogates import json_bytes
 from schemas.codec.single_object import decode
 from schemas.errors import InputError

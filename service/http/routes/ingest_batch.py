@@ -13,7 +13,7 @@ from fastapi import APIRouter, Response
 from pydantic import ValidationError
 
 from analytics.identity.duplicate_matching import contradictions
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.bounds.limits import MAX_DEPTH, is_too_deep
 from schemas.errors import RecordError
 from schemas.records import Exchange

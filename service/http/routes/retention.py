@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from pydantic import AliasChoices, Field
 
-from audit.policy.policy_fields import Days
+from audit.policy.policy import Days
 from service.text.cursors import page_of
 from service.text.paths import API
 from service.web.audit_trail import name_subject

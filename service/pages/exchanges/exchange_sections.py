@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from audit.exchanges.question_rebuild import rebuilt
+from audit.exchanges.cascade import rebuilt
 from audit.exchanges.questions import Question
 from audit.exchanges.states import SCORED
 from audit.fingerprints import canonical_json

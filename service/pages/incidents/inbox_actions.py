@@ -9,7 +9,7 @@ from http import HTTPStatus
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.errors import InputError
 from service.pages.forms import Fields, Form
 from service.pages.incidents.inbox import asked_of, inbox_values

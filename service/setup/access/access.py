@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from msgspec import Meta
 
-from audit.anchors.names import is_reserved
+from audit.anchors import is_reserved
 from schemas.bounds.limits import NAME
 from schemas.errors import InputError
 from service.setup.access.audit_log import AuditLog

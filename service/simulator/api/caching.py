@@ -10,7 +10,7 @@ import hashlib
 from collections import OrderedDict
 from typing import Any
 
-from audit.cost.prices import price_of
+from audit.cost import price_of
 from audit.fingerprints import canonical_json
 from service.simulator.api.request_validation import Asked
 from service.simulator.scoring import simulated_usage, tokens_of

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from audit.cost.prices import price_of
+from audit.cost import price_of
 from audit.fingerprints import canonical_json, digest
 from service.simulator.api.complaints import complaint_of
 from service.simulator.prompts import read_prompt

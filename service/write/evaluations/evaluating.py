@@ -24,7 +24,7 @@ import msgspec
 
 from analytics.queries import query_records, query_rows
 from audit.evaluation.report import LATER_ATTEMPT_FAILED, Evaluated
-from audit.exchanges.judgements import ANSWERED
+from audit.exchanges.questions import ANSWERED
 from schemas.errors import InputError, SettingsError
 from schemas.records import Evaluation, EvaluationRequest
 from service.setup.judge_setup import NAME_A_JUDGE, OpenedJudge, open_judge, traits_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from audit.exchanges.judgements import ANSWERED
+from audit.exchanges.questions import ANSWERED
 from schemas.errors import DriftlineError
 
 _LOST = ("provider_error", "timeout")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Exchange
 from service.write.imports.input_files import Found, files_below, require

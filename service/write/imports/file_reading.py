@@ -19,8 +19,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from audit.policy.policy_fields import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.policy.policy import RedactionSettings
+from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Exchange
 from streams.garbage_collection import collect_rarely

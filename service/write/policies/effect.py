@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from analytics.queries import query_rows
-from audit.cost.prices import ModelPrice, Usage, usd_of
+from audit.cost import ModelPrice, Usage, usd_of
 from audit.exchanges.sampling import Candidate, SamplingState, close, decide
 from audit.exchanges.tier1 import check_structure
 from audit.policy.policy import Policy, ProjectPolicy

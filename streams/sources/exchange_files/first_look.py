@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.errors import InputError
 from streams.sources.exchange_files.formats import Format, told
 from streams.sources.exchange_files.mapping import REQUIRED, Fields, Source

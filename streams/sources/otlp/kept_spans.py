@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 
 from audit.fingerprints import digest
-from audit.redaction.redactor import Redactor, texts_in
+from audit.redaction import Redactor, texts_in
 from schemas.bounds.limits import MAX_DEPTH, MAX_ID, MAX_LABEL, is_too_deep
 from schemas.records import Span
 from streams.sources.exchange_builder import MAX_TEXT

@@ -13,7 +13,7 @@ from analytics.deletion.erased import Erased
 from analytics.deletion.erasure import Erasing
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from streams.engine.embedded import EmbeddedRunner
 from streams.log.admission import Accepted

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.anchors.attribution import NEAREST_ROUNDS, Attribution, Moved, attribute
-from audit.anchors.judge_change import MIN_ANCHORS
-from audit.anchors.judge_shift import Verdict
+from audit.anchors import MIN_ANCHORS, NEAREST_ROUNDS, Attribution, Moved, Verdict, attribute
 from benchmarks.drift.causes import Judge, answers, exact_interval, measure
 
 START = datetime(2026, 10, 1, 9, tzinfo=UTC)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.anchors.judge_change import judge_change
-from audit.anchors.judge_shift import Verdict
+from audit.anchors import Verdict, judge_change
 
 START = datetime(2026, 10, 1, tzinfo=UTC)
 

@@ -7,9 +7,8 @@ from datetime import date
 import pytest
 from msgspec.structs import replace
 
-from audit.cost.estimate import EXPECTED_OUTPUT, Estimate, estimate
-from audit.cost.prices import ModelPrice, shipped_prices, worst_case
-from audit.exchanges.questions import Material, Question
+from audit.cost import ModelPrice, shipped_prices, worst_case
+from audit.exchanges.questions import EXPECTED_OUTPUT, Estimate, Material, Question, estimate
 
 HAIKU = shipped_prices()["claude-haiku-4-5"]
 LONG = shipped_prices()["claude-haiku-5-5"]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from audit.cost.prices import (
+from audit.cost import (
     NANO,
     OVERHEAD_TOKENS,
     ModelPrice,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.cost.session_ledger import Ledger
+from audit.cost import Ledger
 
 CAP = 1_000_000_000
 """A dollar."""

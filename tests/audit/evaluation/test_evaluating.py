@@ -19,8 +19,7 @@ from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.evaluating import evaluating, questions_of
 from audit.evaluation.results import MAX_ANSWERS_BYTES, EvaluationResult
 from audit.exchanges.cascade import drive
-from audit.exchanges.judgements import COST_CAP, outcome_state, recorded_reply
-from audit.exchanges.questions import Question, Reply
+from audit.exchanges.questions import COST_CAP, Question, Reply, outcome_state, recorded_reply
 from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
 from schemas.records import Evaluation, EvaluationRequest, Judgement

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.cost.prices import ModelPrice
+from audit.cost import ModelPrice
 from audit.diagnosis.events import normalise_session
 from audit.evaluation.run import (
     Artifact,

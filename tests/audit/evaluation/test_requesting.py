@@ -14,9 +14,8 @@ from evaluations import answer, case, judgement, plan, run, said
 
 from audit.evaluation.cases import Case, Plan, shipped_system_prompt
 from audit.evaluation.dimensions import DIMENSIONS
-from audit.evaluation.evaluating import evaluating, questions_of
+from audit.evaluation.evaluating import FORM, asked_again, complete, evaluating, evaluation_request, questions_of
 from audit.evaluation.questions import EvaluationAnswer, Terms, answer_schema, read_evaluation
-from audit.evaluation.requesting import FORM, asked_again, complete, evaluation_request
 from audit.evaluation.run import Run, Turn
 from audit.exchanges.cascade import drive
 from audit.exchanges.questions import Reply

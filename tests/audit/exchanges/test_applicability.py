@@ -5,7 +5,7 @@ from __future__ import annotations
 import builders as build
 import pytest
 
-from audit.exchanges.applicability import applies
+from audit.exchanges.cascade import applies
 from audit.policy.methodology import When
 from schemas.records import Exchange
 

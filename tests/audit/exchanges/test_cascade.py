@@ -16,12 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trials import examples
 
-from audit.cost.prices import ModelPrice, worst_case
-from audit.cost.session_ledger import Ledger
+from audit.cost import Ledger, ModelPrice, worst_case
 from audit.exchanges.cascade import cascade, drive
-from audit.exchanges.judgements import COST_CAP, UNKNOWN_PRICE, outcome_state, recorded_reply
 from audit.exchanges.outcomes import LEFT_OUT, NO_JUDGE, RULE_VERSION, Sampled, TierState, structural_score
-from audit.exchanges.questions import Question, Reply
+from audit.exchanges.questions import COST_CAP, UNKNOWN_PRICE, Question, Reply, outcome_state, recorded_reply
 from audit.policy.methodology import BehaviouralDimension, When
 from audit.policy.policy import Policy, ProjectPolicy, ProjectSettings
 from schemas.codec.single_object import encode

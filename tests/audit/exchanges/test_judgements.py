@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.cost.prices import usd_of
-from audit.exchanges.judgements import COST_CAP, UNKNOWN_PRICE, charged, outcome_state, recorded_reply
+from audit.cost import usd_of
 from audit.exchanges.outcomes import TierState
+from audit.exchanges.questions import COST_CAP, UNKNOWN_PRICE, charged, outcome_state, recorded_reply
 from schemas.records import Judgement
 
 START = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)

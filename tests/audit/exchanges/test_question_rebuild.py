@@ -7,7 +7,7 @@ from builders import exchange, judgement
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.exchanges.question_rebuild import rebuilt
+from audit.exchanges.cascade import rebuilt
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 

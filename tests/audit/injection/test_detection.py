@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from yaml_files import read_yaml
 
 from audit.exchanges.questions import Invalid
-from audit.injection.detection import NEEDED, RECOGNISED, tamper_reasons, text_kinds
+from audit.injection import NEEDED, RECOGNISED, tamper_reasons, text_kinds
 from audit.policy.policy import Policy
-from audit.prompts.answer_json import answer_in
+from audit.prompts.answers import answer_in
 from audit.prompts.exchange_prompts import thinking_question, tier2_question
 from schemas.records import Exchange
 

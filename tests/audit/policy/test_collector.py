@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from audit.anchors.names import ANCHORS
-from audit.policy.collector import Collector, Origin, SpanFiling
-from audit.policy.policy import Policy, load_policy
+from audit.anchors import ANCHORS
+from audit.policy.policy import Collector, Origin, Policy, SpanFiling, load_policy
 from schemas.errors import PolicyError
 
 FILE = """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from audit.anchors.names import anchor_project
+from audit.anchors import anchor_project
 from audit.policy.policy import Anchors, Policy, ProjectSettings, RedactionSettings, Sampling, SecretPattern, load_policy
 from schemas.bounds.limits import NAME
 from schemas.errors import PolicyError

@@ -13,9 +13,16 @@ from hypothesis import strategies as st
 
 from audit.exchanges.questions import Invalid, Question
 from audit.policy.policy import Policy
-from audit.prompts.answer_fields import MAX_PROBLEMS, MAX_WORDS
-from audit.prompts.answer_json import MAX_ANSWER, answer_in, is_object
-from audit.prompts.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
+from audit.prompts.answers import (
+    MAX_ANSWER,
+    MAX_PROBLEMS,
+    MAX_WORDS,
+    ThinkingAnswer,
+    Tier2Answer,
+    Tier3Answer,
+    answer_in,
+    is_object,
+)
 from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 from schemas.records import DimensionScore
 

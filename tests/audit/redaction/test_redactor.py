@@ -19,8 +19,7 @@ from trials import examples
 
 from audit.patterns import encode
 from audit.policy.policy import RedactionSettings, SecretPattern
-from audit.redaction.redactor import MAX_DEPTH, Redactor
-from audit.redaction.secret_kinds import BUILT_IN, RANDOM_RUN, TELLING, TRIGGER
+from audit.redaction import BUILT_IN, MAX_DEPTH, RANDOM_RUN, TELLING, TRIGGER, Redactor
 from schemas.errors import BoundsError, PolicyError
 
 REDACTOR = Redactor(RedactionSettings())

@@ -17,11 +17,11 @@ from audit.exchanges.questions import Question
 from audit.exchanges.sampling import Candidate, SamplingState, close, decide
 from audit.exchanges.tier1 import check_structure
 from audit.exchanges.wrap_quality import wrap_quality
-from audit.injection.detection import tamper_reasons
+from audit.injection import tamper_reasons
 from audit.policy.methodology import shipped_methodologies
 from audit.policy.policy import Policy, RedactionSettings
 from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from audit.times import parse_timestamp
 from schemas.bounds.limits import NAME
 from schemas.records import Exchange

@@ -15,7 +15,7 @@ from audit.diagnosis.events import raw_event
 from audit.exchanges.tier1 import check_structure
 from audit.policy.methodology import shipped_methodologies
 from audit.policy.policy import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.records import AgentEvent
 from service.demo.days import SCRIPT_END, moment_before
 from service.demo.fleet import FleetPlan, write_fleet, write_large_tree

@@ -23,7 +23,7 @@ from watched import fallen, history, put
 
 import service.server.app as app_module
 from analytics.store.store import Store
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from service.server.app import prepare_routes
 from service.setup.access.access import SCOPES, AccessStore, Holder
 from service.simulator import running

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from audit.policy.policy import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from service.server.logs import configure_logs
 
 

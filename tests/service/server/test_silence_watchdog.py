@@ -15,7 +15,7 @@ from receivers import Receiver, receiving
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.records import AgentEvent, Exchange, Heartbeat, Record, TraceAssembly
 from service.alerts.delivery import Delivery
 from service.alerts.raising import Alerts

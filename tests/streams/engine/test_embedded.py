@@ -17,7 +17,7 @@ from analytics.queries import query_rows
 from analytics.store.store import Store
 from analytics.store.tables import full_name
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of
 from streams.engine.embedded import EmbeddedRunner

@@ -14,8 +14,7 @@ import pytest
 from engines import NOW, Clock, HangingJudge, MoodyJudge, engine_over, live_judge, policy_of, rows, runner_over
 
 from analytics.store.store import Store
-from audit.cost.prices import nano_of
-from audit.cost.session_ledger import Ledger
+from audit.cost import Ledger, nano_of
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
 from audit.policy.policy import Policy

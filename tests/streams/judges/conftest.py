@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from audit.cost.prices import OVERHEAD_TOKENS, PromptBound, Usage, believable, price_of, worst_case
+from audit.cost import OVERHEAD_TOKENS, PromptBound, Usage, believable, price_of, worst_case
 from audit.exchanges.questions import Invalid, Material, Question
 from streams.judges.live import LiveJudge, open_live_judge
 from streams.judges.protocol import Verdict

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from audit.cost.prices import OVERHEAD_TOKENS, PromptBound
+from audit.cost import OVERHEAD_TOKENS, PromptBound
 from audit.exchanges.questions import Question, byte_tokens
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import tier2_question

@@ -18,7 +18,7 @@ import builders as build
 import pytest
 from soak import times
 
-from audit.cost.prices import price_of
+from audit.cost import price_of
 from audit.exchanges.questions import Invalid, Question
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import tier2_question

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from audit.cost.prices import PromptBound, Usage
+from audit.cost import PromptBound, Usage
 from schemas.errors import SettingsError
 from streams.judges.live import open_live_judge
 from streams.judges.protocol import Credentials, credentials

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from audit.cost.prices import OVERHEAD_TOKENS
+from audit.cost import OVERHEAD_TOKENS
 from audit.evaluation.evaluating import questions_of
 from audit.exchanges.questions import Question
 from streams.judges.requests import Format, Repair, Rung, parameters

@@ -10,8 +10,7 @@ import pytest
 from engines import engine_over, policy_of, rows
 
 from analytics.store.store import Store
-from audit.cost.prices import Usage, nano_of, price_of, worst_case
-from audit.cost.session_ledger import Ledger
+from audit.cost import Ledger, Usage, nano_of, price_of, worst_case
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
 from schemas.codec import single_object

@@ -15,8 +15,8 @@ import pytest
 from engines import NOW, Clock, MoodyJudge, engine_over, policy_of, rows, runner_over
 
 from analytics.store.store import Store
-from audit.cost.prices import Usage, nano_of
-from audit.evaluation.requesting import asked_again
+from audit.cost import Usage, nano_of
+from audit.evaluation.evaluating import asked_again
 from audit.evaluation.results import EvaluationResult
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id

@@ -12,7 +12,7 @@ from engines import Clock
 from msgspec.structs import replace
 
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, ScoringTask
 from streams.judging.call_budget import StoppedError

@@ -14,8 +14,7 @@ from engines import NOW, Clock, HangingJudge, engine_over, live_judge, policy_of
 from invariants import encoded
 
 from analytics.store.store import Store
-from audit.cost.prices import nano_of
-from audit.cost.session_ledger import Ledger
+from audit.cost import Ledger, nano_of
 from audit.exchanges.cascade import drive
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.bounds.limits import MAX_ADMITTED_BYTES

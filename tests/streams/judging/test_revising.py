@@ -14,7 +14,7 @@ from engines import NOW, Clock, engine_over, live_judge, policy_of, rows, runner
 
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
-from audit.cost.prices import nano_of
+from audit.cost import nano_of
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Exchange

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from audit.policy.policy import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import DeadLetter
 from streams.log.admission import DEAD_LETTERS, MAX_BODY_BYTES, MAX_REDACTED_BYTES, Accepted, Admission, Place, Refusal

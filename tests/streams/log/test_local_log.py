@@ -22,10 +22,10 @@ from stores import *  # noqa: F403 - pytest finds fixtures by their names here
 
 from analytics.store.positions import AHEAD
 from analytics.store.store import Store
-from audit.cost.prices import Usage
+from audit.cost import Usage
 from audit.exchanges.questions import Question
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from schemas.records import Erasure, Exchange, Heartbeat, JudgingRequest, Record

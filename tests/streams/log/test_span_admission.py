@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trials import examples
 
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.bounds.limits import MAX_ID
 from schemas.records import Span
 from streams.log.span_admission import AdmittedSpan, admitted, labels_of

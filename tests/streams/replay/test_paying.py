@@ -16,7 +16,7 @@ from engines import live_judge
 from replayed import Command, merged_scores_in, replay, result, scored_live, scores_in
 
 from analytics.store.store import Store
-from audit.cost.prices import nano_of
+from audit.cost import nano_of
 from schemas.codec.single_object import decode
 from schemas.records import Judgement
 from service.cli.entry.exit_codes import ExitCode

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from trials import examples
 
 from audit.policy.policy import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from streams.log.admission import Accepted, Admission
 from streams.sources.claude_code.lines import ClaudeCodeDialect
 from streams.sources.codex.lines import CodexDialect

@@ -16,7 +16,7 @@ from trials import examples
 from audit.diagnosis.causal_graph import FAILURE_NODES
 from audit.diagnosis.events import normalise_session
 from audit.policy.policy import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.bounds.limits import NOT_UNICODE
 from schemas.errors import InputError
 from streams.sources import event_files

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trials import examples
 
 from audit.policy.policy import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from streams.sources.source import Reading, ReadingContext
 

@@ -16,8 +16,8 @@ from engines import NOW, engine_over, rows
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
-from audit.anchors.attribution import Moved
-from audit.cost.prices import Usage
+from audit.anchors import Moved
+from audit.cost import Usage
 from audit.exchanges.questions import Question
 from audit.policy.policy import Anchors, Policy, ProjectSettings
 from schemas.codec.single_object import encode

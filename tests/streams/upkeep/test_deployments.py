@@ -14,7 +14,7 @@ from analytics.store.store import Store
 from audit.drift.incident_evidence import Numbers
 from audit.drift.watched_series import Key
 from audit.policy.policy import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Deployment
 from streams.upkeep.deployments import deployment, deployments, known_already

@@ -11,7 +11,7 @@ from stores import *  # noqa: F403 - pytest finds fixtures by their names here
 
 from analytics.store.store import Store
 from audit.policy.policy import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, Label
 from streams.upkeep.deployments import SeenVersions

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Diagnosis, Record
 from streams.engine.embedded import EmbeddedRunner

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from audit.cost.prices import ModelPrice
+from audit.cost import ModelPrice
 from audit.policy.methodology import is_methodology, load_methodology
 from audit.policy.policy import ProjectPolicy, load_policy
 from schemas.errors import SettingsError

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Exchange
 from service.cli.commands.option_groups import with_option_group

@@ -13,8 +13,7 @@ from evaluations import SCHEMAS, answer, case, check, judgement, plan, published
 from audit.evaluation.evaluating import evaluating, questions_of
 from audit.evaluation.results import EvaluationResult
 from audit.exchanges.cascade import drive
-from audit.exchanges.judgements import outcome_state
-from audit.exchanges.questions import Reply
+from audit.exchanges.questions import Reply, outcome_state
 from schemas.records import EvaluationRequest
 
 

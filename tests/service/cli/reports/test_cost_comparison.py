@@ -13,9 +13,9 @@ from builders import exchange
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
-from audit.cost.prices import price_of, usd_of
+from audit.cost import price_of, usd_of
 from audit.policy.policy import Policy, ProjectSettings, load_policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
 from service.cli.reports.cost_comparison import VARIANTS, Bill, Savings, bill, records_of

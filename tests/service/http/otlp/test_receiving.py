@@ -13,8 +13,8 @@ from otlp.captured import dialects, requests_of
 from otlp.spans import agent, request, span
 from trials import examples
 
-from audit.policy.policy_fields import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.policy.policy import RedactionSettings
+from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from service.http.otlp.receiving import Body, MappedSpans, Origin, map_spans
 from service.web.errors import ApiError

@@ -15,7 +15,7 @@ from builders import exchange, score
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
 from service.read.people import human_scores

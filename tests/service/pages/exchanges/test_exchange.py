@@ -16,7 +16,7 @@ from watched import put
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import thinking_question, tier2_question
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.records import DimensionScore, Exchange, Judgement, Score
 from service.pages.texts import MAX_SHOWN
 from service.setup.access.access import AccessStore, Holder

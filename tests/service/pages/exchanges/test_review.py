@@ -15,7 +15,7 @@ from watched import put
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from service.setup.access.access import AccessStore, Holder
 from streams.engine.engine import Engine
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from analytics.store.store import Store
 from audit.exchanges.sampling import SAMPLING_SKIP
 from audit.policy.policy import Sampling
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.records import Exchange
 from service.write.policies.changes import changes
 from service.write.policies.effect import effects

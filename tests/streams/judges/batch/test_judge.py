@@ -26,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servers import ROOT, until
 
-from audit.cost.prices import price_of
+from audit.cost import price_of
 from audit.exchanges.questions import Invalid, Question
 from audit.fingerprints import canonical_json
 from audit.policy.policy import Policy

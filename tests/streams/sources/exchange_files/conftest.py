@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from audit.policy.policy import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from streams.sources.exchange_files.first_look import look
 from streams.sources.exchange_files.mapping import Fields
 from streams.sources.exchange_files.reading import read_exchange_file

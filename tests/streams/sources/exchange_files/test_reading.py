@@ -256,7 +256,7 @@ import sys, resource
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from audit.policy.policy import RedactionSettings
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from streams.sources.exchange_files.first_look import look
 from streams.sources.exchange_files.reading import read_exchange_file
 from streams.sources.source import ReadingContext

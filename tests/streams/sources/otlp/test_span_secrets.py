@@ -10,7 +10,7 @@ import builders as build
 import pytest
 
 from audit.policy.policy import Policy
-from audit.redaction.redactor import Redactor
+from audit.redaction import Redactor
 from schemas.records import Span
 from streams.sources.otlp.kept_spans import SpanOwner, span_record
 from streams.sources.otlp.request import Event, Observed

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from audit.anchors.attribution import Attribution, Moved
+from audit.anchors import Attribution, Moved
 from audit.drift.incident_evidence import Cause, Numbers
 from audit.drift.watched_series import Key
 from streams.watch.evidence import UNEXPLAINED, Explanation, combined, explained, moved_by

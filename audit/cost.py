@@ -1,4 +1,8 @@
-"""Dated prices, the cost of a call, and the most a call can cost. Money is counted in nano-USD, exactly."""
+"""Dated prices, the cost of a call, the most a call can cost, and a session's spending under its cap. Money is integer nano-USD, exact.
+
+The worst case of a call is reserved before the call is made, so calls that run at once cannot pass the cap together; checking first
+and paying later can.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,6 @@ BYTES_A_TOKEN = 8
 """Most bytes that a token of a prompt has on average; English prose has four to five."""
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$"
 """The pattern of a model's name."""
-
 CacheLife = Literal["5m", "1h"]
 """The time for which the prompt cache keeps what was written to it."""
 UsdPerMillion = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
@@ -80,39 +83,6 @@ class _PriceModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=to_camel, validate_by_name=True)
 
 
-@lru_cache(maxsize=4096)
-def _exactly(number: float) -> Fraction:
-    """A number of a price list by way of its text: 0.1 as it was written, not the nearest binary fraction."""
-    return Fraction(str(number))
-
-
-class _Bound(NamedTuple):
-    """The most that a call can cost: whole numbers for a token read, for one that is written to the cache besides, and for one of the answer.
-
-    Their sum is divided by `divisor`.
-    """
-
-    read: int
-    written: int
-    answered: int
-    divisor: int
-
-    def nano(self, prompt: PromptBound, max_tokens: int) -> int:
-        """Nano-USD, rounded up."""
-        whole = self.read * prompt.tokens + self.written * prompt.written + self.answered * max_tokens
-        return -(-whole // self.divisor)
-
-
-@lru_cache(maxsize=4096)
-def _bound(read_usd: float, answer_usd: float, write_factor: float, read_factor: float) -> _Bound:
-    """The bound at these rates, in USD per million tokens, and these factors of the cache: exact."""
-    highest = max(Fraction(1), _exactly(write_factor), _exactly(read_factor))
-    read, answered = _exactly(read_usd) * 1000, _exactly(answer_usd) * 1000
-    written = read * (highest - 1)
-    divisor = math.lcm(read.denominator, written.denominator, answered.denominator)
-    return _Bound(int(read * divisor), int(written * divisor), int(answered * divisor), divisor)
-
-
 class Rates(_PriceModel):
     """The prices of tokens, in USD per million."""
 
@@ -136,13 +106,19 @@ class Rates(_PriceModel):
         A single call may later count as batched, a batched one only as such.
         """
         pairs = [self._listed(batched=True), self._listed(batched=False)]
-        known = [pair for pair in pairs if pair is not None]
-        return known[:1] if batched else known
+        upper_rates = [pair for pair in pairs if pair is not None]
+        return upper_rates[:1] if batched else upper_rates
 
     def _listed(self, *, batched: bool) -> tuple[float, float] | None:
         """USD for a million tokens of input and one of output; None where it is unknown."""
         pair = (self.batch_input, self.batch_output) if batched else (self.input, self.output)
         return None if pair[0] is None or pair[1] is None else (pair[0], pair[1])
+
+
+@lru_cache(maxsize=4096)
+def _exactly(number: float) -> Fraction:
+    """A number of a price list by way of its text: 0.1 as it was written, not the nearest binary fraction."""
+    return Fraction(str(number))
 
 
 class PriceStep(Rates):
@@ -231,12 +207,31 @@ class ModelPrice(Rates):
         yield from (step for step in self.steps if step.above < prompt_tokens)
 
 
-class _ListedModel(ModelPrice):
-    aliases: tuple[Annotated[str, StringConstraints(pattern=MODEL_NAME)], ...] = ()
+@lru_cache(maxsize=4096)
+def _bound(read_usd: float, answer_usd: float, write_factor: float, read_factor: float) -> _Bound:
+    """The bound at these rates, in USD per million tokens, and these factors of the cache: exact."""
+    highest = max(Fraction(1), _exactly(write_factor), _exactly(read_factor))
+    read, answered = _exactly(read_usd) * 1000, _exactly(answer_usd) * 1000
+    written = read * (highest - 1)
+    divisor = math.lcm(read.denominator, written.denominator, answered.denominator)
+    return _Bound(int(read * divisor), int(written * divisor), int(answered * divisor), divisor)
 
 
-class _PriceList(_PriceModel):
-    models: dict[str, _ListedModel]
+class _Bound(NamedTuple):
+    """The most that a call can cost: whole numbers for a token read, for one that is written to the cache besides, and for one of the answer.
+
+    Their sum is divided by `divisor`.
+    """
+
+    read: int
+    written: int
+    answered: int
+    divisor: int
+
+    def nano(self, prompt: PromptBound, max_tokens: int) -> int:
+        """Nano-USD, rounded up."""
+        whole = self.read * prompt.tokens + self.written * prompt.written + self.answered * max_tokens
+        return -(-whole // self.divisor)
 
 
 @lru_cache(4096)
@@ -258,6 +253,14 @@ def shipped_prices() -> Mapping[str, ModelPrice]:
     with resources.as_file(resources.files("audit").joinpath("models.yaml")) as path:
         listed = Document(path).validate(_PriceList).models
     return {name: price for model, price in listed.items() for name in (model, *price.aliases)}
+
+
+class _ListedModel(ModelPrice):
+    aliases: tuple[Annotated[str, StringConstraints(pattern=MODEL_NAME)], ...] = ()
+
+
+class _PriceList(_PriceModel):
+    models: dict[str, _ListedModel]
 
 
 def price_of(model: str, own: Mapping[str, ModelPrice]) -> ModelPrice | None:
@@ -296,3 +299,64 @@ def believable(usage: Usage | None, question: Request) -> bool:
     parts = (usage.input_tokens, usage.output_tokens, usage.cache_write_tokens, usage.cache_read_tokens)
     within = usage.prompt_tokens <= question.texts_size + OVERHEAD_TOKENS and usage.output_tokens <= question.max_tokens
     return within and min(parts) >= 0 and usage.prompt_tokens > 0
+
+
+class Ledger:
+    """Spent and reserved money under a cap; None is no cap."""
+
+    def __init__(self, cap: int | None, spent: int = 0) -> None:
+        self._cap = cap
+        self._spent = spent
+        self._reserved = 0
+
+    @property
+    def cap(self) -> int | None:
+        """The most that may be spent."""
+        return self._cap
+
+    @property
+    def spent(self) -> int:
+        """The cost of the calls so far."""
+        return self._spent
+
+    @property
+    def reserved(self) -> int:
+        """The amount set aside for calls whose outcome is not known yet."""
+        return self._reserved
+
+    def can_reserve(self, amount: int) -> bool:
+        """Tell whether the cap leaves room for this much. With a cap of 0 there is room for calls that cost nothing."""
+        return self._cap is None or self._spent + self._reserved + _amount(amount) <= self._cap
+
+    def reserve(self, amount: int) -> bool:
+        """Set the amount aside; False, and nothing happens, where the cap leaves no room."""
+        if not self.can_reserve(amount):
+            return False
+        self._reserved += _amount(amount)
+        return True
+
+    def settle(self, amount: int, cost: int) -> None:
+        """A reserved call was made and cost this much; ValueError for more than was set aside for it.
+
+        A call with an unknown outcome has cost the whole amount.
+        """
+        if _amount(cost) > amount:
+            raise ValueError(f"a call cost {cost} nano-USD and {amount} were reserved for it")
+        self.release(amount)
+        self._spent += cost
+
+    def release(self, amount: int) -> None:
+        """A reserved call was not made, or was refused free of charge; ValueError for what was never reserved."""
+        if _amount(amount) > self._reserved:
+            raise ValueError(f"{amount} nano-USD to give back and {self._reserved} are reserved")
+        self._reserved -= amount
+
+    def charge(self, cost: int) -> None:
+        """Count what was paid for earlier. It may pass the cap: it was paid."""
+        self._spent += _amount(cost)
+
+
+def _amount(nano: int) -> int:
+    if nano < 0:
+        raise ValueError(f"an amount of money cannot be negative: {nano} nano-USD")
+    return nano

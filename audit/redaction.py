@@ -1,0 +1,558 @@
+"""Redaction: secrets are taken out of texts before they are stored or judged, and replaced by `[SECRET:kind:hmac8]`.
+
+`hmac8` is 8 hexadecimal digits of an HMAC of the secret, so that one secret can be followed through the records without being
+known. Redacting a redacted text changes nothing: markers are left alone.
+
+Every pattern matches a whole run of what may belong to the secret, and none can scan far in vain: the sum of all searches in a
+text is linear in its length.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import copy
+import functools
+import hmac
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from audit.first_looks import FirstLook
+from audit.patterns import Pattern, compile_pattern, decode, encode
+from audit.policy.policy import RedactionSettings
+from schemas.bounds.limits import MAX_DEPTH
+from schemas.errors import BoundsError
+
+DEFAULT_KEY = b"driftline redaction marker"
+"""Key of the markers' HMAC where a deployment sets none. With a public key a *guessed* secret can be confirmed: set your own."""
+
+NAMES_REMEMBERED, LONGEST_NAME = 10_000, 256
+"""Names that are remembered, and the characters of the longest of them."""
+LABELS_REMEMBERED, LONGEST_LABELS = 1_000, 1_024
+"""Sets of labels that are remembered, and the characters of the longest of them."""
+_ROUNDS = 16
+_MARKER = compile_pattern(r"\[SECRET:[a-z][a-z0-9_]{0,31}:[0-9a-f]{8}\]", where="marker", ignore_case=False)
+
+_NAME_KEYS = ("name", "key", "header", "Name", "Key", "Header")
+_VALUE_KEYS = frozenset(["value", "values", "Value", "Values"])
+
+_NOTHING: Counter[str] = Counter()
+
+Spans = Callable[[bytes], Iterator[tuple[int, int]]]
+
+_PROVIDER_KEYS = (
+    r"sk-ant-[\w-]{8,}",  # Anthropic
+    r"sk-(?:proj|svcacct|admin|or-v1|live|test)-[\w-]{16,}",  # OpenAI and those like it
+    r"sk-[A-Za-z0-9]{20,}[\w-]*",
+    r"gh[a-z]_[A-Za-z0-9]{20,}",  # GitHub
+    r"github_pat_\w{20,}",
+    r"gl(?:pat|dt|rt|ptt|cbt|oas|soat|ft|agent)-[\w-]{16,}",  # GitLab
+    r"xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}",  # Slack
+    r"hooks\.slack\.com/services/[\w/-]{20,}",
+    r"AIza[\w-]{30,}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{20,}",  # Google
+    r"hf_[A-Za-z0-9]{20,}|npm_[A-Za-z0-9]{20,}|pypi-[\w-]{40,}|dckr_pat_[\w-]{20,}",  # package and model hubs
+    r"[sr]k_(?:live|test)_[A-Za-z0-9]{10,}|whsec_[A-Za-z0-9+/=]{16,}",  # Stripe
+    r"SG\.[\w-]{16,}\.[\w-]{16,}|SK[0-9a-f]{32}",  # SendGrid, Twilio
+    r"do[opr]_v1_[0-9a-f]{40,}|shp[a-z]{2}_[0-9a-fA-F]{20,}|dapi[0-9a-f]{32}|hvs\.[\w-]{20,}",
+    r"gsk_[A-Za-z0-9]{20,}|xai-[A-Za-z0-9]{20,}|pplx-[A-Za-z0-9]{20,}|r8_[A-Za-z0-9]{20,}|tvly-[\w-]{16,}",
+    r"[0-9]{8,10}:AA[\w-]{30,}",  # Telegram
+    r"AGE-SECRET-KEY-1[A-Z0-9]{40,}",
+)
+_PROVIDER_KEY = rf"\b(?:{'|'.join(_PROVIDER_KEYS)})"
+_PEM = (
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+    r"(?:(?:\s|\\[nr])+[A-Za-z-]{1,40}: [^\r\n\\]*)*"  # headers of an encrypted key
+    r"(?:[A-Za-z0-9+/=\s]|\\[nr])*(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?"
+)
+_JWT = r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*(?:\.[\w-]+){0,2}"
+_CLOUD_ID = r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b"
+_SEPARATOR = r"""(?:\\{0,3}["'])?\s{0,8}(?::=|=>|[:=])\s{0,8}(?:\\{0,3}["'])?"""
+_CLOUD_SECRET = (
+    rf"(?i:aws_?)?(?i:secret_?access_?key){_SEPARATOR}([A-Za-z0-9/+]{{16,}}={{0,2}})"
+    r"|(?:AccountKey|SharedAccessKey)=([A-Za-z0-9+/]{20,}={0,2})"
+)
+_AUTHORIZATION = (
+    rf"(?i)\bauthorization{_SEPARATOR}"
+    r"""(?:(?:bearer|basic|token|digest|apikey|negotiate|aws4-hmac-sha256)\s{1,8}([^\s"',;\\]{4,})|([^\s"',;\\]{16,}))"""
+)
+_BEARER = r"(?i)\bbearer\s{1,8}([\w.~+/-]{12,}={0,2})"
+_BASIC = r"(?i)\bbasic\s{1,8}([A-Za-z0-9+/]{8,}={0,2})"
+_CONNECTION = r"""://[^\s:/@"'<>]{0,128}:([^\s/"'<>]{1,256})@"""
+_ASSIGNS = r"""(?:\\{0,3}["'])?\s{0,8}(?::=|=>|[:=])\s{0,8}"""
+
+_GAP = r"[_. -]?"
+_SECRET_NAMES = (
+    r"pass(?:words?|wd|phrase|code)|pwd",
+    rf"(?:db|database|user|smtp|imap|mail|ftp|mysql|pg|redis|admin|root|sudo){_GAP}pass",
+    r"secrets?",
+    rf"token|(?:auth|access|refresh|id|session|bearer|api){_GAP}tokens",
+    rf"(?:api|access|private|secret|session|signing|encryption|account|shared|master|auth|subscription){_GAP}keys?",
+    rf"authorization|(?:auth{_GAP}|authorization{_GAP})header|basic{_GAP}auth",
+    rf"credentials?|creds|cookies?|jwt|signature|connection{_GAP}string",
+)
+_NAME_ENDINGS = (
+    r"[0-9]{1,4}|values?|string|text|plain(?:text)?|raw|data|hash|base|base64|b64|pem|json|key|header|old|new|current|confirm(?:ation)?"
+    r"|prod(?:uction)?|dev(?:elopment)?|stag(?:e|ing)|test(?:ing)?|live|main|primary|secondary|backup|default|admin|root|user"
+)
+NAMES = rf"(?:{'|'.join(_SECRET_NAMES)})(?:{_GAP}(?:{_NAME_ENDINGS})|_for_\w{{1,32}})?"
+"""Names that say their value is a secret; what stands before them does not matter: DB_PASSWORD, dbPassword, userpassword."""
+COUNTED = rf"(?:max|min|total|num|n|input|output|prompt|completion|cached?|reasoning|per|eos|bos|pad|unk|sep|cls|mask|stop){_GAP}token"
+"""Tokens of a language model: counted and configured, no secrets."""
+_ASSIGNMENT = (
+    rf"(?i)(?:\b|_){COUNTED}{_ASSIGNS}()|{NAMES}{_ASSIGNS}"
+    r"""(?:\\{0,3}"((?:[^"\\\n]|\\[^"\n]){4,})|\\{0,3}'((?:[^'\\\n]|\\[^'\n]){4,})|((?:[^\s"'\\,;&]|\\[^\s"']){4,}))"""
+)
+_STRING = r"""(?:"((?:[^"\\\n]|\\.)+)|\\{1,3}"((?:[^"\\\n]|\\[^"\n])+))"""
+_MEMBER = (
+    rf'(?i)(?:\b|_){COUNTED}\\{{0,3}}"\s{{0,8}}:()'
+    rf'|{NAMES}\\{{0,3}}"\s{{0,8}}:\s{{0,8}}(?:{_STRING}|([0-9]+(?:\.[0-9]+)?))'
+    rf'|"(?:name|key|header)\\{{0,3}}"\s{{0,8}}:\s{{0,8}}\\{{0,3}}"[\w.-]*{NAMES}\\{{0,3}}"\s{{0,8}},\s{{0,8}}\\{{0,3}}"values?\\{{0,3}}"'
+    rf"\s{{0,8}}:\s{{0,8}}{_STRING}"
+    rf'|"(?:--[\w.-]*{NAMES}|(?:proxy-)?authorization|(?:set-)?cookie|x-[\w.-]*{NAMES})\\{{0,3}}"\s{{0,8}},\s{{0,8}}{_STRING}'
+)
+"""Members of JSON objects, pairs and arguments in JSON that may be broken off; short secrets and numbers too."""
+_CONTAINER = rf'(?i){NAMES}\\{{0,3}}"\s{{0,8}}:\s{{0,8}}(?:[\[{{]\s*(?:\\{{0,3}}"[\w.-]+\\{{0,3}}"\s*:\s*)?)+([^\[\]{{}}]+)'
+_COOKIE = r"""(?i)\b(?:set-)?cookie2?:\s{0,8}([\w.!#$%&*+^|~-]{1,128}=(?:"[^"\r\n\\]+")?(?:="[^"\r\n\\]+"|[^\r\n"'\\])+)"""
+_FLAG = rf"""(?i)--[\w-]*{NAMES}(?:=|\s{{1,8}})(?:\\{{0,3}}"((?:[^"\\\n]|\\[^"\n])+)|'([^'\n]+)|([^\s"'`\\-][^\s"'`\\]*))"""
+_QUERY = rf"""(?i)[?&;](?:[\w.-]*{NAMES}|sig)=([^\s&;"'<>\\]+)"""
+_COMMAND = (
+    r"""\bcurl\b[^\n|;]*?\s(?:-u|--user|--proxy-user|-U)(?:=|\s{0,8})\\{0,3}["']?[^\s:/"'\\]{0,64}:([^\s"'\\]+)"""
+    r"""|\bmysql(?:dump|admin|import)?\b[^\n|;]*?\s-p(?:\\{0,3}["'])?([^\s"'\\]+)"""
+    r"""|\bsshpass\s{1,8}-p\s{0,8}(?:\\{0,3}["'])?([^\s"'\\]+)"""
+)
+_LONG_RUN = r"[A-Za-z0-9+/_-]{24,}={0,2}"
+_TELLING = "|".join(
+    (
+        _PROVIDER_KEY,
+        _CLOUD_ID,
+        r"-----BEGIN |eyJ[\w-]{8,}\.|(?:AccountKey|SharedAccessKey)=",
+        r"""://[^\s:/@"'<>]{0,128}:[^\s/"'<>]{1,256}@""",
+        rf"""(?i:\b(?:bearer|basic)\s{{1,8}}\S{{8}}|{NAMES}(?:\\{{0,3}}["'])?\s{{0,8}}[:=,])""",
+        rf"""(?i:--[\w-]*{NAMES}\s|\bcookie2:|[?&;]sig=|"[\w.-]*{NAMES}\\{{0,3}}"\s{{0,8}},)""",
+        r"\bcurl\b[^\n|;]*?\s(?:-[uU]|--user|--proxy-user)|\bmysql\w*\b[^\n|;]*?\s-p|\bsshpass\s",
+    )
+)
+TELLING = compile_pattern(_TELLING, where="telling", ignore_case=False)
+"""Cheap question whether a text may hold a secret of another kind than a random run. Most ids are no more than such a run."""
+TRIGGER = compile_pattern(f"{_LONG_RUN}|{_TELLING}", where="trigger", ignore_case=False)
+"""Cheap question whether a text may hold any of these: no match, no secret."""
+_NO_SECRET = compile_pattern(
+    r"""(?i)^["'(<\[]*(?:string|str|text|none|null|nil|true|false|undefined|required|optional|redacted|hidden|masked|secret|token"""
+    r"""|password|bearer|basic|digest|negotiate|bytes|object|value|missing|invalid|expired|incorrect|\*+|x+|\.+)["')>\]:.!?\s]*$"""
+    r"|^(?:\$\{|\$\(|\{\{|<|%[A-Z_]+%)"  # a place holder
+    r"|^[a-z_][\w.]*\(|^(?:self|this|os|process|env|settings|config|request|args|ctx)\."  # code that fetches it
+    r"|^~?/[\w.-]+/"  # a path: PWD is a directory
+    r"|^[0-9]{2,5}:[0-9]{2,5}(?:\W|$)",  # a mapping of ports
+    where="no secret",
+)
+_NO_ARGUMENT = compile_pattern(
+    r"^(?:[A-Z][A-Z_]*|\W+|to|the|a|an|is|are|was|and|or|for|with|in|on|if|of|as|at|from|by|option|options|flag|flags|argument"
+    r"|parameter|must|should|can|may|will|instead|when|not)[\]>).,:;]*$",
+    where="no argument",
+    ignore_case=False,
+)
+_PROVIDERS = "toolu srvtoolu msg msgbatch req resp call chatcmpl run thread asst file"
+_KNOWN_IDS = (*(f"{name}_".encode() for name in _PROVIDERS.split()), b"sha256-", b"sha384-", b"sha512-")
+"""Ids that model providers give to calls, and digests: random, but no secrets, and needed to follow a session."""
+_MIN_RUN = 24
+_MIN_ENTROPY = 4.2
+_MIN_SWITCHES = 0.25
+"""Changes between lower case, upper case and digits a character: 0.45 in random text, 0.2 in CamelCase."""
+_CLASSES = bytes(
+    ord("l") if chr(c).islower() else ord("u") if chr(c).isupper() else ord("d") if chr(c).isdigit() else ord("-")
+    for c in range(128)
+) + bytes(128)
+
+_IN_RUNS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-"
+_RUNS = compile_pattern(_LONG_RUN, where="high_entropy", ignore_case=False)
+_SENSITIVE = compile_pattern(rf"{NAMES}$", where="sensitive name")
+TELLING_NAME = compile_pattern(NAMES, where="telling name")
+"""Finds whatever `is_sensitive` takes for a name, and more."""
+_MODEL_TOKENS = compile_pattern(rf"(?:^|[_.-]){COUNTED}$", where="model tokens")
+_LONGEST_NAME = 128
+_REMEMBERED = 10_000
+
+
+class Redactor:
+    """Takes secrets out of texts, by built-in kinds and those of a policy. Immutable, so it can be shared."""
+
+    def __init__(self, settings: RedactionSettings, key: bytes = DEFAULT_KEY) -> None:
+        """PolicyError when a pattern of the settings does not compile."""
+        self._key = key
+        self._enabled = settings.enabled
+        patterns = [
+            compile_pattern(secret.pattern, where=f"redaction.patterns[{index}].pattern", ignore_case=False)
+            for index, secret in enumerate(settings.patterns)
+        ]
+        self._custom = tuple(
+            SecretKind(secret.kind, pattern.spans, pattern.found_in)
+            for secret, pattern in zip(settings.patterns, patterns, strict=True)
+        )
+        self._first_look = _first_look((TRIGGER, *patterns))
+        self._telling = (TELLING, *patterns)
+        self._remembered = lru_cache(NAMES_REMEMBERED)(self.redact)
+        self._remembered_labels = lru_cache(LABELS_REMEMBERED)(self._redacted_labels)
+        self._clean: frozenset[str] = frozenset()
+        self._nameless: frozenset[str] = frozenset()
+        """Those of the clean texts that are no name of a secret."""
+
+    def having_looked(self, texts: Iterable[str], *, named: Iterable[str] = ()) -> Redactor:
+        """The same redactor after one first look at all of these texts: those that hold nothing are not searched again.
+
+        Most of what is suspected are ids, which hold nothing but a random run at most: they are not searched for anything else.
+        `named` are those of the texts of which `is_clean_json` will be asked.
+        """
+        if not self._enabled:
+            return self
+        distinct = list(dict.fromkeys(texts))
+        suspects = {distinct[row] for row in self._holding(list(map(encode, distinct)))}
+        names = list(dict.fromkeys(named))
+        telling = [names[row] for row in _first_look((TELLING_NAME,)).rows(list(map(encode, names)))] if names else ()
+        looked = copy.copy(self)
+        looked._clean = frozenset(distinct).difference(suspects) if suspects else frozenset(distinct)  # noqa: SLF001 - its own kind
+        looked._nameless = looked._clean.intersection(names).difference(telling)  # noqa: SLF001 - its own kind
+        return looked
+
+    def _holding(self, data: Sequence[bytes]) -> Iterator[int]:
+        """The places of the texts that may hold a secret."""
+        ids, others = list[int](), list[int]()
+        for row, text in enumerate(data):
+            (ids if is_one_run(text) else others).append(row)
+        suspects = ids + [others[place] for place in self._first_look.rows([data[row] for row in others])]
+        # Made by who suspects anything, and not at every start.
+        telling = (
+            {suspects[place] for place in _first_look(self._telling).rows([data[row] for row in suspects])} if suspects else ()
+        )
+        for row in suspects:
+            if row in telling or b"[SECRET:" in data[row] or has_random_run(data[row]):
+                yield row
+
+    def are_clean(self, texts: Iterable[str]) -> bool:
+        """Tell whether a first look has found nothing in any of the texts, or nothing is to be taken out; False if that is not known."""
+        return not self._enabled or self._clean.issuperset(texts)
+
+    def is_clean_json(self, texts: Iterable[str]) -> bool:
+        """Tell whether `redact_json` leaves a value as it is that has these texts, keys too; False if that is not known."""
+        return not self._enabled or self._nameless.issuperset(texts)
+
+    def is_clean(self, text: str) -> bool:
+        """Tell whether a first look has found nothing in the text, or nothing is to be taken out of any; False if that is not known."""
+        return not text or text in self._clean or not self._enabled
+
+    def redacting(self, texts: Sequence[str]) -> Callable[[str], tuple[str, Counter[str]]]:
+        """Return the function that redacts each of these texts, after one first look at all of them: most hold nothing."""
+        return _as_it_is if not self._enabled or self._first_look.is_clean(list(map(encode, texts))) else self.redact
+
+    def redact(self, text: str) -> tuple[str, Counter[str]]:
+        """The text without its secrets, and how many of each kind were taken out."""
+        if not self._enabled or not text or text in self._clean:
+            return text, Counter()
+        data = encode(text)
+        if not self._first_look.found_in(data):
+            return text, Counter()
+        counts: Counter[str] = Counter()
+        for _ in range(_ROUNDS):  # taking one secret out can lay another one bare
+            data, counts_of_round = self._one_round(data)
+            counts.update(counts_of_round)
+            if not counts_of_round:
+                break
+        return (decode(data), counts) if counts else (text, counts)
+
+    def redact_text(self, text: str) -> str:
+        """The text without its secrets."""
+        return text if text in self._clean else self.redact(text)[0]
+
+    def redact_labels(self, labels: Mapping[str, str]) -> Mapping[str, str]:
+        """`redact_json` of labels; of those that come again and again, what became of them is remembered."""
+        pairs = tuple(labels.items())
+        if sum(len(name) + len(value) for name, value in pairs) > LONGEST_LABELS:
+            return self._redacted_labels(pairs)
+        return self._remembered_labels(pairs)
+
+    def _redacted_labels(self, pairs: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+        redacted: dict[str, str] = self.redact_json(dict(pairs))[0]
+        return redacted
+
+    def redact_name(self, name: str) -> str:
+        """The name or id without its secrets; of those that come again and again, what became of them is remembered."""
+        if name in self._clean:
+            return name
+        return (self.redact if len(name) > LONGEST_NAME else self._remembered)(name)[0]
+
+    def redact_json(self, value: Any) -> tuple[Any, Counter[str]]:
+        """The JSON value without its secrets, in keys too.
+
+        Below a key such as `password` every text and number is taken out as a whole, and so are the value of
+        `{"name": "Authorization", "value": ...}`, of the header `["Authorization", ...]` and of the option `["--password", ...]`.
+
+        BoundsError for a value nested deeper than `MAX_DEPTH`.
+        """
+        counts: Counter[str] = Counter()
+        return (self._walk(value, counts, 0) if self._enabled else value), counts
+
+    def _one_round(self, data: bytes) -> tuple[bytes, Counter[str]]:
+        counts: Counter[str] = Counter()
+        if TELLING.found_in(data):
+            for kind in BUILT_IN:
+                if kind.occurs(data):
+                    data = self._replace(data, kind, counts)
+        else:
+            data = self._replace(data, RANDOM_RUN, counts)
+        for kind in self._custom:
+            data = self._replace(data, kind, counts)
+        return data, counts
+
+    def _replace(self, data: bytes, kind: SecretKind, counts: Counter[str]) -> bytes:
+        """The text with what the kind finds between markers replaced."""
+        pieces: list[bytes] = []
+        position = 0
+        for marker_start, marker_end in [*_markers(data), (len(data), len(data))]:
+            free = data[position:marker_start]
+            done = 0
+            for start, end in kind.spans(free):
+                first, last = _whole_characters(free, start, end)
+                if (first := max(first, done)) < last:
+                    pieces += [free[done:first], self._marker(kind.name, free[first:last])]
+                    counts[kind.name] += 1
+                    done = last
+            pieces += [free[done:], data[marker_start:marker_end]]
+            position = marker_end
+        return b"".join(pieces)
+
+    def _marker(self, kind: str, secret: bytes) -> bytes:
+        return f"[SECRET:{kind}:{hmac.digest(self._key, secret, 'sha256')[:4].hex()}]".encode()
+
+    def _walk(self, value: Any, counts: Counter[str], depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise BoundsError(f"a value is nested deeper than {MAX_DEPTH} levels", hint="Flatten the value or send it as text.")
+        if isinstance(value, str):
+            if value in self._clean:
+                return value
+            redacted, counts_of_text = self.redact(value)
+            counts.update(counts_of_text)
+            return redacted
+        if isinstance(value, dict):
+            named = _is_named_secret(value)
+            return {
+                self._walk(key, counts, depth + 1): self._child(
+                    item, counts, depth + 1, whole=_is_secret_key(key) or (named and key in _VALUE_KEYS)
+                )
+                for key, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            secrets = _secret_positions(value)
+            return [self._child(item, counts, depth + 1, whole=index in secrets) for index, item in enumerate(value)]
+        return value
+
+    def _child(self, value: Any, counts: Counter[str], depth: int, *, whole: bool) -> Any:
+        return self._blank(value, counts, depth) if whole else self._walk(value, counts, depth)
+
+    def _blank(self, value: Any, counts: Counter[str], depth: int) -> Any:
+        """The value with every text and number in it replaced; booleans, null and empty texts say nothing and stay."""
+        if depth > MAX_DEPTH:
+            return self._walk(value, counts, depth)
+        if isinstance(value, dict):
+            return {self._walk(k, counts, depth + 1): self._blank(v, counts, depth + 1) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._blank(item, counts, depth + 1) for item in value]
+        if value is None or isinstance(value, bool) or value == "":
+            return value
+        data = encode(str(value))
+        if _is_marker(data):
+            return value
+        counts["secret_field"] += 1
+        return decode(self._marker("secret_field", data))
+
+
+@lru_cache(64)
+def _first_look(patterns: tuple[Pattern, ...]) -> FirstLook:
+    return FirstLook(patterns)
+
+
+def is_one_run(data: bytes) -> bool:
+    """Tell whether a text is one run of letters and digits and nothing else, as most ids are."""
+    return len(data) >= _MIN_RUN and not data.translate(None, _IN_RUNS)
+
+
+def has_random_run(data: bytes) -> bool:
+    """Tell whether a text has a run that looks drawn by lot."""
+    return next(_random_runs(data), None) is not None
+
+
+def _random_runs(data: bytes) -> Iterator[tuple[int, int]]:
+    """Runs that look drawn by lot; in what may be a path, segment by segment."""
+    for start, end in [(0, len(data))] if is_one_run(data) else _RUNS.groups(data):
+        run = data[start:end]
+        if run.startswith(_KNOWN_IDS):
+            continue
+        is_base64 = b"+" in run or run.endswith(b"=")
+        for piece in [run] if is_base64 else run.split(b"/"):
+            if _is_random(piece):
+                yield start, start + len(piece)
+            start += len(piece) + 1  # noqa: PLW2901 - walks along the run
+
+
+def _is_random(run: bytes) -> bool:
+    """Tell whether a run of letters and digits looks drawn by lot: mixed, switching often, at least 4.2 bits per character."""
+    core = run.rstrip(b"=")
+    classes = core.translate(_CLASSES)
+    if len(core) < _MIN_RUN or not all(classes.count(kind) for kind in (b"l", b"u", b"d")):
+        return False
+    if not core.removeprefix(b"0x").translate(None, b"0123456789abcdefABCDEF-_"):
+        return False  # hexadecimal: a digest or a UUID
+    switches = sum(classes.count(pair) for pair in (b"lu", b"ld", b"dl", b"ud", b"du"))
+    if switches < _MIN_SWITCHES * (len(core) - classes.count(b"-")):
+        return False
+    shares = (core.count(byte) / len(core) for byte in set(core))
+    return -sum(share * math.log2(share) for share in shares) >= _MIN_ENTROPY
+
+
+def _as_it_is(text: str) -> tuple[str, Counter[str]]:
+    return text, _NOTHING
+
+
+def _markers(data: bytes) -> Iterator[tuple[int, int]]:
+    return _MARKER.spans(data) if b"[SECRET:" in data else iter(())
+
+
+def _whole_characters(data: bytes, start: int, end: int) -> tuple[int, int]:
+    r"""The span widened to whole characters: a pattern with `\C` may cut one in two."""
+    while start > 0 and data[start] & 0xC0 == 0x80:
+        start -= 1
+    while end < len(data) and data[end] & 0xC0 == 0x80:
+        end += 1
+    return start, end
+
+
+def _is_named_secret(value: dict[Any, Any]) -> bool:
+    """Tell whether this object is a pair of a telling name and a value: `{"name": "Cookie", "value": ...}`."""
+    return not _VALUE_KEYS.isdisjoint(value) and any(_is_secret_key(value.get(key)) for key in _NAME_KEYS)
+
+
+def _is_secret_key(key: Any) -> bool:
+    return isinstance(key, str) and is_sensitive(key)
+
+
+def is_sensitive(name: str) -> bool:
+    """Tell whether a key, header, variable or option of this name holds a secret; the same names as in texts."""
+    return _tells(name[-_LONGEST_NAME:].rstrip(" :_[]*"))
+
+
+@functools.lru_cache(_REMEMBERED)
+def _tells(tail: str) -> bool:
+    """Tell it of the end of a name; remembered, because the members of objects have the same names again and again."""
+    return _SENSITIVE.matches(tail) and not _MODEL_TOKENS.matches(tail)
+
+
+def _secret_positions(items: list[Any] | tuple[Any, ...]) -> set[int]:
+    """Positions of secrets that what stands before them gives away: in a header of two texts, after an option."""
+    if len(items) == 2 and _is_secret_key(items[0]) and isinstance(items[1], str) and _is_header(*items):
+        return {1}
+    options = (
+        index
+        for index, item in enumerate(items[:-1], start=1)
+        if isinstance(item, str) and item.startswith("-") and "=" not in item and is_sensitive(item)
+    )
+    return {index for index in options if not (isinstance(items[index], str) and items[index].startswith("--"))}
+
+
+def _is_header(name: str, value: str) -> bool:
+    """Tell whether two texts are a name with its value, and not two names, such as the required fields of a form."""
+    return name[:1].isupper() or "-" in name or not value.replace("_", "").isalpha()
+
+
+def _is_marker(data: bytes) -> bool:
+    return list(_markers(data)) == [(0, len(data))]
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """The texts in a JSON value, keys too, for a first look; level by level, so that no depth can exhaust the stack."""
+    left = [value]
+    while left:
+        node = left.pop()
+        if type(node) is str:
+            yield node
+        elif type(node) is dict:
+            left += node
+            left += node.values()
+        elif type(node) is list or type(node) is tuple:
+            left += node
+
+
+@dataclass(frozen=True, slots=True)
+class SecretKind:
+    """A kind of secret: its name in markers and the places of such secrets in a text (bytes, left to right, apart)."""
+
+    name: str
+    spans: Spans
+    occurs: Callable[[bytes], bool]
+    """Cheap question: False when no part of the text can hold one."""
+
+
+def _is_credentials(value: bytes) -> bool:
+    """Tell whether this is the Base64 of `user:password`."""
+    try:
+        return b":" in base64.b64decode(value, validate=True)
+    except binascii.Error:
+        return False
+
+
+def _has_digit(value: bytes) -> bool:
+    return any(byte in b"0123456789" for byte in value)
+
+
+def _is_value(value: bytes) -> bool:
+    return not _NO_SECRET.found_in(value)
+
+
+def _has_leaf(value: bytes) -> bool:
+    """Tell whether there is anything in it but punctuation and words that are no secrets."""
+    return value.strip(b" \t\r\n\"'\\,:") not in (b"", b"null", b"true", b"false")
+
+
+def _is_argument(value: bytes) -> bool:
+    """Tell whether this is the value of an option rather than its placeholder or the sentence going on."""
+    return _is_value(value) and not _NO_ARGUMENT.found_in(value)
+
+
+def _anything(_value: bytes) -> bool:
+    return True
+
+
+def _kind(name: str, text: str, *, groups: int = 0, accept: Callable[[bytes], bool] = _anything) -> SecretKind:
+    """A kind from a pattern: what is taken out is the match, or with `groups` whichever group took part in it."""
+    pattern = compile_pattern(text, where=name, ignore_case=False)
+
+    def spans(data: bytes) -> Iterator[tuple[int, int]]:
+        for start, end in pattern.groups(data, range(1, groups + 1) if groups else (0,)):
+            if start < end and accept(data[start:end]):
+                yield start, end
+
+    return SecretKind(name, spans, pattern.found_in)
+
+
+RANDOM_RUN = SecretKind("high_entropy", _random_runs, _RUNS.found_in)
+BUILT_IN = (
+    _kind("cookie", _COOKIE, groups=1, accept=_has_leaf),
+    _kind("password", _CONTAINER, groups=1, accept=_has_leaf),
+    _kind("private_key", _PEM),
+    _kind("provider_key", _PROVIDER_KEY),
+    _kind("jwt", _JWT),
+    _kind("cloud_key", _CLOUD_ID),
+    _kind("cloud_key", _CLOUD_SECRET, groups=2),
+    _kind("connection_password", _CONNECTION, groups=1),
+    _kind("authorization", _AUTHORIZATION, groups=2),
+    _kind("authorization", _BEARER, groups=1, accept=_has_digit),
+    _kind("authorization", _BASIC, groups=1, accept=_is_credentials),
+    _kind("password", _COMMAND, groups=3, accept=_is_value),
+    _kind("password", _QUERY, groups=1, accept=_is_value),
+    _kind("password", _FLAG, groups=3, accept=_is_argument),
+    _kind("password", _MEMBER, groups=8, accept=_is_value),
+    _kind("password", _ASSIGNMENT, groups=4, accept=_is_value),
+    RANDOM_RUN,
+)
+"""In the order they are looked for: what takes a whole list or header first, then what says most about a secret."""
