@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ GIT = shutil.which("git") or "git"
 ROOT = Path(__file__).parent.parent
 _LEFT_OUT = ("docs/pictures/", "docs/assets/")
 _BLOCK = re.compile(r"^```(\w+) title=\"([^\"]+)\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_SECONDS = 180
+_SECONDS = 600
 _OURS = ("ANTHROPIC_", "DRIFTLINE_", "PYTEST_")
 """How variables begin that would change what runs in a copy."""
 
@@ -32,7 +33,7 @@ class Copy:
         # The environment is this one's, which make must not bring up to date.
         own = {
             "PYTHONPATH": paths,
-            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONDONTWRITEBYTECODE": "",
             "MAKEFLAGS": "INSTALLED=",
             "COLUMNS": "200",
             "HOME": str(self.root),
@@ -54,15 +55,19 @@ class Copy:
         """The standard output of a Python module, as `run`."""
         return self.run(sys.executable, "-m", module, *arguments)
 
-    def follow(self, guide: str) -> None:
-        """Write the files of a guide's titled blocks, and change those that its diffs change."""
-        for kind, title, text in _BLOCK.findall((ROOT / guide).read_text("utf-8")):
-            path = self.root / title
-            if kind == "diff":
-                path.write_text(changed(path.read_text("utf-8"), text, title), "utf-8")
-            else:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, "utf-8")
+    def follow(self, guide: str) -> Iterator[tuple[str, set[str]]]:
+        """Write the files of a guide's titled blocks, and change those that its diffs change: each section's heading, with its files."""
+        for section in (ROOT / guide).read_text("utf-8").split("\n## "):
+            blocks = _BLOCK.findall(section)
+            for kind, title, text in blocks:
+                path = self.root / title
+                if kind == "diff":
+                    path.write_text(changed(path.read_text("utf-8"), text, title), "utf-8")
+                else:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(text, "utf-8")
+            if blocks:
+                yield section.partition("\n")[0], {title for _, title, _ in blocks}
 
 
 def copy_repository(folder: Path) -> Copy:

@@ -2,31 +2,70 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 import httpx2
 import pytest
-from repository_copy import Copy, changed, copy_repository
+from receivers import receiving
+from repository_copy import ROOT, Copy, changed, copy_repository
+from servers import until
+from watched import END, fallen, history, put
+
+from analytics.store.store import Store
+from service.cli.main import run
 
 pytestmark = pytest.mark.slow
 
 GUIDE = "docs/how-to/extend.md"
+MOST = 5
+"""Files that a person writes or changes, the test among them."""
+COUNTED = ("A command", "An endpoint", "A page", "A field of an incident")
 STARTED = re.compile(r"http://[\d.:]+")
+WROTE = re.compile(r"^wrote (\S+)$", re.MULTILINE)
+PYTEST = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+
+
+@dataclass(frozen=True)
+class Step:
+    """The files of one section of the guide: those that it has the reader write or change, and those that are then generated."""
+
+    by_hand: set[str]
+    generated: set[str]
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A copy in which every section of the guide was done, one after the other."""
+
+    copy: Copy
+    steps: Mapping[str, Step]
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
-    """A copy in which every step of the guide was done, the reference included."""
-    made = copy_repository(tmp_path_factory.mktemp("repository"))
-    made.follow(GUIDE)
-    made.python("schemas.generate")
-    return made
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
+    """The copy; generated files are brought up to date after each section."""
+    copy = copy_repository(tmp_path_factory.mktemp("repository"))
+    (copy.root / ".venv").symlink_to(sys.prefix)
+    steps = {
+        heading: Step(files, set(WROTE.findall(copy.run("make", "--silent", "generate"))))
+        for heading, files in copy.follow(GUIDE)
+    }
+    return Followed(copy, steps)
+
+
+@pytest.fixture(scope="module")
+def copy(followed: Followed) -> Copy:
+    """The copy."""
+    return followed.copy
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +80,62 @@ def driftline(copy: Copy, *words: str) -> str:
     return copy.python("service.cli.main", *words)
 
 
+@contextmanager
+def serving(copy: Copy, database: Path, **settings: str) -> Iterator[httpx2.Client]:
+    """A client of the copy's server over a database, with a token that may see everything."""
+    token = driftline(copy, "operators", "add", "root", "--db", str(database)).split()[-1]
+    command = [sys.executable, "-m", "service.cli.main", "serve", "--db", str(database), "--port", "0", "--judge", "none"]
+    environment = {"PYTHONPATH": str(copy.root), "PATH": "", **settings}
+    with subprocess.Popen(
+        [*command, "--as-of", END.isoformat()], cwd=copy.root, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            started = next(filter(None, map(STARTED.search, process.stdout or ())))
+            with httpx2.Client(base_url=started.group(), headers={"Authorization": f"Bearer {token}"}, timeout=60) as client:
+                yield client
+        finally:
+            process.terminate()
+
+
+def page_of(client: httpx2.Client, path: str) -> str:
+    """The text of a page, as somebody sees it who has signed in with the client's token."""
+    client.post("/api/audit/sign-in", json={}).raise_for_status()
+    with httpx2.Client(base_url=client.base_url, cookies=client.cookies, timeout=60) as browser:
+        return browser.get(path).raise_for_status().text
+
+
+@pytest.mark.parametrize("heading", COUNTED)
+def test_what_is_added_most_often_takes_few_files(followed: Followed, heading: str) -> None:
+    """Whoever adds something finds all of its places, and the guide names those that are generated."""
+    step = followed.steps[heading]
+    (row,) = re.findall(rf"^\| \[{heading.lower()}\]\(.*$", (ROOT / GUIDE).read_text("utf-8"), re.MULTILINE)
+    generated = {file.partition("/Incident/")[0] for file in step.generated} - {"docs/reference/packages.md"}
+
+    assert len(step.by_hand) <= MOST
+    assert f"| {len(step.by_hand)}: " in row
+    assert any(file.startswith("tests/") for file in step.by_hand)
+    assert set(re.findall(r"`([a-z_]+/[^`]+)`", row)) == generated
+
+
 def test_the_checks_are_content_with_what_the_guide_adds(copy: Copy) -> None:
     """Whoever follows the guide has nothing left to guess before `make lint` passes."""
-    copy.python("ruff", "check", "--quiet", "analytics", "audit", "service", "streams", "schemas")
-    copy.python("ruff", "format", "--check", "--quiet", "service/http", "service/cli", "service/pages", "streams/sources")
-    copy.python("schemas.generate", "--check")
+    copy.python("ruff", "check", "--quiet")
+    copy.python("ruff", "format", "--check", "--quiet")
+    copy.run(".venv/bin/lint-imports", "--no-cache")
 
 
-def test_the_cases_of_the_new_query_pass(copy: Copy) -> None:
-    """The case file is the query's specification."""
-    options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist")
-    copy.python("pytest", *options, "tests/sql/test_queries.py", "-k", "busiest_agents")
+def test_the_tests_that_the_guide_adds_pass(copy: Copy) -> None:
+    """A case of the query, a test of the command, a row of the endpoints, a test of the field; and those that go over all commands."""
+    copy.python("pytest", *PYTEST, "tests/sql/test_queries.py", "-k", "busiest_agents")
+    own = ("tests/service/test_busiest_agents.py", "tests/streams/watch/incidents/test_alarms.py")
+    copy.python("pytest", *PYTEST, *own, "tests/service/http/test_endpoints.py")
+    alike = ("tests/service/cli", "tests/service/read/test_known_projects.py")
+    copy.python("pytest", *PYTEST, *alike, "tests/test_docs.py::test_the_handbook_names_every_command")
+
+
+def test_the_new_page_is_walked_in_a_browser(copy: Copy) -> None:
+    """Its row in the table of pages is the test of the page; where no browser is installed, that it has one is."""
+    copy.python("pytest", *PYTEST, "tests/browser/test_walk.py", "-k", "busiest or in_the_table")
 
 
 def test_the_new_source_and_check_and_command_work(copy: Copy, filled: Path) -> None:
@@ -64,7 +148,18 @@ def test_the_new_source_and_check_and_command_work(copy: Copy, filled: Path) -> 
     assert [(["shouting"],)] == flags
 
 
-def test_the_new_field_is_a_column(filled: Path) -> None:
+def test_the_new_command_is_in_help_completion_and_reference(copy: Copy) -> None:
+    """People find it wherever they look for commands."""
+    reference = (copy.root / "docs/reference/commands.md").read_text("utf-8")
+
+    assert "busiest-agents" in driftline(copy, "--help")
+    assert "List the agents of a project, the busiest first." in driftline(copy, "busiest-agents", "--help")
+    assert "busiest-agents" in driftline(copy, "_complete", "busi")
+    assert "--project" in driftline(copy, "_complete", "busiest-agents", "--p")
+    assert "## driftline busiest-agents\n" in reference
+
+
+def test_the_new_field_of_a_record_is_a_column(filled: Path) -> None:
     """A schema is a table: nobody writes a migration."""
     with duckdb.connect(filled, read_only=True) as database:
         columns = [name for name, *_ in database.execute("DESCRIBE deployments").fetchall()]
@@ -72,33 +167,54 @@ def test_the_new_field_is_a_column(filled: Path) -> None:
     assert "region" in columns
 
 
-@pytest.fixture
-def server(copy: Copy, filled: Path) -> Iterator[httpx2.Client]:
-    """A client of the copy's server, with a token that may see everything."""
-    token = driftline(copy, "operators", "add", "root").split()[-1]
-    command = [sys.executable, "-m", "service.cli.main", "serve", "--db", str(filled), "--port", "0", "--judge", "none"]
-    with subprocess.Popen(
-        command, cwd=copy.root, env={"PYTHONPATH": str(copy.root), "PATH": ""}, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            started = next(filter(None, map(STARTED.search, process.stdout or ())))
-            with httpx2.Client(base_url=started.group(), headers={"Authorization": f"Bearer {token}"}, timeout=60) as client:
-                yield client
-        finally:
-            process.terminate()
-
-
-def test_the_new_endpoint_and_page_answer(server: httpx2.Client) -> None:
-    """Both have the same rows, and both refuse a project that is not known."""
-    rows = server.get("/api/audit/ops/busiest-agents").raise_for_status().json()
-    server.post("/api/audit/sign-in", json={}).raise_for_status()
-    with httpx2.Client(base_url=server.base_url, cookies=server.cookies, timeout=60) as browser:
-        page = browser.get("/projects/ops/busiest-agents").raise_for_status()
+def test_the_new_endpoint_and_page_answer(copy: Copy, filled: Path) -> None:
+    """Both have the same rows, both refuse a project that is not known, and both are found: in OpenAPI, and among the tabs."""
+    with serving(copy, filled) as client:
+        rows = client.get("/api/audit/ops/busiest-agents").raise_for_status().json()
+        refused = client.get("/api/audit/opps/busiest-agents").status_code
+        operation = client.get("/openapi.json").json()["paths"]["/api/audit/{project}/busiest-agents"]["get"]
+        page, overview = page_of(client, "/projects/ops/busiest-agents"), page_of(client, "/projects/ops")
 
     assert {"agents": [{"agent": "papertrail", "exchanges": 1}]} == rows
-    assert "Busiest agents of ops" in page.text
-    assert "papertrail" in page.text
-    assert 404 == server.get("/api/audit/opps/busiest-agents").status_code
+    assert 404 == refused
+    assert [{"operatorToken": ["read"]}] == operation["security"]
+    assert "Busiest agents of ops" in page
+    assert "papertrail" in page
+    assert re.search(r'<a href="/projects/ops/busiest-agents" aria-current="page">Busiest agents</a>', page)
+    assert 'href="/projects/ops/busiest-agents' in overview
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    """A database of the version before the guide, with an incident in one project and the makings of one in another."""
+    database = tmp_path / "older.duckdb"
+    with contextlib.closing(Store(database)) as store:
+        for project in ("before", "after"):
+            put(store, "scores", history(fallen(6), 40, project=project))
+    assert 0 == run(["check-drift", "--project", "before", "--as-of", END.isoformat(), "--db", str(database)])
+    return database
+
+
+def test_the_new_field_of_an_incident_is_wherever_incidents_are(copy: Copy, older: Path) -> None:
+    """From the watch to table, API, OpenAPI, page, alert and command; an incident of the version before has none."""
+    with receiving() as receiver, serving(copy, older, DRIFTLINE_ALERT_WEBHOOK=receiver.url, NO_PROXY="127.0.0.1") as client:
+        (found,) = client.post("/api/audit/after/check").raise_for_status().json()["incidents"]
+        (known,) = client.get("/api/audit/before/incidents").raise_for_status().json()["incidents"]
+        fields = client.get("/openapi.json").json()["components"]["schemas"]["IncidentAnswer"]["properties"]
+        page = page_of(client, f"/projects/after/incidents/{found['id']}")
+        # The incident of the version before is told of first.
+        until(lambda: len(receiver.posts) == 2, "both alerts")
+    shown = json.loads(driftline(copy, "incidents", "show", found["id"], "--json", "--db", str(older)))
+    with duckdb.connect(older, read_only=True) as database:
+        rows = database.execute("SELECT project, alarms FROM incidents ORDER BY project").fetchall()
+
+    assert (1, None) == (found["alarms"], known["alarms"])
+    assert [("after", 1), ("before", None)] == rows
+    assert "Number of them that raised an alarm; null in older incidents." == fields["alarms"]["description"]
+    assert "<dt>Alarms</dt><dd>1</dd>" in page
+    alerts = {alert["subject"]: alert["details"]["alarms"] for alert in (post.document for post in receiver.posts)}
+    assert {found["id"]: 1, known["id"]: None} == alerts
+    assert 1 == shown["incident"]["alarms"]
 
 
 def test_a_change_that_fits_nowhere_is_refused() -> None:

@@ -17,10 +17,8 @@ from service.setup.workspace import utc_now
 
 Command = Callable[..., tuple[int, str, str]]
 SESSION = '{"session_id": "s1", "event": "tool_call", "tool": "exec", "timestamp": "2026-10-01T09:00:00Z"}\n'
-NAMES = {"connections add", "operators add"} | {
-    f"import {source}" for source in ("openclaw", "claude-code", "codex", "events", "exchanges")
-}
-"""Commands that name a project: it need not be known."""
+NAMES = ("connections add", "operators add", "import ")
+"""How commands begin that name a project: it need not be known."""
 ARGUMENTS = {"export": ["out", "--by", "project,day"], "rejudge": ["--dry-run"], "sql": ["runs"]}
 """The arguments of commands that take more than those without which they cannot be called."""
 ELSEWHERE = {"compare": "test_comparing", "evaluate": "test_evaluating_command", "replay": "streams/replay/test_refusals"}
@@ -43,7 +41,7 @@ def required_arguments(command: Any) -> list[str]:
 ASKING = {
     name: ARGUMENTS.get(name, required_arguments(command))
     for name, command in commands(typer.main.get_command(application()))
-    if name not in NAMES | ELSEWHERE.keys() and any("--project" in one.opts for one in command.params)
+    if name not in ELSEWHERE and not name.startswith(NAMES) and any("--project" in one.opts for one in command.params)
 }
 """Every other command with --project, and its arguments."""
 
