@@ -22,7 +22,7 @@ from schemas.codec.single_object import decode_fields
 from service.setup.settings import Settings
 from service.write.replays.jobs import Aim, ReplayJob
 from service.write.replays.replays import Wanted, replay_of
-from streams.garbage_collection import collect_rarely
+from streams.process import collect_rarely
 from streams.replay.plan import Asking, Scope
 from streams.replay.result import read_digests
 

@@ -15,7 +15,7 @@ from audit.policy.policy import Policy, ProjectSettings
 from audit.redaction import Redactor
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine import Engine
-from streams.engine.engine_state import EngineLimits
+from streams.engine.record_intake import EngineLimits
 from streams.judges.live import LiveJudge, open_live_judge
 from streams.judges.protocol import CallBudget, Judge, Verdict
 

@@ -20,7 +20,7 @@ from schemas.codec.single_object import encode
 from schemas.records import Record
 from schemas.registry import current_schemas
 from streams.engine.engine import Engine
-from streams.engine.engine_state import EngineLimits
+from streams.engine.record_intake import EngineLimits
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.kafka_log import KafkaLog
 from streams.kafka.producing import RecordProducer, key_of

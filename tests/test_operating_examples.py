@@ -17,7 +17,7 @@ from test_deploying import options_of
 
 from service.setup.settings import PREFIX, Settings
 from service.web.metrics import Metrics
-from streams.engine.engine_state import EngineState
+from streams.engine.record_intake import EngineState
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MANIFESTS = sorted(EXAMPLES.glob("kubernetes/*.yaml"))

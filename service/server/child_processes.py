@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from schemas.errors import DriftlineError
-from streams.stop_signals import handled
+from streams.process import handled
 
 PATIENCE = 60.0
 """Seconds that a child may take to start, and to stop."""

@@ -12,7 +12,7 @@ from service.server.token_use import TokenUse
 from service.setup.settings import Settings
 from service.web.context import ApiContext
 from streams.engine.record_intake import RecordIntake
-from streams.garbage_collection import LoadedCode
+from streams.process import LoadedCode
 from streams.upkeep.anchors import AnchorRounds
 from streams.upkeep.assembling import TraceAssembler
 from streams.upkeep.erasing import ErasureTask

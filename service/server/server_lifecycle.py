@@ -37,8 +37,7 @@ from service.text.paths import LOOPBACK_NAMES
 from service.web.bounds import ApiSettings
 from streams.engine.engine import Engine
 from streams.engine.record_intake import RecordIntake
-from streams.garbage_collection import collect_in_short_pauses
-from streams.stop_signals import handled_in_loop
+from streams.process import collect_in_short_pauses, handled_in_loop
 from streams.upkeep.assembling import TraceAssembler
 from streams.upkeep.periodic_tasks import PeriodicTasks
 

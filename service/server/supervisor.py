@@ -17,7 +17,7 @@ from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.topics import SPANS, TOPICS, state_topic
 from streams.log.admission import DEAD_LETTERS
-from streams.stop_signals import handled_in_loop
+from streams.process import handled_in_loop
 from streams.topology import Stage
 
 FIRST_BACKOFF, LAST_BACKOFF = 1.0, 30.0

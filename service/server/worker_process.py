@@ -18,7 +18,6 @@ from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import utc_now
 from streams.engine.stage_runs import StageRuns
-from streams.garbage_collection import collect_rarely
 from streams.judges.protocol import Judge
 from streams.judging.judged_stages import nothing_recorded
 from streams.judging.judging_partition import JudgeCalls, Turns
@@ -30,7 +29,7 @@ from streams.kafka.partitions import KafkaStage, end_process
 from streams.kafka.producing import RecordProducer
 from streams.kafka.schema_registry import RegistryFraming
 from streams.kafka.states import StateTopic
-from streams.stop_signals import handled_in_loop
+from streams.process import collect_rarely, handled_in_loop
 from streams.topology import Stage
 
 LEAVING_SECONDS = 15.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
@@ -25,12 +25,27 @@ from service.web.bounds import ApiSettings
 from service.web.errors import ApiError
 from service.web.metrics import Metrics
 from streams.engine.record_intake import RecordIntake
-from streams.engine.stripes import Stripes
 from streams.watch.watching import Watch
 
 Found = TypeVar("Found")
 _STRIPES = 64
 log = logging.getLogger(__name__)
+
+
+class Stripes:
+    """A fixed number of locks of one event loop for any number of names. Names may share a lock, so a call may wait for one that has nothing to do with it."""
+
+    def __init__(self, count: int) -> None:
+        self._locks = tuple(asyncio.Lock() for _ in range(count))
+
+    @contextlib.asynccontextmanager
+    async def held(self, names: Iterable[Hashable]) -> AsyncIterator[None]:
+        """Hold the locks of these names."""
+        async with contextlib.AsyncExitStack() as held:
+            # In one order, so that two calls never wait for each other.
+            for index in sorted({hash(name) % len(self._locks) for name in names}):
+                await held.enter_async_context(self._locks[index])
+            yield
 
 
 @dataclass

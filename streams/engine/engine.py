@@ -17,7 +17,7 @@ import contextlib
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -26,22 +26,19 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exp
 
 from analytics.deletion.erased import ERASURES
 from analytics.store.inserting import PARTITION
-from analytics.store.stage_states import stored_states
+from analytics.store.stage_states import KnownSessions, states_of_stages, stored_states
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.errors import BrokerError, BusyError, DriftlineError, StoreError, first_line
-from schemas.records import Record, Score, ScoringTask
+from schemas.records import Judgement, Record, Score, ScoringTask
 from streams.engine.embedded import EmbeddedRunner
-from streams.engine.engine_state import EngineLimits
-from streams.engine.record_intake import RecordIntake
-from streams.engine.session_states import SessionStates
+from streams.engine.record_intake import EngineLimits, RecordIntake
 from streams.engine.stage_runs import StageOutcome, StageRuns, next_batch
-from streams.engine.task_log import EngineTaskLog
 from streams.judges.protocol import Judge
-from streams.judging.call_budget import StoppedError, settle_interrupted
-from streams.judging.judged_stages import JUDGED, SCORING, STATE, JudgedStage, Subject, recorded_in
-from streams.judging.judging_partition import JudgingContext, JudgingPartition
+from streams.judging.call_budget import ErasedError, StoppedError, settle_interrupted
+from streams.judging.judged_stages import JUDGED, SCORING, STATE, JudgedStage, JudgedState, Subject, recorded_in
+from streams.judging.judging_partition import JudgingContext, JudgingPartition, Pending
 from streams.log.admission import WRITTEN, Committed, Submission
 from streams.log.local_log import local_log
 from streams.log.log import Commit, Log, move_forward
@@ -49,8 +46,10 @@ from streams.log.sink import note_fatal, trouble
 from streams.stage_batches import RecordBatch, StageBatch, named_session, session_key
 from streams.stage_progress import Reading, stage_progress
 from streams.topology import Stage, stage_named
+from streams.upkeep.erasing import ErasedNow
 
-INTAKE, DIAGNOSIS = stage_named("intake"), stage_named("diagnosis")
+SESSIONS = 100_000
+"""Sessions whose states are kept in memory; those of others are read again when they come back."""
 READ_BACK = frozenset({ERASURES, "anchors", "baselines", "incidents"})
 """Topics that are flushed before their sender is answered: whoever writes one reads it from the tables for the next one."""
 TASKS_AT_ONCE = 50
@@ -531,3 +530,127 @@ def _decisions(made: Sequence[tuple[str, Record]]) -> dict[Subject, ScoringTask 
 def _warn(tried: RetryCallState) -> None:
     error = tried.outcome.exception() if tried.outcome else None
     log.warning("the log took no record of a stage, trying again in %g s: %s", tried.upcoming_sleep, first_line(error))
+
+
+class SessionStates:
+    """States of some stages by session key. Belongs to one event loop; `read` is called in a thread meanwhile."""
+
+    def __init__(self, store: Store, log: Log, stages: Sequence[str]) -> None:
+        self._store = store
+        self._log = log
+        self._stages = stages
+        self._states: dict[str, dict[str, bytes | None]] = {stage: {} for stage in stages}
+        """By stage and session key; None: the session has no state."""
+        self._sessions = KnownSessions(stages)
+        self._changes = self._rebuilds = -1
+
+    def has_read(self, keys: Iterable[str]) -> bool:
+        """Tell whether the states of these sessions are in memory; those of sessions that never had one need not be read."""
+        if not self._is_current or self._is_full:
+            return False
+        missing = self._missing(keys)
+        if missing and len(self._sessions.unknown(missing)) == len(missing):
+            self._take_in(missing, {})
+            return True
+        return not missing
+
+    def read(self, keys: Iterable[str]) -> None:
+        """Read the states of sessions from the tables, unless they are in memory."""
+        # Another way into the tables, such as a deletion, has changed states.
+        if not self._is_current or self._is_full:
+            self._states = {stage: {} for stage in self._stages}
+        wanted = self._missing(keys)
+        with contextlib.closing(self._store.cursor()) as cursor:
+            if not self._is_current:
+                changes, rebuilds = self._count_changes(), self._store.state_changes(())
+                if rebuilds != self._rebuilds:
+                    self._sessions, self._rebuilds = KnownSessions(self._stages), rebuilds
+                self._sessions.read(cursor)
+                self._changes = changes
+            # A look through the table for the states of a few sessions takes as long as for those of many.
+            rest = list(set(wanted).difference(self._sessions.unknown(wanted)))
+            stored = states_of_stages(cursor, self._stages, rest) if rest else {}
+        self._take_in(wanted, stored)
+
+    def of(self, stage: str, keys: Iterable[str]) -> dict[str, bytes]:
+        """The states of those of the sessions that have one; they were read before."""
+        states = self._states[stage]
+        return {key: state for key in keys if (state := states[key]) is not None}
+
+    def add(self, changed: Mapping[str, Mapping[str, bytes]]) -> None:
+        """Take in states that were appended to the log, by stage and session key; those of sessions not in memory are read when needed."""
+        for stage, in_memory in self._states.items():
+            states = changed.get(stage, {})
+            self._sessions.add(self._sessions.unknown([key for key in states if in_memory.get(key) is None]))
+            in_memory |= {key: state for key, state in states.items() if key in in_memory}
+
+    def _missing(self, keys: Iterable[str]) -> list[str]:
+        return list(dict.fromkeys(key for key in keys for states in self._states.values() if key not in states))
+
+    def _take_in(self, keys: Sequence[str], stored: Mapping[str, Mapping[str, bytes]]) -> None:
+        for stage, states in self._states.items():
+            newest = {**stored.get(stage, {}), **self._log.states(stage, keys)}
+            for key in keys:
+                states.setdefault(key, newest.get(key))
+
+    @property
+    def _is_full(self) -> bool:
+        return any(len(states) > SESSIONS for states in self._states.values())
+
+    @property
+    def _is_current(self) -> bool:
+        return self._changes == self._count_changes()
+
+    def _count_changes(self) -> int:
+        return self._store.state_changes(self._stages)
+
+
+class EngineTaskLog:
+    """States and calls are read from the log and the tables when a task is begun; what comes of it is submitted to the engine.
+
+    `states` finds the newest states of a stage by session key; `flush` returns when the tables show every record of a call.
+    """
+
+    number = PARTITION
+    keeps_calls = False
+
+    def __init__(
+        self,
+        stage: JudgedStage[Any],
+        store: Store,
+        *,
+        states: Callable[[str, Sequence[str]], Awaitable[Mapping[str, bytes]]],
+        recorded: Callable[[Sequence[Subject]], Awaitable[Mapping[Subject, Sequence[Judgement]]]],
+        submit: Callable[[Submission], Awaitable[object]],
+        flush: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._stage = stage
+        self._states = states
+        self._submit = submit
+        self._flush = flush
+        self._recorded = recorded
+        self._erased = ErasedNow(store)
+        # What an earlier process may have begun.
+        self._begun_before = store.end_of(stage.source)
+
+    async def state_of(self, pending: Pending) -> JudgedState | None:
+        """See `TaskLog`."""
+        states = await self._states(self._stage.name, [pending.key])
+        return STATE.decode(states[pending.key]) if pending.key in states else JudgedState()
+
+    async def recorded_of(self, pending: Pending) -> Sequence[Judgement]:
+        """See `TaskLog`."""
+        if pending.offset >= self._begun_before and not self._stage.may_be_known(pending.task):
+            return ()
+        await self._flush()
+        subject = self._stage.subject_of(pending.task)
+        return (await self._recorded([subject])).get(subject, ())
+
+    async def append(self, commit: Commit, about: Record) -> None:
+        """See `TaskLog`."""
+        if self._erased.has(about.connection, about.session_id):  # type: ignore[attr-defined]
+            raise ErasedError
+        await self._submit(Submission(commit=commit))
+
+
+INTAKE, DIAGNOSIS = stage_named("intake"), stage_named("diagnosis")

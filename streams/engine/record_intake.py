@@ -1,7 +1,7 @@
 """Record intake: records of senders are taken in, durable on return, and audited: in this process, or by workers on Kafka.
 
-What a sender learns of an exchange (`IngestResult`), which sessions are ended and what is asked for again is the same for both. They differ in
-where records become durable, and in when the tables show them.
+What a sender learns of an exchange (`IngestResult`), which sessions are ended and what is asked for again is the same for both. They differ
+in where records become durable, and in when the tables show them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Self
 
 import msgspec
 from msgspec.structs import replace
@@ -28,13 +30,59 @@ from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.errors import DriftlineError, RecordError
 from schemas.records import Exchange, Record, Score
-from streams.engine.engine_state import EngineLimits, EngineState, Published
 from streams.judging.judged_stages import SCORING, STATE
 from streams.judging.judging_partition import JudgeCalls
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
-from streams.log.admission import CONFLICT, KNOWN, Accepted, Committed, Submission, admissible, encode_each
+from streams.log.admission import CONFLICT, KNOWN, WRITTEN, Accepted, Committed, Submission, admissible, encode_each
 from streams.stage_batches import session_key
 from streams.upkeep.closing import SessionEnds, idle_closings
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """How much the engine takes on at once, and how often it looks after idle sessions."""
+
+    waiting: int = 2_000
+    """Submissions that may wait for a commit."""
+    at_once: int = 256
+    """Submissions in one commit."""
+    flush_seconds: float = 0.5
+    """Seconds that a record may be in the log alone where nobody asks for it."""
+    idle_check: float = 60.0
+    """Seconds between two looks for sessions that fell idle."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """What became of records: how many were written, how many the log had, and the places of those in conflict with it."""
+
+    written: int
+    known: int
+    conflicts: list[int]
+    outcomes: Sequence[str] = ()
+    """The outcome of each record; empty if only their numbers were counted."""
+
+    @classmethod
+    def of(cls, outcomes: Sequence[str]) -> Self:
+        """Count what became of each record."""
+        conflicts = [index for index, outcome in enumerate(outcomes) if outcome == CONFLICT]
+        return cls(outcomes.count(WRITTEN), outcomes.count(KNOWN), conflicts, outcomes)
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """How the engine is."""
+
+    ready: bool
+    why_not: str
+    queues: Mapping[str, int]
+    """What waits: `commits` (submissions), `tasks` (exchanges to score), `evaluations` (to make), `sessions` (with any of them under way); with Kafka `sink` (records
+    that have not landed), `unlanded` (those of them that were brought here), `producing` (calls that wait for the broker)."""
+    judge_calls: Mapping[str, int]
+    """Questions that were asked since the start, by outcome."""
+    spent_usd: float
+    """What they have cost, as far as prices are known."""
+
 
 _REST = 20
 """Times that a look for idle sessions took until the next one: it reads of every record whose it is, so it takes longer with each."""

@@ -28,8 +28,7 @@ from streams.kafka.partitions import KafkaStage
 from streams.kafka.producing import Message, Sender, key_of, keyed
 from streams.kafka.reading import Chunk, RawRecord
 from streams.kafka.topics import COLLECTOR, SPANS
-from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
-from streams.log.span_admission import AdmittedSpan, admitted, labels_of
+from streams.log.admission import DEAD_LETTERS, Accepted, Admission, AdmittedSpan, Place, Refusal, admitted, labels_of
 from streams.sources.otlp.conventions import SERVICE
 from streams.sources.otlp.kept_spans import SpanOwner
 from streams.sources.otlp.request import Observed, Refused

@@ -1,7 +1,7 @@
 """The log over the topics of a cluster: records are produced to their topics, workers run the stages, a sink fills the tables.
 
 1. An append returns when the broker has its records.
-2. What was produced here and is not in the tables yet is known all the same (`streams.log.in_flight`).
+2. What was produced here and is not in the tables yet is known all the same (`streams.log.new_records`).
 3. No record is taken before the tables have everything that was on the topics at the start: until then it is not known what is known.
 4. A record of which it cannot be told whether the broker has it may be on its topic twice: sink and workers drop repetitions.
 5. States and positions of the stage of traces, which runs in this process, are written to the tables once its records are produced.
@@ -22,9 +22,8 @@ from streams.kafka.decoding import Reframe
 from streams.kafka.producing import RecordProducer, key_of
 from streams.kafka.rebuilding import finish
 from streams.kafka.sink import Sink, SinkLimits
-from streams.log.in_flight import InFlight, names_of
 from streams.log.log import Commit
-from streams.log.new_records import NewRecords
+from streams.log.new_records import InFlight, NewRecords, names_of
 from streams.log.ownership import require_kafka
 from streams.log.sink import write_states
 from streams.topology import ASSEMBLING

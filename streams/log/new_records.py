@@ -1,22 +1,26 @@
-"""New records: which of the records from outside the log does not have yet.
+"""New records: which records from outside the log does not have yet, and which this process has produced that have not landed.
 
-1. A record whose identity was never taken in is new. Hashes of all identities in memory tell that, and nothing else is believed from them.
+1. A record whose identity was never taken in is new. Hashes of all identities in memory tell that, and nothing else is concluded from them.
 2. Any other record is compared with the tables, once these have everything: it is known, or a conflict, or new after all.
-3. Records of an erased session are known: nothing of it is taken again.
+3. Records of an erased session count as known: nothing of it is taken again.
+4. Over Kafka the tables do not show yet what is in flight (`InFlight`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from analytics.deletion.erased import schemas_of_sessions
 from analytics.identity.duplicate_matching import may_have_twin
 from analytics.identity.identity_index import Identity, KnownIdentities, identities_of
-from analytics.identity.repetitions import unknown
+from analytics.identity.repetitions import CONTENT, unknown
 from analytics.store.store import Store
+from analytics.store.transaction import Partition
 from schemas.codec.arrow import INDEX, decode_own
 from schemas.records import AgentEvent, Record
 from schemas.registry import schema_of
@@ -99,3 +103,82 @@ def _identities(records: Sequence[Record]) -> Mapping[str, list[tuple[int, Ident
 
 def _may_have_twin(record: Record) -> bool:
     return isinstance(record, AgentEvent) and may_have_twin(record.payload)
+
+
+Name = tuple[str, str, Identity]
+"""The name of a record: its topic, its type and its identity."""
+
+
+def names_of(topic: str, records: Sequence[Record]) -> list[Name]:
+    """Return the names of records on a topic, in their order."""
+    types = [type(record).__name__ for record in records]
+    return [(topic, name, identities_of(name, (record,))[0]) for name, record in zip(types, records, strict=True)]
+
+
+class _Entry(NamedTuple):
+    """A record in flight: its session, the content that tells a repetition from a conflict, and an event's id and position."""
+
+    session: bytes
+    content: object
+    event: tuple[str, int] | None
+
+
+class InFlight:
+    """Records by name, given up as soon as their position has landed. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Name, _Entry] = {}
+        self._sessions: dict[bytes, set[Name]] = defaultdict(set)
+        self._queues: dict[Partition, list[tuple[int, Name]]] = defaultdict(list)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, name: Name, record: Record, session: bytes, partition: Partition, offset: int) -> None:
+        """A record was produced under the key of its session."""
+        event = (record.event_id, record.seq) if isinstance(record, AgentEvent) else None
+        self._entries[name] = _Entry(session, _content(record), event)
+        self._sessions[session].add(name)
+        heapq.heappush(self._queues[partition], (offset, name))
+
+    def outcome(self, name: Name, record: Record) -> str | None:
+        """Return the outcome of a record whose name is here: known or a conflict; None for others."""
+        entry = self._entries.get(name)
+        if entry is None:
+            return None
+        return KNOWN if entry.content == _content(record) else CONFLICT
+
+    def on(self, topic: str) -> int:
+        """The number of records of a topic that are here."""
+        return sum(len(queue) for (name, _), queue in self._queues.items() if name == topic)
+
+    def has_session(self, key: bytes) -> bool:
+        """Tell whether a record of the session is here."""
+        return bool(self._sessions.get(key))
+
+    def events_of(self, key: bytes) -> dict[str, int]:
+        """The events of a session that are here: id and position."""
+        entries = (self._entries[name] for name in self._sessions.get(key, ()))
+        return dict(entry.event for entry in entries if entry.event is not None)
+
+    def release(self, position: Callable[[Partition], int]) -> None:
+        """Give up what stands before the position of its partition."""
+        for partition in list(self._queues):
+            queue, landed = self._queues[partition], position(partition)
+            while queue and queue[0][0] < landed:
+                self._forget(heapq.heappop(queue)[1])
+            if not queue:
+                del self._queues[partition]
+
+    def _forget(self, name: Name) -> None:
+        entry = self._entries.pop(name, None)
+        if entry is None:
+            return
+        self._sessions[entry.session].discard(name)
+        if not self._sessions[entry.session]:
+            del self._sessions[entry.session]
+
+
+def _content(record: Record) -> object:
+    field = CONTENT.get(type(record).__name__)
+    return None if field is None else getattr(record, field)

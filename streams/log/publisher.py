@@ -11,7 +11,7 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Record
-from streams.engine.engine_state import Published
+from streams.engine.record_intake import Published
 from streams.topology import TOPOLOGY
 
 

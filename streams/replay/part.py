@@ -24,13 +24,13 @@ from streams.judges.protocol import Judge
 from streams.judging.call_budget import CallRecorder, settle_interrupted
 from streams.judging.judged_stages import SCORING, Subject, recorded_in
 from streams.judging.task_judge import TaskJudge
+from streams.process import handled_in_loop
 from streams.replay.asking import Estimate, Estimator, QuestionCollector, ask_all
 from streams.replay.history import EXCHANGES, History, Tables, origin_of_tables
 from streams.replay.part_processes import Heard, Tell
 from streams.replay.plan import Asking, Part, Plan, ReplayFiles, Scope
 from streams.replay.rescoring import Report, Rescoring, SessionStates, WindowResult
 from streams.replay.result import write_digests
-from streams.stop_signals import handled_in_loop
 
 if TYPE_CHECKING:
     from streams.judges.batch_judge import BatchJudge

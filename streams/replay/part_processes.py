@@ -14,9 +14,8 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, NamedTuple
 
 from schemas.errors import DriftlineError
-from streams.garbage_collection import collect_rarely
 from streams.judging.call_budget import StoppedError
-from streams.stop_signals import end_with_parent
+from streams.process import collect_rarely, end_with_parent
 
 log = logging.getLogger(__name__)
 # Forked processes would inherit DuckDB's and polars' locks without the threads that hold them.

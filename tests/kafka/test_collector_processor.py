@@ -27,8 +27,8 @@ from streams.kafka import collector
 from streams.kafka.collector import CollectorProcessor
 from streams.kafka.producing import Message, key_of
 from streams.kafka.reading import Chunk
+from streams.log.admission import AdmittedSpan, admitted, labels_of
 from streams.log.dead_letters import Stays, way_back
-from streams.log.span_admission import AdmittedSpan, admitted, labels_of
 from streams.sources.otlp.kept_spans import SpanDraft, SpanOwner, draft_of
 from streams.sources.otlp.request import Observed
 from streams.sources.otlp.signals import SIGNALS
@@ -228,7 +228,7 @@ def test_what_nobody_foresaw_costs_one_span(monkeypatch: pytest.MonkeyPatch) -> 
             raise KeyError("unforeseen")
         return draft_of(observed, *given)
 
-    monkeypatch.setattr("streams.log.span_admission.draft_of", faulty)
+    monkeypatch.setattr("streams.log.admission.draft_of", faulty)
     broker = work(traces(*(turn(number, build.START) for number in (1, 2, 3))).as_protobuf)
 
     assert ["session-1", "session-3"] == [one.session_id for one in broker.spans]

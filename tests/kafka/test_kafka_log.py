@@ -19,8 +19,7 @@ from schemas.errors import BusyError, SettingsError
 from schemas.records import Heartbeat, JudgingRequest, SessionClosed
 from schemas.registry import topics
 from streams.engine.embedded import EmbeddedRunner
-from streams.engine.engine_state import EngineLimits
-from streams.engine.record_intake import IngestResult
+from streams.engine.record_intake import EngineLimits, IngestResult
 from streams.judging.judged_stages import recorded_in
 from streams.judging.revising import revise
 from streams.kafka.connection import KafkaConnection

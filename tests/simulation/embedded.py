@@ -21,16 +21,15 @@ from audit.redaction import Redactor
 from schemas.errors import StoreError
 from service.setup.workspace import stages_behind
 from streams.engine.engine import Engine
-from streams.engine.engine_state import EngineLimits
+from streams.engine.record_intake import EngineLimits
 from streams.upkeep.erasing import ErasureTask
 from streams.upkeep.periodic_tasks import PeriodicTasks
 
 LIMITS = EngineLimits(waiting=20, at_once=4, flush_seconds=2.5, idle_check=30.0)
 SMALL = {
     "streams.log.local_log": {"FLUSH_RECORDS": 40, "MOST_PENDING": 60},
-    "streams.engine.session_states": {"SESSIONS": 1},
     "streams.engine.record_intake": {"AT_ONCE": 2},
-    "streams.engine.engine": {"TASKS_AT_ONCE": 2},
+    "streams.engine.engine": {"SESSIONS": 1, "TASKS_AT_ONCE": 2},
     "streams.judging.judging_partition": {"WINDOW_TASKS": 3},
 }
 """Bounds that a history of a few records meets."""

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from streams.garbage_collection import LoadedCode, collect_in_short_pauses
+from streams.process import LoadedCode, collect_in_short_pauses
 
 
 @pytest.fixture(autouse=True)

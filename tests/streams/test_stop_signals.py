@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from streams.stop_signals import STOP, handled, handled_in_loop
+from streams.process import STOP, handled, handled_in_loop
 
 
 @pytest.mark.parametrize("number", STOP)

@@ -6,7 +6,7 @@ import re
 
 from reference.markdown import code, page, table, words
 from service.web.metrics import Metrics
-from streams.engine.engine_state import EngineState
+from streams.engine.record_intake import EngineState
 
 _FAMILY = re.compile(r"^# HELP (\S+) (.+)\n# TYPE \S+ (\w+)", re.MULTILINE)
 

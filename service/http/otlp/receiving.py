@@ -25,8 +25,7 @@ from service.setup.access.access import Holder
 from service.web.bounds import MAX_SPANS, MAX_UNPACKED, OTLP_LETTERS
 from service.web.context import ApiContext, durable_or_refused
 from service.web.errors import ApiError
-from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
-from streams.log.span_admission import admitted, labels_of
+from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, admitted, labels_of
 from streams.sources.otlp.kept_spans import SpanOwner
 from streams.sources.otlp.request import Observed, ReadItems, Refused
 from streams.sources.otlp.signals import SIGNALS, Rejection

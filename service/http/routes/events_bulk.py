@@ -37,8 +37,7 @@ from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import documented, problems_at
 from service.web.models import BulkEvent, EventsInBulk
 from service.write.outcomes import BulkEventOutcomes, RefusedBulkEvent, TakenEvent
-from streams.engine.engine_state import Published
-from streams.engine.record_intake import RecordIntake
+from streams.engine.record_intake import Published, RecordIntake
 from streams.log.admission import KNOWN, Accepted, Admission, Place, Refusal
 from streams.sources.documents import event_in
 from streams.sources.event_records import Owner, SessionEvents

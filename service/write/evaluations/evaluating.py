@@ -38,7 +38,7 @@ from streams.judges.protocol import credentials
 from streams.judging.call_budget import StoppedError
 from streams.judging.judged_stages import EVALUATION
 from streams.judging.judging_partition import JudgeCalls
-from streams.stop_signals import handled_in_loop
+from streams.process import handled_in_loop
 
 _AT_ONCE = 50
 """Requests in one commit; each holds prompts of some hundred kilobytes."""

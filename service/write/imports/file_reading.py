@@ -23,12 +23,11 @@ from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Exchange
-from streams.garbage_collection import collect_rarely
 from streams.log.admission import Accepted, Admission, Place, Refusal
+from streams.process import collect_rarely, end_with_parent
 from streams.sources.copies import Account
 from streams.sources.source import EVERY_SESSION, FileSource, LeftOut, OpenAnswer, Reading, ReadingContext, SessionRange
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
-from streams.stop_signals import end_with_parent
 
 PARALLEL_BYTES = 20_000_000
 """Size from which an import is worth worker processes: each takes half a second to start."""

@@ -19,7 +19,7 @@ from audit.redaction import Redactor
 from schemas.errors import StoreError
 from schemas.records import Record
 from streams.engine.engine import RECENT, Engine
-from streams.engine.engine_state import EngineLimits
+from streams.engine.record_intake import EngineLimits
 from streams.judges.protocol import Judge
 from streams.judging.call_budget import StoppedError
 from streams.log.admission import Submission

@@ -23,9 +23,9 @@ from schemas.errors import BoundsError, BusyError
 from schemas.records import Exchange, Judgement, Record
 from service.simulator import RunningJudge, running
 from service.simulator.scoring import simulated_answer
-from streams.engine import session_states
+from streams.engine import engine as engine_module
 from streams.engine.engine import Engine
-from streams.engine.engine_state import EngineLimits
+from streams.engine.record_intake import EngineLimits
 from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging import judging_partition
 from streams.judging.judged_stages import SCORING, JudgingTask
@@ -436,7 +436,7 @@ def test_the_last_turns_are_judged_when_the_session_is_finalized(store: Store, s
 
 def test_memory_holds_the_states_of_so_many_sessions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server meets new sessions for months. Those that are forgotten go on where they were when they come back."""
-    monkeypatch.setattr(session_states, "SESSIONS", 5)
+    monkeypatch.setattr(engine_module, "SESSIONS", 5)
 
     async def work() -> None:
         async with engine_over(store) as engine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from streams.engine.stripes import Stripes
+from service.web.context import Stripes
 
 
 def test_calls_with_one_name_take_turns() -> None:

@@ -35,8 +35,7 @@ from service.web.context import ApiContext
 from service.web.metrics import Metrics
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine import Engine
-from streams.engine.engine_state import EngineLimits
-from streams.engine.record_intake import IngestResult
+from streams.engine.record_intake import EngineLimits, IngestResult
 from streams.judges.protocol import CallBudget, Verdict
 from streams.log.admission import Accepted
 from streams.log.local_log import LocalLog, local_log, recover_closed

@@ -15,7 +15,7 @@ from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.bounds.limits import MAX_ID
 from schemas.records import Span
-from streams.log.span_admission import AdmittedSpan, admitted, labels_of
+from streams.log.admission import AdmittedSpan, admitted, labels_of
 from streams.sources.otlp.kept_spans import MAX_CALLS, SpanOwner, span_record
 from streams.sources.otlp.request import Event, Observed
 

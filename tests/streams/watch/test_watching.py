@@ -20,7 +20,7 @@ from audit.drift.incident_evidence import evidence_of
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import DimensionScore, Exchange, Incident, Record, Review, Score
 from service.read.why.reasons import why
-from streams.engine.engine_state import Published
+from streams.engine.record_intake import Published
 from streams.log.publisher import StorePublisher
 from streams.watch.checking import Checked
 from streams.watch.lifecycle import DISMISSED, NEW_NORMAL, RESOLVED

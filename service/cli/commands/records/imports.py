@@ -31,10 +31,10 @@ from service.setup.workspace import Workspace
 from service.write.imports.history import begin_history, check_history
 from service.write.imports.importing import Importer, ImportSummary, Stamp, stamp_of_account
 from service.write.imports.input_files import checked, input_files
+from streams.process import handled
 from streams.sources.copies import Account
 from streams.sources.event_files import EVENT_FILES
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
-from streams.stop_signals import handled
 
 WHOLE_EVERY = timedelta(minutes=1)
 log = logging.getLogger(__name__)

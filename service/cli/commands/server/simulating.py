@@ -12,7 +12,7 @@ from schemas.errors import SettingsError
 from service.cli.terminal import out
 from service.simulator import running
 from service.simulator.api.script import KINDS
-from streams.stop_signals import handled
+from streams.process import handled
 
 PORT = 8788
 NOTICE = "(simulated: it rates by simple rules, not by understanding)"
