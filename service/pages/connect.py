@@ -22,7 +22,7 @@ from service.read.unused_spans import WITHIN, read_unused_spans, sum_up_expected
 from service.setup.access.access import Holder
 from service.web.bounds import OTLP_LETTERS
 from service.web.context import ApiContext, Services
-from streams.sources.otlp.traces.unused_spans import NO_CONTENT
+from streams.sources.otlp.trace_records import NO_CONTENT
 
 router = APIRouter(include_in_schema=False)
 SHOWN = 24

@@ -10,7 +10,7 @@ import msgspec
 
 from analytics.queries import query_rows
 from schemas.lazy.duckdb import duckdb
-from streams.sources.otlp.traces.unused_spans import (
+from streams.sources.otlp.trace_records import (
     EVALUATION,
     HELPER,
     NO_CONTENT,

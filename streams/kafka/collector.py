@@ -31,8 +31,7 @@ from streams.kafka.topics import COLLECTOR, SPANS
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, AdmittedSpan, Place, Refusal, admitted, labels_of
 from streams.sources.otlp.conventions import SERVICE
 from streams.sources.otlp.kept_spans import SpanOwner
-from streams.sources.otlp.request import Observed, Refused
-from streams.sources.otlp.signals import SIGNALS
+from streams.sources.otlp.request import SIGNALS, Observed, Refused
 
 NOT_OTLP, REFUSED_SPAN, TOO_MANY = "not_otlp", "refused_span", "too_many_spans"
 GROUPS = {"traces": (b'"resourceSpans"', b'"resource_spans"'), "logs": (b'"resourceLogs"', b'"resource_logs"')}

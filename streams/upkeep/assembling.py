@@ -13,7 +13,7 @@
 6. Spans that come when those before them are deleted make nothing: what is left of their trace would be a part of it. They are counted,
    logged and set aside, one letter per trace.
 
-Linking (`TraceLinker`) finds the traces that tell of the same turns (`streams.sources.otlp.traces.links`):
+Linking (`TraceLinker`) finds the traces that tell of the same turns (`streams.sources.otlp.trace`):
 
 1. Two instrumentors that export side by side tell of the same time: this is known, in memory, from the traces that were assembled lately.
 2. The parts of a turn are looked for in the table, among the traces of the session, and only for a trace that has one side of a call
@@ -51,9 +51,8 @@ from streams.judging.revising import revise
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, Submission, admissible
 from streams.log.log import Commit
 from streams.sources.otlp.kept_spans import kept_span
-from streams.sources.otlp.traces.earlier import EarlierEvent
-from streams.sources.otlp.traces.links import Links, RecentRequests, links_of
-from streams.sources.otlp.traces.trace_records import Assembly, Decision, assemble
+from streams.sources.otlp.trace import Links, RecentRequests, links_of
+from streams.sources.otlp.trace_records import Assembly, Decision, EarlierEvent, assemble
 from streams.stage_batches import named_session
 from streams.steps.open_traces import OpenTrace
 from streams.topology import ASSEMBLING
@@ -434,7 +433,7 @@ class TraceAssembler:
                     self._engine.now(),
                     revision=0 if earlier is None else earlier["revision"] + 1,
                     earlier=exchanges.get(key, ()),
-                    told=events.get(key, ()),
+                    earlier_events=events.get(key, ()),
                     session=key[1] if earlier is not None and earlier["is_filed_by_trace"] else None,
                 )
                 if (assembly := self._assembled(made, records, decision)) is not None:
@@ -463,7 +462,7 @@ class TraceAssembler:
         records = [span for of_trace in group.values() for span in of_trace]
         assemblies = list[tuple[Assembly, Decision]]()
         for draft in members:
-            decision = draft.decision._replace(earlier=earlier, told=told, session=None, trace_id=draft.key[1])
+            decision = draft.decision._replace(earlier=earlier, earlier_events=told, session=None, trace_id=draft.key[1])
             if (assembly := self._assembled(made, records, decision)) is None:
                 return False
             assemblies.append((assembly, decision))

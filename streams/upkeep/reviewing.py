@@ -11,7 +11,7 @@ from audit.policy.policy import Policy, RatingScale
 from audit.redaction import Redactor
 from schemas.errors import InputError, PolicyError
 from schemas.records import Review
-from streams.sources.otlp.traces.trace_ratings import TracedRating
+from streams.sources.otlp.trace_exchanges import TracedRating
 
 HUMAN_SCORE = "human_score"
 REVIEWS = "reviews"

@@ -30,8 +30,7 @@ from streams.kafka.reading import Chunk
 from streams.log.admission import AdmittedSpan, admitted, labels_of
 from streams.log.dead_letters import Stays, way_back
 from streams.sources.otlp.kept_spans import SpanDraft, SpanOwner, draft_of
-from streams.sources.otlp.request import Observed
-from streams.sources.otlp.signals import SIGNALS
+from streams.sources.otlp.request import SIGNALS, Observed
 
 TOPIC = "otlp_spans"
 LATER = build.START.replace(year=2027)

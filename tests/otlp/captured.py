@@ -13,9 +13,8 @@ from audit.redaction import Redactor
 from otlp.capturing.readable import message
 from schemas.records import Span
 from streams.sources.otlp.kept_spans import SpanOwner, span_record
-from streams.sources.otlp.request import Refused
-from streams.sources.otlp.signals import SIGNALS
-from streams.sources.otlp.traces.trace_records import Assembly, Decision, assemble
+from streams.sources.otlp.request import SIGNALS, Refused
+from streams.sources.otlp.trace_records import Assembly, Decision, assemble
 
 CAPTURES = Path(__file__).parent / "captures"
 NOW = datetime(2027, 11, 26, 12, 0, tzinfo=UTC)

@@ -11,8 +11,8 @@ from otlp.captured import Captured, assembled, records_of
 from otlp.capturing.frameworks import FRAMEWORK_CAPTURES
 from otlp.capturing.programs import numbers
 from otlp.capturing.readable import Json
-from streams.sources.otlp.traces.trace import SESSION_FROM_TRACE
-from streams.sources.otlp.traces.trace_records import Assembly
+from streams.sources.otlp.trace import SESSION_FROM_TRACE
+from streams.sources.otlp.trace_records import Assembly
 
 OF_TRACE = "the id of the trace"
 """Stands for a session that has no other name."""

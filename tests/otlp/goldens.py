@@ -7,7 +7,7 @@ from pathlib import Path
 
 from otlp.captured import Json, assembled, dialects, records_of, requests_of
 from schemas.records import AgentEvent, Exchange
-from streams.sources.otlp.traces.trace_records import Assembly
+from streams.sources.otlp.trace_records import Assembly
 
 GOLDENS = Path(__file__).parent / "goldens"
 _EXCHANGE = (

@@ -13,7 +13,7 @@ from otlp.captured import Json, assembled, dialects, records_of, requests_of
 from otlp.capturing.programs import scenario
 from otlp.goldens import golden_of, stored
 from schemas.records import AgentEvent, Exchange
-from streams.sources.otlp.traces.trace_records import Assembly
+from streams.sources.otlp.trace_records import Assembly
 
 WITHOUT_CONTENT = frozenset(name for name in dialects() if name.endswith("_without_content"))
 """Captures of which the sender records no contents: there are events alone."""

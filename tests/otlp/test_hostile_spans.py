@@ -18,8 +18,7 @@ from schemas.records import Span
 from streams.log.admission import admissible
 from streams.sources.otlp import conventions
 from streams.sources.otlp.kept_spans import kept_span, span_record
-from streams.sources.otlp.request import Refused
-from streams.sources.otlp.signals import SIGNALS
+from streams.sources.otlp.request import SIGNALS, Refused
 
 SECRET = "ghp_" + "aB3" * 12
 NAMES = sorted(

@@ -14,8 +14,7 @@ from otlp.captured import LABELS, NOW, OWNER, REDACTOR, Captured, Json, records_
 from otlp.spans import START, TRACE, agent, body, request, span, span_id, tool
 from schemas.errors import InputError
 from streams.sources.otlp.kept_spans import kept_span, span_record
-from streams.sources.otlp.request import Observed, Refused
-from streams.sources.otlp.signals import SIGNALS
+from streams.sources.otlp.request import SIGNALS, Observed, Refused
 from streams.sources.otlp.span_facts import SpanFacts
 
 HALF = b"\xed\xa0\xbc"
@@ -167,7 +166,7 @@ def _wrapped(request: bytes, more: bytes) -> bytes:
     """The request's one span with more fields."""
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-    from streams.sources.otlp.broken_texts import read_lenient
+    from streams.sources.otlp.request import read_lenient
 
     lenient = read_lenient(ExportTraceServiceRequest, request)
     [span] = lenient.resource_spans[0].scope_spans[0].spans

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from otlp.captured import NOW, Captured, Json, assembled, dialects, records_of, requests_of
 from otlp.spans import TRACE, agent, body, chat, request, span, tool
-from streams.sources.otlp.request import Refused
-from streams.sources.otlp.signals import SIGNALS
+from streams.sources.otlp.request import SIGNALS, Refused
 
 _LEVELS = {"traces": ("resourceSpans", "scopeSpans", "spans"), "logs": ("resourceLogs", "scopeLogs", "logRecords")}
 

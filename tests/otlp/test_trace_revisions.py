@@ -17,8 +17,7 @@ from otlp.captured import CAPTURES, NOW, Json, records_of, requests_of
 from otlp.spans import agent, chat, request, span, tool
 from schemas.records import AgentEvent, Exchange, Span
 from streams.judging.revising import TOLD
-from streams.sources.otlp.traces.earlier import EarlierEvent
-from streams.sources.otlp.traces.trace_records import Decision, assemble
+from streams.sources.otlp.trace_records import Decision, EarlierEvent, assemble
 
 
 class Outcome:
@@ -50,7 +49,7 @@ class Outcome:
             NOW,
             self.revision,
             earlier=sorted(self.exchanges.values(), key=lambda one: (one.occurred_at, one.exchange_id)),
-            told=[EarlierEvent(one.event_id, payload_of(one)) for one in self.events],
+            earlier_events=[EarlierEvent(one.event_id, payload_of(one)) for one in self.events],
             session=trace_id if is_filed else None,
         )
 

@@ -16,10 +16,9 @@ from streams.sources.otlp import conventions
 from streams.sources.otlp.conventions import COUNTING, Counting, Place
 from streams.sources.otlp.kept_spans import SpanOwner, span_record
 from streams.sources.otlp.kinds import KINDS
-from streams.sources.otlp.request import Refused
-from streams.sources.otlp.signals import SIGNALS
-from streams.sources.otlp.traces.trace import SESSION_FROM_TRACE
-from streams.sources.otlp.traces.trace_records import Assembly, Decision, assemble
+from streams.sources.otlp.request import SIGNALS, Refused
+from streams.sources.otlp.trace import SESSION_FROM_TRACE
+from streams.sources.otlp.trace_records import Assembly, Decision, assemble
 
 Json = dict[str, Any]
 CAPTURES = Path(__file__).parents[3] / "tests/otlp/captures"

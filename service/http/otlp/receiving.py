@@ -27,8 +27,7 @@ from service.web.context import ApiContext, durable_or_refused
 from service.web.errors import ApiError
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, admitted, labels_of
 from streams.sources.otlp.kept_spans import SpanOwner
-from streams.sources.otlp.request import Observed, ReadItems, Refused
-from streams.sources.otlp.signals import SIGNALS, Rejection
+from streams.sources.otlp.request import SIGNALS, Observed, ReadItems, Refused, Rejection
 
 TOPIC, METRICS = "spans", "metrics"
 REFUSED_SPAN, CONFLICTING_ID = "refused_span", "conflicting_id"

@@ -46,7 +46,7 @@ async def refuse_metrics(request: Request, caller: Connection, services: Service
 async def _take(signal: str, request: Request, caller: Holder, services: ApiContext) -> Response:
     # Protobuf takes a while to load and some memory, and many installations need none.
     from service.http.otlp.receiving import Body, receive  # noqa: PLC0415
-    from streams.sources.otlp.signals import as_json  # noqa: PLC0415
+    from streams.sources.otlp.request import as_json  # noqa: PLC0415
 
     is_json = body_kind(request.scope) == JSON
     packed = any(value.strip().lower() == GZIP for value in header_values(request.scope, b"content-encoding"))

@@ -19,8 +19,7 @@ from streams.sources.exchange_files.spool import Spool, spool
 from streams.sources.exchange_files.tables import TableReader
 from streams.sources.lines import Line, Problem, line_fault, value_fault
 from streams.sources.otlp.kept_spans import SpanOwner, span_record
-from streams.sources.otlp.traces.trace_records import NOT_UNDERSTOOD, Decision, assemble
-from streams.sources.otlp.traces.unused_spans import EVALUATION
+from streams.sources.otlp.trace_records import EVALUATION, NOT_UNDERSTOOD, Decision, assemble
 from streams.sources.source import GrowingReading, LeftOut, LineFault, Reading, ReadingContext
 
 BATCH = 1_000

@@ -16,7 +16,7 @@ from streams.sources.exchange_files.mapping import UNITS, TimeSource
 from streams.sources.exchange_files.times import exponent_number, moment_of, written_time
 from streams.sources.lines import json_type
 from streams.sources.otlp.messages import ELIDED, Message, messages_of, spoken_in, text_of
-from streams.sources.otlp.usage import read_provider_usage
+from streams.sources.otlp.reading import read_provider_usage
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NANOSECONDS = 1e17

@@ -32,14 +32,14 @@ _decode = msgspec.json.Decoder().decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
-def attributes_of(given: Iterable[KeyValue]) -> dict[str, Any]:
+def attributes_of(pairs: Iterable[KeyValue]) -> dict[str, Any]:
     """The attributes by name, at most MAX_ATTRIBUTES of them; of a name that comes twice, the last."""
-    found: dict[str, Any] = {}
-    for attribute in islice(given, MAX_ATTRIBUTES):
+    attributes: dict[str, Any] = {}
+    for attribute in islice(pairs, MAX_ATTRIBUTES):
         value = attribute.value
         text = value.string_value  # most attributes are texts; an empty one may be of any kind
-        found[attribute.key] = text or _plain(value, value.WhichOneof("value"), MAX_DEPTH)
-    return found
+        attributes[attribute.key] = text or _plain(value, value.WhichOneof("value"), MAX_DEPTH)
+    return attributes
 
 
 def plain(value: AnyValue) -> Any:
@@ -54,8 +54,8 @@ def _plain(value: AnyValue, kind: str | None, depth: int) -> Any:
         return [_plain(one, one.WhichOneof("value"), depth - 1) for one in value.array_value.values]
     if kind == "kvlist_value":
         return {one.key: _plain(one.value, one.value.WhichOneof("value"), depth - 1) for one in value.kvlist_value.values}
-    found = getattr(value, kind)
-    return found.hex() if kind == "bytes_value" else found
+    raw = getattr(value, kind)
+    return raw.hex() if kind == "bytes_value" else raw
 
 
 class Parsed(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from streams.sources.openclaw.events import MAX_ARGUMENTS, MAX_RESULT
 from streams.sources.openclaw.text import cut, cut_bytes
 from streams.sources.otlp.reading import TRUNCATED, FactReader
 from streams.sources.otlp.span_facts import Rating, SpanFacts, ToolCall, ToolResult
-from streams.sources.otlp.traces.trace import KeptSpan
+from streams.sources.otlp.trace import KeptSpan
 
 if TYPE_CHECKING:
     from streams.sources.otlp.request import Observed
@@ -36,10 +36,10 @@ _TEXTS = ("question", "answer", "thinking")
 """The facts that are texts of the exchange."""
 _WHOLE = (*_TEXTS, "error")
 """The facts that are texts, cut later."""
-_TOLD = ("name", *_NAMES, *_WHOLE)
+_EVERY_TEXT = ("name", *_NAMES, *_WHOLE)
 _LIMITS = (1, 8, 64, 512)
 """By how much the longest texts are shortened, in turn, until all of a span fits into a message."""
-Told = TypeVar("Told", ToolCall, ToolResult)
+Part = TypeVar("Part", ToolCall, ToolResult)
 _decoder = msgspec.json.Decoder(SpanFacts)
 
 
@@ -75,34 +75,34 @@ def draft_of(observed: Observed, owner: SpanOwner, reader: FactReader) -> SpanDr
     facts = reader.facts_of(observed)
     if owner.agent is not None:
         facts = msgspec.structs.replace(facts, agent=owner.agent)
-    told = _told_by_name(facts)
-    return SpanDraft(observed, facts, owner, _texts_of(facts) + told, told)
+    named = _named_texts(facts)
+    return SpanDraft(observed, facts, owner, _texts_of(facts) + named, named)
 
 
 def _texts_of(facts: SpanFacts) -> list[str]:
-    found = [text for text in _told(facts) if text]
+    texts = [text for text in _read_texts(facts) if text]
     if facts.calls or facts.called is not None:
-        for call in (*facts.calls[:MAX_CALLS], *_alone(facts.called)):
-            found += filter(None, (call.name, call.call_id))
+        for call in (*facts.calls[:MAX_CALLS], *_as_tuple(facts.called)):
+            texts += filter(None, (call.name, call.call_id))
     if facts.results or facts.returned is not None:
-        for result in (*facts.results[:MAX_CALLS], *_alone(facts.returned)):
-            found += filter(None, (result.output, result.name, result.call_id))
-    return found
+        for result in (*facts.results[:MAX_CALLS], *_as_tuple(facts.returned)):
+            texts += filter(None, (result.output, result.name, result.call_id))
+    return texts
 
 
-def _told_by_name(facts: SpanFacts) -> list[str]:
-    found = [*facts.labels, *facts.labels.values()]
+def _named_texts(facts: SpanFacts) -> list[str]:
+    texts = [*facts.labels, *facts.labels.values()]
     if facts.calls or facts.called is not None:
-        for call in (*facts.calls[:MAX_CALLS], *_alone(facts.called)):
-            found += texts_in(call.arguments)
-    return found
+        for call in (*facts.calls[:MAX_CALLS], *_as_tuple(facts.called)):
+            texts += texts_in(call.arguments)
+    return texts
 
 
-def _alone(told: Told | None) -> tuple[Told, ...]:
-    return () if told is None else (told,)
+def _as_tuple(part: Part | None) -> tuple[Part, ...]:
+    return () if part is None else (part,)
 
 
-_told = attrgetter(*_TOLD)
+_read_texts = attrgetter(*_EVERY_TEXT)
 _names, _every_name, _whole = attrgetter(*_NAMES), attrgetter("name", *_NAMES), attrgetter(*_WHOLE)
 
 
@@ -141,24 +141,24 @@ def _clean(draft: SpanDraft, redactor: Redactor) -> SpanFacts:
     facts = draft.facts
     if redactor.are_clean(draft.texts) and redactor.is_clean_json(draft.named) and _are_fit(facts):
         return facts
-    told = _clean_texts(facts, redactor)
+    changes = _clean_texts(facts, redactor)
     if facts.calls:
-        told["calls"] = tuple(_clean_call(call, redactor) for call in facts.calls[:MAX_CALLS])
+        changes["calls"] = tuple(_clean_call(call, redactor) for call in facts.calls[:MAX_CALLS])
     if facts.results:
-        told["results"] = tuple(_clean_result(result, redactor) for result in facts.results[:MAX_CALLS])
+        changes["results"] = tuple(_clean_result(result, redactor) for result in facts.results[:MAX_CALLS])
     if facts.called is not None:
-        told["called"] = _clean_call(facts.called, redactor)
+        changes["called"] = _clean_call(facts.called, redactor)
     if facts.returned is not None:
-        told["returned"] = _clean_result(facts.returned, redactor)
+        changes["returned"] = _clean_result(facts.returned, redactor)
     if facts.labels:
-        told["labels"] = {name: text[:MAX_LABEL].strip() for name, text in redactor.redact_labels(facts.labels).items()}
+        changes["labels"] = {name: text[:MAX_LABEL].strip() for name, text in redactor.redact_labels(facts.labels).items()}
     if facts.ratings:
-        told["ratings"] = tuple(
+        changes["ratings"] = tuple(
             msgspec.convert(redactor.redact_json(msgspec.to_builtins(one))[0], Rating) for one in facts.ratings
         )
     if len(facts.calls) > MAX_CALLS or len(facts.results) > MAX_CALLS:
-        told["tags"] = _tags(facts, is_cut=True)
-    return msgspec.structs.replace(facts, **told) if told else facts
+        changes["tags"] = _tags(facts, is_cut=True)
+    return msgspec.structs.replace(facts, **changes) if changes else facts
 
 
 def _are_fit(facts: SpanFacts) -> bool:
@@ -169,11 +169,11 @@ def _are_fit(facts: SpanFacts) -> bool:
     if facts.ratings or (facts.labels and max(map(len, facts.labels.values())) > MAX_LABEL):
         return False
     if facts.calls or facts.called is not None:
-        calls = (*facts.calls, *_alone(facts.called))
+        calls = (*facts.calls, *_as_tuple(facts.called))
         if len(facts.calls) > MAX_CALLS or not all(map(_is_whole_call, calls)):
             return False
     if facts.results or facts.returned is not None:
-        results = (*facts.results, *_alone(facts.returned))
+        results = (*facts.results, *_as_tuple(facts.returned))
         return len(facts.results) <= MAX_CALLS and all(map(_has_fit_names, results))
     return True
 
@@ -182,8 +182,8 @@ def _is_whole_call(call: ToolCall) -> bool:
     return _has_fit_names(call) and not _is_too_deep(call.arguments)
 
 
-def _has_fit_names(told: ToolCall | ToolResult) -> bool:
-    return (told.name is None or _is_fit(told.name)) and (told.call_id is None or _is_fit(told.call_id))
+def _has_fit_names(part: ToolCall | ToolResult) -> bool:
+    return (part.name is None or _is_fit(part.name)) and (part.call_id is None or _is_fit(part.call_id))
 
 
 def _is_fit(name: str) -> bool:
@@ -193,16 +193,16 @@ def _is_fit(name: str) -> bool:
 
 def _clean_texts(facts: SpanFacts, redactor: Redactor) -> dict[str, Any]:
     """The names and texts that are others without their secrets, or as long as a record takes."""
-    told: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for field, name in zip(_NAMES, _names(facts), strict=True):
         if name is not None and (clean := _clean_name(name, redactor)) is not name:
-            told[field] = clean
+            changes[field] = clean
     for field, text in zip(_WHOLE, _whole(facts), strict=True):
         if text is not None and (clean := redactor.redact_text(text)) is not text:
-            told[field] = clean
+            changes[field] = clean
     if (clean := _clean_name(facts.name, redactor) or "") is not facts.name:
-        told["name"] = clean
-    return told
+        changes["name"] = clean
+    return changes
 
 
 def _clean_call(call: ToolCall, redactor: Redactor) -> ToolCall:

@@ -1,31 +1,65 @@
-"""Reading a span: its facts, by the tables of `streams.sources.otlp.conventions`."""
+"""Reading a span: its facts, by the tables of `streams.sources.otlp.conventions`.
+
+Counts of tokens are read by the convention that wrote them, and checked against its total:
+
+1. A record has one definition: input are the tokens that the model read, those from and for a cache included; output are those that it
+   wrote, reasoning included.
+2. The conventions differ in what they include (`conventions.COUNTING`). A reading that cannot be, such as more tokens from a cache than
+   were read, is discarded.
+3. Where a total contradicts the convention's reading, it decides if exactly one other reading fits it. Else the usage is unclear: counts on
+   which all readings agree are kept, the others are left empty.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from schemas.bounds.limits import MAX_LABELS
+from schemas.bounds.limits import MAX_COUNT, MAX_LABELS
 from streams.sources.otlp import conventions as named
 from streams.sources.otlp.attributes import parsed
-from streams.sources.otlp.conversations import ConversationReader, Told
-from streams.sources.otlp.kinds import read_kind
-from streams.sources.otlp.messages import ELIDED, MAX_NESTED, Message, is_elided, message_of, result_of, text_of, unquoted
-from streams.sources.otlp.present import Names, Present, present_in
-from streams.sources.otlp.span_facts import Kind, Rating, SpanFacts, ToolCall, ToolResult
-from streams.sources.otlp.tool_errors import failed_by_attributes, failed_by_result
-from streams.sources.otlp.usage import UsageReading, read_usage
+from streams.sources.otlp.conventions import PROVIDER_COUNTING, USAGE_OBJECT, Counting, Included
+from streams.sources.otlp.kinds import COUNTS, Names, Present, present_in, read_kind
+from streams.sources.otlp.messages import (
+    ELIDED,
+    MAX_NESTED,
+    ConversationReader,
+    Message,
+    Side,
+    failed_by_attributes,
+    failed_by_result,
+    is_elided,
+    message_of,
+    result_of,
+    text_of,
+    unquoted,
+)
+from streams.sources.otlp.span_facts import Kind, Rating, SpanFacts, ToolCall, ToolResult, Usage
 
 if TYPE_CHECKING:
     from streams.sources.otlp.request import Event, Observed
+
 
 TRUNCATED = "truncated"
 """Tag of a span, and of what is made of it, of which a part was cut off before it came."""
 UNCLEAR_TOKENS = "unclear_tokens"
 """Tag of a request, and of its exchange, whose counts of tokens contradict one another."""
 Values = Mapping[str, Any]
+_NO_METADATA: Values = {}
+_ENVELOPES = (
+    ("kwargs", frozenset({"args", "kwargs", "sanitize_inputs_outputs"})),
+    ("inputs", frozenset({"input_str", "inputs", "tags", "metadata", "kwargs", "run_id", "name"})),
+)
+"""The member of an envelope that has the arguments, and the members that the envelope may have."""
+_STACK = "Traceback (most recent call last)"
+"""What begins the stack of a Python program, which some append to the words of an error."""
+_NUMBERS = frozenset({int, float})
+_ASKING = frozenset({"inference", "helper"})
+"""Kinds of spans whose tokens are those of one request, and no sum of others."""
+_THRESHOLD = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?th:([0-9a-f]{1,14})(?:[;,\s]|$)")
+_DIGITS = len(str(MAX_COUNT))
 
 
 class FactReader:
@@ -132,20 +166,33 @@ def _without_service_version(wanted: Mapping[str, Sequence[str]]) -> Mapping[str
     }
 
 
-def _says_framework_version(observed: Observed) -> bool:
-    """Tell whether the service's version is that of a framework, whose upgrade is no deployment of the agent."""
-    resource, (attribute, beginning) = observed.resource, named.FRAMEWORK_SDK
-    return (
-        observed.scope in named.FRAMEWORK_TRACERS
-        or str(resource.get(attribute, "")).startswith(beginning)
-        or (observed.scope == named.FRAMEWORK_SCOPE and resource.get(named.SERVICE_VERSION) == observed.scope_version)
-    )
+def _told(names: Iterable[str], *sources: Values) -> str | None:
+    """The first of the attributes that has a value, as a text."""
+    for source in sources:
+        for name in names:
+            if (value := source.get(name)) is None:
+                continue
+            if isinstance(value, str):
+                if value and not value.isspace() and not value.startswith(named.SCRUBBED) and value not in ELIDED:
+                    return value
+            elif type(value) in _NUMBERS:
+                return str(value)
+    return None
 
 
 def _evaluation(observed: Observed, environment: str) -> SpanFacts:
     """The facts of a span of an evaluator or an experiment: that it was there, for the count. Its texts are no agent's."""
     unknown = _identifier(f"{named.ENVIRONMENT} = {environment}")
     return SpanFacts("evaluation", _clean(observed.name), "langfuse", scope=_identifier(observed.scope), unknown=unknown)
+
+
+def _identifier(value: Any) -> str | None:
+    """A text as an id or name: without control characters; None where nothing is left. It is cut after its secrets are taken out."""
+    return _clean(value) or None if value is not None and isinstance(value, str) else None
+
+
+def _clean(value: str) -> str:
+    return (value if value.isprintable() else "".join(filter(str.isprintable, value))).strip()
 
 
 def _with_details(observed: Observed) -> tuple[Values, Present]:
@@ -160,6 +207,12 @@ def _with_details(observed: Observed) -> tuple[Values, Present]:
         return values, has
     values = {name: value for one in (*details, values, quoted) for name, value in one.items()}
     return values, present_in(values) if details else has
+
+
+def _metadata(values: Values, has: Present) -> Values:
+    """The object that OpenInference's `metadata` is, in which frameworks pass on their own names."""
+    metadata = parsed(values[named.METADATA]).value if has.metadata else None
+    return metadata if isinstance(metadata, dict) else _NO_METADATA
 
 
 def _answer(came: Sequence[Message], kind: Kind) -> Message | None:
@@ -178,22 +231,76 @@ def _answer(came: Sequence[Message], kind: Kind) -> Message | None:
     return came[0]
 
 
-def _thoughts(values: Values, has: Present, sent: Told, answer: Message | None) -> Sequence[str]:
+def _returned(values: Values, has: Present, observed: Observed) -> ToolResult | None:
+    """The output of a tool's span. LangChain's has a whole message in it, with the id of the call."""
+    output = _first(has.result, values)
+    if output is None:
+        output = _read_event_field(observed.events, named.TOOL_RESULT_EVENTS)
+    read = parsed(output).value
+    if is_elided(read):
+        output = read = None
+    error = _error(observed, values, has)
+    failed = error is not None or failed_by_attributes(values)
+    if output is None and not failed:
+        return None
+    told = result_of(read) or ToolResult(text_of(output) if output is not None else error or "")
+    call_id = _identifier(_told(has.tool_call_id, values) or told.call_id)
+    failed = failed or told.is_error is True or failed_by_result(read) is True
+    return ToolResult(told.output, _tool_name(_told(has.tool, values)), call_id, failed)
+
+
+def _first(names: Names, values: Values) -> Any:
+    """The first of the attributes that has a value, which its sender does not keep to itself; an empty text only where no other has any."""
+    empty = None
+    for name in names:
+        value = values[name]
+        if value is None or value == named.ELIDED.get(name):
+            continue
+        if value != "":
+            return value
+        empty = value
+    return empty
+
+
+def _read_event_field(events: Iterable[Event], fields: Sequence[tuple[str, str]]) -> Any:
+    """What the first of these events of a tool's span has in its field; None without such an event."""
+    field_of = dict(fields)
+    return next((event.attributes.get(field_of[event.name]) for event in events if event.name in field_of), None)
+
+
+def _error(observed: Observed, values: Values, has: Present) -> str | None:
+    """The reason why a span failed, in the words of an exception, else of its status, which may have a whole stack, else the type of the error."""
+    level = values.get("langfuse.observation.level") == "ERROR"
+    kind = _told(has.error, values) if has.error else None
+    if not observed.failed and not level and kind is None:
+        return None
+    thrown = (event.attributes.get("exception.message") for event in observed.events if event.name == "exception")
+    words = [*reversed(list(thrown)), observed.message, values.get("langfuse.observation.status_message"), kind]
+    told = next((word for word in words if isinstance(word, str) and word), "error")
+    return told.partition(_STACK)[0].strip() or told
+
+
+def _tool_name(name: str | None) -> str | None:
+    """The name of a tool; of an object that Python calls without that of the method."""
+    return _identifier(None if name is None else name.removesuffix(".__call__"))
+
+
+def _agent(values: Values, has: Present, metadata: Values, kind: Kind) -> str | None:
+    agent = _told(has.agent, values) or _told(named.METADATA_AGENT, metadata)
+    if agent is not None or kind != "agent":
+        return agent
+    node = _told(has.agent_node, values)
+    return _told(has.agent_of_entity, values) or (None if node in named.NAMELESS else node)
+
+
+def _thoughts(values: Values, has: Present, sent: Side, answer: Message | None) -> Sequence[str]:
     """The thoughts of an answer; else those of the answer before."""
     told = () if answer is None else answer.thoughts
     return (*told, *_texts(has.thought, values)) or sent.thoughts
 
 
-def _response_id(values: Values, has: Present, kind: Kind) -> str | None:
-    told = _told(has.response_id, values) or (_id_within(values) if kind == "inference" and has.output else None)
-    return _identifier(told)
-
-
-def _id_within(values: Values) -> str | None:
-    """The id of the provider's answer, where the whole of that was kept."""
-    answer = parsed(values[named.OUTPUT]).value
-    answer = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
-    return answer["id"] if isinstance(answer, dict) and isinstance(answer.get("id"), str) else None
+def _texts(names: Names, values: Values) -> list[str]:
+    return [values[name] for name in names if isinstance(values[name], str) and values[name]]
 
 
 def _calls(values: Values, has: Present, answer: Message) -> tuple[ToolCall, ...]:
@@ -219,17 +326,6 @@ def _called(values: Values, has: Present, observed: Observed, returned: ToolResu
     return ToolCall(_tool_name(name), call_id, _arguments(parsed(arguments).value))
 
 
-def _read_event_field(events: Iterable[Event], fields: Sequence[tuple[str, str]]) -> Any:
-    """What the first of these events of a tool's span has in its field; None without such an event."""
-    field_of = dict(fields)
-    return next((event.attributes.get(field_of[event.name]) for event in events if event.name in field_of), None)
-
-
-def _tool_name(name: str | None) -> str | None:
-    """The name of a tool; of an object that Python calls without that of the method."""
-    return _identifier(None if name is None else name.removesuffix(".__call__"))
-
-
 def _arguments(value: Any) -> Any:
     """The arguments of a call, without the envelope that a framework puts around them: a function's positional and named ones, or LangChain's."""
     for _ in range(MAX_NESTED):
@@ -245,22 +341,16 @@ def _arguments(value: Any) -> Any:
     return value
 
 
-def _returned(values: Values, has: Present, observed: Observed) -> ToolResult | None:
-    """The output of a tool's span. LangChain's has a whole message in it, with the id of the call."""
-    output = _first(has.result, values)
-    if output is None:
-        output = _read_event_field(observed.events, named.TOOL_RESULT_EVENTS)
-    read = parsed(output).value
-    if is_elided(read):
-        output = read = None
-    error = _error(observed, values, has)
-    failed = error is not None or failed_by_attributes(values)
-    if output is None and not failed:
-        return None
-    told = result_of(read) or ToolResult(text_of(output) if output is not None else error or "")
-    call_id = _identifier(_told(has.tool_call_id, values) or told.call_id)
-    failed = failed or told.is_error is True or failed_by_result(read) is True
-    return ToolResult(told.output, _tool_name(_told(has.tool, values)), call_id, failed)
+def _response_id(values: Values, has: Present, kind: Kind) -> str | None:
+    told = _told(has.response_id, values) or (_id_within(values) if kind == "inference" and has.output else None)
+    return _identifier(told)
+
+
+def _id_within(values: Values) -> str | None:
+    """The id of the provider's answer, where the whole of that was kept."""
+    answer = parsed(values[named.OUTPUT]).value
+    answer = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
+    return answer["id"] if isinstance(answer, dict) and isinstance(answer.get("id"), str) else None
 
 
 def _stop_reason(values: Values, has: Present, answer: Message | None) -> str | None:
@@ -269,41 +359,9 @@ def _stop_reason(values: Values, has: Present, answer: Message | None) -> str | 
     return _identifier(told) or (None if answer is None else _identifier(answer.finish))
 
 
-def _error(observed: Observed, values: Values, has: Present) -> str | None:
-    """The reason why a span failed, in the words of an exception, else of its status, which may have a whole stack, else the type of the error."""
-    level = values.get("langfuse.observation.level") == "ERROR"
-    kind = _told(has.error, values) if has.error else None
-    if not observed.failed and not level and kind is None:
-        return None
-    thrown = (event.attributes.get("exception.message") for event in observed.events if event.name == "exception")
-    words = [*reversed(list(thrown)), observed.message, values.get("langfuse.observation.status_message"), kind]
-    told = next((word for word in words if isinstance(word, str) and word), "error")
-    return told.partition(_STACK)[0].strip() or told
-
-
 def _tags(*, is_cut: bool, usage: UsageReading | None) -> tuple[str, ...]:
     is_unclear = usage is not None and not usage.is_clear
     return (*((TRUNCATED,) if is_cut else ()), *((UNCLEAR_TOKENS,) if is_unclear else ()))
-
-
-def _agent(values: Values, has: Present, metadata: Values, kind: Kind) -> str | None:
-    agent = _told(has.agent, values) or _told(named.METADATA_AGENT, metadata)
-    if agent is not None or kind != "agent":
-        return agent
-    node = _told(has.agent_node, values)
-    return _told(has.agent_of_entity, values) or (None if node in named.NAMELESS else node)
-
-
-def _metadata(values: Values, has: Present) -> Values:
-    """The object that OpenInference's `metadata` is, in which frameworks pass on their own names."""
-    metadata = parsed(values[named.METADATA]).value if has.metadata else None
-    return metadata if isinstance(metadata, dict) else _NO_METADATA
-
-
-def _labels(wanted: Mapping[str, Sequence[str]], values: Values, resource: Values) -> dict[str, str]:
-    found = {label: _told(names, values, resource) for label, names in wanted.items()}
-    given = [(label, text) for label, value in found.items() if value is not None and (text := _clean(value))]
-    return dict(sorted(given)[:MAX_LABELS])
 
 
 def _ratings(events: Iterable[Event]) -> Iterator[Rating]:
@@ -331,55 +389,153 @@ def _probability(trace_state: str) -> float | None:
     return 1 - int(found.group(1).ljust(14, "0"), 16) / 2**56
 
 
-def _told(names: Iterable[str], *sources: Values) -> str | None:
-    """The first of the attributes that has a value, as a text."""
-    for source in sources:
-        for name in names:
-            if (value := source.get(name)) is None:
-                continue
-            if isinstance(value, str):
-                if value and not value.isspace() and not value.startswith(named.SCRUBBED) and value not in ELIDED:
-                    return value
-            elif type(value) in _NUMBERS:
-                return str(value)
-    return None
+def _says_framework_version(observed: Observed) -> bool:
+    """Tell whether the service's version is that of a framework, whose upgrade is no deployment of the agent."""
+    resource, (attribute, beginning) = observed.resource, named.FRAMEWORK_SDK
+    return (
+        observed.scope in named.FRAMEWORK_TRACERS
+        or str(resource.get(attribute, "")).startswith(beginning)
+        or (observed.scope == named.FRAMEWORK_SCOPE and resource.get(named.SERVICE_VERSION) == observed.scope_version)
+    )
 
 
-def _first(names: Names, values: Values) -> Any:
-    """The first of the attributes that has a value, which its sender does not keep to itself; an empty text only where no other has any."""
-    empty = None
-    for name in names:
-        value = values[name]
-        if value is None or value == named.ELIDED.get(name):
-            continue
-        if value != "":
-            return value
-        empty = value
-    return empty
+def _labels(wanted: Mapping[str, Sequence[str]], values: Values, resource: Values) -> dict[str, str]:
+    found = {label: _told(names, values, resource) for label, names in wanted.items()}
+    given = [(label, text) for label, value in found.items() if value is not None and (text := _clean(value))]
+    return dict(sorted(given)[:MAX_LABELS])
 
 
-def _texts(names: Names, values: Values) -> list[str]:
-    return [values[name] for name in names if isinstance(values[name], str) and values[name]]
+class UsageReading(NamedTuple):
+    """The usage of a request. Where it is not clear, the counts that depend on how it is read are None."""
+
+    counts: Usage
+    is_clear: bool = True
 
 
-def _identifier(value: Any) -> str | None:
-    """A text as an id or name: without control characters; None where nothing is left. It is cut after its secrets are taken out."""
-    return _clean(value) or None if value is not None and isinstance(value, str) else None
+def read_usage(values: Mapping[str, Any], conventions: Sequence[Counting]) -> UsageReading | None:
+    """Return the usage that the attributes tell by one of the conventions; None where they tell none."""
+    best: tuple[Counting, _Counts] | None = None
+    most = 0
+    for convention in conventions:
+        counts = _read_counts(values, convention)
+        present = len(counts) - counts.count(None)
+        # A total alone says nothing of what was read and written, and no request reads and writes nothing: some write zeros for unknown.
+        if present > most and any(counts[:-1]):
+            best, most = (convention, counts), present
+    return None if best is None else _interpret(*best)
 
 
-def _clean(value: str) -> str:
-    return (value if value.isprintable() else "".join(filter(str.isprintable, value))).strip()
+class _Counts(NamedTuple):
+    """The counts as they are written, each None where there is none."""
+
+    input: int | None
+    output: int | None
+    cache_read: int | None
+    cache_write: int | None
+    reasoning: int | None
+    total: int | None
 
 
-_NO_METADATA: Values = {}
-_ENVELOPES = (
-    ("kwargs", frozenset({"args", "kwargs", "sanitize_inputs_outputs"})),
-    ("inputs", frozenset({"input_str", "inputs", "tags", "metadata", "kwargs", "run_id", "name"})),
-)
-"""The member of an envelope that has the arguments, and the members that the envelope may have."""
-_STACK = "Traceback (most recent call last)"
-"""What begins the stack of a Python program, which some append to the words of an error."""
-_NUMBERS = frozenset({int, float})
-_ASKING = frozenset({"inference", "helper"})
-"""Kinds of spans whose tokens are those of one request, and no sum of others."""
-_THRESHOLD = re.compile(r"(?:^|,)\s*ot=(?:[^,]*;)?th:([0-9a-f]{1,14})(?:[;,\s]|$)")
+def _read_counts(values: Mapping[str, Any], convention: Counting) -> _Counts:
+    if convention.container is None:
+        return _Counts(*(_first_count(values, getattr(convention, field)) for field in COUNTS))
+    details = parsed(values[convention.container]).value
+    if not isinstance(details, dict):
+        return _NONE
+    if convention.parts is None:
+        return _Counts(*(next(iter(_counts_at(details, getattr(convention, field))), None) for field in COUNTS))
+    # Each token is in one count, so several of one sort are added up.
+    named = {field: [*getattr(convention, field)] for field in COUNTS}
+    all_named = {name for names in named.values() for name in names}
+    for field, beginning in zip(COUNTS, convention.parts, strict=False):
+        named[field] += [name for name in details if name.startswith(beginning) and _is_sort(name) and name not in all_named]
+    counts = [list(_counts_at(details, names)) for names in named.values()]
+    return _Counts(*(min(sum(sorts), MAX_COUNT) if sorts else None for sorts in counts))
+
+
+def _first_count(values: Mapping[str, Any], names: Iterable[str]) -> int | None:
+    return next((count for name in names if (count := _count(values[name])) is not None), None)
+
+
+def _count(value: Any) -> int | None:
+    """A whole number from 0, which may be a text; None for anything else."""
+    if type(value) is str and value.isdecimal() and value.isascii() and len(value) <= _DIGITS:
+        value = int(value)
+    return int(value) if type(value) in _NUMBERS and 0 <= value <= MAX_COUNT and value == int(value) else None
+
+
+def _counts_at(details: Mapping[str, Any], paths: Iterable[str]) -> Iterator[int]:
+    """The counts at these paths, without those that are missing."""
+    for path in paths:
+        if (count := _count(_at(details, path))) is not None:
+            yield count
+
+
+def _at(details: Mapping[str, Any], path: str) -> Any:
+    value: Any = details
+    for step in path.split("."):
+        if isinstance(value, list):
+            value = value[int(step)] if step.isdecimal() and int(step) < len(value) else None
+        else:
+            value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def _is_sort(name: str) -> bool:
+    """Tell whether a name counts tokens of their own: those of a price's tier (`input_cached_tokens_priority`) are in another count, too."""
+    return "priority" not in name
+
+
+def _interpret(convention: Counting, counts: _Counts) -> UsageReading:
+    readings = dict.fromkeys(
+        Usage(read, written, counts.cache_read, counts.cache_write)
+        for read in _read_tokens(counts, convention.cache_is)
+        for written in _written_tokens(counts, convention.reasoning_is)
+    )
+    fitting = [usage for usage in readings if _fits(usage, counts)]
+    usual = next(iter(readings))
+    if usual in fitting or len(fitting) == 1:
+        return UsageReading(usual if usual in fitting else fitting[0])
+    agreed = {
+        field: values.pop()
+        for field in Usage.__struct_fields__
+        if len(values := {getattr(usage, field) for usage in fitting or readings}) == 1
+    }
+    return UsageReading(Usage(**agreed), is_clear=False)
+
+
+def _read_tokens(counts: _Counts, cache_is: Included) -> list[int | None]:
+    """All that the model read, as it can be: by the convention first, then the other way."""
+    cached = (counts.cache_read or 0) + (counts.cache_write or 0)
+    return _both_ways(counts.input, cached, cache_is)
+
+
+def _both_ways(count: int | None, part: int, part_is: Included) -> list[int | None]:
+    if not part:
+        return [count]
+    beside = min((count or 0) + part, MAX_COUNT)
+    if count is None:
+        return [beside if part_is == "beside" else None]
+    ways = [count, beside] if part_is == "included" else [beside, count]
+    return [way for way in ways if way >= part]  # no count includes more than it is
+
+
+def _written_tokens(counts: _Counts, reasoning_is: Included) -> list[int | None]:
+    """All that the model wrote, alike."""
+    return _both_ways(counts.output, counts.reasoning or 0, reasoning_is)
+
+
+def _fits(usage: Usage, counts: _Counts) -> bool:
+    if counts.total is None or counts.input is None or counts.output is None:
+        return True
+    # Some add up what they call input and output although more tokens came from a cache than their input has.
+    plain = counts.input + counts.output if (counts.cache_read or 0) + (counts.cache_write or 0) > counts.input else None
+    return counts.total in ((usage.input or 0) + (usage.output or 0), plain)
+
+
+def read_provider_usage(usage: Mapping[str, Any]) -> UsageReading | None:
+    """Return the usage in an object as a provider's answer has it; None where it has none."""
+    return read_usage({USAGE_OBJECT: usage}, PROVIDER_COUNTING)
+
+
+_NONE = _Counts(None, None, None, None, None, None)

@@ -1,8 +1,13 @@
-"""OTLP requests: protobuf or JSON to spans and log records with the attributes of their resource, each checked by itself.
+"""OTLP requests: protobuf or JSON to spans and log records with the attributes of their resource, and the answers to them.
 
-In OTLP's JSON ids are hexadecimal digits and 64-bit integers are texts; unknown fields are ignored, as the protocol asks for. Names may be
-those of protobuf (`resource_spans`), as its JSON mapping says, and ids Base64, as its printers write them. Where a list has none of its
-names but something else is there, the sender means something that is not read: it is refused in words.
+Traces and logs are read; metrics are refused. Each span or record is checked by itself.
+
+In OTLP's JSON, ids are hexadecimal digits and 64-bit integers are texts; unknown fields are ignored, as the protocol asks. Names may be
+those of protobuf (`resource_spans`), as its JSON mapping says, and ids Base64, as its printers write them. A list that has none of its
+names but holds something else is refused with a message: the sender means something that is not read.
+
+Protobuf refuses a whole message for one text that is not UTF-8, and SDKs that cut at a length halve characters. Such a request is read once
+more with messages whose text fields take any bytes, and each text is repaired. The usual request never takes that path.
 """
 
 from __future__ import annotations
@@ -10,16 +15,32 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
-from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.json_format import MessageToJson, ParseDict, ParseError
 from google.protobuf.message import DecodeError, Message
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from google.protobuf.message_factory import GetMessageClass
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsPartialSuccess,
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsPartialSuccess,
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
@@ -31,9 +52,10 @@ from schemas.bounds.limits import CLOCK_TOLERANCE, EARLIEST
 from schemas.errors import InputError
 from streams.sources.lines import decode_json, json_type
 from streams.sources.otlp.attributes import MAX_ATTRIBUTES, attributes_of, plain
-from streams.sources.otlp.broken_texts import read_lenient, repair
 from streams.sources.otlp.conventions import SESSION
 
+EXPLAINED = 3
+"""Reasons that an answer names; it counts all."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TRACE_ID, SPAN_ID = 16, 8
 """Bytes of an id."""
@@ -41,6 +63,49 @@ METRICS_REFUSED = "metrics are not stored, traces and logs are: OTEL_METRICS_EXP
 SEND = "Send what an OTLP exporter sends: an ExportTraceServiceRequest or ExportLogsServiceRequest."
 Json = dict[str, Any]
 Item = TypeVar("Item", Span, LogRecord)
+_SCOPE = ("scope", "instrumentation_library")
+_EARLIEST = (EARLIEST - EPOCH) // timedelta(microseconds=1) * 1000
+_MAX_EVENTS = 1_024
+_OURS = "gen_ai."
+_SHOWN = 200
+Strict = TypeVar("Strict", bound=Message)
+
+
+class Read(Protocol):
+    """Reads a request."""
+
+    def __call__(self, body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
+        """The spans or records of a request; InputError when the whole of it cannot be read."""
+        ...
+
+
+class Rejection(NamedTuple):
+    """The reason why so many `items` were not taken; of none, what the sender should know."""
+
+    reason: str
+    items: int = 1
+
+
+class Signal(NamedTuple):
+    """A signal: `read` reads a request, `build_answer` makes the answer of so many that were not taken, in which words."""
+
+    read: Read
+    build_answer: Callable[[int, str], Message]
+
+    def answer(self, rejections: Sequence[Rejection]) -> Message:
+        """The answer to a request of which these were not taken: how many, and the first reasons with how often each came."""
+        counts: dict[str, int] = {}
+        for rejection in rejections:
+            counts[rejection.reason] = counts.get(rejection.reason, 0) + rejection.items
+        reasons = [f"{reason} ({count} of them)" if count > 1 else reason for reason, count in counts.items()]
+        more = f"; and {len(reasons) - EXPLAINED} more reasons" if len(reasons) > EXPLAINED else ""
+        return self.build_answer(sum(counts.values()), "; ".join(reasons[:EXPLAINED]) + more)
+
+
+def as_json(answer: Message) -> bytes:
+    """An answer in OTLP's JSON."""
+    text: str = MessageToJson(answer, indent=None)
+    return text.encode()
 
 
 class Event(NamedTuple):
@@ -84,39 +149,9 @@ class Refused(NamedTuple):
     items: int = 1
 
 
-ReadItems = Iterator[Observed | Refused | None]
-"""The items of a request, in order; None for a record of a log that is of anything else than a model."""
-
-
-class _Scope(NamedTuple):
-    name: str = ""
-    version: str = ""
-
-
-class _Part(NamedTuple, Generic[Item]):
-    resource: Mapping[str, Any]
-    scope: _Scope
-    item: Item | Refused
-    is_cut: bool = False
-    """Texts of it, or of its resource, were no Unicode: they are repaired."""
-
-
 def read_traces(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
     """The spans of a request; InputError when the whole of it cannot be read."""
     return _observed(_parts(body, _TRACES, is_json=is_json), _span, now)
-
-
-def read_logs(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
-    """The records of a request for logs; InputError when the whole of it cannot be read."""
-    return _observed(_parts(body, _LOGS, is_json=is_json), _record, now)
-
-
-def read_metrics(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
-    """The metrics of a request, all refused: none are stored. InputError when the whole of it cannot be read."""
-    del now
-    yield Refused(METRICS_REFUSED, items=0)  # said even where there are none yet, to whoever tries the address
-    for part in _parts(body, _METRICS, is_json=is_json):
-        yield part.item if isinstance(part.item, Refused) else Refused(METRICS_REFUSED)
 
 
 def _observed(
@@ -130,6 +165,19 @@ def _observed(
             yield observed
 
 
+class _Part(NamedTuple, Generic[Item]):
+    resource: Mapping[str, Any]
+    scope: _Scope
+    item: Item | Refused
+    is_cut: bool = False
+    """Texts of it, or of its resource, were no Unicode: they are repaired."""
+
+
+class _Scope(NamedTuple):
+    name: str = ""
+    version: str = ""
+
+
 def _broken_session(observed: Observed) -> str:
     """The attribute that names a session and was repaired: two ids that differ could have become one."""
     for values in (observed.attributes, observed.resource, *(event.attributes for event in observed.events)):
@@ -139,12 +187,8 @@ def _broken_session(observed: Observed) -> str:
     return ""
 
 
-class _Level(NamedTuple):
-    """A list of a request: its field in protobuf, its names in JSON, today's first, and what may stand beside it."""
-
-    field: str
-    names: tuple[str, ...]
-    beside: frozenset[str]
+def _parts(body: bytes, form: _Form, *, is_json: bool) -> Iterator[_Part[Any]]:
+    return _json_parts(body, form) if is_json else _protobuf_parts(body, form)
 
 
 class _Form(NamedTuple):
@@ -157,15 +201,102 @@ class _Form(NamedTuple):
     make: type[Any]
 
 
-def _form(signal: str, request: type[Message], make: type[Any], items: str, *older_items: str) -> _Form:
-    """The form of a signal's requests, under the names of today and of before version 0.15 of OTLP."""
-    groups = _level(f"resource_{signal}")
-    scopes = _level(f"scope_{signal}", f"instrumentation_library_{signal}", beside=("resource",))
-    return _Form(request, groups, scopes, _level(items, *older_items, beside=_SCOPE), make)
+class _Level(NamedTuple):
+    """A list of a request: its field in protobuf, its names in JSON, today's first, and what may stand beside it."""
+
+    field: str
+    names: tuple[str, ...]
+    beside: frozenset[str]
 
 
-def _level(field: str, *older: str, beside: Sequence[str] = ()) -> _Level:
-    return _Level(field, tuple(_both(field, *older)), frozenset(_both("schema_url", *beside)))
+def _json_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
+    request, is_whole = _decode_request(body)
+    if not isinstance(request, dict):
+        raise InputError(f"the body is {json_type(request)}, not an object", hint=SEND)
+    for name in _ELSEWHERE.keys() & request.keys() - set(form.groups.names):
+        yield _Part({}, _Scope(), _elsewhere(name, request[name]))
+    for group in _members(request, form.groups):
+        resource, unread, is_cut = _json_resource(group, is_whole=is_whole)
+        yield from (_Part(resource, _Scope(), refused) for refused in unread)
+        for scoped in _members(group, form.scopes):
+            scope = _json_scope(scoped)
+            for item in _members(scoped, form.items):
+                whole = item if is_whole else _repair_json(item)
+                yield _Part(resource, scope, _json_item(whole, form), is_cut or whole != item)
+
+
+def _decode_request(body: bytes) -> tuple[Any, bool]:
+    """The value of a body, and whether all its texts are Unicode: where they are not they hold halves of surrogate pairs."""
+    try:
+        return msgspec.json.decode(body), True
+    except UnicodeDecodeError:
+        body = decode_broken(body).encode("utf-8", "backslashreplace")
+    except (msgspec.DecodeError, RecursionError):
+        pass  # read once more below, where halves are taken
+    try:
+        return decode_json(body), False
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"the body is not JSON: {error}", hint=SEND) from error
+
+
+def _elsewhere(name: str, groups: Any) -> Refused:
+    """The refusal of what another signal's request holds."""
+    form, words = _ELSEWHERE[name]
+    scopes = (scope for group in _members({name: groups}, form.groups) for scope in _members(group, form.scopes))
+    return Refused(f"{name}: {words}", json_bytes(groups), sum(1 for scope in scopes for _ in _members(scope, form.items)))
+
+
+def _members(parent: Any, level: _Level) -> Iterator[Any]:
+    """The items of a list, under whichever of its names; Refused for whatever else stands in its place."""
+    if isinstance(parent, Refused):
+        yield parent
+        return
+    if not isinstance(parent, dict):
+        yield Refused(f"{level.names[0]}: {json_type(parent)} stands around it, not an object", json_bytes(parent))
+        return
+    for name in level.names:
+        value = parent.get(name)
+        if isinstance(value, list):
+            yield from value
+        elif value is not None:
+            yield Refused(f"{name}: is {json_type(value)}, not an array", json_bytes(value))
+    others = [name for name in parent if name not in level.beside and name not in _ELSEWHERE]
+    if others and parent.keys().isdisjoint(level.names):
+        words = f"{level.names[0]}: is missing, and what is there is not read: {', '.join(others)[:_SHOWN]}"
+        yield Refused(words, json_bytes(parent))
+
+
+def _json_resource(group: Any, *, is_whole: bool) -> tuple[Mapping[str, Any], list[Refused], bool]:
+    """The attributes of a group's resource, what of them cannot be read, and whether some were repaired."""
+    resource = group.get("resource") if isinstance(group, dict) else None
+    given = resource.get("attributes") if isinstance(resource, dict) else None
+    listed = given if isinstance(given, list) else []
+    whole = listed if is_whole else [_repair_json(attribute) for attribute in listed]
+    attributes: list[KeyValue] = []
+    unread: list[Refused] = []
+    for attribute in whole[:MAX_ATTRIBUTES]:
+        try:
+            attributes.append(ParseDict(attribute, KeyValue(), ignore_unknown_fields=True))
+        except (ParseError, AttributeError, TypeError, RecursionError) as error:
+            # It costs no span, so it counts as none.
+            unread.append(Refused(f"resource.attributes: {str(error)[:_SHOWN]}", json_bytes(attribute), 0))
+    return attributes_of(attributes), unread, whole != listed
+
+
+def _repair_json(value: Any) -> Any:
+    try:
+        return mended(value)
+    except RecursionError:
+        return Refused("it nests too deep")
+
+
+def _json_scope(scoped: Any) -> _Scope:
+    for field in _both(*_SCOPE) if isinstance(scoped, dict) else ():
+        scope = scoped.get(field)
+        if isinstance(scope, dict):
+            texts = [scope.get(name) for name in ("name", "version")]
+            return _Scope(*(mended_text(text) if isinstance(text, str) else "" for text in texts))
+    return _Scope()
 
 
 def _both(*fields: str) -> dict[str, None]:
@@ -178,24 +309,32 @@ def _camel(field: str) -> str:
     return first + "".join(map(str.capitalize, rest))
 
 
-_SCOPE = ("scope", "instrumentation_library")
-_TRACES = _form("spans", ExportTraceServiceRequest, Span, "spans")
-_LOGS = _form("logs", ExportLogsServiceRequest, LogRecord, "log_records", "logs")
-_METRICS = _form("metrics", ExportMetricsServiceRequest, Metric, "metrics")
-_ELSEWHERE = {
-    name: (form, words)
-    for form, words in (
-        (_TRACES, "spans belong into a request for traces: /v1/traces"),
-        (_LOGS, "log records belong into a request for logs: /v1/logs"),
-        (_METRICS, METRICS_REFUSED),
-    )
-    for name in form.groups.names
-}
-"""What stands in the requests of each signal, and where those belong."""
+def _json_item(item: Any, form: _Form) -> Any:
+    if isinstance(item, Refused):
+        return item
+    name = form.items.names[0]
+    if not isinstance(item, dict):
+        return Refused(f"{name}: is {json_type(item)}, not an object", json_bytes(item))
+    try:
+        return ParseDict(_with_binary_ids(item), form.make(), ignore_unknown_fields=True)
+    except (ParseError, ValueError, RecursionError) as error:
+        return Refused(f"{name}: {str(error)[:_SHOWN]}", json_bytes(item))
 
 
-def _parts(body: bytes, form: _Form, *, is_json: bool) -> Iterator[_Part[Any]]:
-    return _json_parts(body, form) if is_json else _protobuf_parts(body, form)
+def _with_binary_ids(item: Json) -> Json:
+    """The span with ids as protobuf's JSON has them. Links are left out: nothing is read of them."""
+    fields = {name: value for name, value in item.items() if name != "links"}
+    for name in _IDS & fields.keys():
+        try:
+            fields[name] = _base64_id(fields[name] or "")
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{name}: is not hexadecimal digits") from error
+    return fields
+
+
+def _base64_id(text: Any) -> str:
+    """An id in Base64: of 8 or 16 bytes it ends in a sign that is no hexadecimal digit."""
+    return text if isinstance(text, str) and text.endswith("=") else base64.b64encode(binascii.unhexlify(text)).decode()
 
 
 def _protobuf_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
@@ -237,124 +376,6 @@ def _bound(item: Any) -> None:
             del getattr(item, name)[limit:]
 
 
-def _json_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
-    request, is_whole = _decode_request(body)
-    if not isinstance(request, dict):
-        raise InputError(f"the body is {json_type(request)}, not an object", hint=SEND)
-    for name in _ELSEWHERE.keys() & request.keys() - set(form.groups.names):
-        yield _Part({}, _Scope(), _elsewhere(name, request[name]))
-    for group in _members(request, form.groups):
-        resource, unread, is_cut = _json_resource(group, is_whole=is_whole)
-        yield from (_Part(resource, _Scope(), refused) for refused in unread)
-        for scoped in _members(group, form.scopes):
-            scope = _json_scope(scoped)
-            for item in _members(scoped, form.items):
-                whole = item if is_whole else _repair_json(item)
-                yield _Part(resource, scope, _json_item(whole, form), is_cut or whole != item)
-
-
-def _decode_request(body: bytes) -> tuple[Any, bool]:
-    """The value of a body, and whether all its texts are Unicode: where they are not they hold halves of surrogate pairs."""
-    try:
-        return msgspec.json.decode(body), True
-    except UnicodeDecodeError:
-        body = decode_broken(body).encode("utf-8", "backslashreplace")
-    except (msgspec.DecodeError, RecursionError):
-        pass  # read once more below, where halves are taken
-    try:
-        return decode_json(body), False
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"the body is not JSON: {error}", hint=SEND) from error
-
-
-def _repair_json(value: Any) -> Any:
-    try:
-        return mended(value)
-    except RecursionError:
-        return Refused("it nests too deep")
-
-
-def _members(parent: Any, level: _Level) -> Iterator[Any]:
-    """The items of a list, under whichever of its names; Refused for whatever else stands in its place."""
-    if isinstance(parent, Refused):
-        yield parent
-        return
-    if not isinstance(parent, dict):
-        yield Refused(f"{level.names[0]}: {json_type(parent)} stands around it, not an object", json_bytes(parent))
-        return
-    for name in level.names:
-        value = parent.get(name)
-        if isinstance(value, list):
-            yield from value
-        elif value is not None:
-            yield Refused(f"{name}: is {json_type(value)}, not an array", json_bytes(value))
-    others = [name for name in parent if name not in level.beside and name not in _ELSEWHERE]
-    if others and parent.keys().isdisjoint(level.names):
-        words = f"{level.names[0]}: is missing, and what is there is not read: {', '.join(others)[:_SHOWN]}"
-        yield Refused(words, json_bytes(parent))
-
-
-def _elsewhere(name: str, groups: Any) -> Refused:
-    """The refusal of what another signal's request holds."""
-    form, words = _ELSEWHERE[name]
-    scopes = (scope for group in _members({name: groups}, form.groups) for scope in _members(group, form.scopes))
-    return Refused(f"{name}: {words}", json_bytes(groups), sum(1 for scope in scopes for _ in _members(scope, form.items)))
-
-
-def _json_item(item: Any, form: _Form) -> Any:
-    if isinstance(item, Refused):
-        return item
-    name = form.items.names[0]
-    if not isinstance(item, dict):
-        return Refused(f"{name}: is {json_type(item)}, not an object", json_bytes(item))
-    try:
-        return ParseDict(_with_binary_ids(item), form.make(), ignore_unknown_fields=True)
-    except (ParseError, ValueError, RecursionError) as error:
-        return Refused(f"{name}: {str(error)[:_SHOWN]}", json_bytes(item))
-
-
-def _with_binary_ids(item: Json) -> Json:
-    """The span with ids as protobuf's JSON has them. Links are left out: nothing is read of them."""
-    fields = {name: value for name, value in item.items() if name != "links"}
-    for name in _IDS & fields.keys():
-        try:
-            fields[name] = _base64_id(fields[name] or "")
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{name}: is not hexadecimal digits") from error
-    return fields
-
-
-def _base64_id(text: Any) -> str:
-    """An id in Base64: of 8 or 16 bytes it ends in a sign that is no hexadecimal digit."""
-    return text if isinstance(text, str) and text.endswith("=") else base64.b64encode(binascii.unhexlify(text)).decode()
-
-
-def _json_resource(group: Any, *, is_whole: bool) -> tuple[Mapping[str, Any], list[Refused], bool]:
-    """The attributes of a group's resource, what of them cannot be read, and whether some were repaired."""
-    resource = group.get("resource") if isinstance(group, dict) else None
-    given = resource.get("attributes") if isinstance(resource, dict) else None
-    listed = given if isinstance(given, list) else []
-    whole = listed if is_whole else [_repair_json(attribute) for attribute in listed]
-    attributes: list[KeyValue] = []
-    unread: list[Refused] = []
-    for attribute in whole[:MAX_ATTRIBUTES]:
-        try:
-            attributes.append(ParseDict(attribute, KeyValue(), ignore_unknown_fields=True))
-        except (ParseError, AttributeError, TypeError, RecursionError) as error:
-            # It costs no span, so it counts as none.
-            unread.append(Refused(f"resource.attributes: {str(error)[:_SHOWN]}", json_bytes(attribute), 0))
-    return attributes_of(attributes), unread, whole != listed
-
-
-def _json_scope(scoped: Any) -> _Scope:
-    for field in _both(*_SCOPE) if isinstance(scoped, dict) else ():
-        scope = scoped.get(field)
-        if isinstance(scope, dict):
-            texts = [scope.get(name) for name in ("name", "version")]
-            return _Scope(*(mended_text(text) if isinstance(text, str) else "" for text in texts))
-    return _Scope()
-
-
 def _span(part: _Part[Span], now: datetime) -> Observed | Refused:
     span = part.item
     if isinstance(span, Refused):
@@ -386,6 +407,52 @@ def _span(part: _Part[Span], now: datetime) -> Observed | Refused:
         scope_version=part.scope.version,
         is_server=span.kind == Span.SPAN_KIND_SERVER,
     )
+
+
+def _id_problem(trace_id: bytes, span_id: bytes) -> str:
+    if len(trace_id) != TRACE_ID or not any(trace_id):
+        return "trace_id: is missing, or not of 16 bytes"
+    if len(span_id) != SPAN_ID or not any(span_id):
+        return "span_id: is missing, or not of 8 bytes"
+    return ""
+
+
+def _time_problem(nanoseconds: int, now: datetime) -> str:
+    if not nanoseconds:
+        return "start_time_unix_nano: is missing"
+    if nanoseconds < _EARLIEST or nanoseconds > _latest(now):
+        return "start_time_unix_nano: lies before the year 2000 or more than a day in the future"
+    return ""
+
+
+@functools.lru_cache(16)
+def _latest(now: datetime) -> int:
+    """The latest time, in nanoseconds, that is taken at a moment; asked for every span of a request."""
+    return (now + CLOCK_TOLERANCE - EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def _refused_bytes(item: Any, name: str) -> bytes:
+    """A span or record as JSON with its attributes by name: names tell which of them are secrets."""
+    ids = {"trace_id": item.trace_id.hex(), "span_id": item.span_id.hex(), "name": name}
+    events = [
+        {"name": event.name, "attributes": attributes_of(event.attributes)}
+        for event in getattr(item, "events", ())[:_MAX_EVENTS]
+    ]
+    return json_bytes({**ids, "attributes": attributes_of(item.attributes), "events": events})
+
+
+def _moment(nanoseconds: int) -> datetime:
+    return EPOCH + timedelta(0, 0, nanoseconds // 1000)
+
+
+def _parent(span_id: bytes) -> str | None:
+    """The id of a span's parent; one of zeros says that there is none."""
+    return span_id.hex() if any(span_id) else None
+
+
+def read_logs(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
+    """The records of a request for logs; InputError when the whole of it cannot be read."""
+    return _observed(_parts(body, _LOGS, is_json=is_json), _record, now)
 
 
 def _record(part: _Part[LogRecord], now: datetime) -> Observed | Refused | None:
@@ -420,49 +487,137 @@ def _record(part: _Part[LogRecord], now: datetime) -> Observed | Refused | None:
     )
 
 
-def _refused_bytes(item: Any, name: str) -> bytes:
-    """A span or record as JSON with its attributes by name: names tell which of them are secrets."""
-    ids = {"trace_id": item.trace_id.hex(), "span_id": item.span_id.hex(), "name": name}
-    events = [
-        {"name": event.name, "attributes": attributes_of(event.attributes)}
-        for event in getattr(item, "events", ())[:_MAX_EVENTS]
-    ]
-    return json_bytes({**ids, "attributes": attributes_of(item.attributes), "events": events})
+def read_metrics(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
+    """The metrics of a request, all refused: none are stored. InputError when the whole of it cannot be read."""
+    del now
+    yield Refused(METRICS_REFUSED, items=0)  # said even where there are none yet, to whoever tries the address
+    for part in _parts(body, _METRICS, is_json=is_json):
+        yield part.item if isinstance(part.item, Refused) else Refused(METRICS_REFUSED)
 
 
-def _parent(span_id: bytes) -> str | None:
-    """The id of a span's parent; one of zeros says that there is none."""
-    return span_id.hex() if any(span_id) else None
+class Repaired(NamedTuple):
+    """A message whose texts are UTF-8. `is_cut`: some of them were not, and lost what could not be read."""
+
+    message: Any
+    is_cut: bool
 
 
-def _id_problem(trace_id: bytes, span_id: bytes) -> str:
-    if len(trace_id) != TRACE_ID or not any(trace_id):
-        return "trace_id: is missing, or not of 16 bytes"
-    if len(span_id) != SPAN_ID or not any(span_id):
-        return "span_id: is missing, or not of 8 bytes"
-    return ""
+def read_lenient(request: type[Message], body: bytes) -> Any:
+    """The request with its texts as bytes; DecodeError when it is no message of this kind at all."""
+    lenient: Any = _lenient_class
+    return lenient(request).FromString(body)
 
 
-def _time_problem(nanoseconds: int, now: datetime) -> str:
-    if not nanoseconds:
-        return "start_time_unix_nano: is missing"
-    if nanoseconds < _EARLIEST or nanoseconds > _latest(now):
-        return "start_time_unix_nano: lies before the year 2000 or more than a day in the future"
-    return ""
+@functools.cache
+def _lenient_class(strict: Any) -> type[Message]:
+    """The class of the same messages with bytes in the place of text."""
+    pool = DescriptorPool()
+    for file in _with_imports(strict.DESCRIPTOR.file):
+        copy = FileDescriptorProto()
+        file.CopyToProto(copy)
+        for message in copy.message_type:
+            _make_lenient(message)
+        pool.Add(copy)
+    return GetMessageClass(pool.FindMessageTypeByName(strict.DESCRIPTOR.full_name))
 
 
-@functools.lru_cache(16)
-def _latest(now: datetime) -> int:
-    """The latest time, in nanoseconds, that is taken at a moment; asked for every span of a request."""
-    return (now + CLOCK_TOLERANCE - EPOCH) // timedelta(microseconds=1) * 1000
+def _with_imports(file: Any) -> Iterator[Any]:
+    """The file after those that it imports, each once."""
+    ordered: dict[str, Any] = {}
+
+    def visit(imported: Any) -> None:
+        for dependency in imported.dependencies:
+            visit(dependency)
+        ordered.setdefault(imported.name, imported)
+
+    visit(file)
+    return iter(ordered.values())
 
 
-def _moment(nanoseconds: int) -> datetime:
-    return EPOCH + timedelta(0, 0, nanoseconds // 1000)
+def _make_lenient(message: DescriptorProto) -> None:
+    for field in message.field:
+        if field.type == FieldDescriptorProto.TYPE_STRING:
+            field.type = FieldDescriptorProto.TYPE_BYTES
+    for nested in message.nested_type:
+        _make_lenient(nested)
 
 
-_EARLIEST = (EARLIEST - EPOCH) // timedelta(microseconds=1) * 1000
+def repair(message: Message, strict: type[Strict]) -> Repaired:
+    """A part of a lenient request as the message that it should have been, each text repaired that is not UTF-8."""
+    try:
+        return Repaired(strict.FromString(message.SerializeToString()), is_cut=False)
+    except DecodeError:
+        _repair_texts(message, strict.DESCRIPTOR)
+        return Repaired(strict.FromString(message.SerializeToString()), is_cut=True)
+
+
+def _repair_texts(message: Message, strict: Any) -> None:
+    # Protobuf bounds the depth of what it has read.
+    for field, value in message.ListFields():
+        intended = strict.fields_by_number[field.number]
+        if intended.message_type is not None:
+            for child in value if isinstance(value, MutableSequence) else (value,):
+                _repair_texts(child, intended.message_type)
+        elif intended.type == FieldDescriptor.TYPE_STRING:
+            if isinstance(value, bytes):
+                setattr(message, field.name, _repair(value))
+            else:
+                value[:] = map(_repair, value)
+
+
+def _repair(text: bytes) -> bytes:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return mended_text(decode_broken(text)).encode()
+    return text
+
+
+def _traces(count: int, words: str) -> Message:
+    partial = ExportTracePartialSuccess(rejected_spans=count, error_message=words) if words else None
+    return ExportTraceServiceResponse(partial_success=partial)
+
+
+def _logs(count: int, words: str) -> Message:
+    partial = ExportLogsPartialSuccess(rejected_log_records=count, error_message=words) if words else None
+    return ExportLogsServiceResponse(partial_success=partial)
+
+
+def _metrics(count: int, words: str) -> Message:
+    partial = ExportMetricsPartialSuccess(rejected_data_points=count, error_message=words) if words else None
+    return ExportMetricsServiceResponse(partial_success=partial)
+
+
+def _form(signal: str, request: type[Message], make: type[Any], items: str, *older_items: str) -> _Form:
+    """The form of a signal's requests, under the names of today and of before version 0.15 of OTLP."""
+    groups = _level(f"resource_{signal}")
+    scopes = _level(f"scope_{signal}", f"instrumentation_library_{signal}", beside=("resource",))
+    return _Form(request, groups, scopes, _level(items, *older_items, beside=_SCOPE), make)
+
+
+def _level(field: str, *older: str, beside: Sequence[str] = ()) -> _Level:
+    return _Level(field, tuple(_both(field, *older)), frozenset(_both("schema_url", *beside)))
+
+
+SIGNALS = {
+    "traces": Signal(read_traces, _traces),
+    "logs": Signal(read_logs, _logs),
+    "metrics": Signal(read_metrics, _metrics),
+}
+"""The signals by name."""
+ReadItems = Iterator[Observed | Refused | None]
+"""The items of a request, in order; None for a record of a log that is of anything else than a model."""
+_TRACES = _form("spans", ExportTraceServiceRequest, Span, "spans")
+_LOGS = _form("logs", ExportLogsServiceRequest, LogRecord, "log_records", "logs")
+_METRICS = _form("metrics", ExportMetricsServiceRequest, Metric, "metrics")
+_ELSEWHERE = {
+    name: (form, words)
+    for form, words in (
+        (_TRACES, "spans belong into a request for traces: /v1/traces"),
+        (_LOGS, "log records belong into a request for logs: /v1/logs"),
+        (_METRICS, METRICS_REFUSED),
+    )
+    for name in form.groups.names
+}
+"""What stands in the requests of each signal, and where those belong."""
 _IDS = frozenset(_both("trace_id", "span_id", "parent_span_id"))
-_MAX_EVENTS = 1_024
-_OURS = "gen_ai."
-_SHOWN = 200

@@ -20,7 +20,7 @@ from schemas.codec.single_object import encode
 from schemas.records import TraceAssembly
 from service.read.unused_spans import WITHIN, WORDS, count_by_state, read_unused_spans, sum_up_expected
 from service.setup.workspace import utc_now
-from streams.sources.otlp.traces.unused_spans import STATES
+from streams.sources.otlp.trace_records import STATES
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 Command = Callable[..., tuple[int, str, str]]

@@ -35,8 +35,7 @@ from streams.log.admission import Submission
 from streams.log.local_log import LocalLog
 from streams.log.log import Commit
 from streams.sources.otlp.kept_spans import span_record
-from streams.sources.otlp.request import Refused
-from streams.sources.otlp.signals import SIGNALS
+from streams.sources.otlp.request import SIGNALS, Refused
 from streams.upkeep import assembling
 from streams.upkeep.assembling import LATE, LONGEST_PAUSE, TOO_MANY, TraceAssembler
 from streams.upkeep.erasing import erase, erasure, request_erasure

@@ -8,7 +8,7 @@ import pytest
 from otlp.captured import assembled, records_of
 from otlp.spans import agent, chat, request, span, tool
 
-from streams.sources.otlp.traces.trace_records import Assembly
+from streams.sources.otlp.trace_records import Assembly
 
 JUDGE = {"langfuse.environment": "langfuse-llm-as-a-judge"}
 

@@ -14,8 +14,7 @@ from otlp.spans import agent, chat, messages, request, span, tool
 from schemas.records import Exchange
 from streams.sources.otlp.kinds import KINDS
 from streams.sources.otlp.reading import FactReader
-from streams.sources.otlp.request import Refused
-from streams.sources.otlp.signals import SIGNALS
+from streams.sources.otlp.request import SIGNALS, Refused
 from streams.sources.otlp.span_facts import SpanFacts
 
 VALUES = [(attribute, value, kind) for _, attribute, kinds in KINDS for value, kind in kinds.items()]

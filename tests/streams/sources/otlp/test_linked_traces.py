@@ -12,8 +12,8 @@ from otlp.spans import START, agent, chat, request, span, tool
 
 from schemas.records import Span
 from streams.sources.otlp.kept_spans import kept_span
-from streams.sources.otlp.traces.links import RecentRequests, ToldRequest, links_of
-from streams.sources.otlp.traces.trace_records import Assembly, Decision, assemble
+from streams.sources.otlp.trace import RecentRequests, ToldRequest, links_of
+from streams.sources.otlp.trace_records import Assembly, Decision, assemble
 
 A, B, C = ("a" * 32, "b" * 32, "c" * 32)
 USAGE = {"gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 2}

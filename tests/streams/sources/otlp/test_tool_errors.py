@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from otlp.captured import assembled, records_of
 from otlp.spans import agent, chat, request, span, tool
 
-from streams.sources.otlp.tool_errors import failed_by_result
+from streams.sources.otlp.messages import failed_by_result
 
 FAILED: list[Any] = [
     {"content": [{"type": "text", "text": "no such gate"}], "isError": True},

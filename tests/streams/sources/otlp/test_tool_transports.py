@@ -13,8 +13,8 @@ from otlp.captured import Json, assembled, records_of
 from otlp.spans import agent, chat, request, span
 
 from streams.sources.otlp.span_facts import SpanFacts, ToolCall
-from streams.sources.otlp.traces.tool_transports import told_better
-from streams.sources.otlp.traces.trace import KeptSpan
+from streams.sources.otlp.trace import KeptSpan
+from streams.sources.otlp.trace_records import told_better
 
 START = datetime(2026, 10, 1, tzinfo=UTC)
 NAMES = st.sampled_from([None, "a", "ba", "cba", "ab", "b"])

@@ -11,7 +11,7 @@ from otlp.captured import assembled, records_of
 from otlp.spans import agent, chat, messages, request, span, tool
 
 from schemas.records import TraceAssembly, UnusedSpans
-from streams.sources.otlp.traces.unused_spans import MAX_GROUPS
+from streams.sources.otlp.trace_records import MAX_GROUPS
 
 MODEL = {"gen_ai.request.model": "model-1"}
 

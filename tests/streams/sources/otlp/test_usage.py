@@ -10,9 +10,9 @@ from otlp.captured import assembled, records_of
 from otlp.spans import agent, chat, request
 
 from schemas.bounds.limits import MAX_COUNT
-from streams.sources.otlp.present import present_in
+from streams.sources.otlp.kinds import present_in
+from streams.sources.otlp.reading import UsageReading, read_usage
 from streams.sources.otlp.span_facts import Usage
-from streams.sources.otlp.usage import UsageReading, read_usage
 
 LANGFUSE, MLFLOW = "langfuse.observation.usage_details", "mlflow.chat.tokenUsage"
 LANGSMITH = "langsmith.metadata.usage_metadata"

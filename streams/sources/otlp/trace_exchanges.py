@@ -1,33 +1,140 @@
-"""The turns of a trace: which of its agents and requests answer one message of a user, however the sender cuts its traces.
+"""The exchanges of a trace and their ratings. An exchange is a turn: the agents and requests that answer one message of a user.
+
+Senders cut their traces in every way, so turns are found by these rules:
 
 1. A turn begins where the input of a request ends in a new message of the user, and ends with the answer that calls no tool.
-2. The outermost agents, chains and requests are what turns are made of. One that tells both a question and an answer is whole, and so is
-   an agent that tells a question. Any other is taken apart where those within it are several turns: it is the frame of a conversation.
-3. Of two that follow each other, the second begins a turn if the first one ended and the second was sent more messages of the user. Without
-   a history it begins one if both are of the only agent so far, or requests outside of any agent, and it is asked something else. It does
-   not where it asks the same, runs beside the first, is given its answer or the outputs of tools, or serves the same call of a server.
+2. Turns are made of the outermost agents, chains and requests. A span that has both a question and an answer is whole, and so is an agent
+   that has a question. Any other is taken apart if it encloses several turns: it is the frame of a conversation.
+3. Of two consecutive units, the second begins a turn if the first one ended and the second was sent more messages of the user. Without a
+   history it begins one if it asks something else and both are of the only agent so far, or requests outside of any agent. It does not if
+   it asks the same, runs beside the first, is given its answer or the outputs of tools, or serves the same call of a server.
 4. Roots of one trace are turns of their own, unless they run beside each other and ask the same.
-5. Spans beside them, and tools, belong to the turn in which they began.
+5. Spans beside the units, and tools, belong to the turn in which they began.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 
+from streams.sources.openclaw.answer import outcome_of
 from streams.sources.otlp.conventions import ANSWER_TOOLS
-from streams.sources.otlp.span_facts import SpanFacts
-from streams.sources.otlp.traces.trace import ENCLOSING, KeptSpan, Trace, place_of
+from streams.sources.otlp.reading import TRUNCATED, UNCLEAR_TOKENS
+from streams.sources.otlp.span_facts import Rating, SpanFacts
+from streams.sources.otlp.trace import ENCLOSING, SESSION_FROM_TRACE, KeptSpan, Trace, place_of
 
 PASSED_ON = 16
 """Characters of the shortest answer by which a question is known to be made of it: `yes` is in many."""
 _REMEMBERED = 16
 """Answers of a turn that a later question may be made of."""
+
+
+class TracedExchange(msgspec.Struct, frozen=True):
+    """An exchange of a trace; texts are redacted and cut already."""
+
+    span: KeptSpan
+    session_id: str
+    agent: str | None
+    question: str
+    answer: str
+    thinking: str | None
+    model: str | None
+    input_tokens: int | None
+    output_tokens: int | None
+    stop_reason: str | None
+    outcome: str
+    labels: dict[str, str]
+    tags: tuple[str, ...]
+    within: frozenset[str]
+    """The ids of the spans that belong to it."""
+    earlier_id: str | None = None
+    """The id that it had when fewer of its spans had come."""
+
+    @property
+    def exchange_id(self) -> str:
+        """The id of the exchange, unique within its connection."""
+        return self.earlier_id or self.span.span_id
+
+    @property
+    def at(self) -> datetime:
+        """The time at which it began."""
+        return self.span.started_at
+
+
+def exchanges_of(trace: Trace) -> list[TracedExchange]:
+    """The exchanges of a trace, in order of time: one for each turn. Where neither question nor answer is told there is none."""
+    exchanges = (_build_exchange(trace, turn) for turn in turns_of(trace))
+    return [exchange for exchange in exchanges if exchange is not None]
+
+
+def _build_exchange(trace: Trace, turn: Turn) -> TracedExchange | None:
+    asking = next((unit.asked for unit in (*turn.tellers, *turn.units) if unit.asked is not None), None)
+    teller, answering = _find_answer(turn)
+    if asking is None and answering is None:
+        return None
+    if answering is None and turn.units[-1].waits_for_tools and turn.units[0].session_id == trace.trace_id:
+        # What follows is in another trace, and nothing says in which.
+        return None
+    own = teller.span.facts
+    question, answer = "" if asking is None else asking.question or "", "" if answering is None else answering.answer or ""
+    requests = sorted((request for unit in turn.units for request in unit.requests), key=place_of)
+    last = (answering if answering is not None and answering.model else None) or (requests[-1].facts if requests else own)
+    paid = [span for span in turn.spans if span.span_id in trace.request_ids]
+    tags = {TRUNCATED for facts in (own, asking, answering) if facts is not None and TRUNCATED in facts.tags}
+    tags |= {UNCLEAR_TOKENS for request in paid if UNCLEAR_TOKENS in request.facts.tags}
+    session = turn.units[0].session_id
+    return TracedExchange(
+        span=turn.span,
+        session_id=session,
+        agent=trace.agent_of(turn.span),
+        question=question,
+        answer=answer,
+        thinking="\n\n".join(_collect_thoughts(own, requests)) or None,
+        model=last.model,
+        input_tokens=_sum_tokens(paid, "input"),
+        output_tokens=_sum_tokens(paid, "output"),
+        stop_reason=last.stop_reason,
+        outcome="error" if own.error is not None else outcome_of(answer, "error" if teller.failed else last.stop_reason),
+        labels=trace.labels_of(turn.span),
+        tags=tuple(sorted(tags | ({SESSION_FROM_TRACE} if session == trace.trace_id else set()))),
+        within=frozenset(span.span_id for span in turn.spans),
+    )
+
+
+def _find_answer(turn: Turn) -> tuple[Unit, SpanFacts | None]:
+    """The unit that ends a turn, and the facts with its answer: of the last that answers without a call of a tool, else of the last."""
+    answers = [(unit, unit.answered) for unit in turn.tellers if unit.answered is not None]
+    ended = [(unit, facts) for unit, facts in answers if unit.is_enclosing or not facts.calls]
+    last = turn.tellers[-1]
+    if ended:
+        return ended[-1]
+    return answers[-1] if answers and not last.failed else (last, None)
+
+
+def _collect_thoughts(own: SpanFacts, requests: Sequence[KeptSpan]) -> list[str]:
+    """The thoughts, in order: in the requests, else as the span tells it."""
+    thoughts = list(dict.fromkeys(one.facts.thinking for one in requests if one.facts.thinking))
+    return thoughts or ([own.thinking] if own.thinking else [])
+
+
+def _sum_tokens(requests: Sequence[KeptSpan], field: str) -> int | None:
+    """The sum of a count; None where no request tells it, or where that of one is unclear, because then the sum is, too."""
+    counts = [(None if (usage := one.facts.usage) is None else getattr(usage, field), one.facts.tags) for one in requests]
+    if any(count is None and UNCLEAR_TOKENS in tags for count, tags in counts):
+        return None
+    counted = [count for count, _ in counts if count is not None]
+    return sum(counted) if counted else None
+
+
+def places_of(exchanges: Sequence[TracedExchange]) -> dict[str, int]:
+    """The place among the exchanges of the one that each span belongs to, by the id of the span."""
+    return {span_id: place for place, exchange in enumerate(exchanges) for span_id in exchange.within}
 
 
 class Unit:
@@ -41,7 +148,7 @@ class Unit:
         requests = [inner for inner in self.inside if inner.span_id in trace.request_ids]
         self.requests = [inner for inner in requests if inner.span_id not in trace.tool_ids] or requests
         """The requests that speak for it: those that serve a tool only where there are no others."""
-        inner = _frame(trace, span) if self.is_enclosing and is_silent(span.facts) else [span]
+        inner = _unframe(trace, span) if self.is_enclosing and is_silent(span.facts) else [span]
         # A chain within may have the state of a framework, which is neither question nor answer.
         self._tellers = [span, *(one for one in inner if one is not span and one.facts.kind == "agent")]
 
@@ -107,6 +214,14 @@ class Unit:
     def resumes(self) -> bool:
         """Tell whether it goes on with the outputs of tools that were called before it."""
         return bool(self.requests) and bool(self.requests[0].facts.results)
+
+
+def _unframe(trace: Trace, span: KeptSpan) -> list[KeptSpan]:
+    """The outermost spans within a frame, or within the frame that is all there is in it."""
+    inner = [span]
+    while len(inner) == 1 and inner[0].facts.kind in ENCLOSING and is_silent(inner[0].facts):
+        inner = trace.outermost(inner[0])
+    return inner
 
 
 class Turn:
@@ -176,35 +291,22 @@ class Turn:
 
 def turns_of(trace: Trace) -> list[Turn]:
     """The turns of a trace, in order of time; see the module."""
-    units = [unit for span in trace.outermost() for unit in _units(trace, span)]
-    turns = sorted(_turns(trace, units), key=lambda turn: place_of(turn.span))
+    units = [unit for span in trace.outermost() for unit in _units_of(trace, span)]
+    turns = sorted(_split_turns(trace, units), key=lambda turn: place_of(turn.span))
     _add_rest(trace, turns)
     return turns
 
 
-def is_silent(facts: SpanFacts) -> bool:
-    """Tell whether a span does not tell what was asked and, unless it is an agent, what was answered."""
-    return not (facts.question and (facts.answer or facts.kind == "agent"))
-
-
-def _units(trace: Trace, span: KeptSpan) -> list[Unit]:
+def _units_of(trace: Trace, span: KeptSpan) -> list[Unit]:
     """An outermost span as one unit, or as those within it where it is the frame of several turns."""
     if span.facts.kind in ENCLOSING and is_silent(span.facts):
-        inner = [Unit(trace, one) for one in _frame(trace, span)]
-        if len(inner) > 1 and len(_turns(trace, inner)) > 1:
+        inner = [Unit(trace, one) for one in _unframe(trace, span)]
+        if len(inner) > 1 and len(_split_turns(trace, inner)) > 1:
             return inner
     return [Unit(trace, span)]
 
 
-def _frame(trace: Trace, span: KeptSpan) -> list[KeptSpan]:
-    """The outermost spans within a frame, or within the frame that is all there is in it."""
-    inner = [span]
-    while len(inner) == 1 and inner[0].facts.kind in ENCLOSING and is_silent(inner[0].facts):
-        inner = trace.outermost(inner[0])
-    return inner
-
-
-def _turns(trace: Trace, units: Iterable[Unit]) -> list[Turn]:
+def _split_turns(trace: Trace, units: Iterable[Unit]) -> list[Turn]:
     turns, current = list[Turn](), dict[str, Turn]()
     for unit in sorted(units, key=lambda one: place_of(one.span)):
         turn = current.get(unit.session_id)
@@ -231,3 +333,35 @@ def _add_rest(trace: Trace, turns: Sequence[Turn]) -> None:
         if is_near and span.span_id not in covered and session in by_session:
             index = bisect_right(starts[session], span.started_at) - 1
             by_session[session][max(index, 0)].spans.append(span)
+
+
+def is_silent(facts: SpanFacts) -> bool:
+    """Tell whether a span does not tell what was asked and, unless it is an agent, what was answered."""
+    return not (facts.question and (facts.answer or facts.kind == "agent"))
+
+
+class TracedRating(NamedTuple):
+    """A rating of an exchange: what was said, in which span, and when."""
+
+    exchange_id: str
+    rating: Rating
+    span_id: str
+    at: datetime
+
+
+def ratings_of(trace: Trace, exchanges: Sequence[TracedExchange]) -> Iterator[TracedRating]:
+    """The ratings of the exchanges of a trace; those of anything else are passed over.
+
+    A rating is of the exchange with the response that it names, else of that of its span.
+    """
+    indices = places_of(exchanges)
+    answered = defaultdict[str, list[str]](list)
+    for span in trace.spans:
+        if span.facts.response_id is not None:
+            answered[span.facts.response_id].append(span.span_id)
+    for span in trace.spans:
+        for rating in span.facts.ratings:
+            rated = answered.get(rating.response_id or "") or [span.span_id]
+            index = min((indices[span_id] for span_id in rated if span_id in indices), default=None)
+            if index is not None:
+                yield TracedRating(exchanges[index].exchange_id, rating, span.span_id, span.ended_at)

@@ -1,17 +1,26 @@
-"""A trace: its spans as a tree, and what each of them belongs to. The same spans give the same answers, in whatever order they came."""
+"""A trace as a tree of spans: what each span belongs to, and what links one trace to another.
+
+The same spans give the same answers, in whatever order they came. Two traces are linked where they are parts of one turn:
+
+1. A request goes on with outputs of tools that another trace called, or a tool's span has the id of a call that another trace made: the
+   sender begins a trace for each request, or a person had to approve the call. The question, or the call, is in both.
+2. Both report the same answer of a model at the same time: one process has two instrumentors, each with traces of its own. Where only the
+   texts are the same and both traces name a session, the sessions have to match: many users ask the same and get the same answer.
+"""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from audit.fingerprints import digest
 from streams.sources.otlp.conventions import AGENT_METHODS, NAMELESS, NAMING
 from streams.sources.otlp.kinds import names_helper
 from streams.sources.otlp.span_facts import SpanFacts, Usage
@@ -29,6 +38,11 @@ ENCLOSING = frozenset({"agent", "chain"})
 _NAMED = frozenset({"agent", "chain", "inference"})
 HELPING = frozenset({"helper", "retrieval", "memory"})
 """Kinds of spans within which nothing is said to the user: a model is asked there for the program's own ends."""
+MAX_REQUESTS = 65_536
+"""Requests that are remembered: those of two instrumentors come within seconds of each other."""
+Owner = TypeVar("Owner")
+_OF_ONE_KEY = 16
+"""Tellers of one request that are remembered: the same answer may be given again and again."""
 
 
 class KeptSpan(NamedTuple):
@@ -65,24 +79,24 @@ class Trace:
 
     def within(self, span: KeptSpan) -> list[KeptSpan]:
         """The span and all that stand within it, in order of time."""
-        found = [span]
-        for one in found:
-            found += self._children.get(one.span_id, ())
-        return sorted(found, key=place_of)
+        spans = [span]
+        for inner in spans:
+            spans += self._children.get(inner.span_id, ())
+        return sorted(spans, key=place_of)
 
     def in_line_with(self, span_ids: Collection[str]) -> frozenset[str]:
         """The ids of spans that are among those, or stand within or around one of them."""
-        found = set(span_ids)
+        below = set(span_ids)
         for span in self._downwards:
             parent = self._parents[span.span_id]
-            if parent is not None and parent.span_id in found:
-                found.add(span.span_id)
+            if parent is not None and parent.span_id in below:
+                below.add(span.span_id)
         around = set(span_ids)
         for span in reversed(self._downwards):
             parent = self._parents[span.span_id]
             if parent is not None and span.span_id in around:
                 around.add(parent.span_id)
-        return frozenset(found | around)
+        return frozenset(below | around)
 
     def children(self, span: KeptSpan) -> Sequence[KeptSpan]:
         """The spans directly within a span."""
@@ -185,12 +199,12 @@ class Trace:
     @cached_property
     def _only_session(self) -> str | None:
         """The session where the spans name no more than one, as those of most traces."""
-        return _only(span.facts.session_id for span in self.spans)
+        return _only_value(span.facts.session_id for span in self.spans)
 
     @cached_property
     def _only_agent(self) -> str | None:
         """The agent where the spans name no more than one."""
-        return _only(span.facts.agent for span in self.spans)
+        return _only_value(span.facts.agent for span in self.spans)
 
     @cached_property
     def _any_session(self) -> str | None:
@@ -225,91 +239,37 @@ class Trace:
         own = {span.span_id: value for span in self.spans if (value := read(span.facts))}
         if len(own) == len(self.spans):
             return own
-        found = dict(own)
+        values = dict(own)
         for span in self._downwards:
             parent = self._parents[span.span_id]
-            if span.span_id not in own and parent is not None and parent.span_id in found:
-                found[span.span_id] = found[parent.span_id]
-        if len(found) == len(self.spans) or not own:
-            return found
+            if span.span_id not in own and parent is not None and parent.span_id in values:
+                values[span.span_id] = values[parent.span_id]
+        if len(values) == len(self.spans) or not own:
+            return values
         first = {span.span_id: (place_of(span), own[span.span_id]) for span in self.spans if span.span_id in own}
         for span in reversed(self._downwards):
             parent = self._parents[span.span_id]
             if parent is not None and span.span_id in first:
                 first[parent.span_id] = min(first.get(parent.span_id, first[span.span_id]), first[span.span_id])
-        return {**{span_id: value for span_id, (_, value) in first.items()}, **found}
+        return {**{span_id: value for span_id, (_, value) in first.items()}, **values}
 
     def _with_outer(self, is_one: Callable[[KeptSpan], bool]) -> frozenset[str]:
         """The ids of such spans and of those that stand within one."""
-        found: set[str] = set()
+        ids: set[str] = set()
         for span in self._downwards:
             parent = self._parents[span.span_id]
-            if (parent is not None and parent.span_id in found) or is_one(span):
-                found.add(span.span_id)
-        return frozenset(found)
+            if (parent is not None and parent.span_id in ids) or is_one(span):
+                ids.add(span.span_id)
+        return frozenset(ids)
 
     def _with_inner(self, is_one: Callable[[SpanFacts], bool]) -> frozenset[str]:
         """The ids of the spans that enclose such a one."""
-        found: set[str] = set()
+        ids: set[str] = set()
         for span in reversed(self._downwards):
             parent = self._parents[span.span_id]
-            if parent is not None and (span.span_id in found or is_one(span.facts)):
-                found.add(parent.span_id)
-        return frozenset(found)
-
-
-def _only(told: Iterable[str | None]) -> str | None:
-    """The one value that is told; None where there are several or none."""
-    values = set(told) - _UNTOLD
-    return values.pop() if len(values) == 1 else None
-
-
-def without_circles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
-    """The spans, of each circle of parents the first without its parent. No SDK makes circles; a sender can."""
-    by_id = {span.span_id: span for span in spans}
-    met: set[str] = set()
-    roots: set[str] = set()
-    for span in spans:
-        path: dict[str, KeptSpan] = {}
-        one: KeptSpan | None = span
-        while one is not None and one.span_id not in met and one.span_id not in path:
-            path[one.span_id] = one
-            one = by_id.get(one.parent_id or "")
-        if one is not None and one.span_id in path:
-            circle = list(path.values())[list(path).index(one.span_id) :]
-            roots.add(min(circle, key=place_of).span_id)
-        met |= path.keys()
-    return [span._replace(parent_id=None) if span.span_id in roots else span for span in spans]
-
-
-def without_evaluations(spans: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
-    """The spans without those of evaluators and experiments and all within them."""
-    left_out = [span.span_id for span in spans if span.facts.kind == "evaluation"]
-    if not left_out:
-        return spans
-    children = defaultdict[str, list[str]](list)
-    for span in spans:
-        children[span.parent_id or ""].append(span.span_id)
-    ids: set[str] = set()
-    for span_id in left_out:
-        if span_id not in ids:
-            ids.add(span_id)
-            left_out += children[span_id]
-    return [span for span in spans if span.span_id not in ids]
-
-
-def _named_by_span(facts: SpanFacts) -> str | None:
-    """The agent that a span is named after, without the method that was called."""
-    if facts.kind != "agent" or facts.dialect not in NAMING or facts.name in NAMELESS:
-        return None
-    owner, _, method = facts.name.rpartition(".")
-    name = owner if owner and method in AGENT_METHODS else facts.name
-    return None if name in NAMELESS else name
-
-
-def _is_named_helper(span: KeptSpan) -> bool:
-    facts = span.facts
-    return facts.kind in _NAMED and (names_helper(facts.name) or (facts.agent is not None and names_helper(facts.agent)))
+            if parent is not None and (span.span_id in ids or is_one(span.facts)):
+                ids.add(parent.span_id)
+        return frozenset(ids)
 
 
 def _with_records(ordered: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
@@ -329,11 +289,11 @@ def _with_records(ordered: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
         for span_id, (first, *_) in records.items()
         if span_id not in there
     ]
-    told = [_told(span, records.get(span.span_id, ())) for span in (*spans, *stand_ins)]
-    return sorted(told, key=place_of)
+    completed = [_complete_span(span, records.get(span.span_id, ())) for span in (*spans, *stand_ins)]
+    return sorted(completed, key=place_of)
 
 
-def _told(span: KeptSpan, records: Sequence[KeptSpan]) -> KeptSpan:
+def _complete_span(span: KeptSpan, records: Sequence[KeptSpan]) -> KeptSpan:
     """The span with what the records say that it does not say itself."""
     if not records:
         return span
@@ -361,6 +321,60 @@ def _told(span: KeptSpan, records: Sequence[KeptSpan]) -> KeptSpan:
     )
 
 
+def _is_named_helper(span: KeptSpan) -> bool:
+    facts = span.facts
+    return facts.kind in _NAMED and (names_helper(facts.name) or (facts.agent is not None and names_helper(facts.agent)))
+
+
+def _only_value(values: Iterable[str | None]) -> str | None:
+    """The one value there is; None where there are several or none."""
+    distinct = set(values) - _UNTOLD
+    return distinct.pop() if len(distinct) == 1 else None
+
+
+def _named_by_span(facts: SpanFacts) -> str | None:
+    """The agent that a span is named after, without the method that was called."""
+    if facts.kind != "agent" or facts.dialect not in NAMING or facts.name in NAMELESS:
+        return None
+    owner, _, method = facts.name.rpartition(".")
+    name = owner if owner and method in AGENT_METHODS else facts.name
+    return None if name in NAMELESS else name
+
+
+def without_circles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
+    """The spans, of each circle of parents the first without its parent. No SDK makes circles; a sender can."""
+    by_id = {span.span_id: span for span in spans}
+    met: set[str] = set()
+    roots: set[str] = set()
+    for span in spans:
+        path: dict[str, KeptSpan] = {}
+        step: KeptSpan | None = span
+        while step is not None and step.span_id not in met and step.span_id not in path:
+            path[step.span_id] = step
+            step = by_id.get(step.parent_id or "")
+        if step is not None and step.span_id in path:
+            circle = list(path.values())[list(path).index(step.span_id) :]
+            roots.add(min(circle, key=place_of).span_id)
+        met |= path.keys()
+    return [span._replace(parent_id=None) if span.span_id in roots else span for span in spans]
+
+
+def without_evaluations(spans: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
+    """The spans without those of evaluators and experiments and all within them."""
+    left_out = [span.span_id for span in spans if span.facts.kind == "evaluation"]
+    if not left_out:
+        return spans
+    children = defaultdict[str, list[str]](list)
+    for span in spans:
+        children[span.parent_id or ""].append(span.span_id)
+    ids: set[str] = set()
+    for span_id in left_out:
+        if span_id not in ids:
+            ids.add(span_id)
+            left_out += children[span_id]
+    return [span for span in spans if span.span_id not in ids]
+
+
 def told_once(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
     """The spans, each request to a model in one of them.
 
@@ -369,39 +383,39 @@ def told_once(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
     tell; they are no requests then.
     """
     requests = [span for span in spans if span.facts.kind == "inference"]
-    around = _around(spans) if requests else {}
+    around = _enclosing_requests(spans) if requests else {}
     answers = [span.facts.response_id for span in requests if span.facts.response_id is not None]
     if not around and len(set(answers)) == len(answers) and len({told_by(span) for span in requests}) < 2:
         return list(spans)
     changed: dict[str, KeptSpan] = {}
-    for group in _groups(requests, around):
-        telling = max(group, key=lambda span: (_weight(span.facts), place_of(span)))
+    for group in _group_requests(requests, around):
+        telling = max(group, key=lambda span: (_count_messages(span.facts), place_of(span)))
         others = [span for span in group if span is not telling]
-        changed[telling.span_id] = telling._replace(facts=_merged(telling.facts, [span.facts for span in others]))
+        changed[telling.span_id] = telling._replace(facts=_merge_facts(telling.facts, [span.facts for span in others]))
         for span in others:
             plain = msgspec.structs.replace(span.facts, kind="other", usage=None, error=None, compacted=False)
             changed[span.span_id] = span._replace(facts=plain)
     return [changed.get(span.span_id, span) for span in spans]
 
 
-def _around(spans: Sequence[KeptSpan]) -> dict[str, str]:
+def _enclosing_requests(spans: Sequence[KeptSpan]) -> dict[str, str]:
     """The nearest request around each request. What is found for a span is kept for those beside it."""
     by_id = {span.span_id: span for span in spans}
-    found: dict[str, str | None] = {}
+    nearest_by_id: dict[str, str | None] = {}
     for span in spans:
         path = []
-        one: KeptSpan | None = span
-        while one is not None and one.span_id not in found:
-            path.append(one)
-            one = by_id.get(one.parent_id or "")
-        nearest = None if one is None else one.span_id if one.facts.kind == "inference" else found[one.span_id]
-        for one in reversed(path):
-            found[one.span_id] = nearest
-            nearest = one.span_id if one.facts.kind == "inference" else nearest
-    return {span.span_id: outer for span in spans if span.facts.kind == "inference" and (outer := found[span.span_id])}
+        step: KeptSpan | None = span
+        while step is not None and step.span_id not in nearest_by_id:
+            path.append(step)
+            step = by_id.get(step.parent_id or "")
+        nearest = None if step is None else step.span_id if step.facts.kind == "inference" else nearest_by_id[step.span_id]
+        for step in reversed(path):
+            nearest_by_id[step.span_id] = nearest
+            nearest = step.span_id if step.facts.kind == "inference" else nearest
+    return {span.span_id: outer for span in spans if span.facts.kind == "inference" and (outer := nearest_by_id[span.span_id])}
 
 
-def _groups(requests: Sequence[KeptSpan], around: dict[str, str]) -> Iterable[list[KeptSpan]]:
+def _group_requests(requests: Sequence[KeptSpan], around: dict[str, str]) -> Iterable[list[KeptSpan]]:
     """The requests that are told more than once, with all that tell of each."""
     within = Counter(around.values())
     first_by_answer: dict[str, str] = {}
@@ -421,15 +435,10 @@ def _groups(requests: Sequence[KeptSpan], around: dict[str, str]) -> Iterable[li
             first[head(span.span_id)] = head(first_by_answer.setdefault(answer, span.span_id))
     for span, other in _told_by_two(requests):
         first[head(span.span_id)] = head(other.span_id)
-    found = defaultdict[str, list[KeptSpan]](list)
+    groups = defaultdict[str, list[KeptSpan]](list)
     for span in requests:
-        found[head(span.span_id)].append(span)
-    return (group for group in found.values() if len(group) > 1)
-
-
-def told_by(span: KeptSpan) -> tuple[str, str | None]:
-    """The instrumentor of a span, as far as it is known: spans of one call of two of them are in other traces or have other scopes."""
-    return span.trace_id, span.facts.scope
+        groups[head(span.span_id)].append(span)
+    return (group for group in groups.values() if len(group) > 1)
 
 
 def _told_by_two(requests: Iterable[KeptSpan]) -> Iterator[tuple[KeptSpan, KeptSpan]]:
@@ -445,26 +454,119 @@ def _told_by_two(requests: Iterable[KeptSpan]) -> Iterator[tuple[KeptSpan, KeptS
                 yield span, before
 
 
-def _weight(facts: SpanFacts) -> int:
+def _count_messages(facts: SpanFacts) -> int:
     return sum(bool(getattr(facts, name)) for name in _MESSAGES)
 
 
-def _merged(own: SpanFacts, others: Sequence[SpanFacts]) -> SpanFacts:
+def _merge_facts(own: SpanFacts, others: Sequence[SpanFacts]) -> SpanFacts:
     taken = {
         name: getattr(own, name) or next((value for one in others if (value := getattr(one, name))), None) for name in _TAKEN
     }
     return msgspec.structs.replace(
         own,
         **taken,
-        usage=_usage([facts.usage for facts in (own, *others) if facts.usage is not None]),
+        usage=_merge_usage([facts.usage for facts in (own, *others) if facts.usage is not None]),
         compacted=any(facts.compacted for facts in (own, *others)),
     )
 
 
-def _usage(told: Sequence[Usage]) -> Usage | None:
+def _merge_usage(usages: Sequence[Usage]) -> Usage | None:
     """Each count as it is told first."""
-    if not told:
+    if not usages:
         return None
     return Usage(
-        *(next((count for one in told if (count := getattr(one, name)) is not None), None) for name in Usage.__struct_fields__)
+        *(
+            next((count for one in usages if (count := getattr(one, name)) is not None), None)
+            for name in Usage.__struct_fields__
+        )
     )
+
+
+def told_by(span: KeptSpan) -> tuple[str, str | None]:
+    """The instrumentor of a span, as far as it is known: spans of one call of two of them are in other traces or have other scopes."""
+    return span.trace_id, span.facts.scope
+
+
+class ToldRequest(NamedTuple):
+    """A request to a model: what it is known by, and its time."""
+
+    key: str
+    started_at: datetime
+    ended_at: datetime
+    session: str | None = None
+    """Its session, where the key is made of words."""
+
+
+class Links(NamedTuple):
+    """What may link traces to others. Texts are parts of the contents of the others' spans, as they are stored."""
+
+    texts: frozenset[str]
+    """Those of the calls of which only one side is told, and of the questions beside them; none where no other trace is needed."""
+    calls: frozenset[str]
+    """Those of all calls."""
+    requests: tuple[ToldRequest, ...]
+    started_at: datetime
+    ended_at: datetime
+    resumes: bool | None
+    """Whether the first request goes on with outputs of tools; None where there is no request."""
+
+
+def links_of(spans: Iterable[KeptSpan]) -> Links:
+    """The links of spans."""
+    called, answered, done = set[str](), set[str](), set[str]()
+    requests, questions = list[ToldRequest](), set[str]()
+    ordered = sorted(spans, key=place_of)
+    session = next((span.facts.session_id for span in ordered if span.facts.session_id), None)
+    for span in ordered:
+        facts = span.facts
+        called.update(call.call_id for call in facts.calls if call.call_id)
+        answered.update(result.call_id for result in facts.results if result.call_id)
+        if facts.called is not None and facts.called.call_id:
+            done.add(facts.called.call_id)
+        if facts.kind == "inference":
+            if facts.question:
+                questions.add(facts.question)
+            if facts.response_id or (facts.question and facts.answer):
+                key = facts.response_id or digest(f"{facts.question}\n{facts.answer}")
+                session_id = None if facts.response_id else facts.session_id or session
+                requests.append(ToldRequest(key, span.started_at, span.ended_at, session_id))
+    texts = _contents("call_id", (answered - called) | (done - called) | (called - answered - done))
+    first = next((span.facts for span in ordered if span.facts.kind == "inference"), None)
+    return Links(
+        texts=texts | _contents("question", questions) if texts else texts,
+        calls=_contents("call_id", called | answered | done),
+        requests=tuple(requests),
+        started_at=ordered[0].started_at,
+        ended_at=max(span.ended_at for span in ordered),
+        resumes=None if first is None else bool(first.results),
+    )
+
+
+def _contents(name: str, values: Iterable[str]) -> frozenset[str]:
+    """Facts as the contents of spans have them."""
+    return frozenset(f'"{name}":{msgspec.json.encode(value).decode()}' for value in values)
+
+
+class RecentRequests(Generic[Owner]):
+    """The newest requests to models, each with what told of it."""
+
+    def __init__(self) -> None:
+        self._complete_span: OrderedDict[str, list[tuple[ToldRequest, Owner]]] = OrderedDict()
+
+    def add(self, requests: Iterable[ToldRequest], owner: Owner) -> Iterator[Owner]:
+        """Remember requests; yields who else told of one of them at that time."""
+        for request in requests:
+            tellers = self._complete_span.setdefault(request.key, [])
+            self._complete_span.move_to_end(request.key)
+            for other, other_owner in tellers:
+                if other_owner != owner and _is_same(other, request):
+                    yield other_owner
+            tellers[:] = [(other, one) for other, one in tellers if one != owner][-_OF_ONE_KEY:]
+            tellers.append((request, owner))
+        while len(self._complete_span) > MAX_REQUESTS:
+            self._complete_span.popitem(last=False)
+
+
+def _is_same(first: ToldRequest, second: ToldRequest) -> bool:
+    is_one_session = None in (first.session, second.session) or first.session == second.session
+    return is_one_session and first.started_at <= second.ended_at and second.started_at <= first.ended_at
