@@ -21,10 +21,15 @@ from audit.file_kinds import (
     unlike_codex,
     unlike_transcript,
 )
-from streams.sources.claude_code.files import find_claude_code, is_stream_log, read_claude_code, session_of_claude_code
-from streams.sources.claude_code.stream_logs import read_stream_log
-from streams.sources.codex.files import find_codex, read_codex
-from streams.sources.codex.forks import read_header as read_header_of_rollout
+from streams.sources.claude_code_files import (
+    find_claude_code,
+    is_stream_log,
+    read_claude_code,
+    read_stream_log,
+    session_of_claude_code,
+)
+from streams.sources.codex_files import find_codex, read_codex
+from streams.sources.codex_files import read_header as read_header_of_rollout
 from streams.sources.copies import Account, find_accounts
 from streams.sources.openclaw.companion_files import CHECKPOINT, read_header
 from streams.sources.openclaw.reader import find_transcripts, read_transcript

@@ -19,8 +19,8 @@ from trials import examples
 from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor
 from streams.log.admission import Accepted, Admission
-from streams.sources.claude_code.lines import ClaudeCodeDialect
-from streams.sources.codex.lines import CodexDialect
+from streams.sources.claude_code_dialect import ClaudeCodeDialect
+from streams.sources.codex_dialect import CodexDialect
 from streams.sources.dialects import Dialect
 from streams.sources.lines import MAX_LINE, read_lines
 from streams.sources.openclaw.reader import read_session

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from agents.claude_code_lines import SESSION, Lines, call, everything, text, thinking
 
-from streams.sources.claude_code.files import find_claude_code, read_claude_code
-from streams.sources.claude_code.forks import NOTHING_COPIED, read_copied
-from streams.sources.claude_code.lines import ClaudeCodeDialect
+from streams.sources.claude_code_dialect import ClaudeCodeDialect
+from streams.sources.claude_code_files import NOTHING_COPIED, find_claude_code, read_claude_code, read_copied
 from streams.sources.lines import read_lines
 from streams.sources.openclaw.reader import read_session
 from streams.sources.source import Reading, ReadingContext

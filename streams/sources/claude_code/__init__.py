@@ -1,1 +1,0 @@
-"""Claude Code as a source: its transcripts and those of subagents."""

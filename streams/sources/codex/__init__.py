@@ -1,1 +1,0 @@
-"""Codex as a source: its rollouts."""

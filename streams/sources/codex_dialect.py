@@ -1,0 +1,650 @@
+"""Lines of a Codex rollout as entries.
+
+1. A rollout is a list, not a tree: each entry continues the one before it. Its id is the line's `ordinal`, or its number in versions
+   before there was one. `session_meta` names the session, and by `source` or `parent_thread_id` a subagent's.
+2. `response_item` lines are what goes to and comes from the model; most `event_msg` lines repeat the same for the screen, and only
+   those count that say more: results of commands (before their output), usage, failures, interruptions.
+3. A text in the user's role is the user's where its kinds say so (`user.*`), in older versions where it does not begin as context
+   of the program does. Other texts open an exchange, tagged `internal`, only when the agent answers them and nothing else.
+4. `token_count` lines have the usage of the session and of the last response, some of them twice: one counts when its total differs from
+   that of the one before. The last usage, with the size of the window, is how full the context is. A `token_usage_record`, which came
+   later, has the usage of one response by its id; only this line reports requests that compact the history, and it may come before or after
+   the other. Each response counts once.
+5. A message with a summary for a compaction (`compaction_output`) is no answer; its usage counts all the same.
+6. Lines that were copied from another session (`codex_files`) give the others their place, and count there.
+7. A turn that failed (`task_complete` with an error, `error`) ended in an error, `turn_aborted` in an interruption. The program does not
+   write down what it tries again by itself, except for `stream_error`.
+8. Until the middle of 2025 lines had no envelope of a type and a payload. The first line was the bare header, `{"id", "timestamp",
+   "instructions", "git"}`; the others were bare items of the conversation, without times, and `{"record_type": "state"}` between them.
+   Still older rollouts were one JSON object, of a session and its items.
+
+The kinds that are skipped are those of version 0.169.0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from audit.surrogates import mended
+from streams.sources.agent_entries import (
+    EVENTS,
+    INTERNAL,
+    SUBAGENT,
+    AgentDialect,
+    UnknownKinds,
+    call_block,
+    is_identifier,
+    make_entry,
+    number_of,
+    parsed_object,
+)
+from streams.sources.lines import Line, Problem, decode_json, json_type
+from streams.sources.media import placeholders_in
+from streams.sources.openclaw.entry import TURN_END, Entry, blocks_of, mended_body
+from streams.sources.openclaw.text import text_of
+
+SOURCE = "codex"
+Json = dict[str, Any]
+_TEXTS = {"input_text": "text", "output_text": "text", "text": "text"}
+_Read = Callable[[Json, Json], list[Entry | Problem] | Problem]
+CALLS = frozenset(
+    {"function_call", "custom_tool_call", "local_shell_call", "tool_search_call", "web_search_call", "image_generation_call"}
+)
+"""Kinds of items that call a tool."""
+OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "tool_search_output", "mcp_tool_call_output"})
+"""Kinds of items that hold what a tool gave."""
+_ARGUMENTS = ("arguments", "input", "action", "query")
+_PASSED = "internal_chat_message_metadata_passthrough"
+_CONTEXTS = (
+    "<environment_context>",
+    "<user_instructions>",
+    "<permissions instructions>",
+    "<skills_instructions>",
+    "<collaboration_mode>",
+    "<turn_aborted>",
+    "<subagent_notification>",
+    "<user_shell_command>",
+    "<skill>",
+    "<codex_internal_context",
+    "# AGENTS.md instructions",
+)
+"""The beginnings of the program's texts in the user's role, in versions that do not say who wrote a text."""
+_HEADER = 1024
+_EXITED = re.compile(r"^(?:Process exited with code|Exit code:) (-?\d{1,9})$", re.MULTILINE)
+_TOOK = re.compile(r"^Wall time: (\d{1,9}(?:\.\d{1,9})?) seconds$", re.MULTILINE)
+_REFUSED = ("unsupported call: ", "unsupported custom tool call: ", "failed to parse function arguments: ")
+_OUTPUT = "\nOutput:\n"
+_FAILED = frozenset({"failed", "declined", "errored"})
+_MAX_OUTCOMES = 100_000
+_UsageLine = Literal["token_count", "token_usage_record"]
+_MAX_UNMATCHED = 16
+"""Usages for which the line of the other kind is still awaited: several requests may run at once."""
+IGNORED_ITEMS = frozenset(
+    {
+        "compaction",
+        "compaction_trigger",
+        "context_compaction",
+        "configuration_update",
+        "ghost_snapshot",
+        "other",
+        "additional_tools",
+    }
+)
+"""Kinds of `response_item` that hold nothing that can be read."""
+_ITEMS = CALLS | OUTPUTS | IGNORED_ITEMS | {"message", "reasoning"}
+STATE = "state"
+"""Type of the envelope of a line that only marks that the program was there."""
+IGNORED_LINES = frozenset(
+    {
+        "world_state",
+        "inter_agent_communication_metadata",
+        "state",
+    }
+)
+"""Kinds of lines that say nothing of what the agent did."""
+SHOWN = frozenset(
+    {
+        "agent_message",
+        "agent_message_content_delta",
+        "agent_message_delta",
+        "agent_reasoning",
+        "agent_reasoning_delta",
+        "agent_reasoning_raw_content",
+        "agent_reasoning_section_break",
+        "background_event",
+        "context_compacted",
+        "deprecation_notice",
+        "entered_review_mode",
+        "exec_approval_request",
+        "exec_command_begin",
+        "exec_command_output_delta",
+        "exited_review_mode",
+        "hook_completed",
+        "hook_started",
+        "image_generation_begin",
+        "image_generation_end",
+        "item_started",
+        "mcp_startup_complete",
+        "mcp_startup_update",
+        "mcp_tool_call_begin",
+        "model_reroute",
+        "patch_apply_begin",
+        "patch_apply_updated",
+        "plan_delta",
+        "plan_update",
+        "raw_response_completed",
+        "raw_response_item",
+        "reasoning_content_delta",
+        "session_configured",
+        "shutdown_complete",
+        "skills_update_available",
+        "sub_agent_activity",
+        "terminal_interaction",
+        "thread_goal_updated",
+        "thread_name_updated",
+        "thread_rolled_back",
+        "thread_settings_applied",
+        "turn_diff",
+        "undo_completed",
+        "undo_started",
+        "user_message",
+        "view_image_tool_call",
+        "warning",
+        "web_search_begin",
+        "web_search_end",
+        "collab_agent_spawn_begin",
+        "collab_agent_spawn_end",
+        "collab_agent_interaction_begin",
+        "collab_agent_interaction_end",
+        "collab_waiting_begin",
+        "collab_waiting_end",
+        "collab_close_begin",
+        "collab_close_end",
+        "dynamic_tool_call_request",
+        "dynamic_tool_call_response",
+        "elicitation_request",
+        "elicitation_abandoned",
+        "guardian_assessment",
+    }
+)
+"""Kinds of `event_msg` that tell for the screen what other lines say."""
+
+
+class CodexDialect(AgentDialect):
+    """Codex's. `copied` is the number of lines at the beginning that another session had first."""
+
+    source = SOURCE
+    id_field = "ordinal"
+    ends_turns = True
+
+    def __init__(self, copied: int = 0) -> None:
+        self._copied = copied
+        self._unknown = UnknownKinds()
+        self._outcomes = Outcomes()
+        self._usage = UsageCounter()
+        self._is_named = False
+        self._is_subagent = False
+        self._provider: str | None = None
+        self._model: str | None = None
+        self._effort: str | None = None
+        self._tools: dict[str, str] = {}
+        self._deferred: Entry | None = None
+        """A text that no person wrote, which becomes a question when the agent answers it."""
+        self._is_asked = True
+        """Whether the turn has a question; the lines before any turn are of the one before them."""
+        self._is_under_way = False
+        self._has_failed = False
+        self._stop, self._text = "tool_use", ""
+        self._lines: Mapping[str, _Read] = {
+            "session_meta": self._header,
+            "turn_context": self._settings,
+            "compacted": self._compacted,
+            "response_item": self._item,
+            "event_msg": self._event,
+            "token_usage_record": self._record_usage,
+        }
+        self._readers: Mapping[str, Callable[[Json, Json], list[Entry | Problem]]] = {
+            **dict.fromkeys(("task_started", "turn_started"), self._begin),
+            **dict.fromkeys(("task_complete", "turn_complete"), self._end),
+            **dict.fromkeys(("error", "stream_error"), self._fail),
+            "token_count": self._count,
+            "turn_aborted": self._abort,
+        }
+
+    def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
+        """The entries of one line."""
+        entries = self._entries(line, in_envelope(body))
+        if isinstance(entries, Problem) or line.number > self._copied:
+            return entries
+        return [entry if isinstance(entry, Problem) else msgspec.structs.replace(entry, is_copy=True) for entry in entries]
+
+    def _entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
+        kind, payload = body.get("type"), body.get("payload")
+        if not isinstance(kind, str):
+            fault = "is missing" if kind is None else f"is {json_type(kind)}, not a string"
+            return Problem("missing_field" if kind is None else "wrong_type", f"type: {fault}")
+        read = None if kind in IGNORED_LINES else self._lines.get(kind)
+        if read is None:
+            return [] if kind in IGNORED_LINES else list(self._unknown.report(f"type {kind}"))
+        if not isinstance(payload, dict):
+            return Problem("wrong_type", f"payload: is {json_type(payload)}, not an object")
+        mended = body if line.is_whole else mended_body(body)
+        mended["_id"] = f"ordinal-{body['ordinal']}" if type(body.get("ordinal")) is int else f"line-{line.number}"
+        return read(mended, mended["payload"])
+
+    def _header(self, line: Json, payload: Json) -> list[Entry | Problem]:
+        if self._is_named or not is_identifier(payload.get("id")):
+            return []
+        self._is_named = True
+        origin = payload.get("source")
+        spawned = isinstance(origin, dict) and "subagent" in origin
+        self._is_subagent = spawned or isinstance(payload.get("parent_thread_id"), str)
+        provider = payload.get("model_provider")
+        self._provider = provider if isinstance(provider, str) else None
+        return [make_entry("session", payload["id"], line)]
+
+    def _settings(self, line: Json, payload: Json) -> list[Entry | Problem]:
+        """Changes of the model and of how much it thinks."""
+        entries: list[Entry | Problem] = []
+        model, effort = payload.get("model"), payload.get("effort")
+        if isinstance(model, str) and model != self._model:
+            self._model = model
+            fields = {"modelId": model, "provider": self._provider}
+            entries.append(make_entry("model_change", line["_id"], line, body=fields))
+        if isinstance(effort, str) and effort != self._effort:
+            self._effort = effort
+            name = f"{line['_id']}/effort"
+            entries.append(make_entry("thinking_level_change", name, line, body={"thinkingLevel": effort}))
+        return entries
+
+    def _item(self, line: Json, payload: Json) -> list[Entry | Problem] | Problem:
+        kind = payload.get("type")
+        if kind == "message":
+            return self._message(line, payload)
+        if kind == "reasoning":
+            thought = summary_of(payload)
+            return self._add_answer(line, [{"type": "thinking", "thinking": thought}], stop="tool_use") if thought else []
+        if isinstance(kind, str) and kind in CALLS:
+            block = call_of(payload)
+            if "id" in block and "name" in block:
+                self._tools[block["id"]] = block["name"]
+            return self._add_answer(line, [block], stop="tool_use")
+        if isinstance(kind, str) and kind in OUTPUTS:
+            message, text = output_of(payload, self._tools, self._outcomes)
+            return [make_entry("message", line["_id"], line, message=message, blocks=[{"type": "text", "text": text}])]
+        if isinstance(kind, str) and kind in IGNORED_ITEMS:
+            return []
+        return list(self._unknown.report(f"response_item of type {kind}"))
+
+    def _message(self, line: Json, payload: Json) -> list[Entry | Problem] | Problem:
+        role = payload.get("role")
+        blocks = blocks_of("payload.content", payload.get("content"))
+        if isinstance(blocks, Problem):
+            return blocks
+        if not isinstance(role, str):
+            return Problem("wrong_type", f"payload.role: is {json_type(role)}, not a string")
+        if role == "user":
+            return self._user(line, payload, blocks)
+        if role != "assistant" or _is_summary(line):
+            return []
+        texts = [{**block, "type": _TEXTS.get(str(block.get("type")), "other")} for block in blocks]
+        is_remark = payload.get("phase") == "commentary"
+        return self._add_answer(line, [] if is_remark else texts, stop="tool_use" if is_remark else "stop")
+
+    def _user(self, line: Json, payload: Json, blocks: Sequence[Json]) -> list[Entry | Problem]:
+        text = asked_text(payload, blocks)
+        is_users = text is not None
+        if text is None:
+            text = text_of([{**block, "type": "text"} for block in blocks])
+        origin = (SUBAGENT if self._is_subagent else {}) if is_users else INTERNAL
+        shown = [{"type": "text", "text": text}]
+        question = make_entry("message", line["_id"], line, message={"role": "user", **origin}, blocks=shown)
+        if not is_users:
+            self._deferred = None if self._is_under_way else question
+            return []
+        self._deferred, self._is_asked, self._is_under_way = None, True, True
+        return [question]
+
+    def _add_answer(self, line: Json, blocks: Sequence[Json], *, stop: str, **fields: Any) -> list[Entry | Problem]:
+        """An assistant message, after the question that waited for it. One that answers nothing that is known stands alone."""
+        question, self._deferred = self._deferred if not self._is_under_way else None, None
+        is_alone = not self._is_asked and question is None
+        self._is_asked = self._is_asked or question is not None
+        self._is_under_way = stop in ("tool_use", "error")
+        self._has_failed = stop == "error"
+        message: Json = {"role": "assistant", "stopReason": stop, **fields, **self._model_fields()}
+        self._stop, self._text = ("stop" if stop == "stop" else "tool_use"), text_of(blocks)
+        entry = make_entry("message", line["_id"], line, linked=is_alone, message=message, blocks=blocks)
+        return [entry] if question is None else [question, entry]
+
+    def _event(self, line: Json, payload: Json) -> list[Entry | Problem]:
+        kind = str(payload.get("type"))
+        read = self._readers.get(kind)
+        if read is not None:
+            return read(line, payload)
+        if self._outcomes.note(kind, payload) or kind in SHOWN:
+            return []
+        return list(self._unknown.report(f"event_msg of type {kind}"))
+
+    def _begin(self, _line: Json, _payload: Json) -> list[Entry | Problem]:
+        """A turn begins."""
+        self._is_asked = self._is_under_way = False
+        return []
+
+    def _end(self, line: Json, payload: Json) -> list[Entry | Problem]:
+        """A turn ended, perhaps in an error that was not told before."""
+        error, was_told = payload.get("error"), self._has_failed
+        entries = [] if was_told or not isinstance(error, dict) else self._fail(line, error)
+        self._is_under_way = False
+        return [*entries, _turn_end(line)]
+
+    def _fail(self, line: Json, error: Json) -> list[Entry | Problem]:
+        return self._add_answer(line, [], stop="error", errorMessage=_failure_text(error))
+
+    def _abort(self, line: Json, payload: Json) -> list[Entry | Problem]:
+        return [*self._add_answer(line, [], stop="aborted", errorMessage=_failure_text(payload)), _turn_end(line)]
+
+    def _count(self, line: Json, payload: Json) -> list[Entry | Problem]:
+        """The usage of one response, and how full the context is."""
+        usage, context = self._usage.take(payload.get("info"))
+        entries = self._add_usage(line, usage)
+        if context is not None:
+            entries.append(
+                self._events(f"{line['_id']}/context", line, {"event": "context_event", "action": "usage", **context})
+            )
+        return entries
+
+    def _record_usage(self, line: Json, payload: Json) -> list[Entry | Problem]:
+        return self._add_usage(line, self._usage.take_record(payload))
+
+    def _add_usage(self, line: Json, usage: Json | None) -> list[Entry | Problem]:
+        """A message with the usage of a response. It says the same again, so that nothing else of the answer changes."""
+        if usage is None:
+            return []
+        message: Json = {"role": "assistant", "stopReason": self._stop, "usage": usage, **self._model_fields()}
+        return [make_entry("message", line["_id"], line, message=message, blocks=[{"type": "text", "text": self._text}])]
+
+    def _model_fields(self) -> Json:
+        named = {"provider": self._provider, "model": self._model}
+        return {name: value for name, value in named.items() if value is not None}
+
+    def _compacted(self, line: Json, payload: Json) -> list[Entry | Problem]:
+        """The history was replaced by a summary."""
+        event: Json = {"event": "context_event", "action": "compaction"}
+        if self._usage.context_tokens is not None:
+            event["tokens_before"] = self._usage.context_tokens
+        if isinstance(payload.get("message"), str):
+            event["summary"] = payload["message"]
+        return [self._events(line["_id"], line, event)]
+
+    def _events(self, name: str, line: Json, *events: Json) -> Entry:
+        return make_entry(EVENTS, name, line, body={"events": list(events)})
+
+
+def _is_summary(line: Json) -> bool:
+    metadata = line.get("metadata")
+    return isinstance(metadata, dict) and metadata.get("compaction_output") is True
+
+
+def _turn_end(line: Json) -> Entry:
+    return make_entry(TURN_END, f"{line['_id']}/end", line)
+
+
+def _failure_text(failure: Any) -> str:
+    if isinstance(failure, dict):
+        failure = next((failure[name] for name in ("message", "reason") if isinstance(failure.get(name), str)), None)
+    return failure if isinstance(failure, str) else "the turn failed"
+
+
+class Outcomes:
+    """The ends of commands and calls, by call id: reported for the screen before the output for the model."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Json] = {}
+
+    def note(self, kind: str, payload: Json) -> bool:
+        """Take an `event_msg` of this kind where it tells of the end of a call; whether it is of such a kind."""
+        if kind == "item_completed":
+            item = payload.get("item")
+            if isinstance(item, dict):
+                self._keep(item.get("id"), item)
+            return True
+        if kind in ("exec_command_end", "mcp_tool_call_end", "patch_apply_end"):
+            self._keep(payload.get("call_id"), payload)
+            return True
+        return False
+
+    def of(self, call_id: Any) -> Json:
+        """Return the known facts about the end of a call."""
+        return self._known.get(call_id, {}) if isinstance(call_id, str) else {}
+
+    def _keep(self, call_id: Any, ending: Json) -> None:
+        if not isinstance(call_id, str) or len(self._known) >= _MAX_OUTCOMES:
+            return
+        facts: Json = {}
+        if (code := number_of(ending.get("exit_code"))) is not None:
+            facts["exitCode"] = code
+        if (duration := _milliseconds(ending.get("duration"))) is not None:
+            facts["durationMs"] = duration
+        if isinstance(ending.get("status"), str):
+            facts["status"] = ending["status"]
+        result = ending.get("result")
+        failed = ending.get("success") is False or (isinstance(result, dict) and "Err" in result)
+        if failed or facts.get("status") in _FAILED:
+            facts["failed"] = True
+        if facts:
+            self._known[call_id] = facts
+
+
+def _milliseconds(duration: Any) -> float | None:
+    if not isinstance(duration, dict):
+        return None
+    seconds, nanos = number_of(duration.get("secs")), number_of(duration.get("nanos"))
+    if seconds is None or nanos is None:
+        return None
+    return round(seconds * 1000 + nanos / 1_000_000, 3)
+
+
+def asked_text(payload: Json, blocks: Sequence[Json]) -> str | None:
+    """Return the user's own text in a message of the user's role; None if nothing of it is the user's."""
+    passed = payload.get(_PASSED)
+    kinds = passed.get("content_item_kinds") if isinstance(passed, dict) else None
+    if isinstance(kinds, list) and len(kinds) == len(blocks) and kinds:
+        own = [block for block, kind in zip(blocks, kinds, strict=True) if isinstance(kind, str) and kind.startswith("user.")]
+        return _user_text(own) if own else None
+    own = [block for block in blocks if not _is_context(block)]
+    return _user_text(own) if own or not blocks else None
+
+
+def _user_text(blocks: Sequence[Json]) -> str:
+    """The text of a user's blocks, without the tags that Codex puts around an image; the placeholders of what they show without any."""
+    shown = placeholders_in(blocks)
+    texts = [block for block in blocks if not (shown and _is_image_tag(block))]
+    return text_of([{**block, "type": "text"} for block in texts]) or shown
+
+
+def _is_image_tag(block: Json) -> bool:
+    text = block.get("text")
+    return isinstance(text, str) and (
+        text in ("<image>", "</image>") or (text.startswith("<image name=") and text.endswith(">"))
+    )
+
+
+def _is_context(block: Json) -> bool:
+    text = block.get("text")
+    return isinstance(text, str) and text.lstrip().startswith(_CONTEXTS)
+
+
+def summary_of(payload: Json) -> str:
+    """Return the readable part of a reasoning item: its text, or the summary of it."""
+    for name in ("content", "summary"):
+        parts = payload.get(name)
+        texts = (
+            [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+            if isinstance(parts, list)
+            else []
+        )
+        if any(texts):
+            return "\n\n".join(texts)
+    return ""
+
+
+def call_of(payload: Json) -> Json:
+    """The block of a call; a tool of a namespace is named with it."""
+    name: Any = payload.get("name")
+    if not isinstance(name, str):
+        name = str(payload["type"]).removesuffix("_call")
+    elif isinstance(payload.get("namespace"), str) and payload["namespace"]:
+        name = f"{payload['namespace']}.{name}"
+    arguments = next((payload[field] for field in _ARGUMENTS if payload.get(field) is not None), None)
+    parsed = parsed_object(arguments)
+    call_id = payload.get("call_id", payload.get("id"))
+    return call_block(call_id, name, arguments if parsed is None else parsed)
+
+
+def output_of(payload: Json, tools: Mapping[str, str], outcomes: Outcomes) -> tuple[Json, str]:
+    """Return the output of a tool: fields as OpenClaw writes them, and the text."""
+    text, details = _read_output(payload.get("output", payload.get("tools")))
+    call_id = payload.get("call_id")
+    facts = dict(outcomes.of(call_id))
+    failed = facts.pop("failed", False) or details.pop("failed", False) or text.startswith(_REFUSED)
+    details |= facts
+    code = details.get("exitCode")
+    message: Json = {"role": "toolResult", "isError": bool(failed or (code is not None and code != 0))}
+    if isinstance(call_id, str):
+        message["toolCallId"] = call_id
+        if call_id in tools:
+            message["toolName"] = tools[call_id]
+    if details:
+        message["details"] = details
+    return message, text
+
+
+def _read_output(output: Any) -> tuple[str, Json]:
+    """The text of an output, and what its form or its first lines say of the end of the call."""
+    details: Json = {}
+    if isinstance(output, dict):
+        details["failed"] = output.get("success") is False
+        output = output.get("content")
+    if isinstance(output, list):
+        parts = [part for part in output if isinstance(part, dict)]
+        return text_of([{**part, "type": "text"} for part in parts]), details
+    if not isinstance(output, str):
+        return "", details
+    wrapped = parsed_object(output)
+    metadata = None if wrapped is None else wrapped.get("metadata")
+    if wrapped is not None and isinstance(metadata, dict) and isinstance(wrapped.get("output"), str):
+        if (code := number_of(metadata.get("exit_code"))) is not None:
+            details["exitCode"] = code
+        if (seconds := number_of(metadata.get("duration_seconds"))) is not None:
+            details["durationMs"] = round(seconds * 1000, 3)
+        return wrapped["output"], details
+    head, separator, rest = output[:_HEADER].partition(_OUTPUT)
+    if separator:
+        if (exited := _EXITED.search(head)) is not None:
+            details["exitCode"] = int(exited.group(1))
+        if (took := _TOOK.search(head)) is not None:
+            details["durationMs"] = round(float(took.group(1)) * 1000, 3)
+        if details:
+            return rest + output[_HEADER:], details
+    return output, details
+
+
+class UsageCounter:
+    """Counts each response once. `context_tokens` is how many tokens the context had at the last one."""
+
+    def __init__(self) -> None:
+        self.context_tokens: int | float | None = None
+        self._total: Any = None
+        self._context: Any = None
+        self._responses: set[str] = set()
+        self._unmatched: deque[tuple[_UsageLine, Json]] = deque(maxlen=_MAX_UNMATCHED)
+
+    def take_record(self, record: Json) -> Json | None:
+        """The usage of the response that a `token_usage_record` tells of; None where it is not told or not new."""
+        response = record.get("response_id")
+        usage = record.get("usage")
+        if not isinstance(usage, dict) or response in self._responses:
+            return None
+        if isinstance(response, str):
+            self._responses.add(response)
+        return self._count_once("token_usage_record", _usage(usage))
+
+    def take(self, info: Any) -> tuple[Json | None, Json | None]:
+        """As `take_record` for a `token_count`, and how full the context is; None for each that is not told or not new."""
+        if not isinstance(info, dict):
+            return None, None
+        total, last = info.get("total_token_usage"), info.get("last_token_usage")
+        last = last if isinstance(last, dict) else {}
+        is_new = isinstance(total, dict) and total != self._total
+        if is_new:
+            self._total = total
+        usage = self._count_once("token_count", _usage(last)) if is_new else None
+        return usage, self._fill(last, info.get("model_context_window"))
+
+    def _count_once(self, line: _UsageLine, usage: Json | None) -> Json | None:
+        """Return a usage unless a line of the other kind told it."""
+        if usage is None:
+            return None
+        for index, (other, counted) in enumerate(self._unmatched):
+            if other != line and counted == usage:
+                del self._unmatched[index]
+                return None
+        self._unmatched.append((line, usage))
+        return usage
+
+    def _fill(self, last: Json, window: Any) -> Json | None:
+        tokens, size = number_of(last.get("total_tokens")), number_of(window)
+        if tokens is None or tokens < 0:
+            return None
+        self.context_tokens = tokens
+        if size is None or size <= 0 or (tokens, size) == self._context:
+            return None
+        self._context = tokens, size
+        return {"saturation": round(100 * tokens / size, 2), "tokens": tokens, "context_window": size}
+
+
+def _usage(last: Json) -> Json | None:
+    read, written = number_of(last.get("input_tokens")), number_of(last.get("output_tokens"))
+    if read is None or written is None or read < 0 or written < 0:
+        return None
+    cached = min(max(number_of(last.get("cached_input_tokens")) or 0, 0), read)
+    # Codex counts what the cache gave and took among the input; OpenClaw's form has each apart.
+    stored = min(max(number_of(last.get("cache_write_input_tokens")) or 0, 0), read - cached)
+    return {"input": read - cached - stored, "cacheRead": cached, "cacheWrite": stored, "output": written}
+
+
+def in_envelope(line: Json) -> Json:
+    """Return a line as today's rollouts have it; one that is not known is returned as it is."""
+    if "payload" in line:
+        return line
+    kind = line.get("type")
+    if kind is None and line.get("record_type") == STATE:
+        return {"type": STATE, "payload": {}}
+    if kind is None and "id" in line and "timestamp" in line:
+        return {"type": "session_meta", "timestamp": line["timestamp"], "payload": line}
+    if isinstance(kind, str) and kind in _ITEMS:
+        return {"type": "response_item", "timestamp": line.get("timestamp"), "payload": line}
+    return line
+
+
+def document_lines(document: bytes) -> list[Line]:
+    """The lines that a rollout of one JSON object stands for: its session, then its items; ValueError where it is none."""
+    try:
+        rollout = msgspec.convert(decode_json(document), _Document)
+    except msgspec.ValidationError as error:
+        raise ValueError("has no session with its items") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError("is not JSON") from error
+    parts = (msgspec.json.encode(mended(part)) for part in (rollout.session, *rollout.items))
+    return [Line(number, part, len(part), ended=True) for number, part in enumerate(parts, 1)]
+
+
+class _Document(msgspec.Struct):
+    session: Json
+    items: list[Any]
