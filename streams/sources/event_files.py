@@ -26,7 +26,7 @@ from streams.sources.documents import Document, Json, SessionPart, parts_of, rea
 from streams.sources.event_records import Owner, SessionEvents
 from streams.sources.lines import Line, Problem, line_fault, value_fault
 from streams.sources.openclaw.events import shortened
-from streams.sources.openclaw.transcript import Transcript
+from streams.sources.openclaw.reader import Transcript
 from streams.sources.source import FileSource, GrowingReading, LineFault, Reading, ReadingContext, SessionRange
 
 BATCH = 10_000

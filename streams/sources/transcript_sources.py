@@ -31,9 +31,9 @@ from streams.sources.claude_code_files import (
 from streams.sources.codex_files import find_codex, read_codex
 from streams.sources.codex_files import read_header as read_header_of_rollout
 from streams.sources.copies import Account, find_accounts
-from streams.sources.openclaw.companion_files import CHECKPOINT, read_header
+from streams.sources.openclaw.companions import CHECKPOINT, read_header
 from streams.sources.openclaw.reader import find_transcripts, read_transcript
-from streams.sources.openclaw.storage.sqlite import find_databases, read_database, session_ranges
+from streams.sources.openclaw.storage import find_databases, read_database, session_ranges
 from streams.sources.source import EVERY_SESSION, FileSource, Reading, ReadingContext, SessionRange
 
 

@@ -23,7 +23,7 @@ from openclaw.install import Installed
 from openclaw.plays import KINDS, PLANTS, healthy, planted
 from openclaw.verdicts import diagnosis_of, events_of
 from schemas.records import AgentEvent
-from streams.sources.openclaw.storage.sqlite import find_databases
+from streams.sources.openclaw.storage import find_databases
 
 ROOT = Path(__file__).resolve().parents[2]
 HEALTHY = ("retry", "polling", "all_fine", "recall", "total", "skill")

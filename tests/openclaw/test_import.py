@@ -21,7 +21,7 @@ from openclaw.played import AFTER_RESET, FORKED, IN_FORK, LIFE, Played
 from openclaw.scenarios import CRON, CRON_ANSWER, SMALL, SMALL_WINDOW, TASK, TASK_ANSWER, TIMED, Scenario, Turn
 from schemas.records import AgentEvent, Exchange
 from streams.sources.openclaw.reader import find_transcripts, read_transcript
-from streams.sources.openclaw.storage.sqlite import find_databases, read_database
+from streams.sources.openclaw.storage import find_databases, read_database
 from streams.sources.source import Reading, ReadingContext
 
 pytestmark = pytest.mark.slow

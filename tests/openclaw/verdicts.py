@@ -22,7 +22,7 @@ from audit.redaction import Redactor
 from openclaw.fleet_runs import RUNS, Fleet, Run, conversations, play
 from openclaw.install import installed
 from schemas.records import AgentEvent
-from streams.sources.openclaw.storage.sqlite import find_databases, read_database
+from streams.sources.openclaw.storage import find_databases, read_database
 from streams.sources.source import ReadingContext
 
 HEALTHY_UNSAFE, PLANTED_NAMED = 0.02, 0.95

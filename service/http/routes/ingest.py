@@ -28,8 +28,8 @@ from service.write.outcomes import CostCap, LeftOutExchange, QueuedExchange, Sco
 from streams.engine.record_intake import QUEUED, IngestResult, RecordIntake
 from streams.log.admission import WRITTEN
 from streams.sources.exchange_builder import Clean, Filing, ToldExchange, build_exchange
-from streams.sources.openclaw.answer import outcome_of
 from streams.sources.openclaw.text import unwrap
+from streams.sources.openclaw.tree import outcome_of
 
 router = APIRouter(route_class=SenderRoute, tags=["records"])
 TOPIC = "exchanges"

@@ -27,7 +27,7 @@ from streams.sources.copies import Account, count_own_lines
 from streams.sources.derived.derivations import OUTPUT_USE
 from streams.sources.derived.skills import SKILL_USE
 from streams.sources.event_files import EVENT_FILES
-from streams.sources.openclaw.companion_files import trajectory_beside
+from streams.sources.openclaw.companions import trajectory_beside
 from streams.sources.source import FileSource, LeftOut, OpenAnswer
 from streams.sources.transcript_sources import TranscriptSource
 

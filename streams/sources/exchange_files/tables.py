@@ -32,7 +32,7 @@ from streams.sources.exchange_files.values import (
     time_in,
 )
 from streams.sources.lines import Problem
-from streams.sources.openclaw.answer import outcome_of
+from streams.sources.openclaw.tree import outcome_of
 from streams.sources.source import ReadingContext
 
 EQUALS = 65_536

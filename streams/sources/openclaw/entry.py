@@ -25,10 +25,8 @@ from streams.sources.media import placeholders_in
 from streams.sources.openclaw.text import MIRROR_MODEL
 
 Json = dict[str, Any]
-
 MAX_TOKENS = 2**53
 """Largest token count that is taken for one: the largest integer every JSON reader keeps exactly."""
-
 TURN_END = "turn_end"
 """Kind of an entry that says that the turn is over: nothing is told of it, and no line of OpenClaw comes to one."""
 _NONE: list[Json] = []
@@ -165,46 +163,6 @@ def read_entry(body: Json, *, is_whole: bool = False) -> Entry | Problem:
     return Entry(*fixed, text, calls, stop, usage, is_mirror)
 
 
-def mended_body(body: Json) -> Json:
-    """The line with U+FFFD for each half of a surrogate pair in its texts; the line itself where there is none."""
-    try:
-        msgspec.json.encode(body)
-    except UnicodeEncodeError:
-        mended_value: Json = mended(body)
-        return mended_value
-    return body
-
-
-def content_of(line: bytes) -> bytes:
-    """The content of a line that was read before, whatever the order of its members: the same for the same entry."""
-    return msgspec.json.encode(mended(decode_json(line)), order="deterministic")
-
-
-def counts_of(given: Any) -> Usage | None:
-    """The token counts in a usage as OpenClaw writes it; None for what is none."""
-    if type(given) is not dict or "input" not in given:
-        return None
-    get: Callable[[str], Any] = given.get
-    plain, read, written, output = get("input"), get("cacheRead"), get("cacheWrite"), get("output")
-    # Numbers whose bits together come to a count are counts, each of them.
-    are_whole = type(plain) is int and type(read) is int and type(written) is int and type(output) is int
-    if are_whole and 0 <= plain | read | written | output < MAX_TOKENS:
-        return Usage(plain, read, written, output)
-    return Usage(_count(plain), _count(read), _count(written), _count(output))
-
-
-def _count(value: Any) -> int:
-    """A token count; what is no count is 0."""
-    if type(value) is int or type(value) is float:
-        return int(min(value, MAX_TOKENS)) if value >= 0 else 0
-    return 0
-
-
-def has_bad_time(entry: Entry) -> bool:
-    """Tell whether the entry gives a time that cannot be read."""
-    return entry.at is None and (entry.body.get("timestamp") is not None or entry.message.get("timestamp") is not None)
-
-
 def _envelope_problem(body: Json) -> Problem | None:
     for name in ("type", "id"):
         value = body.get(name)
@@ -230,6 +188,58 @@ def _message_blocks(message: Any) -> list[Json] | Problem:
     return blocks_of("message.content", message.get("content"))
 
 
+def _moment(body: Json, message: Json) -> datetime | None:
+    for source in (body, message):
+        value = source.get("timestamp")
+        if isinstance(value, (str, int, float)):
+            try:
+                at = parse_timestamp(value)
+            except ValueError:
+                continue
+            return at
+    return None
+
+
+def mended_body(body: Json) -> Json:
+    """The line with U+FFFD for each half of a surrogate pair in its texts; the line itself where there is none."""
+    try:
+        msgspec.json.encode(body)
+    except UnicodeEncodeError:
+        mended_value: Json = mended(body)
+        return mended_value
+    return body
+
+
+def content_of(line: bytes) -> bytes:
+    """The content of a line that was read before, whatever the order of its members: the same for the same entry."""
+    return msgspec.json.encode(mended(decode_json(line)), order="deterministic")
+
+
+def counts_of(usage: Any) -> Usage | None:
+    """The token counts in a usage as OpenClaw writes it; None for what is none."""
+    if type(usage) is not dict or "input" not in usage:
+        return None
+    get: Callable[[str], Any] = usage.get
+    plain, read, written, output = get("input"), get("cacheRead"), get("cacheWrite"), get("output")
+    # Numbers whose bits together come to a count are counts, each of them.
+    are_whole = type(plain) is int and type(read) is int and type(written) is int and type(output) is int
+    if are_whole and 0 <= plain | read | written | output < MAX_TOKENS:
+        return Usage(plain, read, written, output)
+    return Usage(_count(plain), _count(read), _count(written), _count(output))
+
+
+def _count(value: Any) -> int:
+    """A token count; what is no count is 0."""
+    if type(value) is int or type(value) is float:
+        return int(min(value, MAX_TOKENS)) if value >= 0 else 0
+    return 0
+
+
+def has_bad_time(entry: Entry) -> bool:
+    """Tell whether the entry gives a time that cannot be read."""
+    return entry.at is None and (entry.body.get("timestamp") is not None or entry.message.get("timestamp") is not None)
+
+
 def blocks_of(name: str, content: Any) -> list[Json] | Problem:
     """A content as a list of blocks, a string being one text block; what is wrong with it."""
     if content is None:
@@ -243,15 +253,3 @@ def blocks_of(name: str, content: Any) -> list[Json] | Problem:
             index = next(place for place, other in enumerate(content) if type(other) is not dict)
             return Problem("wrong_type", f"{name}[{index}]: is {json_type(block)}, not an object")
     return content
-
-
-def _moment(body: Json, message: Json) -> datetime | None:
-    for told in (body, message):
-        value = told.get("timestamp")
-        if isinstance(value, (str, int, float)):
-            try:
-                at = parse_timestamp(value)
-            except ValueError:
-                continue
-            return at
-    return None

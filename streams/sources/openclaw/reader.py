@@ -1,47 +1,61 @@
 """OpenClaw transcripts as exchanges and events: lines → entries → tree → records, in one pass.
 
-The path from lines to records is pure: the same lines and context give the same records. What was handed out for the first
-lines of a file is handed out unchanged for all of it, except that an exchange may have become abandoned since, and that an answer that
-ended by itself counts at once: if its turn goes on after all, its exchange is among the `revisable` ones.
-
-Identity: an exchange is `<session id>:<entry id of the user message>`, a further answer to the same message
-`…~<entry id of its first message>`. What stands between the parts is escaped within them (`%3A`, `%7E`, and `%25` for `%`).
+1. The path from lines to records is pure: the same lines and context give the same records. What was handed out for the first lines of a
+   file is handed out unchanged for all of it, except that an exchange may have become abandoned since, and that an answer that ended by
+   itself counts at once: if its turn goes on after all, its exchange is among the `revisable` ones.
+2. An exchange's id is `<session id>:<entry id of the user message>`, that of a further answer to the same message
+   `…~<entry id of its first message>`. What stands between these marks is escaped (`%3A`, `%7E`, and `%25` for `%`). An event's id is
+   `<entry id>`, or `<entry id>.<k>` where one entry gives several.
+3. The same entry twice counts once; an id that was given to another entry is a fault, and the first entry stays. A session line counts only
+   before all other entries. A torn last line ends the reading.
+4. Derived evidence is drawn when an answer is over: when a user message follows, or nothing for longer than the session gap. Never
+   earlier, for an event cannot be taken back. It comes before the events of the entry that ended the answer, wherever the file was cut
+   between two readings.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from audit.diagnosis.duplicate_rules import read_digest
 from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
 from schemas.records import Exchange
 from streams.sources.copies import join_accounts
+from streams.sources.derived.derivations import ExchangeEvidence, SessionTexts
 from streams.sources.dialects import OPENCLAW, Dialect
 from streams.sources.exchange_builder import Filing, ToldExchange, build_exchange
 from streams.sources.folders import is_linked, may_be_copy
-from streams.sources.lines import Line, decode_line, read_lines
-from streams.sources.openclaw.answer import Answer, outcome_of, thinking_text
-from streams.sources.openclaw.companion_files import (
+from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault, read_lines
+from streams.sources.openclaw.companions import (
     TRAJECTORY,
+    Window,
     is_set_aside,
     read_header,
     read_trajectory,
     read_window,
     stem_of,
 )
-from streams.sources.openclaw.run_facts import Notes, events_of_run, skills_event
-from streams.sources.openclaw.session_events import SessionEvents
-from streams.sources.openclaw.storage.windows import Window
-from streams.sources.openclaw.trajectory import Trajectory
-from streams.sources.openclaw.transcript import Transcript
-from streams.sources.source import OpenAnswer, Reading, ReadingContext
+from streams.sources.openclaw.entry import TURN_END, Entry, content_of, has_bad_time
+from streams.sources.openclaw.events import SessionEvents, wrapped_calls
+from streams.sources.openclaw.text import unwrap
+from streams.sources.openclaw.trajectory import Note, Notes, Trajectory, events_of_run, skills_event
+from streams.sources.openclaw.tree import Answer, Placement, Tree, exchange_id_of, outcome_of, thinking_text
+from streams.sources.source import LineFault, OpenAnswer, Reading, ReadingContext
 
 Json = dict[str, Any]
+MAX_KEPT = 4096
+"""Bytes of the longest line that is kept while its transcript is read; of others the digest of their content is."""
+_DIGEST_SIZE = 16
+EventSink = Callable[[Json, datetime], None]
+"""Takes one raw event with its time; texts are whole."""
 
 
 def find_transcripts(path: Path) -> list[Path]:
@@ -57,14 +71,39 @@ def find_transcripts(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise InputError(f"{path}: does not exist", hint="Give a transcript or the directory that holds `agents/`.")
-    found = []
+    transcripts = []
     for file in path.rglob("*.jsonl*"):
         if not _may_be_transcript(file.name) or is_linked(file, path) or not file.is_file():
             continue
         is_named = file.suffix == ".jsonl" or is_set_aside(file.name)
         if (is_named and _is_in_sessions(file)) or _begins_with_session(file):
-            found.append(file)
-    return sorted(found)
+            transcripts.append(file)
+    return sorted(transcripts)
+
+
+def _may_be_transcript(name: str) -> bool:
+    """Tell whether a file may be a transcript by its name."""
+    return not name.startswith(".") and TRAJECTORY not in name and (may_be_copy(name) or is_set_aside(name))
+
+
+def _is_in_sessions(file: Path) -> bool:
+    """Tell whether the file lies at `agents/<agent>/sessions/`."""
+    parents = file.resolve().parents
+    return len(parents) > 2 and parents[0].name == "sessions" and parents[2].name == "agents"
+
+
+def _begins_with_session(file: Path) -> bool:
+    """Tell whether the file's first line is that of a session.
+
+    A file that cannot be read, or is gone meanwhile, has no such line.
+    """
+    try:
+        with file.open("rb") as stream:
+            first = next(read_lines(stream), None)
+    except OSError:
+        return False
+    value = None if first is None else decode_line(first)
+    return isinstance(value, dict) and value.get("type") == "session"
 
 
 def read_transcript(path: Path, context: ReadingContext) -> Reading:
@@ -113,13 +152,13 @@ def read_session(
         sink=builder.events.add,
         follows_header=follows_header,
         inherited=window.inherited,
-        skills=_skills(window, trajectory),
+        skills=_skill_names(window, trajectory),
         dialect=dialect,
         notes=notes,
     )
     builder.transcript = transcript
     transcript.read(lines)
-    told = _tell(transcript, notes or Notes(), trajectory or Trajectory(), window, context)
+    runs_are_complete = _emit_runs(transcript, notes or Notes(), trajectory or Trajectory(), window, context)
     tree = transcript.tree
     # A line that is being written may be what an answer waits for: no silence ends it meanwhile.
     idle, abandoned = tree.is_idle(context.ingested_at) and (is_left or not transcript.is_torn), tree.abandoned()
@@ -134,40 +173,11 @@ def read_session(
         exchanges=builder.exchanges([(answer, answer.key in abandoned) for answer in counted]),
         events=builder.events.records(transcript.session_id),
         faults=transcript.faults + (trajectory.faults if trajectory is not None else []),
-        complete=not transcript.is_torn and not pending and (told or is_left),
+        complete=not transcript.is_torn and not pending and (runs_are_complete or is_left),
         session_ids=[transcript.session_id],
-        open=[_open(answer, transcript, context) for answer in still_open],
+        open=[_open_answer(answer, transcript, context) for answer in still_open],
         revisable=frozenset(transcript.exchange_id(answer) for answer in counted if answer.went_on),
     )
-
-
-def _open(answer: Answer, transcript: Transcript, context: ReadingContext) -> OpenAnswer:
-    reason = "its last line is still being written" if transcript.is_torn else answer.waits_for
-    counts_at = (answer.last_at or answer.at) + context.session_gap
-    return OpenAnswer(transcript.session_id, transcript.exchange_id(answer), answer.at, reason, counts_at)
-
-
-def _skills(window: Window, trajectory: Trajectory | None) -> frozenset[str]:
-    """The names of the skills that the session's agent is known to have."""
-    runs = trajectory.runs.values() if trajectory is not None else ()
-    return frozenset(window.skills).union(*(run.skills or () for run in runs))
-
-
-def _tell(transcript: Transcript, notes: Notes, trajectory: Trajectory, window: Window, context: ReadingContext) -> bool:
-    """Hand out what the second account of the runs adds; whether it was all there was."""
-    runs = list(trajectory.settled(context.ingested_at, context.session_gap))
-    begins = sorted(run.started_at for run in trajectory.runs.values() if run.started_at is not None)
-    for run in runs:
-        later = bisect_right(begins, run.last_at) if run.last_at is not None else len(begins)
-        until = begins[later] if later < len(begins) else None
-        for event, at in events_of_run(run, notes, until=until, fill=window.fill):
-            transcript.emit(event, at)
-    if transcript.began_at is not None:
-        named = [tuple(run.skills) for run in trajectory.runs.values() if run.skills] or [window.skills]
-        for names in dict.fromkeys(filter(None, named)):
-            # The time is the session's: that of a run would change when OpenClaw forgets its first runs.
-            transcript.emit(skills_event(names), transcript.began_at)
-    return len(runs) == len(trajectory.runs) and not trajectory.is_torn
 
 
 class _Records:
@@ -191,14 +201,14 @@ class _Records:
 
     def exchanges(self, answers: Iterable[tuple[Answer, bool]]) -> list[Exchange]:
         """The exchanges of answers, each with whether it was abandoned."""
-        return [self._exchange(self._told(answer, abandoned=abandoned)) for answer, abandoned in answers]
+        return [self._exchange(self._draft_of(answer, abandoned=abandoned)) for answer, abandoned in answers]
 
-    def _exchange(self, told: ToldExchange) -> Exchange:
+    def _exchange(self, draft: ToldExchange) -> Exchange:
         return build_exchange(
-            told, self._filing, lambda clean: read_digest(clean.question, clean.answer, clean.thinking, told.at)
+            draft, self._filing, lambda clean: read_digest(clean.question, clean.answer, clean.thinking, draft.at)
         )
 
-    def _told(self, answer: Answer, *, abandoned: bool) -> ToldExchange:
+    def _draft_of(self, answer: Answer, *, abandoned: bool) -> ToldExchange:
         question, fold = answer.question, answer.fold
         tags = self._window.tags
         # What a subagent does stands beside the conversation, which never comes back to it.
@@ -227,26 +237,290 @@ class _Records:
         )
 
 
-def _may_be_transcript(name: str) -> bool:
-    """Tell whether a file may be a transcript by its name."""
-    return not name.startswith(".") and TRAJECTORY not in name and (may_be_copy(name) or is_set_aside(name))
+def _skill_names(window: Window, trajectory: Trajectory | None) -> frozenset[str]:
+    """The names of the skills that the session's agent is known to have."""
+    runs = trajectory.runs.values() if trajectory is not None else ()
+    return frozenset(window.skills).union(*(run.skills or () for run in runs))
 
 
-def _is_in_sessions(file: Path) -> bool:
-    """Tell whether the file lies at `agents/<agent>/sessions/`."""
-    parents = file.resolve().parents
-    return len(parents) > 2 and parents[0].name == "sessions" and parents[2].name == "agents"
+def _emit_runs(transcript: Transcript, notes: Notes, trajectory: Trajectory, window: Window, context: ReadingContext) -> bool:
+    """Hand out what the second account of the runs adds; whether it was all there was."""
+    runs = list(trajectory.settled(context.ingested_at, context.session_gap))
+    begins = sorted(run.started_at for run in trajectory.runs.values() if run.started_at is not None)
+    for run in runs:
+        later = bisect_right(begins, run.last_at) if run.last_at is not None else len(begins)
+        until = begins[later] if later < len(begins) else None
+        for event, at in events_of_run(run, notes, until=until, fill=window.fill):
+            transcript.emit(event, at)
+    if transcript.began_at is not None:
+        named = [tuple(run.skills) for run in trajectory.runs.values() if run.skills] or [window.skills]
+        for names in dict.fromkeys(filter(None, named)):
+            # The time is the session's: that of a run would change when OpenClaw forgets its first runs.
+            transcript.emit(skills_event(names), transcript.began_at)
+    return len(runs) == len(trajectory.runs) and not trajectory.is_torn
 
 
-def _begins_with_session(file: Path) -> bool:
-    """Tell whether the file's first line is that of a session.
+def _open_answer(answer: Answer, transcript: Transcript, context: ReadingContext) -> OpenAnswer:
+    reason = "its last line is still being written" if transcript.is_torn else answer.waits_for
+    counts_at = (answer.last_at or answer.at) + context.session_gap
+    return OpenAnswer(transcript.session_id, transcript.exchange_id(answer), answer.at, reason, counts_at)
 
-    A file that cannot be read, or is gone meanwhile, has no such line.
+
+class Transcript:
+    """Reads the lines of one transcript; `session_id` stands until a session line before all other entries says otherwise.
+
+    `inherited` are the ids of entries that were copied from another session: they give the others their place, and nothing else,
+    for they count where they were written first. `began_at` is the time of the first entry that has one; `own_answers` are the keys of the answers that have an entry of this session.
     """
-    try:
-        with file.open("rb") as stream:
-            first = next(read_lines(stream), None)
-    except OSError:
-        return False
-    value = None if first is None else decode_line(first)
-    return isinstance(value, dict) and value.get("type") == "session"
+
+    def __init__(
+        self,
+        context: ReadingContext,
+        *,
+        session_id: str,
+        sink: EventSink,
+        follows_header: bool = True,
+        inherited: frozenset[str] = frozenset(),
+        skills: frozenset[str] = frozenset(),
+        dialect: Dialect = OPENCLAW,
+        notes: Notes | None = None,
+    ) -> None:
+        self.session_id = session_id
+        self.own_answers: set[str] = set()
+        self.faults: list[LineFault] = []
+        self.tree = Tree(context.session_gap, ends_turns=dialect.ends_turns)
+        self.is_torn = False
+        self._context = context
+        self._sink = sink
+        self._follows_header = follows_header
+        self._inherited = inherited
+        self._dialect = dialect
+        self._wrapped: dict[str, str] = {}
+        self._notes = notes
+        if notes is not None:
+            notes.wrapped = self._wrapped
+        self._derived = DerivedEvents(skills)
+        self._seen: dict[str, bytes] = {}
+        self.began_at: datetime | None = None
+        self._last_at = context.ingested_at
+
+    def read(self, lines: Iterable[Line]) -> None:
+        """Read all lines, up to a torn last one."""
+        entries_of, take = self._dialect.entries, self._take
+        for line in lines:
+            value = decode_line(line)
+            if isinstance(value, Problem):
+                if is_torn(line, value):
+                    self.is_torn = True
+                    return
+                self._set_aside(line, value, None)
+                continue
+            entries = entries_of(line, value)
+            if isinstance(entries, Problem):
+                self._set_aside(line, entries, value.get(self._dialect.id_field))
+                continue
+            for entry in entries:
+                problem = entry if isinstance(entry, Problem) else take(entry, line)
+                if problem is not None:
+                    self.faults.append(line_fault(line, problem))
+
+    def _set_aside(self, line: Line, problem: Problem, entry_id: object) -> None:
+        """Note a line that is no entry."""
+        self.tree.add_damaged(entry_id)
+        self.faults.append(line_fault(line, problem))
+
+    def _take(self, entry: Entry, line: Line) -> Problem | None:
+        """Take one entry; what was wrong with it, which need not keep it from being taken."""
+        content = line.body if entry.digest is None and line.size <= MAX_KEPT else self._content(entry, line)
+        earlier = self._seen.get(entry.id)
+        if earlier is not None:
+            problem = Problem("duplicate_id", f"id: {entry.id[:64]!r} belongs to an earlier entry")
+            return None if _is_same(earlier, content) else problem
+        self._seen[entry.id] = content
+        if self.began_at is None:
+            self.began_at = entry.at
+        if entry.kind == "session":
+            return self._take_header(entry)
+        self._follows_header = False
+        self._last_at = at = entry.at or self._last_at
+        tree = self.tree
+        placement = tree.add(entry, at)
+        answer = placement.answer
+        if entry.calls:
+            self._wrapped |= wrapped_calls(entry)
+        if self._notes is not None:
+            self._note_message(self._notes, entry, at, answer)
+        if tree.just_sealed:
+            for over in tree.take_sealed():
+                self._emit_derived(over)
+        if entry.kind == TURN_END:
+            return None
+        if entry.is_copy or entry.id in self._inherited:
+            if answer is not None and not answer.sealed and self._dialect.derives:
+                self._derived.take(entry, at, answer, None)
+            return None
+        self._emit_events(entry, at, placement)
+        if entry.at is None and placement.problem is None and has_bad_time(entry):
+            return Problem("bad_timestamp", "timestamp: is not a time in the years 2000 to 2099; the previous entry's is used")
+        return None if placement.problem is None else self._rename_field(placement.problem)
+
+    def _emit_events(self, entry: Entry, at: datetime, placement: Placement) -> None:
+        """Hand out the events of an entry that counts here, and show it to the rules as long as its answer may grow."""
+        answer = placement.answer
+        events = self._dialect.events(entry, is_retry=placement.is_retry, wrapped=self._wrapped)
+        if answer is not None:
+            self.own_answers.add(answer.key)
+            if not answer.sealed and self._dialect.derives:
+                self._derived.take(entry, at, answer, events)
+        if events:
+            self._emit(entry, at, events, answer=answer)
+
+    def _content(self, entry: Entry, line: Line) -> bytes:
+        """The bytes that tell an entry from another one of its id: short lines as they are, because few have to be compared."""
+        if entry.digest is not None:
+            return entry.digest
+        return line.body if line.size <= MAX_KEPT else _digest(content_of(line.body))
+
+    def _rename_field(self, problem: Problem) -> Problem:
+        """The problem with the dialect's name of the field, where the tree names OpenClaw's."""
+        if self._dialect.parent_field == "parentId":
+            return problem
+        return problem._replace(detail=problem.detail.replace("parentId:", f"{self._dialect.parent_field}:", 1))
+
+    def _take_header(self, entry: Entry) -> Problem | None:
+        self._last_at = entry.at or self._last_at
+        if self._follows_header:
+            self.session_id = entry.id
+            self._follows_header = False
+        elif entry.id != self.session_id:
+            return Problem("second_session", f"id: the transcript is of session {self.session_id[:64]!r}; this line is ignored")
+        return None
+
+    def end(self) -> None:
+        """Nothing follows: every answer is over. Tells what that shows."""
+        for answer in self.tree.answers:
+            if not answer.sealed:  # what was sealed has told already
+                self._emit_derived(answer)
+
+    def _emit_derived(self, answer: Answer) -> None:
+        for event, at in self._derived.over(answer):
+            if answer.key in self.own_answers:
+                event["exchange_id"] = self.exchange_id(answer)
+                self.emit(event, at)
+
+    def exchange_id(self, answer: Answer) -> str:
+        """The id of an answer's exchange: the session's id stands before the first entry is taken."""
+        if not answer.exchange_id:
+            answer.exchange_id = exchange_id_of(self.session_id, answer.key)
+        return answer.exchange_id
+
+    def _emit(self, entry: Entry, at: datetime, events: list[Json], *, answer: Answer | None) -> None:
+        # An id with a point always gets a number, so that no two entries can come to the same event id.
+        numbered = len(events) > 1 or "." in entry.id
+        entry_id, source, timestamp = entry.id, self._dialect.source, at.isoformat()
+        exchange_id = None if answer is None else answer.exchange_id or self.exchange_id(answer)
+        for index, event in enumerate(events):
+            event["entry_id"] = entry_id
+            event["source"] = source
+            event["timestamp"] = timestamp
+            if exchange_id is not None:
+                event["exchange_id"] = exchange_id
+            event["event_id"] = f"{entry_id}.{index}" if numbered else entry_id
+            self._sink(event, at)
+
+    def emit(self, event: Json, at: datetime) -> None:
+        """Hand out one event of the session."""
+        event["source"] = self._dialect.source
+        event["timestamp"] = at.isoformat()
+        self._sink(event, at)
+
+    def _note_message(self, notes: Notes, entry: Entry, at: datetime, answer: Answer | None) -> None:
+        """Note what the trajectory may tell again."""
+        if entry.role == "assistant":
+            notes.calls.update(block["id"] for block in entry.calls if isinstance(block.get("id"), str))
+            if not entry.is_mirror:
+                exchange = None if answer is None else self.exchange_id(answer)
+                notes.add(Note(at, _run_of(entry), exchange, entry.stop, entry.usage))
+        elif entry.role == "toolResult" and isinstance(entry.message.get("toolCallId"), str):
+            notes.results.add(entry.message["toolCallId"])
+
+
+def _is_same(kept: bytes, content: bytes) -> bool:
+    """Tell whether two entries of one id have the same content, given what is kept of them."""
+    return kept == content or _compared(kept) == _compared(content)
+
+
+def _compared(kept: bytes) -> bytes:
+    """The digest of a content of which the line was kept: no entry's line is as short as a digest."""
+    return kept if len(kept) == _DIGEST_SIZE else _digest(content_of(kept))
+
+
+def _digest(content: bytes) -> bytes:
+    return blake2b(content, digest_size=_DIGEST_SIZE).digest()
+
+
+def _run_of(entry: Entry) -> str | None:
+    """The run that wrote a message, where it says so."""
+    own = entry.message.get("__openclaw")
+    run = own.get("runId") if isinstance(own, dict) else None
+    return run if isinstance(run, str) else None
+
+
+class DerivedEvents:
+    """Derives the events of one transcript. `skills` are the names of the skills its agent has."""
+
+    def __init__(self, skills: frozenset[str]) -> None:
+        self._skills = skills
+        self._texts = SessionTexts()
+        self._read: set[str] = set()
+        self._open: dict[str, _OpenAnswer] = {}
+
+    def take(self, entry: Entry, at: datetime, answer: Answer, events: Iterable[Json] | None) -> None:
+        """Take one entry of an answer and its raw events; None for an entry that counts in another session."""
+        open_answer = self._open.get(answer.key)
+        if open_answer is None:
+            question = unwrap(answer.question.text).text
+            evidence = ExchangeEvidence(question, self._texts, skills=self._skills, read=self._read)
+            open_answer = self._open[answer.key] = _OpenAnswer(evidence, entry.id, at)
+        open_answer.at = at
+        if events is None:
+            open_answer.evidence.said(entry.text)
+        elif entry.role == "assistant" and not entry.is_mirror:
+            _take_message(open_answer.evidence, entry, events)
+        elif entry.role == "toolResult":
+            for output in events:
+                if output["event"] == "tool_output":
+                    open_answer.evidence.returned(output, f"{entry.id}.use")
+
+    def over(self, answer: Answer) -> Iterator[tuple[Json, datetime]]:
+        """The events of an answer that is over, with ids and times."""
+        open_answer = self._open.pop(answer.key, None)
+        if open_answer is None:
+            return
+        events = open_answer.evidence.over() if answer.fold.has_ended and answer.fold.text.strip() else []
+        open_answer.evidence.hand_over()
+        for index, event in enumerate(events):
+            # No entry's event can have such an id: what follows the point of an entry's id is a number.
+            event.setdefault("event_id", f"{open_answer.anchor}.skill-{index}")
+            yield event, open_answer.at
+
+
+class _OpenAnswer(msgspec.Struct, gc=False):
+    """An answer that is not over: what it shows so far, the id its events hang on, and the time of its last entry."""
+
+    evidence: ExchangeEvidence
+    anchor: str
+    at: datetime
+
+
+def _take_message(evidence: ExchangeEvidence, entry: Entry, events: Iterable[Json]) -> None:
+    for block in entry.blocks:
+        kind = block.get("type")
+        if kind == "text" or kind == "thinking":  # noqa: PLR1714 - it may be no text
+            text = block.get(kind)
+            if isinstance(text, str):
+                evidence.said(text)
+    if entry.calls:
+        for call in events:
+            if call["event"] == "tool_call":
+                evidence.called(call)

@@ -4,28 +4,43 @@ A run is what the gateway does for one message. Its trajectory has, in this orde
 (an attempt begins), `trace.metadata`, `tool.call` and `tool.result`, `model.completed` (the attempt is over), and once, at the
 end, `session.ended`. Prompts and contexts, the largest part by far, are never loaded.
 
-1. The forms: rows of `trajectory_runtime_events` in a database, else lines of `<session>.trajectory.jsonl`. The objects are the
-   same.
+1. It is rows of `trajectory_runtime_events` in a database, else lines of `<session>.trajectory.jsonl`. The objects are the same.
 2. An attempt is failed when it completed with the stop reason `error`; a run is aborted or timed out when its end says so, or,
    where that is missing, its last completion.
 3. A run is settled a minute after its end: until then the transcript may still be written. A run without an end is settled when
    another one began after it, or when the session gap has gone by.
 4. OpenClaw shortens what it records, and leaves out the oldest events of a run that has too many: nothing is concluded from an
    event that is not there.
+
+What the transcript lacks becomes events that say `told_by: trajectory`. The messages of a run carry its run id (since 2026.9), else they are
+found by their times.
+
+5. Calls and results of tools whose id the transcript does not have. A call inside a wrapped one, whose id holds that of the
+   wrapper (`tool_search_code:<id>:<tool>:<n>`), is the call that the transcript has under the wrapper's id.
+6. Failed attempts of which the transcript has no failed message: an `error_event`, and a `retry_event` where another attempt
+   followed. A run that was aborted or timed out: an `error_event` of that action, unless the transcript ends in a failure.
+7. Usage: what the run used beyond the messages that the transcript has of it.
+8. The fill of the context where both figures are there, from SATURATION percent on. The window is that of the session's entry,
+   so it counts for runs of the entry's provider and model alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from hashlib import blake2b
+from typing import Any, NamedTuple
 
 import msgspec
 
+from audit.diagnosis.duplicate_rules import TRAJECTORY
 from audit.times import parse_timestamp
-from schemas.bounds.limits import NOT_UNICODE, has_surrogates
+from schemas.bounds.limits import MAX_ID, NOT_UNICODE, has_surrogates
 from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault
-from streams.sources.openclaw.entry import counts_of
+from streams.sources.openclaw.entry import Usage, counts_of
+from streams.sources.openclaw.events import WRAPPER, call_event, output_events
+from streams.sources.openclaw.text import text_of
 from streams.sources.source import LineFault
 
 SETTLED = timedelta(minutes=1)
@@ -36,11 +51,19 @@ METADATA = "trace.metadata"
 """The kind of line that names the skills of a run, among much else."""
 MAX_RUNS = 100_000
 """Runs of a session that are reported."""
-
 _TIMEOUTS = ("timedOut", "idleTimedOut", "timedOutDuringCompaction", "timedOutDuringToolExecution", "timedOutByRunBudget")
 _HEAD = 512
-
 Json = dict[str, Any]
+_COMPLETION = (*_TIMEOUTS, "aborted", "externalAbort", "usage", "stopReason", "promptError")
+SATURATION = 50.0
+"""Percent of the context window from which the fill of a context is an event."""
+MAX_SKILLS = 256
+"""Skills of a session that are named."""
+MAX_SKILL_NAME = 128
+"""Characters of a skill's name that are kept."""
+_FAILED = frozenset({"error", "aborted"})
+_BETWEEN = ":"
+_RunEvent = tuple[str, str, Json, datetime]
 
 
 class ToolRecord(msgspec.Struct, gc=False):
@@ -116,14 +139,14 @@ class Trajectory:
                 return
             problem = value if isinstance(value, Problem) else self._take(value)
             if problem is not None:
-                words = f"trajectory, {problem.detail}"
-                self.faults.append(line_fault(line, Problem(f"trajectory_{problem.reason}", words)))
+                detail = f"trajectory, {problem.detail}"
+                self.faults.append(line_fault(line, Problem(f"trajectory_{problem.reason}", detail)))
 
     def settled(self, now: datetime, gap: timedelta) -> Iterator[Run]:
         """The runs whose transcript does not grow any more, in the order in which they began."""
         runs = list(self.runs.values())
-        for place, run in enumerate(runs):
-            waits = SETTLED if run.ended_at is not None or place < len(runs) - 1 else gap
+        for index, run in enumerate(runs):
+            waits = SETTLED if run.ended_at is not None or index < len(runs) - 1 else gap
             if run.last_at is not None and now - run.last_at > waits:
                 yield run
 
@@ -146,8 +169,15 @@ class Trajectory:
         return None
 
 
-class _Skills(msgspec.Struct):
-    skills: Any = None
+def _metadata(line: Line) -> Json | None:
+    """A line of the kind METADATA, read in part; None for any other, and for one that has to be looked at closely."""
+    if b'"type":"%b"' % METADATA.encode() not in line.body[:_HEAD]:
+        return None
+    try:
+        metadata = msgspec.json.decode(line.body, type=_Metadata)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return msgspec.structs.asdict(metadata) | {"data": {"skills": metadata.data.skills}}
 
 
 class _Metadata(msgspec.Struct):
@@ -161,15 +191,19 @@ class _Metadata(msgspec.Struct):
     modelId: Any = None  # noqa: N815 - the name in the line
 
 
-def _metadata(line: Line) -> Json | None:
-    """A line of the kind METADATA, read in part; None for any other, and for one that has to be looked at closely."""
-    if b'"type":"%b"' % METADATA.encode() not in line.body[:_HEAD]:
-        return None
+class _Skills(msgspec.Struct):
+    skills: Any = None
+
+
+def _time(value: Any) -> datetime | None:
     try:
-        found = msgspec.json.decode(line.body, type=_Metadata)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return parse_timestamp(value) if isinstance(value, str | int | float) else None
+    except ValueError:
         return None
-    return msgspec.structs.asdict(found) | {"data": {"skills": found.data.skills}}
+
+
+def _word(value: Any) -> str | None:
+    return value if isinstance(value, str) and not has_surrogates(value) else None
 
 
 def _add(run: Run, kind: str, at: datetime, data: Json) -> None:
@@ -198,17 +232,6 @@ def _add(run: Run, kind: str, at: datetime, data: Json) -> None:
         run.ended_at, run.end = at, data
 
 
-def skill_names(skills: Any) -> list[str] | None:
-    """The names in a list of skills or a snapshot that holds one, sorted; None where there is no such list."""
-    entries = skills
-    if isinstance(skills, dict):
-        entries = next((skills[name] for name in ("entries", "skills") if isinstance(skills.get(name), list)), None)
-    if not isinstance(entries, list):
-        return None
-    names = (entry.get("name") if isinstance(entry, dict) else entry for entry in entries)
-    return sorted({name for name in names if isinstance(name, str) and name and not has_surrogates(name)})
-
-
 def _error(messages: Any) -> str | None:
     last = messages[-1] if isinstance(messages, list) and messages else None
     return _word(last.get("errorMessage")) if isinstance(last, dict) else None
@@ -225,15 +248,197 @@ def _prompt_tokens(cache: Any) -> int:
     return counted if type(counted) is int and counted > 0 else usage.read if usage is not None else 0
 
 
-def _time(value: Any) -> datetime | None:
-    try:
-        return parse_timestamp(value) if isinstance(value, str | int | float) else None
-    except ValueError:
+def skill_names(skills: Any) -> list[str] | None:
+    """The names in a list of skills or a snapshot that holds one, sorted; None where there is no such list."""
+    entries = skills
+    if isinstance(skills, dict):
+        entries = next((skills[name] for name in ("entries", "skills") if isinstance(skills.get(name), list)), None)
+    if not isinstance(entries, list):
         return None
+    names = (entry.get("name") if isinstance(entry, dict) else entry for entry in entries)
+    return sorted({name for name in names if isinstance(name, str) and name and not has_surrogates(name)})
 
 
-def _word(value: Any) -> str | None:
-    return value if isinstance(value, str) and not has_surrogates(value) else None
+class Fill(NamedTuple):
+    """The size of a session's context, from its entry: how many tokens the window of which model has."""
+
+    window: int
+    provider: str | None
+    model: str | None
 
 
-_COMPLETION = (*_TIMEOUTS, "aborted", "externalAbort", "usage", "stopReason", "promptError")
+class Note(NamedTuple):
+    """The facts in the transcript about one message of the assistant: time, run, exchange, how it ended, its usage."""
+
+    at: datetime
+    run: str | None
+    exchange: str | None
+    stop: str | None
+    usage: Usage | None
+
+
+class Notes:
+    """The contents of a session transcript: the ids of its calls and results, its messages, and tools inside wrapped calls."""
+
+    def __init__(self) -> None:
+        self.calls: set[str] = set()
+        self.results: set[str] = set()
+        self.messages: list[Note] = []
+        self._in_time: list[Note] = []
+        self._by_run: dict[str, list[Note]] = {}
+        self.wrapped: Mapping[str, str] = {}
+
+    def add(self, note: Note) -> None:
+        """Note one message."""
+        if note.run is None:
+            self.messages.append(note)
+        else:
+            self._by_run.setdefault(note.run, []).append(note)
+
+    def of_run(self, run: Run, until: datetime | None) -> list[Note]:
+        """The messages of a run; `until` is when the next one began."""
+        named = self._by_run.get(run.id, [])
+        if named or run.started_at is None or run.last_at is None:
+            return named
+        end = run.last_at + SETTLED if until is None else min(until, run.last_at + SETTLED)
+        if len(self._in_time) != len(self.messages):
+            self._in_time = sorted(self.messages, key=lambda note: note.at)
+        first, last = (bisect_left(self._in_time, at, key=lambda note: note.at) for at in (run.started_at, end))
+        return self._in_time[first:last]
+
+
+def events_of_run(run: Run, notes: Notes, *, until: datetime | None, fill: Fill | None) -> Iterator[tuple[Json, datetime]]:
+    """The events of one settled run that the transcript lacks, each with its time and without an id of the session."""
+    messages = notes.of_run(run, until)
+    exchange = next((note.exchange for note in messages if note.exchange), None)
+    for kind, key, event, at in _run_events(run, notes, messages, fill):
+        event |= {"event_id": _event_id(run.id, kind, key), "run_id": run.id, "told_by": TRAJECTORY}
+        if exchange is not None:
+            event["exchange_id"] = exchange
+        yield event, at
+
+
+def _run_events(run: Run, notes: Notes, messages: list[Note], fill: Fill | None) -> Iterator[_RunEvent]:
+    for call_id, tool in run.tools.items():
+        yield from _tool_events(call_id, tool, notes)
+    yield from _failure_events(run, messages)
+    yield from _usage_event(run, messages)
+    yield from _saturation_event(run, fill)
+
+
+def _tool_events(call_id: str, tool: ToolRecord, notes: Notes) -> Iterator[_RunEvent]:
+    if any(part in notes.wrapped or part in notes.calls for part in call_id.split(_BETWEEN)[1:-1]):
+        return
+    if call_id not in notes.calls and tool.called_at is not None:
+        block = {"id": call_id, "name": tool.call.get("name"), "arguments": tool.call.get("args")}
+        yield "call", call_id, call_event(block), tool.called_at
+    if call_id in notes.results or tool.result is None or tool.returned_at is None:
+        return
+    result = tool.result.get("result")
+    result = result if isinstance(result, dict) else {}
+    message = {
+        "toolCallId": call_id,
+        "toolName": tool.result.get("name"),
+        "isError": tool.result.get("success") is False,
+        "details": result.get("details"),
+    }
+    content = result.get("content")
+    blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else content
+    inside = notes.wrapped if tool.result.get("name") == WRAPPER else {}
+    for index, event in enumerate(output_events(message, text_of(blocks), inside)):
+        yield f"result.{index}", call_id, event, tool.returned_at
+
+
+def _failure_events(run: Run, messages: list[Note]) -> Iterator[_RunEvent]:
+    outcome = run.outcome
+    final = len(run.attempts) - 1
+    for index, attempt in enumerate(run.attempts):
+        if not attempt.has_failed or attempt.completed_at is None or (index == final and outcome is not None):
+            continue
+        if _has_failed_message(messages, run.attempts, index):
+            continue
+        yield (
+            "error",
+            str(index),
+            {"event": "error_event", "action": "error", **_failure_fields(run, attempt)},
+            attempt.completed_at,
+        )
+        if index < final:
+            retry = {"event": "retry_event", "action": "retry"}
+            yield "retry", str(index + 1), retry, run.attempts[index + 1].started_at
+    at = run.ended_at or run.last_at
+    if outcome is not None and at is not None and not (messages and messages[-1].stop in _FAILED):
+        last = run.attempts[-1] if run.attempts else Attempt(at)
+        yield outcome, "", {"event": "error_event", "action": outcome, **_failure_fields(run, last)}, at
+
+
+def _has_failed_message(messages: list[Note], attempts: list[Attempt], index: int) -> bool:
+    """Tell whether the transcript has a failed message from the time of an attempt, up to the next one."""
+    begin = attempts[index].started_at
+    end = attempts[index + 1].started_at if index + 1 < len(attempts) else None
+    return any(note.stop in _FAILED and begin <= note.at and (end is None or note.at < end) for note in messages)
+
+
+def _failure_fields(run: Run, attempt: Attempt) -> Json:
+    """The words of a failure, and the model that was asked."""
+    message = attempt.error or attempt.completion.get("promptError")
+    named = {"message": message if isinstance(message, str) else None, "provider": run.provider, "model": run.model}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _usage_event(run: Run, messages: list[Note]) -> Iterator[_RunEvent]:
+    """Yield the usage of the run beyond its messages in the transcript; nothing if that is less than they say."""
+    counted = [counts_of(attempt.completion.get("usage")) for attempt in run.attempts]
+    used = [usage for usage in counted if usage is not None and usage.total]
+    if not used or run.last_at is None:
+        return
+    reported = [note.usage for note in messages if note.usage is not None]
+    rest = Usage(
+        *(max(0, sum(whole) - sum(part)) for whole, part in zip(zip(*used, strict=True), _columns(reported), strict=True))
+    )
+    if rest.total and sum(usage.total for usage in used) > sum(usage.total for usage in reported):
+        counts = {"total": rest.total, **dict(zip(("input", "cache_read", "cache_write", "output"), rest, strict=True))}
+        named = {"provider": run.provider, "model": run.model}
+        event = {"event": "token_usage", "usage": counts, **{name: value for name, value in named.items() if value}}
+        yield "usage", "", event, run.last_at
+
+
+def _columns(usages: list[Usage]) -> list[tuple[int, ...]]:
+    return list(zip(*usages, strict=True)) or [(0,)] * len(Usage._fields)
+
+
+def _saturation_event(run: Run, fill: Fill | None) -> Iterator[_RunEvent]:
+    last = next((attempt for attempt in reversed(run.attempts) if attempt.prompt_tokens), None)
+    if fill is None or last is None or last.completed_at is None or (run.provider, run.model) != (fill.provider, fill.model):
+        return
+    percent = round(100 * last.prompt_tokens / fill.window, 1)
+    # A prompt that was answered fits: more than all of the window means that it was another window.
+    if SATURATION <= percent <= 100:
+        event = {
+            "event": "context_event",
+            "action": "context_usage",
+            "saturation": percent,
+            "prompt_tokens": last.prompt_tokens,
+            "context_window": fill.window,
+        }
+        yield "context", str(fill.window), event, last.completed_at
+
+
+def _event_id(run: str, kind: str, key: str) -> str:
+    """The id of an event: always the same for a run, a kind and a place; digested where it would be too long."""
+    name = _BETWEEN.join(part for part in (TRAJECTORY, run, kind, key) if part)
+    return name if len(name) <= MAX_ID else f"{TRAJECTORY}{_BETWEEN}{blake2b(name.encode(), digest_size=16).hexdigest()}"
+
+
+def skills_event(names: Sequence[str]) -> Json:
+    """The event that says which skills a session had; the same set is always the same event."""
+    digest = blake2b("\n".join(names).encode(), digest_size=8).hexdigest()
+    shown = [name[:MAX_SKILL_NAME] for name in names[:MAX_SKILLS]]
+    left_out = {"left_out": len(names) - MAX_SKILLS} if len(names) > MAX_SKILLS else {}
+    return {
+        "event": "skills_available",
+        "event_id": f"skills:{digest}",
+        "skills": shown,
+        **left_out,
+        "told_by": TRAJECTORY,
+    }

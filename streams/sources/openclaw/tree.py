@@ -13,30 +13,45 @@
 5. An answer is abandoned when its last message is not on the path from the active leaf to the root.
 6. A parent that was never seen may have been a line that was damaged: its children stand where that line stood. Where no line
    was damaged they begin a tree of their own.
+
+An answer is folded message by message:
+
+7. The response is the text of the last message that does not ask for a tool; thinking is all thinking blocks; usage is the sum;
+   model and stop reason are the last message's.
+8. Zero usage beside content means that the usage is missing, not that the answer was free.
+9. A mirror of what was delivered to a channel repeats an answer. It is the response only where there is no other.
+10. Without any text the answer is an error or aborted where its last message says so, else there was no response.
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
 from streams.sources.lines import Problem
-from streams.sources.openclaw.answer import Answer, Fold, Question, folded, key_of
-from streams.sources.openclaw.entry import TURN_END, Entry
+from streams.sources.openclaw.entry import MAX_TOKENS, TURN_END, Entry
+from streams.sources.openclaw.text import MIRROR_MODEL
 
 MAX_SHARED = 16 * 1024 * 1024
 """Characters that the further answers of one session may share with the first ones."""
 MAX_JOINED = 64 * 1024
 """Characters from which on a question takes no further messages: they are questions of their own."""
-
 _ORIGINS = {"inter_session": "inter_session", "internal_system": "internal", "subagent_task": "subagent"}
 """Messages that no user wrote, by the kind of their provenance, and the tag that their exchanges get."""
 _ROOT = -1
 _NOBODY = -1
-
-
-_EMPTY = Fold()
+Chain = tuple[Any, str]
+"""Texts linked from the last to the first: (those before or None, the last one)."""
+_FAILURES = {"error": "error", "aborted": "aborted"}
+_AWAITED = {
+    "toolUse": "a tool was called, and the agent has not answered since",
+    "tool_use": "a tool was called, and the agent has not answered since",
+    "error": "a request failed, and may be tried again",
+    "aborted": "it was interrupted, and may go on",
+}
+_ENDED = frozenset({"stop", "length", "end_turn", "max_tokens", "stop_sequence", "refusal"})
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -45,10 +60,6 @@ class Placement(msgspec.Struct, frozen=True):
     answer: Answer | None
     is_retry: bool
     problem: Problem | None
-
-
-_ASIDE = Placement(None, is_retry=False, problem=None)
-"""The placement of an entry that belongs to no answer."""
 
 
 class Tree:
@@ -90,9 +101,9 @@ class Tree:
             answer, fold = _NOBODY, _EMPTY
         else:
             answer, fold = self._belonging[parent], self._folds[parent]
-        self._index[entry.id] = place = len(self._parents)
+        self._index[entry.id] = index = len(self._parents)
         if not entry.side:
-            self._leaf = place
+            self._leaf = index
         self._stand(parent, answer, fold)
         if answer == _NOBODY:
             return _ASIDE if problem is None else Placement(None, is_retry=False, problem=problem)
@@ -104,9 +115,9 @@ class Tree:
         may_retry = role == "assistant" and (bool(self._failed) or entry.stop == "error")
         return Placement(own, may_retry and self._is_retry(entry, own), problem)
 
-    def _base(self, place: int) -> tuple[int, Fold]:
+    def _base(self, index: int) -> tuple[int, Fold]:
         """The answer that the entry at a place belongs to, and what it had come to there."""
-        return (_NOBODY, _EMPTY) if place == _ROOT else (self._belonging[place], self._folds[place])
+        return (_NOBODY, _EMPTY) if index == _ROOT else (self._belonging[index], self._folds[index])
 
     def _stand(self, parent: int, answer: int, fold: Fold) -> None:
         self._parents.append(parent)
@@ -115,12 +126,12 @@ class Tree:
 
     def add_damaged(self, entry_id: object = None) -> None:
         """Note that a line could not be read here: its children, or entries that name an unknown parent, stand under it."""
-        (answer, fold), place = self._base(self._leaf), len(self._parents)
+        (answer, fold), index = self._base(self._leaf), len(self._parents)
         if not isinstance(entry_id, str):
-            self._damaged = place
+            self._damaged = index
         else:
-            self._index.setdefault(entry_id, place)
-        self._lost.add(place)
+            self._index.setdefault(entry_id, index)
+        self._lost.add(index)
         self._stand(self._leaf, answer, fold)
 
     def abandoned(self) -> set[str]:
@@ -171,25 +182,25 @@ class Tree:
 
     def _belongs(self, entry: Entry, parent: int, at: datetime) -> tuple[int, Fold, Problem | None]:
         """The answer that a message of the user or the assistant belongs to, and what it comes to with this entry."""
-        place, before = self._base(parent)
+        index, before = self._base(parent)
         if entry.role == "user":
-            joined = entry.message.get("joins") is True and self._join(entry, place, before)
-            return (place, before, None) if joined else self._ask(entry, place, at)
-        if place == _NOBODY:
-            return place, before, None
+            joined = entry.message.get("joins") is True and self._join(entry, index, before)
+            return (index, before, None) if joined else self._ask(entry, index, at)
+        if index == _NOBODY:
+            return index, before, None
         if parent in self._lost and before.has_ended:
             # After an answer that ended, the damaged line was a question: this answers what nobody can read.
             return _NOBODY, _EMPTY, None
-        answer = self.answers[place]
+        answer = self.answers[index]
         # A mirror may hang beside the message it repeats: it is part of the answer all the same, and no branch.
         if before.length == answer.fold.length and not answer.sealed and (answer.side or not entry.side):
             answer.add(entry, at, ends_turns=self._ends_turns)
-            return place, answer.fold, None
+            return index, answer.fold, None
         return self._branch(entry, answer.question, before, at)
 
-    def _join(self, entry: Entry, place: int, before: Fold) -> bool:
+    def _join(self, entry: Entry, index: int, before: Fold) -> bool:
         """Add a message of the user to the question whose answer is under way at a place; False where none is."""
-        answer = None if place == _NOBODY else self.answers[place]
+        answer = None if index == _NOBODY else self.answers[index]
         if answer is None or answer.sealed or before.length != answer.fold.length or answer.side != entry.side:
             return False
         question = answer.question
@@ -198,11 +209,11 @@ class Tree:
         answer.question = msgspec.structs.replace(question, text=f"{question.text}\n\n{entry.text}")
         return True
 
-    def _ask(self, entry: Entry, place: int, at: datetime) -> tuple[int, Fold, None]:
+    def _ask(self, entry: Entry, index: int, at: datetime) -> tuple[int, Fold, None]:
         if not entry.side:
             self._seal()
-        elif place != _NOBODY and self.answers[place].side:
-            self._seal_one(self.answers[place])
+        elif index != _NOBODY and self.answers[index].side:
+            self._seal_one(self.answers[index])
         self._turns += 1
         origin = entry.message.get("provenance")
         kind = _ORIGINS.get(str(origin.get("kind"))) if isinstance(origin, dict) else None
@@ -241,3 +252,146 @@ class Tree:
         if not answer.sealed:
             answer.sealed = True
             self.just_sealed.append(answer)
+
+
+class Question(msgspec.Struct, frozen=True, gc=False):
+    """One user message: its entry, when it was written, its position among the session's user messages from 1, its text.
+
+    `origin` is the tag of a message that no user wrote.
+    """
+
+    entry_id: str
+    at: datetime
+    turn: int
+    text: str
+    origin: str | None
+
+
+class Fold(msgspec.Struct, frozen=True):
+    """The sum of the assistant messages up to some point of a branch; `length` counts them without mirrors."""
+
+    length: int = 0
+    thinking: Chain | None = None
+    thinking_characters: int = 0
+    response: str = ""
+    mirror: str = ""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    model: str | None = None
+    stop: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the last message ended the answer: after it only a user message is expected."""
+        return self.stop in _ENDED
+
+    @property
+    def outcome(self) -> str:
+        """answered, or why there is no text: error, aborted or no_response."""
+        return outcome_of(self.text, self.stop)
+
+    @property
+    def text(self) -> str:
+        """The response, or its mirror where there is no other."""
+        return self.mirror if self.is_mirrored else self.response
+
+    @property
+    def is_mirrored(self) -> bool:
+        """True if there is nothing but a mirror."""
+        return not self.response.strip() and bool(self.mirror.strip())
+
+
+class Answer(msgspec.Struct, gc=False):
+    """An answer to a question that may still grow. `key` is its id within the session, `at` when it was asked for.
+
+    `exchange_id` is the id of its exchange, as soon as that is known. `is_turn_over` says that a line told so; `went_on` that more came
+    although the answer counted already, so that an exchange that was handed out may have changed. `last_at` is when its last entry was
+    written.
+    """
+
+    key: str
+    at: datetime
+    question: Question
+    fold: Fold
+    side: bool
+    sealed: bool = False
+    exchange_id: str = ""
+    is_turn_over: bool = False
+    went_on: bool = False
+    last_at: datetime | None = None
+
+    def counts(self, *, ends_turns: bool) -> bool:
+        """Tell whether the answer ended by itself: it counts at once. `ends_turns`: a line tells when a turn is over."""
+        return self.is_turn_over or (not ends_turns and self.fold.has_ended and bool(self.fold.text.strip()))
+
+    def add(self, entry: Entry, at: datetime, *, ends_turns: bool) -> None:
+        """Take a further message."""
+        self.went_on = self.went_on or self.counts(ends_turns=ends_turns)
+        self.is_turn_over, self.last_at = False, at
+        self.fold = folded(self.fold, entry)
+
+    @property
+    def waits_for(self) -> str:
+        """What is awaited before the answer counts, in words."""
+        if not self.fold.length:
+            return "it has no answer yet"
+        return _AWAITED.get(self.fold.stop or "", "its turn has not ended")
+
+
+def outcome_of(text: str, stop: str | None) -> str:
+    """Return the outcome of an answer with this text that stopped for this reason."""
+    return "answered" if text and not text.isspace() else _FAILURES.get(stop or "", "no_response")
+
+
+def key_of(*entry_ids: str) -> str:
+    """The key of an answer within its session: the ids of the user message and, of a further answer, of its first message."""
+    return _escaped(entry_ids[0]) if len(entry_ids) == 1 else "~".join(map(_escaped, entry_ids))
+
+
+def _escaped(part: str) -> str:
+    if part.isalnum():  # as most
+        return part
+    return part.replace("%", "%25").replace(":", "%3A").replace("~", "%7E")
+
+
+def exchange_id_of(session_id: str, key: str) -> str:
+    """The id of the exchange of an answer: no two sessions and answers come to the same one."""
+    return f"{_escaped(session_id)}:{key}"
+
+
+def folded(fold: Fold, entry: Entry) -> Fold:
+    """The fold with one more assistant message."""
+    if entry.is_mirror:
+        named, stop = fold.model or MIRROR_MODEL, fold.stop or entry.stop
+        return msgspec.structs.replace(fold, mirror=entry.text, model=named, stop=stop)
+    thinking, characters = fold.thinking, fold.thinking_characters
+    for block in entry.blocks:
+        thought = block.get("thinking")
+        if isinstance(thought, str) and thought:
+            thinking, characters = (thinking, thought), characters + len(thought) + 2
+    usage, stop, model = entry.usage, entry.stop, entry.message.get("model")
+    return Fold(
+        fold.length + 1,
+        thinking,
+        characters,
+        fold.response if stop == "toolUse" else entry.text,
+        fold.mirror,
+        fold.input_tokens if usage is None else min((fold.input_tokens or 0) + usage.read, MAX_TOKENS),
+        fold.output_tokens if usage is None else min((fold.output_tokens or 0) + usage.output, MAX_TOKENS),
+        model if isinstance(model, str) else fold.model,
+        stop,
+    )
+
+
+def thinking_text(fold: Fold) -> str | None:
+    """All thinking blocks in order, joined by blank lines; None where there are none."""
+    texts, chain = [], fold.thinking
+    while chain is not None:
+        chain, text = chain
+        texts.append(text)
+    return "\n\n".join(reversed(texts)) or None
+
+
+_EMPTY = Fold()
+_ASIDE = Placement(None, is_retry=False, problem=None)
+"""The placement of an entry that belongs to no answer."""

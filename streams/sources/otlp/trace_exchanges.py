@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from streams.sources.openclaw.answer import outcome_of
+from streams.sources.openclaw.tree import outcome_of
 from streams.sources.otlp.conventions import ANSWER_TOOLS
 from streams.sources.otlp.reading import TRUNCATED, UNCLEAR_TOKENS
 from streams.sources.otlp.span_facts import Rating, SpanFacts

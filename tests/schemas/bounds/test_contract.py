@@ -20,7 +20,7 @@ from schemas.codec.single_object import encode
 from schemas.errors import BoundsError
 from schemas.records import Anchor, Exchange, Heartbeat, JudgingRequest, Record, Review
 from schemas.registry import schema_of, topics
-from streams.sources.openclaw.answer import outcome_of
+from streams.sources.openclaw.tree import outcome_of
 
 AT = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
 TEXTS = st.one_of(

@@ -30,7 +30,7 @@ from service.setup.workspace import CATCH_UP, opened_store, stages_behind, utc_n
 from service.text.plain import counted, plain
 from streams.kafka.topics import COLLECTOR
 from streams.log.ownership import log_folder
-from streams.sources.openclaw.storage.state import PLUGIN, STATE_VARIABLE, OpenClawState, look_at_state, state_folders
+from streams.sources.openclaw.storage import PLUGIN, STATE_VARIABLE, OpenClawState, look_at_state, state_folders
 from streams.sources.transcript_sources import OPENCLAW, SOURCES
 
 SHOWN_UNUSED = 8

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from streams.sources.openclaw.storage.sqlite import read_database
+from streams.sources.openclaw.storage import read_database
 from streams.sources.source import Reading, ReadingContext
 
 START = datetime(2026, 11, 3, 9, tzinfo=UTC)

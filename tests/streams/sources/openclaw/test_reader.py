@@ -18,8 +18,8 @@ from audit.redaction import Redactor
 from schemas.bounds.limits import NOT_UNICODE
 from schemas.errors import InputError
 from streams.sources.lines import Line
+from streams.sources.openclaw.companions import Window
 from streams.sources.openclaw.reader import find_transcripts, read_session, read_transcript
-from streams.sources.openclaw.storage.windows import Window
 from streams.sources.source import Reading, ReadingContext
 
 Read = Callable[..., Reading]

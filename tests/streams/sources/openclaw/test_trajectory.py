@@ -15,7 +15,7 @@ import pytest
 
 from schemas.bounds.limits import MAX_ID
 from streams.sources.openclaw.reader import find_transcripts, read_transcript
-from streams.sources.openclaw.storage.sqlite import read_database
+from streams.sources.openclaw.storage import read_database
 from streams.sources.source import Reading, ReadingContext
 
 START = datetime(2026, 11, 3, 9, 0, tzinfo=UTC)

@@ -15,7 +15,7 @@ import zstandard
 from schemas.errors import InputError
 from streams.sources.lines import MAX_LINE
 from streams.sources.openclaw.reader import read_transcript
-from streams.sources.openclaw.storage.sqlite import find_databases, read_database, session_ranges
+from streams.sources.openclaw.storage import find_databases, read_database, session_ranges
 from streams.sources.source import ReadingContext
 
 CORPUS = Path(__file__).parents[4] / "corpus" / "openclaw"

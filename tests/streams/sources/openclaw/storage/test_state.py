@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streams.sources.openclaw.storage.state import CURRENT_SQLITE, FIRST_SQLITE, JSONL, Plugin, look_at_state, state_folders
+from streams.sources.openclaw.storage import CURRENT_SQLITE, FIRST_SQLITE, JSONL, Plugin, look_at_state, state_folders
 
 PLUGIN: dict[str, Any] = {
     "enabled": True,

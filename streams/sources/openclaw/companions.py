@@ -1,0 +1,278 @@
+# ruff: noqa: S608 - statements are built from names of our own
+"""What is known of a session beside its lines: origin, channel, skills, the size of the context, and which lines were copied.
+
+In a database:
+
+1. Databases since 2026.7.2 have `session_windows`, a row per session, and `session_nodes`, a row per conversation. Older files have
+   neither, and say nothing of it.
+2. A fork or a rewind copies entries, with their ids, into another session; the columns that would say so are often empty (2026.9.6
+   leaves `reason` and `previous_session_id` of a rewound session null). So the ids decide: an entry is of the oldest session that
+   holds it, and of the others a copy.
+3. The entry of a conversation (`entry_json`) says of its current session which skills it was given and how large its model's context is.
+
+Beside a transcript in a file:
+
+4. `<name>.trajectory.jsonl` is the second account of the session's runs. Where `OPENCLAW_TRAJECTORY_DIR` moved it elsewhere it is
+   not looked for: a path that a file names may lead anywhere.
+5. `sessions.json` has the entry of each conversation, by its key, as in rule 3.
+6. A fork, and the successor that a compaction writes, begin with a copy of another transcript, which their header names as
+   `parentSession`. What is in both counts in the older one. Where that one is gone, the copy is all there is and counts.
+7. `<name>.jsonl.reset.<time>` and `….deleted.<time>` are transcripts that were put aside: they happened.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, NamedTuple
+
+import msgspec
+
+from schemas.bounds.limits import has_surrogates
+from streams.sources.lines import Line, decode_line, read_lines
+from streams.sources.openclaw.trajectory import Fill, Trajectory
+
+WINDOWS, NODES, IDENTITIES = "session_windows", "session_nodes", "transcript_event_identities"
+_GROUPS = frozenset({"group", "channel"})
+_MARKS = {":subagent:": "subagent", ":cron:": "cron", ":heartbeat": "heartbeat", ":acp:": "acp"}
+_SHARED = (":group:", ":channel:")
+"""Marks in the key of a conversation that several people share; `_MARKS` say who began it, with the tag of its exchanges."""
+MAX_ENTRY = 16 * 1024 * 1024
+"""Bytes of the largest entry that is read."""
+_READ = ("session_id", "session_key", "chat_type", "spawned_by")
+_COPIES = f"""
+WITH repeated AS (SELECT event_id FROM {IDENTITIES} GROUP BY event_id HAVING count(*) > 1)
+SELECT event_id, session_id FROM {IDENTITIES} JOIN repeated USING (event_id) JOIN {WINDOWS} USING (session_id)
+ORDER BY event_id, {WINDOWS}.created_at, session_id
+"""
+"""The sessions of each entry that several have, the oldest first."""
+TRAJECTORY = ".trajectory.jsonl"
+"""The ending of the names of trajectories."""
+CHECKPOINT = ".checkpoint."
+"""Part of the name of a copy that was made before a compaction: `<session id>.checkpoint.<id>.jsonl`."""
+SESSIONS = "sessions.json"
+"""The file with the entries of the conversations."""
+MAX_SESSIONS = 256 * 1024 * 1024
+"""Bytes of the largest file of entries that is read."""
+_SET_ASIDE = re.compile(r"\.jsonl\.(?:reset|deleted)\.[0-9TZ.:-]{1,40}\Z")
+Json = dict[str, Any]
+
+
+class Window(NamedTuple):
+    """The known facts about one session.
+
+    `tags` are those of all its exchanges. `multi_user` says that several people take part. `inherited` are the ids of the
+    entries that were copied from another session. `skills` are the names of those that its agent was given. `fill` is the size
+    of its context.
+    """
+
+    tags: frozenset[str] = frozenset()
+    multi_user: bool = False
+    inherited: frozenset[str] = frozenset()
+    skills: tuple[str, ...] = ()
+    fill: Fill | None = None
+
+
+def read_windows(connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]]) -> dict[str, Window]:
+    """Read what the database says of each session, by its id; nothing if it has no such table."""
+    if WINDOWS not in tables or not {"session_id", "session_key"} <= tables[WINDOWS]:
+        return {}
+    wanted = ", ".join(name if name in tables[WINDOWS] else f"NULL AS {name}" for name in _READ)
+    copied = _read_copied(connection, tables)
+    entries = _read_entries(connection, tables)
+    windows = {}
+    for row in connection.execute(f"SELECT {wanted} FROM {WINDOWS}"):
+        session, key, chat, spawned_by = (_decode_text(value) for value in row)
+        window = window_of(key, chat, spawned_by, entries.get(session))
+        windows[session] = window._replace(inherited=frozenset(copied.get(session, ())))
+    return windows
+
+
+def _read_copied(connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
+    """The ids of the entries that each session has from an older one."""
+    if not {"session_id", "event_id"} <= tables.get(IDENTITIES, frozenset()) or "created_at" not in tables[WINDOWS]:
+        return {}
+    first: bytes | None = None
+    copied: dict[str, list[str]] = {}
+    for event, session in connection.execute(_COPIES):
+        if event == first:
+            copied.setdefault(_decode_text(session), []).append(_decode_text(event))
+        first = event
+    return copied
+
+
+def _decode_text(value: bytes | None) -> str:
+    return "" if value is None else value.decode("utf-8", "replace")
+
+
+def _read_entries(connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]]) -> dict[str, SessionEntry]:
+    """The entries of the conversations, by the ids of their current sessions; one that cannot be read tells nothing."""
+    if not {"current_session_id", "entry_json"} <= tables.get(NODES, frozenset()):
+        return {}
+    statement = f"SELECT current_session_id, CAST(entry_json AS BLOB) FROM {NODES} WHERE length(CAST(entry_json AS BLOB)) <= {MAX_ENTRY}"
+    entries = {}
+    for session, body in connection.execute(statement):
+        try:
+            entries[_decode_text(session)] = msgspec.json.decode(body, type=SessionEntry)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+    return entries
+
+
+class Skill(msgspec.Struct):
+    """A skill in the snapshot of an entry."""
+
+    name: str = ""
+
+
+class Snapshot(msgspec.Struct):
+    """The skills that a session was given."""
+
+    skills: list[Skill] = []
+
+
+class SessionEntry(msgspec.Struct, rename="camel"):
+    """The fields that are read of a conversation's entry: the rest, prompts and reports, may have megabytes."""
+
+    session_id: str | None = None
+    chat_type: str | None = None
+    spawned_by: str | None = None
+    context_tokens: Any = None
+    model_provider: Any = None
+    model: Any = None
+    skills_snapshot: Snapshot | None = None
+
+
+def window_of(key: str, chat: str, spawned_by: str, entry: SessionEntry | None) -> Window:
+    """Return the facts about a session from the key of its conversation, its type of chat, its spawner, and its entry."""
+    tags = {tag for mark, tag in _MARKS.items() if mark in key} | ({"subagent"} if spawned_by else set())
+    multi_user = chat in _GROUPS or any(mark in key for mark in _SHARED)
+    if entry is None:
+        return Window(frozenset(tags), multi_user)
+    snapshot = entry.skills_snapshot.skills if entry.skills_snapshot is not None else []
+    names = sorted({skill.name for skill in snapshot if skill.name and not has_surrogates(skill.name)})
+    size = entry.context_tokens
+    provider, model = (value if isinstance(value, str) else None for value in (entry.model_provider, entry.model))
+    fill = Fill(size, provider, model) if type(size) is int and size > 0 else None
+    return Window(frozenset(tags), multi_user, skills=tuple(names), fill=fill)
+
+
+def is_set_aside(name: str) -> bool:
+    """Tell whether a file name is that of a transcript which a reset or a deletion put aside."""
+    return _SET_ASIDE.search(name) is not None
+
+
+def stem_of(name: str) -> str:
+    """The name of a transcript without what says that it is one, or that it was put aside."""
+    return name[: aside.start()] if (aside := _SET_ASIDE.search(name)) else name.removesuffix(".jsonl")
+
+
+def trajectory_beside(transcript: Path) -> Path:
+    """Return the path of a transcript's trajectory, which need not exist."""
+    return transcript.with_name(stem_of(transcript.name) + TRAJECTORY)
+
+
+def read_trajectory(transcript: Path) -> Trajectory:
+    """The trajectory beside a transcript; an empty one where there is none, or it cannot be read."""
+    trajectory, file = Trajectory(), trajectory_beside(transcript)
+    if file == transcript or file.is_symlink() or not file.is_file():
+        return trajectory
+    with file.open("rb") as stream:
+        trajectory.read(read_lines(stream))
+    return trajectory
+
+
+def read_header(transcript: Path) -> Json:
+    """The first line of a transcript, where it is a header; else nothing."""
+    with transcript.open("rb") as stream:
+        first = next(read_lines(stream), None)
+    value = None if first is None else decode_line(first)
+    return value if isinstance(value, dict) and value.get("type") == "session" else {}
+
+
+def read_window(transcript: Path, header: Json) -> Window:
+    """Read what is known of a transcript's session beside its lines."""
+    session = header.get("id") if isinstance(header.get("id"), str) else stem_of(transcript.name)
+    file = transcript.with_name(SESSIONS)
+    try:
+        stat = file.stat()
+    except OSError:
+        window_arguments = None
+    else:
+        window_arguments = _read_session_file(file, stat.st_mtime_ns, stat.st_size).get(str(session))
+    window = Window() if window_arguments is None else window_of(*window_arguments)
+    return window._replace(inherited=frozenset(_inherited_ids(transcript, header)))
+
+
+@functools.lru_cache(maxsize=16)
+def _read_session_file(file: Path, _modified: int, size: int) -> dict[str, _WindowArguments]:
+    """The entries by the ids of their current sessions, as `window_of` takes them; what cannot be read tells nothing."""
+    if size > MAX_SESSIONS or file.is_symlink():
+        return {}
+    try:
+        listed = msgspec.json.decode(file.read_bytes(), type=dict[str, msgspec.Raw])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    entries: dict[str, _WindowArguments] = {}
+    for key, body in listed.items():
+        try:
+            entry = msgspec.json.decode(body, type=SessionEntry) if len(memoryview(body)) <= MAX_ENTRY else SessionEntry()
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if entry.session_id is not None:
+            entries[entry.session_id] = key, entry.chat_type or "", entry.spawned_by or "", entry
+    return entries
+
+
+def _inherited_ids(transcript: Path, header: Json) -> Iterator[str]:
+    """The ids of the entries of the transcript that this one was copied from, where that one is there and older."""
+    parent = _find_parent(transcript, header.get("parentSession"))
+    if parent is None or _age_key(read_header(parent), parent) >= _age_key(header, transcript):
+        return
+    with parent.open("rb") as stream:
+        for line in read_lines(stream):
+            entry_id = _read_id(line)
+            if entry_id is not None:
+                yield entry_id
+
+
+def _find_parent(transcript: Path, named: Any) -> Path | None:
+    """The file that a header names as its parent: in the same folder, whatever folder the header names."""
+    if not isinstance(named, str) or not named or "\0" in named:
+        return None
+    # A state folder that was copied from Windows names its files as that does.
+    name = PureWindowsPath(named).name if "\\" in named else PurePosixPath(named).name
+    if not name.endswith(".jsonl"):
+        return None
+    folder = transcript.parent
+    candidates = [folder / name, *sorted(file for file in folder.glob(f"{_escape_glob(name)}.*") if is_set_aside(file.name))]
+    return next((file for file in candidates if file != transcript and not file.is_symlink() and file.is_file()), None)
+
+
+def _escape_glob(name: str) -> str:
+    return re.sub(r"([*?\[])", r"[\1]", name)
+
+
+def _age_key(header: Json, file: Path) -> tuple[str, str]:
+    """Return the key that orders transcripts: the time when they were begun, then their names.
+
+    So no two of them are each other's copies.
+    """
+    return str(header.get("timestamp") or ""), file.name
+
+
+def _read_id(line: Line) -> str | None:
+    try:
+        return msgspec.json.decode(line.body, type=_IdOnly).id
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+class _IdOnly(msgspec.Struct):
+    id: str | None = None
+
+
+_WindowArguments = tuple[str, str, str, SessionEntry]

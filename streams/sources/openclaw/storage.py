@@ -1,0 +1,501 @@
+# ruff: noqa: S608 - statements are built from names of our own
+"""OpenClaw's state on disk: its folder, and transcripts kept in SQLite.
+
+The database of an agent, `<root>/agents/<agent>/agent/openclaw-agent.sqlite`, is opened read-only. Its tables say what it holds, never a
+version number. A file without any of these tables holds only login state and is no source of transcripts:
+
+1. `transcript_events`: a row is a line, as text in `event_json` or, since 2026.9, as zstd in `event_zstd`.
+2. `session_transcript_archives`: what a reset or a deletion took out of the rows, as a JSONL file in a blob.
+3. `session_transcript_cold_archives`: what lay idle for long, as a compressed file of records in a blob or beside the database,
+   in `<agent>/sessions/cold/`. Of its records only those of kind `event` are lines.
+
+Archives are read first, the oldest before the others: an entry that is in two of these tables counts once, as it does within one. What is
+compressed is read in bounded memory, and an archive whose bytes do not match its digest is set aside whole.
+
+The configuration in the state folder, `openclaw.json`, may hold comments and include other files. It is read as plain JSON: where it is
+something else, its contents are unknown, and not guessed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+import msgspec
+import zstandard
+
+from schemas.bounds.limits import MAX_ID
+from schemas.errors import InputError
+from streams.sources.folders import is_linked
+from streams.sources.lines import KEPT_BYTES, MAX_LINE, Line, Problem, line_fault, read_lines
+from streams.sources.openclaw.companions import Window, read_windows
+from streams.sources.openclaw.reader import read_session
+from streams.sources.openclaw.trajectory import SKIPPED, Trajectory
+from streams.sources.source import EVERY_SESSION, LineFault, Reading, ReadingContext, SessionRange
+
+DATABASE = "openclaw-agent.sqlite"
+"""Name of the file in which an agent's transcripts are kept."""
+EVENTS, ARCHIVES, COLD = "transcript_events", "session_transcript_archives", "session_transcript_cold_archives"
+SOURCES = {
+    EVENTS: frozenset({"session_id", "seq", "event_json"}),
+    ARCHIVES: frozenset({"session_id", "generation", "encoding", "archive_blob", "archive_sha256", "created_at"}),
+    COLD: frozenset({"session_id", "archive_name", "storage", "archive_blob", "archive_sha256"}),
+}
+"""The tables that hold lines of transcripts, and the columns that they are read by."""
+TRAJECTORY_EVENTS = "trajectory_runtime_events"
+TRAJECTORY_COLUMNS = frozenset({"session_id", "seq", "event_json"})
+"""The table of the second account of a session's runs, and the columns that it is read by."""
+MAX_COMPRESSED = 64 * 1024 * 1024
+"""Bytes of the largest archive that is loaded. OpenClaw's own limit for a row is 4 MiB."""
+MAX_ARCHIVE = 2 * 1024 * 1024 * 1024
+"""Bytes that an archive may have when it is decompressed."""
+# A row that is too long is not loaded: only its start is.
+_TEXT = (
+    "CAST(CASE WHEN length(CAST(event_json AS BLOB)) <= :longest THEN event_json ELSE substr(event_json, 1, :kept) END AS BLOB)"
+)
+_ROWS = {
+    False: f"SELECT {_TEXT}, length(CAST(event_json AS BLOB)), NULL FROM {EVENTS} WHERE session_id = :session ORDER BY seq",
+    True: (
+        f"SELECT {_TEXT}, coalesce(event_utf8_bytes, length(CAST(event_json AS BLOB))), "
+        "CASE WHEN length(event_zstd) <= :longest THEN event_zstd END "
+        f"FROM {EVENTS} WHERE session_id = :session ORDER BY seq"
+    ),
+}
+"""The statement for rows without and with compression."""
+_TRAJECTORY_ROWS = (
+    f"SELECT {_TEXT}, length(CAST(event_json AS BLOB)) FROM {TRAJECTORY_EVENTS} WHERE session_id = :session "
+    + "".join(f'AND instr(substr(event_json, 1, 512), \'"type":"{kind}"\') = 0 ' for kind in SKIPPED)
+    + "ORDER BY seq"
+)
+_ARCHIVED = f"""
+SELECT generation, encoding, CASE WHEN length(archive_blob) <= :largest THEN archive_blob END, archive_sha256
+FROM {ARCHIVES} WHERE session_id = :session ORDER BY created_at, generation
+"""
+_COLD = f"""
+SELECT archive_name, storage, CASE WHEN length(archive_blob) <= :largest THEN archive_blob END, archive_sha256
+FROM {COLD} WHERE session_id = :session
+"""
+STATE_FOLDERS = ("~/.openclaw", "~/.clawdbot")
+STATE_VARIABLE = "OPENCLAW_STATE_DIR"
+PLUGIN = "driftline"
+"""Id of the plugin in OpenClaw's configuration."""
+JSONL, FIRST_SQLITE, CURRENT_SQLITE = "JSONL files", "SQLite, first form", "SQLite, current form"
+MAX_CONFIG = 4 * 1024 * 1024
+"""Bytes of the largest configuration that is read."""
+_VERSION = re.compile(r"[\w.+-]{1,64}")
+
+
+def find_databases(path: Path) -> list[Path]:
+    """The databases with transcripts at a path, sorted: the file itself, or all `agents/<agent>/agent/openclaw-agent.sqlite`.
+
+    Files with only login state are left out, and so are symbolic links below a directory. What cannot be opened there is listed:
+    reading it says why. InputError when the path itself is a file that cannot be opened.
+    """
+    if path.is_file():
+        return [path] if _has_transcripts(path) else []
+    pattern = f"agents/*/agent/{DATABASE}"
+    databases = {*path.glob(pattern), *path.glob(f"**/{pattern}")}
+    return [file for file in sorted(databases) if not is_linked(file, path) and file.is_file() and _may_have_transcripts(file)]
+
+
+def _has_transcripts(path: Path) -> bool:
+    try:
+        with closing(_open_database(path)) as connection:
+            return not _tables_of(connection).keys().isdisjoint(SOURCES)
+    except sqlite3.Error as error:
+        raise _not_readable(path, error) from error
+
+
+def _open_database(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    connection.text_factory = bytes
+    # The file is not ours: nothing it defines may run.
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _tables_of(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
+    """The names of the tables, each with the names of its columns."""
+    statement = (
+        "SELECT tables.name, columns.name FROM sqlite_schema AS tables JOIN pragma_table_info(tables.name) AS columns "
+        "WHERE tables.type = 'table' AND tables.sql NOT LIKE 'CREATE VIRTUAL%'"
+    )
+    columns_by_table: dict[str, set[str]] = {}
+    for table, column in connection.execute(statement):
+        columns_by_table.setdefault(table.decode("utf-8", "replace"), set()).add(column.decode("utf-8", "replace"))
+    return {table: frozenset(columns) for table, columns in columns_by_table.items()}
+
+
+def _not_readable(path: Path, error: sqlite3.Error) -> InputError:
+    return InputError(f"{path}: cannot be read as a SQLite database ({error})", hint="Check the file and its permissions.")
+
+
+def _may_have_transcripts(path: Path) -> bool:
+    try:
+        return _has_transcripts(path)
+    except InputError:
+        return True
+
+
+def describe_database(path: Path) -> tuple[str | None, bool] | None:
+    """The version of OpenClaw that wrote a database, where it says so, and whether its form is the current one.
+
+    None where it has no transcripts; InputError when it cannot be opened.
+    """
+    try:
+        with closing(_open_database(path)) as connection:
+            tables = _tables_of(connection)
+            if tables.keys().isdisjoint(SOURCES):
+                return None
+            version = None
+            if "app_version" in tables.get("schema_meta", ()):
+                row = connection.execute("SELECT app_version FROM schema_meta LIMIT 1").fetchone()
+                version = row[0].decode("utf-8", "replace") if row and isinstance(row[0], bytes) else None
+            return version, ARCHIVES in tables
+    except sqlite3.Error as error:
+        raise _not_readable(path, error) from error
+
+
+def session_ranges(path: Path, count: int) -> list[SessionRange]:
+    """At most `count` ranges that hold about as many sessions each, and all together every session there is or will be.
+
+    One range for what cannot be read: reading it says why.
+    """
+    try:
+        with closing(_open_database(path)) as connection:
+            names = [_name(one) for one in _list_sessions(connection, _tables_of(connection), EVERY_SESSION)]
+    except sqlite3.Error:
+        names = []
+    step = max(1, -(-len(names) // count))
+    # The database orders ids by their bytes.
+    bounds = sorted(names, key=lambda name: name.encode("utf-8", "surrogateescape"))[step::step]
+    return [SessionRange(first, end) for first, end in pairwise([None, *bounds, None])]
+
+
+def _name(session: object) -> str:
+    """An id as text that becomes the same bytes again."""
+    return session.decode("utf-8", "surrogateescape") if isinstance(session, bytes) else str(session)
+
+
+def _list_sessions(connection: sqlite3.Connection, tables: dict[str, frozenset[str]], within: SessionRange) -> list[object]:
+    """The ids of the sessions of a range that any table has lines of, in order."""
+    present = [table for table in (*SOURCES, TRAJECTORY_EVENTS) if table in tables]
+    parts = [f"SELECT DISTINCT session_id FROM {table}" for table in present]
+    if not parts:
+        return []
+    rows = connection.execute(f"{' UNION '.join(parts)} ORDER BY session_id")
+    first, end = (None if bound is None else bound.encode("utf-8", "surrogateescape") for bound in within)
+    ids = ((row[0], _name(row[0]).encode("utf-8", "surrogateescape")) for row in rows)
+    return [session for session, name in ids if (first is None or name >= first) and (end is None or name < end)]
+
+
+def read_database(path: Path, context: ReadingContext, sessions: SessionRange = EVERY_SESSION) -> Iterator[Reading]:
+    """One reading a session of the range, in the order of the session ids; none where the file holds only login state.
+
+    All are of one moment: a session that is forked meanwhile is read next time, whole, and not as if its copies were its own.
+
+    A fault's line is the position of the row in its session. InputError when the file is no SQLite database, or has a table of
+    transcripts in a form that is not known.
+    """
+    try:
+        with closing(_open_database(path)) as connection:
+            connection.execute("BEGIN")
+            tables = _tables_of(connection)
+            _check_form(path, tables)
+            windows = read_windows(connection, tables)
+            for session in _list_sessions(connection, tables, sessions):
+                rows = SessionRows(path, connection, tables, session)
+                trajectory = Trajectory()
+                trajectory.read(rows.trajectory())
+                name = session.decode("utf-8", "replace") if isinstance(session, bytes) else str(session)
+                reading = read_session(
+                    rows.lines(),
+                    context,
+                    session_id=name[:MAX_ID],
+                    agent=_agent_of(path),
+                    follows_header=False,
+                    window=windows.get(name, Window()),
+                    trajectory=trajectory,
+                )
+                reading.faults += rows.faults
+                yield reading
+    except sqlite3.Error as error:
+        raise _not_readable(path, error) from error
+
+
+def _check_form(path: Path, tables: dict[str, frozenset[str]]) -> None:
+    """Refuse a table that lacks a column: taking only what is left in the others would hide the rest."""
+    for table, columns in (*SOURCES.items(), (TRAJECTORY_EVENTS, TRAJECTORY_COLUMNS)):
+        missing = sorted(columns - tables.get(table, columns))
+        if missing:
+            raise InputError(
+                f"{path}: the table {table} has no column {', '.join(missing)}",
+                hint="Driftline does not know this version of OpenClaw. Update Driftline, or export the sessions to JSONL and import those.",
+            )
+
+
+def _agent_of(path: Path) -> str | None:
+    """The agent whose folder the file lies in; None elsewhere."""
+    parents = path.resolve().parents
+    return parents[1].name if len(parents) > 2 and parents[0].name == "agent" and parents[2].name == "agents" else None
+
+
+class SessionRows:
+    """The lines of one session, from wherever the database keeps them; `faults` tells of archives that could not be read."""
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]], session: object
+    ) -> None:
+        self.faults: list[LineFault] = []
+        self._path = path
+        self._connection = connection
+        self._tables = tables
+        # Ids come back as bytes from the text factory; the comparison needs them as text again.
+        self._session = session.decode("utf-8", "surrogateescape") if isinstance(session, bytes) else session
+
+    def lines(self) -> Iterator[Line]:
+        """The lines in order, numbered from 1 over all the places they lie in."""
+        number = 0
+        for read in (self._archived, self._cold, self._rows):
+            for line in read():
+                number += 1
+                yield msgspec.structs.replace(line, number=number)
+
+    def _rows(self) -> Iterator[Line]:
+        if EVENTS not in self._tables:
+            return
+        statement = _ROWS["event_zstd" in self._tables[EVENTS]]
+        values = {"session": self._session, "longest": MAX_LINE, "kept": KEPT_BYTES}
+        decompressor = zstandard.ZstdDecompressor()
+        for number, (body, size, compressed) in enumerate(self._connection.execute(statement, values), start=1):
+            if compressed is None:
+                yield Line(number, body or b"null", size or 0, ended=True)
+                continue
+            try:
+                text = _decompress(decompressor, compressed)
+            except (zstandard.ZstdError, _TooLargeError) as error:
+                self._set_aside(number, "not_zstd", f"event_zstd: cannot be decompressed ({error})", compressed)
+            else:
+                yield Line(number, text, len(text), ended=True)
+
+    def trajectory(self) -> Iterator[Line]:
+        """The lines of the session's trajectory, without those that only repeat prompts and contexts."""
+        if TRAJECTORY_EVENTS not in self._tables:
+            return
+        values = {"session": self._session, "longest": MAX_LINE, "kept": KEPT_BYTES}
+        for number, (body, size) in enumerate(self._connection.execute(_TRAJECTORY_ROWS, values), start=1):
+            yield Line(number, body or b"null", size or 0, ended=True)
+
+    def _archived(self) -> Iterator[Line]:
+        for generation, encoding, blob, digest in self._archives(ARCHIVES, _ARCHIVED):
+            where = f"{ARCHIVES}, generation {_decode_text(generation)}"
+            yield from self._read_archive(where, blob, digest, read_lines, compressed=_decode_text(encoding) == "zstd")
+
+    def _cold(self) -> Iterator[Line]:
+        for name, storage, kept, digest in self._archives(COLD, _COLD):
+            blob = self._cold_file(_decode_text(name)) if _decode_text(storage) == "file" else kept
+            yield from self._read_archive(f"{COLD}, {_decode_text(name)}", blob, digest, _read_records, compressed=True)
+
+    def _archives(self, table: str, statement: str) -> list[tuple[Any, ...]]:
+        """The session's rows of a table of archives; none where the database has no such table."""
+        if table not in self._tables:
+            return []
+        return self._connection.execute(statement, {"session": self._session, "largest": MAX_COMPRESSED}).fetchall()
+
+    def _read_archive(
+        self, where: str, blob: bytes | None, digest: bytes, read: Callable[[BinaryIO], Iterator[Line]], *, compressed: bool
+    ) -> Iterator[Line]:
+        """The lines of one archive, up to where it cannot be decompressed."""
+        stream = self._open_archive(where, blob, digest, compressed=compressed)
+        if stream is None:
+            return
+        try:
+            yield from read(stream)
+        except (zstandard.ZstdError, _TooLargeError) as error:
+            self._set_aside(0, "archive_damaged", f"{where}: cannot be decompressed ({error})", b"")
+
+    def _cold_file(self, name: str) -> bytes | None:
+        """The bytes of a cold archive beside the database; None where it is missing, too large, or not named as one."""
+        agent = self._path.resolve().parent.parent
+        file = agent / "sessions" / "cold" / name
+        if Path(name).name != name or not file.is_file() or file.is_symlink() or file.stat().st_size > MAX_COMPRESSED:
+            return None
+        return file.read_bytes()
+
+    def _open_archive(self, where: str, blob: bytes | None, digest: bytes, *, compressed: bool) -> BinaryIO | None:
+        """The archive's content, where its bytes are those of the digest."""
+        if blob is None:
+            detail = f"{where}: is missing, or has more than {MAX_COMPRESSED} bytes; restore it from a backup and import again"
+            self._set_aside(0, "archive_missing", detail, b"")
+            return None
+        if hashlib.sha256(blob).hexdigest() != _decode_text(digest):
+            self._set_aside(0, "archive_damaged", f"{where}: its bytes do not match the registered digest", blob)
+            return None
+        stream: BinaryIO = io.BytesIO(blob)
+        if compressed:
+            reader = zstandard.ZstdDecompressor().stream_reader(stream)
+            stream = cast("BinaryIO", io.BufferedReader(_Bounded(reader, MAX_ARCHIVE)))
+        return stream
+
+    def _set_aside(self, number: int, reason: str, detail: str, body: bytes) -> None:
+        self.faults.append(line_fault(Line(number, body, len(body), ended=True), Problem(reason, detail)))
+
+
+def _decompress(decompressor: zstandard.ZstdDecompressor, compressed: bytes) -> bytes:
+    """The text of a compressed row; the size that its frame claims is not believed beyond the longest line."""
+    claimed = zstandard.frame_content_size(compressed)
+    if claimed > MAX_LINE:
+        raise _TooLargeError(f"it claims {claimed} bytes; the longest line that is read has {MAX_LINE}")
+    return decompressor.decompress(compressed, max_output_size=MAX_LINE, allow_extra_data=False)
+
+
+class _TooLargeError(Exception):
+    """An archive has more content than is read."""
+
+
+def _decode_text(value: bytes | str) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _read_records(stream: BinaryIO) -> Iterator[Line]:
+    """The lines of a cold archive: the text in its records of kind `event`; a record that is none stays a line, and a fault."""
+    for line in read_lines(stream):
+        try:
+            record = msgspec.json.decode(line.body, type=_ColdRecord)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            yield line
+            continue
+        if record.kind == "event":
+            body = record.row.event_json.encode("utf-8", "surrogatepass")
+            yield Line(line.number, body, len(body), ended=True)
+
+
+class _ColdRow(msgspec.Struct):
+    event_json: str = ""
+
+
+class _ColdRecord(msgspec.Struct):
+    kind: str
+    row: _ColdRow = msgspec.field(default_factory=_ColdRow)
+
+
+class _Bounded(io.RawIOBase):
+    """Bytes of a compressed stream, up to a bound: a small archive can hold any amount."""
+
+    def __init__(self, stream: zstandard.ZstdDecompressionReader, bound: int) -> None:
+        self._stream = stream
+        self._left = bound
+
+    def readable(self) -> bool:
+        """It is read only."""
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        """Fill the buffer; 0 at the end."""
+        data = self._stream.read(len(buffer))
+        self._left -= len(data)
+        if self._left < 0:
+            raise _TooLargeError(f"it holds more than {MAX_ARCHIVE} bytes")
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class Plugin(NamedTuple):
+    """The plugin's settings in the configuration; None if unknown. `url` is the address it delivers to."""
+
+    is_on: bool | None
+    reads_conversations: bool | None = None
+    url: str | None = None
+
+
+class OpenClawState(NamedTuple):
+    """A state folder: `forms` are those of the transcripts in it, `unreadable` the databases that cannot be opened."""
+
+    folder: Path
+    version: str | None
+    forms: tuple[str, ...]
+    agents: int
+    plugin: Plugin
+    unreadable: tuple[str, ...] = ()
+
+
+def state_folders() -> list[Path]:
+    """The state folders of this machine's user: the one the environment names, else those in the home folder."""
+    named = os.environ.get(STATE_VARIABLE)
+    folders = [Path(named)] if named else [Path(folder).expanduser() for folder in STATE_FOLDERS]
+    return [folder for folder in folders if (folder / "agents").is_dir()]
+
+
+def look_at_state(folder: Path) -> OpenClawState:
+    """Read a state folder."""
+    config = _configuration(folder / "openclaw.json")
+    versions, forms, unreadable = set(), set(), []
+    for path in sorted(folder.glob(f"agents/*/agent/{DATABASE}")):
+        try:
+            description = describe_database(path)
+        except InputError as error:
+            unreadable.append(str(error))
+            continue
+        if description is not None:
+            versions.add(description[0])
+            forms.add(CURRENT_SQLITE if description[1] else FIRST_SQLITE)
+    if next(folder.glob("agents/*/sessions/*.jsonl"), None) is not None:
+        forms.add(JSONL)
+    return OpenClawState(
+        folder=folder,
+        version=_newest_version(versions) or _nonempty_text(_member_at(config, "meta", "lastTouchedVersion")),
+        forms=tuple(form for form in (CURRENT_SQLITE, FIRST_SQLITE, JSONL) if form in forms),
+        agents=sum(path.is_dir() for path in (folder / "agents").iterdir()),
+        plugin=_plugin(config),
+        unreadable=tuple(unreadable),
+    )
+
+
+def _configuration(path: Path) -> Any:
+    """The configuration as JSON; None where it is missing, too large, or written otherwise."""
+    try:
+        if path.stat().st_size > MAX_CONFIG:
+            return None
+        return msgspec.json.decode(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def _newest_version(versions: set[str | None]) -> str | None:
+    """The newest of some versions, which are dates and a number; what looks otherwise is left out."""
+    readable = [version for version in versions if version and _VERSION.fullmatch(version)]
+    return max(readable, key=lambda version: [int(part) for part in re.findall(r"\d+", version)], default=None)
+
+
+def _nonempty_text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _member_at(value: Any, *names: str) -> Any:
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _plugin(config: Any) -> Plugin:
+    if config is None:
+        return Plugin(None)
+    entry = _member_at(config, "plugins", "entries", PLUGIN)
+    is_on = (
+        isinstance(entry, dict) and entry.get("enabled") is not False and _member_at(config, "plugins", "enabled") is not False
+    )
+    if not is_on:
+        return Plugin(is_on=False)
+    reads = _member_at(entry, "hooks", "allowConversationAccess") is True
+    return Plugin(is_on, reads, _nonempty_text(_member_at(entry, "config", "url")))
