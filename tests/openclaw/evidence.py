@@ -5,8 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from streams.sources.derived.derivations import OUTPUT_USE
-from streams.sources.derived.skills import SKILL_USE
+from streams.sources.derived_evidence import OUTPUT_USE, SKILL_USE
 
 
 class Grade(Enum):

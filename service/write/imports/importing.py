@@ -24,8 +24,7 @@ from service.write.imports.file_reading import FileReader, FileRecords, parts_of
 from streams.judging.revising import revise
 from streams.log.admission import Accepted, Admission
 from streams.sources.copies import Account, count_own_lines
-from streams.sources.derived.derivations import OUTPUT_USE
-from streams.sources.derived.skills import SKILL_USE
+from streams.sources.derived_evidence import OUTPUT_USE, SKILL_USE
 from streams.sources.event_files import EVENT_FILES
 from streams.sources.openclaw.companions import trajectory_beside
 from streams.sources.source import FileSource, LeftOut, OpenAnswer

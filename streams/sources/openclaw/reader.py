@@ -29,7 +29,7 @@ from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
 from schemas.records import Exchange
 from streams.sources.copies import join_accounts
-from streams.sources.derived.derivations import ExchangeEvidence, SessionTexts
+from streams.sources.derived_evidence import ExchangeEvidence, SessionTexts
 from streams.sources.dialects import OPENCLAW, Dialect
 from streams.sources.exchange_builder import Filing, ToldExchange, build_exchange
 from streams.sources.folders import is_linked, may_be_copy
@@ -484,7 +484,7 @@ class DerivedEvents:
             open_answer = self._open[answer.key] = _OpenAnswer(evidence, entry.id, at)
         open_answer.at = at
         if events is None:
-            open_answer.evidence.said(entry.text)
+            open_answer.evidence.add_text(entry.text)
         elif entry.role == "assistant" and not entry.is_mirror:
             _take_message(open_answer.evidence, entry, events)
         elif entry.role == "toolResult":
@@ -519,7 +519,7 @@ def _take_message(evidence: ExchangeEvidence, entry: Entry, events: Iterable[Jso
         if kind == "text" or kind == "thinking":  # noqa: PLR1714 - it may be no text
             text = block.get(kind)
             if isinstance(text, str):
-                evidence.said(text)
+                evidence.add_text(text)
     if entry.calls:
         for call in events:
             if call["event"] == "tool_call":

@@ -11,11 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.sources.derived import derivations
-from streams.sources.derived.claims import claimed_figures, is_computed, reassures, reports_trouble
-from streams.sources.derived.derivations import MAX_EXCHANGE, OUTPUT_USE, ExchangeEvidence, SessionTexts
-from streams.sources.derived.skills import SKILL_USE, named_skills, skill_files
-from streams.sources.derived.terms import MAX_TEXT, occurs, terms_of
+from streams.sources import derived_evidence
+from streams.sources.derived_evidence import (
+    MAX_EXCHANGE,
+    MAX_TEXT,
+    OUTPUT_USE,
+    SKILL_USE,
+    ExchangeEvidence,
+    SessionTexts,
+    claimed_figures,
+    is_computed,
+    named_skills,
+    occurs,
+    reassures,
+    reports_trouble,
+    skill_files,
+    terms_of,
+)
 
 CONFIG = '{"listen": "0.0.0.0:7443", "workers": 24, "retention_days": 198}'
 LOG = "\n".join(
@@ -45,7 +57,7 @@ class Talk:
 
     def says(self, text: str) -> Talk:
         """A text of the agent."""
-        self.evidence.said(text)
+        self.evidence.add_text(text)
         return self
 
     def over(self) -> list[dict[str, Any]]:
@@ -442,7 +454,7 @@ def test_a_figure_is_remembered_where_it_is_found(text: str, figure: str) -> Non
 
 def test_a_session_that_states_too_much_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever forgot half of it could call any figure made up."""
-    monkeypatch.setattr(derivations, "MAX_REMEMBERED", 100)
+    monkeypatch.setattr(derived_evidence, "MAX_REMEMBERED", 100)
     texts = SessionTexts()
     texts.add([" ".join(map(str, range(1000, 1200)))])
     assert not texts.lacks("77")

@@ -1,1 +1,0 @@
-"""Evidence that no agent reports and a transcript shows: unused outputs, unsupported claims, skills not followed."""

@@ -1,0 +1,942 @@
+"""Evidence that no agent reports and a transcript shows: outputs that the answer passed over, skills that were not followed.
+
+The rules are pure, work on the raw events of any source of transcripts, and are versioned: their events carry `derived_by`. An
+exchange is judged once, when its answer is over, and only if it was answered; nothing that the agent says after that takes an event back.
+
+**`output-use-1`.** `output_use` with `used: false` says that the answer shows no trace of an output and contradicts or passes it by:
+
+1. An output is **taken up** when a mark or two words of it that were not there before (in the user's message, the calls or what the agent
+   said) come again in later text, thinking or arguments.
+2. Looking from the end, only outputs after the last one that was taken up are judged. What an agent looks at on its way to
+   what it uses is a search, and no failure.
+3. Not judged are: outputs that are errors, that have fewer than MIN_TERMS terms of their own (confirmations), that are longer
+   than MAX_TEXT or say they were cut, and those of tools whose result needs no use (`NO_USE_NEEDED`, polling, reading a SKILL.md).
+4. That nothing comes again is not enough, for `everything is fine` is a good answer to a log of forty quiet lines. One of these has
+   to hold, and is the `reason`:
+   `unsupported_figure`: the output states figures, and the answer states one that is nowhere in the session and that no sum, mean,
+   count, difference or ratio of the output's gives;
+   `contradicted_alarm`: the output has a line that reports trouble, and the answer reassures and names no trouble;
+   `unrelated_answer`: output and answer are English prose, and the answer has MIN_OWN_WORDS or more words of its own and none of
+   the output's.
+
+The rule cannot see: an ignored output that a later one made up for, answers in general words, figures from a long context (more than
+MAX_SESSION characters of a session are not remembered, and then no figure counts as unsupported), and prose in other languages.
+
+**`skill-use-1`.** A skill is a SKILL.md that the agent has to read before it acts. `skill_event` reports three failures, and nothing else: an
+unused skill is no failure.
+
+1. **ignored**: the user names a skill the agent has (`/name`, `/skill name`, `$name`, "use the name skill") and the agent answers
+   without having read its SKILL.md in this session. The agent's own store says which skills it has; without that a skill cannot be told
+   from another command, and nothing counts as ignored.
+2. **failed**, `read_failed`: a SKILL.md was to be read, could not be, and was not read afterwards.
+3. **failed**, `commands_failed`: a SKILL.md was read, and the last command after it failed. Commands are calls of tools that run
+   something; that `grep` finds nothing is no failure.
+
+**Terms** are what can be recognised in a text when it comes again. Outputs are long and answers are short: so the terms of an answer are
+looked for in an output, and not the other way round. All of it is linear in the text, of which MAX_TEXT characters are read.
+
+1. *Marks* are figures of two digits or more and identifiers: words with digits, underscores or inner capitals, paths, addresses. Of
+   what is joined by points, slashes, colons and the like, each part that is a mark counts, too. A time of day is none.
+2. *Words* are other words of four letters or more that English does not need for its grammar, by their stems, so that `adapters`
+   and `adapter` are the same. Letters are folded.
+3. A figure of two digits that are not zero stands for every longer one that rounds to it: `about 69k` and `1.2 s` take up `68701` and
+   `1234`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, combinations
+from typing import Any, NamedTuple
+
+import msgspec
+
+from audit.detectors.polling import is_polling
+
+OUTPUT_USE = "output-use-1"
+"""Name and version of the rule for outputs. Raise it with every change of what the rule tells."""
+MIN_TERMS = 3
+"""Marks and words of its own from which an output is worth using."""
+MIN_OWN_WORDS = 8
+"""Words of its own from which an answer that takes up nothing of an output is about something else."""
+MIN_PROSE = 4
+"""Different words of grammar from which a text is prose; an answer that is too short for them is none."""
+MAX_JUDGED = 20
+"""Outputs of one exchange that are judged, the last ones."""
+MAX_NEW_TERMS = 1000
+"""Terms said after an output from which it is not judged: so many terms say something of it."""
+MAX_EXCHANGE = 4 * 1024 * 1024
+"""Characters of one exchange beyond which it is not judged."""
+MAX_SESSION = 8 * 1024 * 1024
+"""Characters of a session in which figures are looked for."""
+MAX_REMEMBERED = 250_000
+"""Figures of a session that are remembered."""
+MAX_FIGURES = 64
+"""Figures of an output that are computed with; with more, any figure may be their result."""
+NO_USE_NEEDED = frozenset(
+    [
+        "write",
+        "edit",
+        "apply_patch",
+        "message",
+        "conversations_send",
+        "conversations_turn",
+        "sessions_send",
+        "sessions_spawn",
+        "sessions",
+        "tts",
+        "canvas",
+        "dashboard",
+        "progress_card",
+        "theme",
+        "talk_voice",
+        "skill_workshop",
+        "create_goal",
+        "update_goal",
+        "file_write",
+        "intent",
+        "secrets",
+        "update_plan",
+        "ask_user",
+        "tool_search",
+        "tool_describe",
+        "openclaw",
+        "todo_write",
+        "todowrite",
+        "multiedit",
+        "notebookedit",
+    ]
+)
+"""Tools whose result confirms, delivers or describes: an answer need not come back to it. Names are folded."""
+_LONG = 2000
+"""Characters of an output from which counting its words takes longer than it saves."""
+_CUT = re.compile(
+    r"\[cut: \d|\[?\.{3} ?\[?truncated|\[truncated|output truncated|\[showing lines|more characters\]", re.IGNORECASE
+)
+Json = dict[str, Any]
+SKILL_USE = "skill-use-1"
+"""Name and version of the rule. Raise it with every change of what the rule tells."""
+COMMANDS = frozenset({"exec", "bash", "shell", "process", "code_execution", "local_shell", "run_shell_command"})
+"""Tools that run commands, by folded name."""
+MAX_QUESTION = 16 * 1024
+"""Characters of a user's message in which skills are looked for."""
+_FILE = re.compile(r"([^/\\\s\"'`]{1,64})[/\\]SKILL\.md\b", re.IGNORECASE)
+_LEADING = re.compile(r"\s*/(?:skill\s+)?([A-Za-z0-9_.-]{1,64})(?=\s|$)")
+_DOLLAR = re.compile(r"(?<![\w\\$])\$([a-z][a-z0-9_-]{1,63})\b")
+_PHRASE = re.compile(
+    r"\b(?:use|using|with|via|follow|apply|run)\s{1,4}(?:the\s{1,4}|your\s{1,4}|my\s{1,4})?[`\"'*]{0,2}([\w.-]{1,64})[`\"'*]{0,2}\s{1,4}skill\b",
+    re.IGNORECASE,
+)
+_NOT_FOUND = re.compile(r"\s*(?:\S*/)?(?:grep|egrep|fgrep|rg|diff|cmp|test|\[|pgrep|which|command)\s")
+_FAILED = frozenset({"error", "failed", "not_found"})
+MAX_LINES = 400
+"""Lines of an output in which a report of trouble is looked for, the last ones."""
+MAX_PAIRED = 16
+"""Figures of an output, the first ones, of which each two are subtracted and divided."""
+_MAX_LINE = 500
+_MAX_COLUMNS = 4
+_UNITS = (1.0, 60.0, 100.0, 1000.0, 1024.0, 3600.0, 10.0**6, 2.0**20)
+_SPAN = re.compile(
+    r"\d(?<!\w\d)\d{0,5}(?:[.,]\d{1,3})?[ -]?(?:days?|weeks?|months?|years?|hours?|minutes?|mins?|tagen?|wochen?|monaten?|jahren?|stunden?|dias?|"
+    r"semanas?|meses|horas?|jours?|semaines?|mois|ans?|heures?)\b",
+    re.IGNORECASE,
+)
+_CODE = re.compile(r"```[^`]*```|`[^`]*`")
+_ALARM = re.compile(
+    r"\b(?:ERROR|FATAL|CRITICAL|FAILED|FAILURE|PANIC|EMERG|ALERT)\b|\b(?:[Ee]rror|[Ff]atal|[Pp]anic|[Ff]ailed|[Ff]ailure):"
+)
+_ALARM_WORDS = ("ERROR", "FATAL", "CRITICAL", "FAIL", "PANIC", "EMERG", "ALERT", "rror:", "atal:", "anic:", "ailed:", "ailure:")
+"""Without any of these no line can match."""
+_NO_ALARM = re.compile(
+    r"\b(?:no|0|zero|without)\s{1,4}(?:\w{1,20}\s{1,4})?(?:errors?|fail\w{0,10}|problems?|warnings?)\b"
+    r"|\b(?:errors?|failed|failures?)\s{0,4}[:=]\s{0,4}0\b",
+    re.IGNORECASE,
+)
+_TROUBLE = re.compile(
+    r"\b(?:err\w*|fail\w*|problem\w*|issue\w*|trouble\w*|broke\w*|crash\w*|denied|refused|full|mismatch\w*|corrupt\w*|warn\w*|"
+    r"unhealthy|wrong|timeout|killed|died|fehler\w*|falh\w*|fallo\w*|échec\w*|but|however|although|aber|except)\b",
+    re.IGNORECASE,
+)
+_DENIAL = re.compile(
+    r"\b(?:no|without|zero|0|any|not|never|keine?\w{0,2}|ohne|sem|nenhum|sin|ningun\w?|sans|aucune?)\s{1,4}(?:\w{1,20}\s{1,4})?"
+    r"(?:err|fail|problem|issue|trouble|warn|fehler|falh|fallo|wrong)\w*",
+    re.IGNORECASE,
+)
+_REASSURES = re.compile(
+    r"\b(?:fine|healthy|all good|all well|looks good|ok|okay|success\w*|passed|ran through|quiet|sleep well|everything works|"
+    r"in ordnung|tudo certo|tudo bem|todo bien|tout va bien|no (?:errors?|problems?|issues?))\b",
+    re.IGNORECASE,
+)
+MAX_TEXT = 16 * 1024
+"""Characters of one text that are read."""
+MAX_TRIES = 64
+"""The number of times that a term is looked for in one text."""
+MAX_TOKEN = 200
+"""Characters of the longest token that is looked at."""
+_KEPT_TOKENS = 16 * 1024
+"""Tokens whose terms are kept: at most a few megabytes."""
+_KEPT_STRETCH = 40
+"""Characters of a stretch whose terms are kept."""
+_KEPT_TEXTS = 32
+"""Texts whose terms are kept: those of one exchange."""
+# Bounded repetitions: rows of points or dashes would otherwise be read once from each of them.
+TOKEN = re.compile(r"[^\W_](?:(?:[\w.:/@+=\-]|,(?=\d)){0,200}\w)?|[_/~.][\w./\-]{0,200}\w")
+_PART = re.compile(r"[^\W_]+")
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+TIME = re.compile(
+    r"\d{4}-\d\d(?!\d)(?:-\d\d(?:t[\d:.,]*z?)?)?|(?<![\d.])\d{1,2}:\d\d(?::\d\d)?(?!\d)(?:[.,]\d+)?z?", re.IGNORECASE
+)
+ESCAPES = re.compile(r"\\[nrtu\"\\/]")
+_ROUND = re.compile(r"(\d{1,15}(?:[.,]\d{1,3})*)([kmg])?", re.IGNORECASE | re.ASCII)
+_CHAIN = re.compile(r"[0-9](?<![^\W_][0-9])[0-9]*(?:[.,][0-9]+)*(?![^\W_])")
+"""A figure with no letter or digit beside it, or several with points and commas between. What begins with a set of characters is
+found by looking for those; a look behind at the start would be tried at each character.
+"""
+_SEPARATOR = re.compile(r"([.,])")
+_MAX_PARTS = 6
+_LONG_FIGURE = re.compile(r"(?<![\d.,])[1-9]\d{3,}", re.ASCII)
+ROUNDED = "~"
+"""The first character of the mark of a round figure."""
+_ENDINGS = ("ing", "ed", "es", "ly", "s")
+GRAMMAR = frozenset(
+    [
+        "a",
+        "about",
+        "above",
+        "after",
+        "again",
+        "all",
+        "also",
+        "am",
+        "an",
+        "and",
+        "any",
+        "are",
+        "as",
+        "at",
+        "be",
+        "because",
+        "been",
+        "before",
+        "being",
+        "below",
+        "between",
+        "both",
+        "but",
+        "by",
+        "can",
+        "could",
+        "did",
+        "do",
+        "does",
+        "doing",
+        "down",
+        "during",
+        "each",
+        "few",
+        "for",
+        "from",
+        "further",
+        "had",
+        "has",
+        "have",
+        "having",
+        "he",
+        "her",
+        "here",
+        "hers",
+        "him",
+        "his",
+        "how",
+        "i",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "its",
+        "just",
+        "me",
+        "more",
+        "most",
+        "my",
+        "no",
+        "nor",
+        "not",
+        "now",
+        "of",
+        "off",
+        "on",
+        "once",
+        "only",
+        "or",
+        "other",
+        "our",
+        "ours",
+        "out",
+        "over",
+        "own",
+        "same",
+        "she",
+        "should",
+        "so",
+        "some",
+        "such",
+        "than",
+        "that",
+        "the",
+        "their",
+        "them",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "those",
+        "through",
+        "to",
+        "too",
+        "under",
+        "until",
+        "up",
+        "very",
+        "was",
+        "we",
+        "were",
+        "what",
+        "when",
+        "where",
+        "which",
+        "while",
+        "who",
+        "whom",
+        "why",
+        "will",
+        "with",
+        "would",
+        "you",
+        "your",
+        "yours",
+    ]
+)
+"""Words that English sentences are held together by; the same list tells prose from lists."""
+Listed = tuple[str, bool]
+"""A term, and whether it is a word."""
+
+
+class Answer(NamedTuple):
+    """The agent's text after the last output, and its figures that come from nowhere."""
+
+    text: str
+    claims: list[str]
+
+
+class Output(msgspec.Struct, frozen=True):
+    """The output of a tool, the call that it answers, and its moment in the exchange."""
+
+    moment: int
+    text: str
+    event: Json
+    call: Json
+    event_id: str
+
+
+class SessionTexts:
+    """The figures that were stated in a session so far, as far as they are remembered.
+
+    A figure is looked up and not searched for: a session of weeks has thousands of texts, and each answer asks.
+    """
+
+    def __init__(self) -> None:
+        self._figures: set[str] = set()
+        self._unread: list[str] = []
+        """Texts whose figures were not asked for yet: most answers state none that their own exchange does not have."""
+        self._size = 0
+        self._is_full = False
+
+    def add(self, texts: Sequence[str]) -> None:
+        """Remember the figures of texts; nothing is remembered any more once there is too much."""
+        if self._is_full:
+            return
+        self._size += sum(map(len, texts))
+        self._unread += texts
+        if self._size > MAX_SESSION:
+            self._forget()
+
+    def lacks(self, figure: str) -> bool:
+        """Tell whether the figure is in none of the texts; False if that is not known."""
+        unread, self._unread = self._unread, []
+        for text in unread:
+            self._figures |= stated_figures(text)
+            if len(self._figures) > MAX_REMEMBERED:
+                self._forget()
+                break
+        return not self._is_full and self._figures.isdisjoint(forms_of(figure))
+
+    def _forget(self) -> None:
+        self._is_full, self._figures, self._unread = True, set(), []
+
+
+class ExchangeEvidence:
+    """One exchange as it is read: told what the user asked, what the agent said, called and got, it tells what that shows.
+
+    `question` is the user's message and `session` what was said before; `skills` are the names of the skills the agent has, `read`
+    those that it read before in this session.
+    """
+
+    __slots__ = ("_calls", "_moment", "_outputs", "_question", "_session", "_size", "_skill_use", "_spoken")
+
+    def __init__(self, question: str, session: SessionTexts, *, skills: frozenset[str], read: set[str]) -> None:
+        self._session = session
+        self._question = question
+        self._skill_use = SkillUse(question, skills, read)
+        self._spoken: list[tuple[int, str]] = []
+        self._outputs: list[Output] = []
+        self._calls: dict[str, Json] = {}
+        self._size = 0
+        self._moment = 0
+
+    def add_text(self, text: str) -> None:
+        """Take a text that the agent wrote or thought."""
+        self._moment += 1
+        self._size += len(text)
+        if self._size <= MAX_EXCHANGE:
+            self._spoken.append((self._moment, text))
+
+    def called(self, call: Json) -> None:
+        """Take a call of a tool: a raw `tool_call` event."""
+        call_id = call.get("tool_call_id")
+        if isinstance(call_id, str):
+            self._calls[call_id] = call
+        arguments = call.get("arguments")
+        self.add_text(arguments if isinstance(arguments, str) else _write_json(arguments))
+
+    def returned(self, output: Json, event_id: str) -> None:
+        """Take the output of a tool: a raw `tool_output` event, and the id for the event that may be derived from it."""
+        call = self._calls.get(str(output.get("tool_call_id")), {})
+        self._skill_use.returned(output, call)
+        result = output.get("result")
+        text = ""
+        if isinstance(result, str):
+            self._size += len(result)
+            if self._size <= MAX_EXCHANGE:
+                text = result
+        self._moment += 1
+        self._outputs.append(Output(self._moment, text, output, call, event_id))
+
+    def over(self) -> list[Json]:
+        """The events that an answered exchange shows, as raw events. Only those of outputs have an id."""
+        unused = self._unused() if self._outputs and self._size <= MAX_EXCHANGE else []
+        return unused + self._skill_use.over()
+
+    def hand_over(self) -> None:
+        """Leave what was said to the session, whose later exchanges may come back to it."""
+        self._session.add([self._question, *[text for _, text in self._spoken], *[output.text for output in self._outputs]])
+
+    def _unused(self) -> list[Json]:
+        """The outputs after the last one that was taken up, each with why it counts as not used."""
+        last = self._outputs[-1]
+        if len(last.text) > MAX_TEXT or self._is_taken_up(last):
+            return []
+        end = last.moment
+        answer = Answer(
+            "\n".join(text for moment, text in self._spoken if moment > end),
+            [figure for figure in self._claims(end) if self._session.lacks(figure)],
+        )
+        judged = self._outputs[-MAX_JUDGED:]
+        if not any(_may_have_reason(output.text, answer) for output in judged):
+            return []
+        if not answer.claims and not reassures(answer.text) and len(terms_of(answer.text).words) < MIN_OWN_WORDS:
+            return []  # such an answer gives no reason
+        spoken_terms = self._spoken_terms()
+        events: list[Json] = []
+        for output in reversed(judged):
+            # What is said for the first time after an output may come from it.
+            new = [term for term in spoken_terms if term.first > output.moment]
+            if len(output.text) > MAX_TEXT or len(new) > MAX_NEW_TERMS:
+                break
+            text = folded(output.text)
+            new_words = sum(term.is_word and has_word(term.text, text) for term in new)
+            if new_words > 1 or _has_mark([term.text for term in new if not term.is_word], text):
+                break
+            reason = self._reason(output.text, answer, has_words=new_words > 0)
+            if reason is not None and is_judged(output.event, output.call):
+                own = self._own_terms(output, spoken_terms)
+                events += [_unused_event(output, reason, own)] if own >= MIN_TERMS else []
+        return events[::-1]
+
+    def _is_taken_up(self, output: Output) -> bool:
+        """Tell whether it is certain that the output was taken up: most are, and their answers need not be looked at further.
+
+        A term is certainly new if it is in nothing that was said before, not even as a part of a longer word.
+        """
+        text, before = folded(output.text), ""
+        words_again: set[str] = set()
+        later = [terms_in(said) for moment, said in self._spoken if moment > output.moment]
+        for term, is_word in chain.from_iterable(chain.from_iterable(later)):
+            if term not in text and (is_word or not term.isdigit()):  # most; of figures there are several spellings
+                continue
+            if not (has_word(term, text) if is_word else occurs(term, text)):
+                continue
+            before = before or self._folded_before(output.moment)
+            if term not in before:
+                if not is_word or (words_again and term not in words_again):
+                    return True
+                words_again.add(term)
+        return False
+
+    def _folded_before(self, moment: int) -> str:
+        """Return all that was said up to a moment, the user's message first, as terms are looked for in it; never empty.
+
+        The terms of figures have no commas between thousands, so the text stands there without them, too.
+        """
+        texts = (self._question, *(text for at, text in self._spoken if at <= moment))
+        whole = "\n".join(text[:MAX_TEXT].casefold() for text in texts)
+        return f"{whole}\n{whole.replace(',', '')}"
+
+    def _spoken_terms(self) -> list[_SpokenTerm]:
+        """The terms that were said, each with when it was said first; what the user said was said at 0."""
+        first: dict[tuple[str, bool], int] = {}
+        for moment, text in [(0, self._question), *self._spoken]:
+            terms = terms_of(text)
+            for is_word, listed in ((False, terms.marks), (True, terms.words)):
+                for term in listed:
+                    first.setdefault((term, is_word), moment)
+        return [_SpokenTerm(term, is_word, moment) for (term, is_word), moment in first.items()]
+
+    def _own_terms(self, output: Output, spoken_terms: list[_SpokenTerm]) -> int:
+        """Count the terms of an output that were not said before it."""
+        before = {(term.text, term.is_word) for term in spoken_terms if term.first < output.moment}
+        terms = terms_of(output.text)
+        return sum((mark, False) not in before for mark in terms.marks) + sum(
+            (word, True) not in before for word in terms.words
+        )
+
+    def _claims(self, end: int) -> list[str]:
+        """The figures that the answer states and that were not stated before it in this exchange."""
+        before = [
+            self._question,
+            *(text for moment, text in self._spoken if moment < end),
+            *(output.text for output in self._outputs),
+        ]
+        claimed = (figure for moment, text in self._spoken if moment > end for figure in claimed_figures(text))
+        return [figure for figure in dict.fromkeys(claimed) if not any(states(text, figure) for text in before)]
+
+    def _reason(self, text: str, answer: Answer, *, has_words: bool) -> str | None:
+        """Return why the answer shows that the output was passed over; `has_words` says that one word of it came again."""
+        if answer.claims and any(_lacks_ground(float(figure), text) for figure in answer.claims):
+            return "unsupported_figure"
+        if reassures(answer.text) and reports_trouble(text):
+            return "contradicted_alarm"
+        if has_words or grammar_words(answer.text) < MIN_PROSE:
+            return None
+        own = terms_of(answer.text).words - terms_of(self._question).words
+        if len(own) < MIN_OWN_WORDS or grammar_words(text) < MIN_PROSE:
+            return None
+        return None if own & terms_of(text).words else "unrelated_answer"
+
+
+def _write_json(arguments: Any) -> str:
+    try:
+        return msgspec.json.encode(arguments).decode()
+    except (UnicodeEncodeError, RecursionError, TypeError):
+        return ""
+
+
+def _may_have_reason(text: str, answer: Answer) -> bool:
+    """Tell whether there may be a reason why an answer passed over an output: a first look, which misses none."""
+    return bool(answer.claims) or reports_trouble(text) or len(text) > _LONG or grammar_words(text) >= MIN_PROSE
+
+
+def _has_mark(marks: list[str], text: str) -> bool:
+    """Tell whether any of the marks, or a longer figure that rounds to one, is in a folded text."""
+    if any(occurs(mark, text) for mark in marks):
+        return True
+    rounded = [mark for mark in marks if mark.startswith(ROUNDED)]
+    return bool(rounded) and not rounded_figures(text).isdisjoint(rounded)
+
+
+def _unused_event(output: Output, reason: str, terms: int) -> Json:
+    named: Json = {name: output.event[name] for name in ("tool", "tool_call_id", "via") if name in output.event}
+    return {
+        "event": "output_use",
+        "used": False,
+        "reason": reason,
+        "terms": terms,
+        "derived_by": OUTPUT_USE,
+        "event_id": output.event_id,
+        **named,
+    }
+
+
+class _SpokenTerm(NamedTuple):
+    """A term, and when it was said first in the exchange."""
+
+    text: str
+    is_word: bool
+    first: int
+
+
+def _lacks_ground(figure: float, text: str) -> bool:
+    """Tell whether an output states figures, and this one is not computed from them."""
+    figures = figures_of(text, MAX_FIGURES + 1)
+    return 2 <= len(figures) <= MAX_FIGURES and not is_computed(figure, figures)
+
+
+def is_judged(output: Json, call: Json) -> bool:
+    """Tell whether an answer must use this output of this call, by the kind of output."""
+    tool = output.get("tool")
+    arguments = call.get("arguments")
+    if not isinstance(tool, str) or tool.casefold() in NO_USE_NEEDED or is_polling(tool, arguments):
+        return False
+    if skill_files(tool, arguments) or has_failed(output) or output.get("tool_status") == "running":
+        return False
+    text = output.get("result")
+    return isinstance(text, str) and 0 < len(text) <= MAX_TEXT and not _CUT.search(text)
+
+
+class SkillUse:
+    """The use of skills in one exchange.
+
+    `skills` are those that the agent has. `read` are those that it read before, and is added to.
+    """
+
+    __slots__ = ("_failed", "_followed", "_last_command", "_named", "_read")
+
+    def __init__(self, question: str, skills: frozenset[str], read: set[str]) -> None:
+        self._read = read
+        self._named = named_skills(question, skills) if skills else []
+        self._failed: dict[str, None] = {}
+        self._followed: dict[str, None] = {}
+        self._last_command: bool | None = None
+
+    def returned(self, output: Json, call: Json) -> None:
+        """A tool gave something back to a call, which may be unknown."""
+        tool = _casefold(output.get("tool"))
+        failed = has_failed(output, call)
+        # A call whose output never comes reads nothing.
+        for name in skill_files(tool, call.get("arguments")):
+            if failed:
+                self._failed.setdefault(name)
+            else:
+                self._failed.pop(name, None)
+                self._followed.setdefault(name)
+                self._read.add(name)
+                self._last_command = None
+            return
+        if tool in COMMANDS and self._followed and output.get("tool_status") != "running":
+            self._last_command = failed
+
+    def over(self) -> list[Json]:
+        """The answer is over: what is to be reported of its skills."""
+        if not (self._named or self._failed or self._last_command):  # as most
+            return []
+        ignored = [name for name in self._named if name not in self._read and name not in self._failed]
+        events = [_skill_event(name, "ignored", "not_read") for name in ignored]
+        events += [_skill_event(name, "failed", "read_failed") for name in self._failed]
+        if self._last_command:
+            events.append(_skill_event(next(reversed(self._followed)), "failed", "commands_failed"))
+        return events
+
+
+def _casefold(value: Any) -> str:
+    return value.casefold() if isinstance(value, str) else ""
+
+
+def _skill_event(name: str, status: str, action: str) -> Json:
+    return {"event": "skill_event", "skill": name, "status": status, "action": action, "derived_by": SKILL_USE}
+
+
+def named_skills(question: str, skills: frozenset[str]) -> list[str]:
+    """The skills among these that a user's message asks for, in order."""
+    if not skills:
+        return []
+    by_command = {_command_name(name): name.casefold() for name in sorted(skills)}
+    text = question[:MAX_QUESTION]
+    leading = _LEADING.match(text)
+    names = [leading[1]] if leading else [match[1] for match in _DOLLAR.finditer(text)]
+    names += [match[1] for match in _PHRASE.finditer(text)]
+    return list(dict.fromkeys(by_command[name] for name in map(_command_name, names) if name in by_command))
+
+
+def _command_name(name: str) -> str:
+    """A skill's name as OpenClaw makes a command of it."""
+    return re.sub(r"[^a-z0-9]+", "_", name.casefold()).strip("_")[:32]
+
+
+def skill_files(tool: Any, arguments: Any) -> list[str]:
+    """The names of the skills whose SKILL.md a call reads: its folder is called like the skill."""
+    if not isinstance(arguments, dict) or _casefold(tool) in {"write", "edit", "apply_patch"}:
+        return []
+    texts = [
+        value for value in arguments.values() if isinstance(value, str) and len(value) <= MAX_QUESTION and _may_name_file(value)
+    ]
+    return [match[1].casefold() for text in texts for match in _FILE.finditer(text)] if texts else texts
+
+
+def _may_name_file(text: str) -> bool:
+    """Tell whether a text may have the name of a skill's file: the pattern tries some sixty lengths at each character."""
+    return not text.isascii() or "skill.md" in text.lower()
+
+
+def has_failed(output: Json, call: Json | None = None) -> bool:
+    """Tell whether an output is that of a failure. A command that only did not find what it looked for has not failed."""
+    if output.get("is_error") is True or output.get("tool_status") in _FAILED:
+        return True
+    code = output.get("exit_code")
+    if not code:
+        return False
+    arguments = (call or {}).get("arguments")
+    command = arguments.get("command") if isinstance(arguments, dict) else None
+    return not (code == 1 and isinstance(command, str) and _NOT_FOUND.match(command))
+
+
+def claimed_figures(answer: str) -> list[str]:
+    """The figures from 10 that an answer states as such.
+
+    Times, years, spans of time (which an agent counts from dates), identifiers and what is quoted as code state nothing.
+    """
+    figures = []
+    text = answer[:MAX_TEXT]
+    text = _SPAN.sub(" ", _CODE.sub(" ", text) if "`" in text else text)
+    for token in TOKEN.findall(text):
+        if not NUMBER.fullmatch(token) or TIME.fullmatch(token):
+            continue
+        plain = token.replace(",", "")
+        is_year = len(plain) == 4 and plain[:2] in ("19", "20")
+        if plain.isascii() and plain.count(".") <= 1 and len(plain) <= 15 and float(plain) >= 10 and not is_year:
+            figures.append(plain)
+    return figures
+
+
+def figures_of(text: str, limit: int) -> list[float]:
+    """The figures of a text in order, the first `limit` of them; times are none."""
+    figures = []
+    for match in NUMBER.finditer(TIME.sub(" ", ESCAPES.sub(" ", text[:MAX_TEXT]))):
+        plain = match[0].replace(",", "")
+        if plain.isascii() and plain.count(".") <= 1 and len(plain) <= 15:
+            figures.append(float(plain))
+            if len(figures) >= limit:
+                break
+    return figures
+
+
+def states(text: str, figure: str) -> bool:
+    """Tell whether the figure is in the text, with or without separated thousands, and not as a part of another figure."""
+    return occurs(figure, text)
+
+
+def is_computed(figure: float, figures: Sequence[float]) -> bool:
+    """Tell whether an agent may have computed the figure from these.
+
+    It may be a count, sum, mean, difference, ratio or share, or the same in another unit.
+    """
+    plain = [float(len(figures)), float(len(figures) - 1), *figures]
+    for width in range(1, _MAX_COLUMNS + 1):
+        columns = (figures[start::width] for start in range(min(width, len(figures))))
+        plain += (value for column in columns for value in (sum(column), sum(column) / len(column), float(len(column))))
+    if any(_is_about(figure, value / unit) or _is_about(figure, value * unit) for value in plain for unit in _UNITS):
+        return True
+    pairs = [pair for pair in combinations(figures[:MAX_PAIRED], 2) if pair[0] and pair[1]]
+    if any(_is_about(figure, abs(first - second)) for first, second in pairs):
+        return True
+    ratios = (quotient for first, second in pairs for quotient in (first / second, second / first))
+    return any(_is_about(figure, 100 * ratio) for ratio in ratios if 0.1 < ratio < 1)
+
+
+def _is_about(figure: float, value: float) -> bool:
+    """Tell whether the figure is the value, rounded to the figure's own digits."""
+    return abs(figure - value) <= (0.5 if figure == int(figure) and value != int(value) else 0.050001)
+
+
+def reports_trouble(output: str) -> bool:
+    """Tell whether a line of an output reports trouble, as a log does; `0 errors` is none."""
+    if not any(word in output for word in _ALARM_WORDS):
+        return False
+    lines = ESCAPES.sub("\n", output).splitlines()[-MAX_LINES:]
+    return any(_ALARM.search(line[:_MAX_LINE]) and not _NO_ALARM.search(line[:_MAX_LINE]) for line in lines)
+
+
+def reassures(answer: str) -> bool:
+    """Tell whether an answer says that all is well, and names no trouble."""
+    text = answer[:MAX_TEXT]
+    return bool(_REASSURES.search(text)) and not _TROUBLE.search(_DENIAL.sub(" ", text))
+
+
+class Terms(NamedTuple):
+    """The marks and words of a text; `marks` has figures and identifiers, `words` the stems of the rest."""
+
+    marks: frozenset[str]
+    words: frozenset[str]
+
+
+def terms_of(text: str) -> Terms:
+    """The terms of the first MAX_TEXT characters."""
+    return _terms_of_start(text[:MAX_TEXT])
+
+
+@lru_cache(_KEPT_TEXTS)
+def _terms_of_start(text: str) -> Terms:
+    """The terms of a text; kept, because an answer is looked at for several reasons."""
+    marks: set[str] = set()
+    words: set[str] = set()
+    for token in set(TOKEN.findall(_without_escapes(text))):
+        own = _terms_of_token(token)
+        marks |= own.marks
+        words |= own.words
+    return Terms(frozenset(marks), frozenset(words))
+
+
+def _without_escapes(text: str) -> str:
+    return ESCAPES.sub(" ", text) if "\\" in text else text
+
+
+@lru_cache(_KEPT_TOKENS)
+def _terms_of_token(token: str) -> Terms:
+    """The terms of one token; kept, because the same tokens come again and again."""
+    marks: set[str] = set()
+    words: set[str] = set()
+    if len(token) <= MAX_TOKEN:
+        _add_terms(token, marks, words)
+    return Terms(frozenset(marks), frozenset(words))
+
+
+def _add_terms(token: str, marks: set[str], words: set[str]) -> None:
+    if token.isalpha():
+        _add_word(token, marks, words)
+    elif TIME.fullmatch(token):
+        marks.add(token.casefold())
+    elif NUMBER.fullmatch(token):
+        _add_figure(token, marks)
+    elif token.replace("-", "").isalpha():
+        for word in token.split("-"):
+            _add_word(word, marks, words)
+    else:
+        marks.add(token.casefold())
+        for part in _PART.findall(TIME.sub(" ", token)):
+            _add_part(part, marks, words)
+        _add_rounded(token, marks)
+
+
+def _add_word(word: str, marks: set[str], words: set[str]) -> None:
+    folded = word.casefold()
+    if len(word) > 1 and not (word.islower() or word.isupper() or word.istitle()):
+        marks.add(folded)
+    elif len(folded) >= 4 and folded not in GRAMMAR:
+        words.add(stem(folded))
+
+
+def _add_figure(figure: str, marks: set[str]) -> None:
+    if len(figure) >= 2:
+        marks.update((figure, figure.replace(",", "")))
+        _add_rounded(figure, marks)
+
+
+def _add_rounded(token: str, marks: set[str]) -> None:
+    match = _ROUND.fullmatch(token)
+    if match is None:
+        return
+    digits = match[1].replace(",", "").replace(".", "").strip("0")
+    if len(digits) in (1, 2) and (match[2] or not match[1].isdigit() or len(match[1]) > 2):
+        marks.add(f"{ROUNDED}{digits:0<2}")
+
+
+def _add_part(part: str, marks: set[str], words: set[str]) -> None:
+    if part.isdigit():
+        _add_figure(part, marks)
+    elif part.isalpha():
+        _add_word(part, marks, words)
+    elif len(part) > 1:
+        marks.add(part.casefold())
+
+
+def terms_in(text: str) -> Iterator[Sequence[Listed]]:
+    """The same terms in the order of the text, some of them several times, by its stretches without white space: no token has any."""
+    for stretch in _without_escapes(text[:MAX_TEXT]).split():
+        yield _terms_of_stretch(stretch) if len(stretch) <= _KEPT_STRETCH else _listed_terms(stretch)
+
+
+def _listed_terms(stretch: str) -> tuple[Listed, ...]:
+    """The terms of the tokens in a stretch of text, marks of a token first, each with whether it is a word."""
+    by_token = [_terms_of_token(token) for token in TOKEN.findall(stretch)]
+    return tuple(
+        (term, is_word)
+        for terms in by_token
+        for is_word, listed in ((False, terms.marks), (True, terms.words))
+        for term in listed
+    )
+
+
+def occurs(mark: str, folded: str) -> bool:
+    """Tell whether a mark is in a folded text, and not as a part of a longer word or figure."""
+    return stands_alone(mark, folded) or any(stands_alone(form, folded) for form in forms_of(mark)[1:])
+
+
+def forms_of(mark: str) -> list[str]:
+    """Return the spellings of a mark: a figure with thousands set apart, too."""
+    is_long_figure = len(mark) > 3 and mark.isascii() and mark.isdigit() and mark[0] != "0"
+    return [mark, f"{int(mark):,}"] if is_long_figure else [mark]
+
+
+def stated_figures(text: str) -> set[str]:
+    """Every figure that stands alone in a text, as it is written; of `1,234.5` its parts, too, which stand apart."""
+    figures: set[str] = set()
+    for sequence in _CHAIN.findall(text):
+        parts = _SEPARATOR.split(sequence)
+        # Parts and separators take turns.
+        for first in range(0, len(parts), 2):
+            figures.update(
+                "".join(parts[first:last]) for last in range(first + 1, min(first + 2 * _MAX_PARTS, len(parts) + 1), 2)
+            )
+    return figures
+
+
+def has_word(word: str, folded: str) -> bool:
+    """Tell whether a word with this stem is in a folded text."""
+    return stands_alone(word, folded, only_begins=True)
+
+
+def stands_alone(form: str, text: str, *, only_begins: bool = False) -> bool:
+    """Tell whether a text has this with no letter or digit before it and, unless it only has to begin a word, after it.
+
+    A text that has it MAX_TRIES times as a part of something longer is believed to have it alone, too.
+    """
+    at = -1
+    for _ in range(MAX_TRIES):
+        at = text.find(form, at + 1)
+        if at < 0:
+            return False
+        end = at + len(form)
+        if not (at and text[at - 1].isalnum()) and (only_begins or not text[end : end + 1].isalnum()):
+            return True
+    return True
+
+
+def rounded_figures(folded: str) -> set[str]:
+    """The marks of round figures that stand for the figures of four digits or more in a text."""
+    return {f"{ROUNDED}{f'{float(figure[:17]):.1e}'.replace('.', '')[:2]}" for figure in _LONG_FIGURE.findall(folded)}
+
+
+def folded(text: str) -> str:
+    """The text as terms are looked for in it."""
+    return _without_escapes(text[:MAX_TEXT]).casefold()
+
+
+def stem(word: str) -> str:
+    """The word without its ending, five letters at most."""
+    for ending in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            word = word[: -len(ending)]
+            break
+    return word[:5]
+
+
+def grammar_words(text: str) -> int:
+    """Count the different words of grammar in the text: prose has many, a list, a log or another language few."""
+    return len(GRAMMAR.intersection(_PART.findall(text[:MAX_TEXT].casefold())))
+
+
+_terms_of_stretch = lru_cache(_KEPT_TOKENS)(_listed_terms)
+"""The same of a short stretch; kept, because the same words come again and again."""
