@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 from functools import cache
 from pathlib import Path
 
 import pytest
 import typer.main
+from repository_copy import Copy
 
 from audit.detectors.detectors import FAILURE_TYPES
 from schemas.registry import schema_of
@@ -129,3 +131,13 @@ def test_the_marks_of_values_that_producers_copy_are_those_of_the_schemas() -> N
 
     assert {"Exchange", "AgentEvent", "SessionClosed"} == {*said}
     assert {name: schema_of(name).prefix.hex() for name in said} == said
+
+
+def test_the_guide_to_extending_fits_the_code(tmp_path: Path) -> None:
+    """`tests/test_extending.py` follows it, which takes minutes; that a block has lost its place is found here."""
+    guide = "docs/how-to/extend.md"
+    for name in set(re.findall(r'^```diff title="([^"]+)"$', (ROOT / guide).read_text("utf-8"), re.MULTILINE)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, tmp_path / name)
+
+    assert list(Copy(tmp_path).follow(guide))
