@@ -17,8 +17,8 @@ from pathlib import Path
 from analytics.store.store import Store
 from benchmarks import bench_replay
 from benchmarks.measure import print_table
-from schemas.codec.rows import rows_as_messages
-from schemas.codec.single_object import decode_fields
+from schemas.codec.arrow import rows_as_records
+from schemas.codec.single_object import decode_fields, encode
 from service.setup.settings import Settings
 from service.write.replays.jobs import Aim, ReplayJob
 from service.write.replays.replays import Wanted, replay_of
@@ -35,7 +35,7 @@ def messages_in(database: Path) -> list[bytes]:
     """The records that a replay reads, encoded."""
     with Store(database) as store:
         frames = [one for topic in READ for one in store.read(topic, 0, store.end_of(topic)).items()]
-        return [message for name, frame in frames for message in rows_as_messages(name, frame)]
+        return [message for name, frame in frames for message in map(encode, rows_as_records(name, frame))]
 
 
 def rescore(database: Path, label: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from schemas.codec.rows import rows_as_records
+from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.lazy.polars import pl

@@ -2,8 +2,9 @@
 
 The bodies of one schema are put into an object container and decoded at once. Avro bodies carry no length, so a short or long
 body shifts its neighbours, and the columnar decoder takes bytes that are no valid Avro. Therefore the columns are believed only
-once they are proven to be exactly what the bodies say: some hundreds of rows by writing them again, more by measuring them
-(`schemas.codec.canonical`). When a batch is not believed, each body is decoded by itself, the bad ones are rejected with their reason, and the good ones are decoded again as a batch.
+once they are measured and proven to be exactly what the bodies say (`schemas.codec.canonical`). A batch that is not believed is
+decoded in slices; in a slice that is not believed either each body is decoded by itself, the bad ones are rejected with their
+reason, and the good ones are decoded again as a batch.
 """
 
 from __future__ import annotations
@@ -18,20 +19,17 @@ import fastavro
 from schemas.bounds.column_bounds import bounds_of
 from schemas.bounds.limits import MAX_RECORD_BYTES
 from schemas.codec.container import decode_columns, wire_of
-from schemas.codec.rows import rows_as_messages
-from schemas.codec.single_object import PREFIX_BYTES, decode_fields, writer_schema
+from schemas.codec.single_object import PREFIX_BYTES, decode_fields, record_from, writer_schema
 from schemas.errors import MalformedBodyError, RecordError, SchemaError
 from schemas.lazy.polars import pl
+from schemas.records import RECORD_TYPES, Record
 from schemas.registry import RecordSchema, schema_of
 from schemas.unfolding import Unfolding, unfoldings
 
 INDEX = "_index"
 """Column with each row's place in the batch that was decoded."""
-SOME = 800
-"""Up to so many rows, writing them again is quicker than measuring them by columns, whose cost for one is that for hundreds."""
-MANY = 2_000
-"""Above so many bodies, trying PARTS of them as batches is quicker than decoding each by itself."""
-PARTS = 16
+SLICE = 1_000
+"""Bodies that one bad body makes slow."""
 
 
 @dataclass(frozen=True)
@@ -69,24 +67,8 @@ def _decode_proven(schema: RecordSchema, bodies: Sequence[bytes]) -> pl.DataFram
     frame = decode_columns(schema, block, len(bodies))
     if frame is None:
         return None
-    if len(bodies) <= SOME and _come_back(schema, frame, bodies):
-        return frame
     _, layout = wire_of(schema.prefix)
     return frame if layout.proves(frame, block, list(map(len, bodies))) else None
-
-
-def _come_back(schema: RecordSchema, frame: pl.DataFrame, bodies: Sequence[bytes]) -> bool:
-    """Tell whether the rows, written again, are these bodies: then they are what the bodies say. False where that is not known."""
-    # A time or number out of bounds may not even be read as a value.
-    if schema_of(schema.name).prefix != schema.prefix or _out_of_bounds(schema, frame) is not None:
-        return False
-    try:
-        messages = rows_as_messages(schema.name, frame)
-        return all(message == schema.prefix + body for message, body in zip(messages, bodies, strict=True))
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException:  # noqa: BLE001 - whatever rows of damaged bytes run into, a panic of polars among it: they are measured then
-        return False
 
 
 def _isolate(schema: RecordSchema, bodies: Iterable[tuple[int, bytes]], rejected: dict[int, RecordError]) -> None:
@@ -113,23 +95,24 @@ def _bisect(
         yield from _bisect(schema, indexed[middle:], rejected)
 
 
-def _decode_part(
-    schema: RecordSchema, bodies: Sequence[bytes], places: range, rejected: dict[int, RecordError]
-) -> Iterator[pl.DataFrame]:
-    """Frames of the good bodies at the places; the bad ones are noted with their reasons."""
-    part = bodies[places.start : places.stop]
-    frame = _decode_proven(schema, part)
+def _indexed(frame: pl.DataFrame, start: int) -> pl.DataFrame:
+    return frame.with_columns(pl.int_range(start, start + frame.height, dtype=pl.Int64).alias(INDEX))
+
+
+def _decode_bodies(schema: RecordSchema, bodies: Sequence[bytes], rejected: dict[int, RecordError]) -> Iterator[pl.DataFrame]:
+    """Frames of the good bodies; the bad ones are noted with their reasons."""
+    frame = _decode_proven(schema, bodies)
     if frame is not None:
-        index = pl.int_range(places.start, places.stop, dtype=pl.Int64).alias(INDEX)
-        yield _within_bounds(schema, frame.with_columns(index), bodies, rejected)
-    elif len(part) > MANY:
-        # One bad body must not make all others slow.
-        step = len(part) // PARTS + 1
-        for start in places[::step]:
-            yield from _decode_part(schema, bodies, range(start, min(start + step, places.stop)), rejected)
-    else:
-        _isolate(schema, zip(places, part, strict=True), rejected)
-        good = [(place, body) for place, body in zip(places, part, strict=True) if place not in rejected]
+        yield _within_bounds(schema, _indexed(frame, 0), bodies, rejected)
+        return
+    for start in range(0, len(bodies), SLICE):
+        part = bodies[start : start + SLICE]
+        frame = _decode_proven(schema, part)
+        if frame is not None:
+            yield _within_bounds(schema, _indexed(frame, start), bodies, rejected)
+            continue
+        _isolate(schema, enumerate(part, start), rejected)
+        good = [(place, body) for place, body in enumerate(part, start) if place not in rejected]
         yield from _bisect(schema, good, rejected) if good else ()
 
 
@@ -213,7 +196,7 @@ def decode_batch(messages: Sequence[bytes]) -> DecodedBatch:
             batch.rejected += [Rejected(place, error) for place in places]
             continue
         bodies, rejected = [messages[place][PREFIX_BYTES:] for place in places], dict[int, RecordError]()
-        found = list(_decode_part(schema, bodies, range(len(bodies)), rejected))
+        found = list(_decode_bodies(schema, bodies, rejected))
         batch.rejected += [Rejected(places[index], error) for index, error in rejected.items()]
         if len(groups) > 1:
             positions = pl.Series(INDEX, places, dtype=pl.Int64)
@@ -234,4 +217,10 @@ def decode_own(messages: Sequence[bytes]) -> DecodedBatch:
         frame = decode_columns(schema, b"".join(message[PREFIX_BYTES:] for message in messages), len(messages))
     if frame is None:
         return decode_batch(messages)
-    return DecodedBatch({schema.name: frame.with_row_index(INDEX).select(*frame.columns, pl.col(INDEX).cast(pl.Int64))})
+    return DecodedBatch({schema.name: _indexed(frame, 0)})
+
+
+def rows_as_records(name: str, frame: pl.DataFrame) -> Iterator[Record]:
+    """The rows of a decoded frame as records of the named type, in order; RecordError naming the field that does not fit."""
+    fields = [field["name"] for field in schema_of(name).fields]
+    return (record_from(RECORD_TYPES[name], row) for row in frame.select(fields).iter_rows(named=True))

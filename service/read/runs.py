@@ -10,8 +10,9 @@ from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta
 
-from analytics.queries import query_rows, record_in
+from analytics.queries import query_rows
 from analytics.store.store import Store
+from schemas.codec.single_object import record_from
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Diagnosis
 from service.text.answers import Answer, Moment
@@ -172,7 +173,7 @@ def find_run(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> Re
 def read_run(cursor: duckdb.DuckDBPyConnection, named: Row) -> RecordedRun | None:
     """Return the run that the query `one_run` finds by these values; None without one."""
     for row in query_rows(cursor, "one_run", named):
-        return RecordedRun(Run.of(row), record_in(row, Diagnosis))
+        return RecordedRun(Run.of(row), record_from(Diagnosis, row))
     return None
 
 

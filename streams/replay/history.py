@@ -17,7 +17,7 @@ from analytics.store.inserting import BATCH, registered
 from analytics.store.tables import LOG, columns_of, default_of, literal, quote
 from audit.file_kinds import HEAD, binary_kind, unlike_json
 from audit.file_kinds import PARQUET as PARQUET_FILE
-from schemas.codec.rows import rows_as_records
+from schemas.codec.arrow import rows_as_records
 from schemas.errors import InputError
 from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl

@@ -21,7 +21,7 @@ from analytics.store.connection import connect
 from analytics.store.store import Store
 from analytics.store.tables import full_name, literal, quote
 from audit.cost import nano_of, usd_of
-from schemas.codec.rows import rows_as_messages
+from schemas.codec.single_object import encode_fields
 from schemas.errors import StoreError
 from schemas.lazy.polars import pl
 from schemas.registry import schema_of
@@ -52,7 +52,8 @@ def write_digests(path: Path, made: Iterable[pl.DataFrame], live: Iterable[pl.Da
 
 def _digests(scores: pl.DataFrame, *, is_live: bool) -> pl.DataFrame:
     """Id, revision and SHA-256 of the single-object encoding of each score."""
-    digests = [hashlib.sha256(message).digest() for message in rows_as_messages("Score", scores)]
+    rows = scores.select(field["name"] for field in schema_of("Score").fields).iter_rows(named=True)
+    digests = [hashlib.sha256(encode_fields("Score", row)).digest() for row in rows]
     return scores.select(_KEY).with_columns(pl.Series("sha256", digests, dtype=pl.Binary), is_live=is_live)
 
 

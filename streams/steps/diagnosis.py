@@ -24,7 +24,7 @@ from audit.diagnosis.diagnosis import diagnose
 from audit.diagnosis.diagnosis_record import EVIDENCE_REFERENCES, to_record
 from audit.diagnosis.evidence import FAILED_SKILL, FOLD_COLUMNS, LOST_MEMORY, Row, SessionEvidence, fold_counted
 from audit.policy.policy import Policy
-from schemas.codec.rows import rows_as_records
+from schemas.codec.arrow import rows_as_records
 from schemas.lazy.polars import pl
 from schemas.records import Diagnosis, SessionClosed
 from streams.stage_batches import KEY, OFFSET, StageBatch, StepOutcome

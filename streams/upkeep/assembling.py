@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from analytics.deletion.withdrawn import forget_withdrawn
-from analytics.queries import query_many_records, query_records, query_rows
+from analytics.queries import query_records, query_rows
 from analytics.store.positions import watermarks_of
 from analytics.store.stage_states import all_states
 from audit.surrogates import json_bytes
@@ -584,7 +584,7 @@ def _spans_of(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[Ke
 
 def _spans(cursor: duckdb.DuckDBPyConnection, names: dict[str, list[str]], least: int) -> dict[Key, list[Span]]:
     by_trace: dict[Key, list[Span]] = {}
-    for span in query_many_records(cursor, "trace_spans", Span, {**names, "least": least}):
+    for span in query_records(cursor, "trace_spans", Span, {**names, "least": least}):
         by_trace.setdefault((span.connection, span.trace_id), []).append(span)
     return by_trace
 

@@ -295,7 +295,7 @@ def test_a_letter_of_a_worker_and_of_the_sink_is_one(kafka: KafkaConnection, mak
 
 def samples_of_letters(store: Store) -> list[Record]:
     """The dead letters of a store."""
-    from schemas.codec.rows import rows_as_records
+    from schemas.codec.arrow import rows_as_records
 
     return list(rows_as_records("DeadLetter", store.read("dead-letters", 0, 10)["DeadLetter"]))
 

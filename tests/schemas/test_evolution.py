@@ -16,8 +16,7 @@ import pytest
 from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
 
 from schemas import registry
-from schemas.codec.arrow import decode_batch
-from schemas.codec.rows import rows_as_records
+from schemas.codec.arrow import decode_batch, rows_as_records
 from schemas.codec.single_object import decode, decode_fields, encode
 from schemas.errors import SchemaError
 from schemas.evolution import can_read, check_evolution

@@ -23,7 +23,7 @@ from analytics.store import store as store_module
 from analytics.store.connection import IN_USE
 from analytics.store.store import Appended, Store, fetch
 from analytics.store.transaction import BATCH
-from schemas.codec.rows import rows_as_records
+from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import encode
 from schemas.errors import RecordError, StoreError
 from schemas.records import RECORD_TYPES, AgentEvent, Heartbeat, ImportProgress, Incident, Record

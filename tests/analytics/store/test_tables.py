@@ -17,7 +17,7 @@ from trials import examples
 
 from analytics.store.store import Store
 from analytics.store.tables import DIGEST, default_of, literal, migration_statements, quote, view_statements
-from schemas.codec.rows import rows_as_records
+from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from schemas.records import DiagnosedDimension, Diagnosis, DimensionScores, Incident, Record

@@ -14,7 +14,7 @@ from polars import selectors
 
 from analytics.queries import query_rows, run_query
 from analytics.store.store import Store
-from schemas.codec.rows import rows_as_records
+from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import encode
 from schemas.records import DimensionScore, Exchange, Incident, Record, Redaction, Review
 from service.read.scores import Wanted, project_scores, project_summary, score_by_id
