@@ -1,9 +1,13 @@
-"""Paired comparison: the mean difference with its 95 % confidence interval, sessions as clusters.
+"""Comparisons with 95 % confidence intervals: paired means with sessions as clusters, and shares.
 
-Exchanges of one session are not independent: one odd session moves all of its exchanges. So the interval rests on how the sessions
-differ, not the exchanges: cluster-robust variance with the small-sample correction of Bell and McCaffrey (2002, "Bias reduction in
-standard errors for linear regression with multi-stage samples"), and Student's t with their degrees of freedom, which go down where
-a few sessions hold most of the exchanges. For a mean both have a closed form over sums, which a database can make.
+Exchanges of one session are not independent: one odd session moves all of its exchanges. So the interval of a paired difference rests on
+how the sessions differ, not the exchanges: cluster-robust variance with the small-sample correction of Bell and McCaffrey (2002,
+"Bias reduction in standard errors for linear regression with multi-stage samples"), and Student's t with their degrees of freedom,
+which go down if a few sessions hold most of the exchanges. For a mean both have a closed form over sums, which a database can compute.
+
+The intervals of a share of counts, such as of unsafe runs, and of the difference of two are Wilson's and Newcombe's (R. Newcombe 1998,
+"Interval estimation for the difference between independent proportions", Statistics in Medicine 17): they hold if a count is 0 or
+all of them, which is what shares of failures are most of the time.
 """
 
 from __future__ import annotations
@@ -11,7 +15,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Self, TypeVar
+
+if TYPE_CHECKING:
+    from audit.drift.series import Floats
 
 CONFIDENCE = 0.95
 ROUGH_FREEDOM = 5.0
@@ -20,6 +28,12 @@ _NOISE = 1e-12
 """The most that the rounding of sums can make of a mean that is zero; scores are steps many times as large."""
 _TINY = 1e-300
 _PRECISE = 1e-15
+
+_WIDTH = NormalDist().inv_cdf(0.975)
+Pair = tuple[float, float]
+"""The lower and the upper end of a 95 % interval."""
+Number = TypeVar("Number", float, "Floats")
+"""A number, or an array of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +104,6 @@ def paired_interval(sums: PairedSums, confidence: float = CONFIDENCE) -> Interva
     return Interval(sums.mean - half, sums.mean + half, freedom)
 
 
-def by_chance(intervals: int, confidence: float = CONFIDENCE) -> float:
-    """Return how many of so many intervals are expected to exclude zero where nothing has changed, independent or not."""
-    return intervals * (1 - confidence)
-
-
 def t_quantile(probability: float, freedom: float) -> float:
     """The quantile of Student's t for a probability from 0.5 to below 1 and any number of degrees of freedom above 0.
 
@@ -107,11 +116,6 @@ def t_quantile(probability: float, freedom: float) -> float:
     # The share x = freedom / (freedom + t²) falls from 1 to 0 as t grows; both tails together hold I_x(freedom / 2, 1 / 2).
     share = _halving(lambda x: _incomplete_beta(freedom / 2, 0.5, x) < tail)
     return math.sqrt(max(freedom * (1 - share) / share, 0.0))
-
-
-def beta_quantile(probability: float, a: float, b: float) -> float:
-    """The quantile of a beta distribution: what exact intervals of a share rest on."""
-    return _halving(lambda x: _incomplete_beta(a, b, x) < probability)
 
 
 def _halving(is_below: Callable[[float], bool]) -> float:
@@ -148,3 +152,47 @@ def _fraction(a: float, b: float, x: float) -> float:
         if abs(upper * lower - 1) < _PRECISE:
             break
     return value
+
+
+def by_chance(intervals: int, confidence: float = CONFIDENCE) -> float:
+    """Return how many of so many intervals are expected to exclude zero where nothing has changed, independent or not."""
+    return intervals * (1 - confidence)
+
+
+def beta_quantile(probability: float, a: float, b: float) -> float:
+    """The quantile of a beta distribution: what exact intervals of a share rest on."""
+    return _halving(lambda x: _incomplete_beta(a, b, x) < probability)
+
+
+def wilson(share: Number, of: Number, width: float) -> tuple[Number, Number]:
+    """Return the ends of the interval of a share, `width` standard errors wide on either side; `of` is above 0.
+
+    It lies within 0 and 1. The number that the share is of need not be whole: of a mean of scores between 0 and 1 it is how many
+    independent counts would vary as much (N. Dean and M. Pagano 2015, "Evaluating confidence interval methods for binomial
+    proportions in clustered surveys", Journal of Survey Statistics and Methodology 3).
+    """
+    squared = width**2
+    middle = (share + squared / (2 * of)) / (1 + squared / of)
+    half = width * (share * (1 - share) / of + squared / (4 * of**2)) ** 0.5 / (1 + squared / of)
+    return middle - half, middle + half
+
+
+def apart(before: tuple[Number, Number, Number], after: tuple[Number, Number, Number]) -> tuple[Number, Number]:
+    """Return how far the interval of a difference reaches below and above it; both sides are a share and the ends of its interval."""
+    (first, low0, high0), (second, low1, high1) = before, after
+    return ((second - low1) ** 2 + (high0 - first) ** 2) ** 0.5, ((high1 - second) ** 2 + (first - low0) ** 2) ** 0.5
+
+
+def share_interval(count: int, of: int) -> Pair:
+    """Return the interval of a share; `of` is at least 1."""
+    low, high = wilson(count / of, float(of), _WIDTH)
+    return max(0.0, low), min(1.0, high)
+
+
+def share_difference(before: tuple[int, int], after: tuple[int, int]) -> Pair | None:
+    """Return the interval of the share after less the one before, each a count and what it is of; None where either is of nothing."""
+    if not before[1] or not after[1]:
+        return None
+    first, second = before[0] / before[1], after[0] / after[1]
+    below, above = apart((first, *share_interval(*before)), (second, *share_interval(*after)))
+    return second - first - below, second - first + above

@@ -30,8 +30,7 @@ from importlib import resources
 import msgspec
 
 from audit.evaluation.dimensions import DIMENSIONS
-from audit.first_looks import FirstLook
-from audit.patterns import Pattern, compile_pattern, decode, encode, straighten
+from audit.patterns import Pattern, Prefilter, compile_pattern, decode, encode, straighten
 from audit.policy.methodology import shipped_methodologies
 from schemas.records import Exchange
 
@@ -243,8 +242,8 @@ def _is_flag(text: str, tags: re.Match[str]) -> bool:
 
 
 @cache
-def _any_pattern() -> FirstLook:
-    return FirstLook((*(pattern for needed in NEEDED.values() for pattern in needed()), BASE64))
+def _any_pattern() -> Prefilter:
+    return Prefilter((*(pattern for needed in NEEDED.values() for pattern in needed()), BASE64))
 
 
 def levels(text: str) -> Iterator[str]:

@@ -1,9 +1,21 @@
-"""Patterns that run on hostile text: RE2, whose search is linear in the length of the text whatever the pattern is."""
+r"""Patterns that run on hostile text: RE2, whose search is linear in the length of the text whatever the pattern is.
+
+A prefilter is one cheap search that says which of many texts a rule may match; the rule itself then runs on those alone.
+
+1. It is made from the patterns of the rules, so that no rule is written twice. It matches whatever one of them matches, and
+   perhaps more: it never misses.
+2. Many texts are searched as one, joined by line feeds. So `\A` and `^` count as the start of a line and `\z` and `$` as
+   its end, `\b` sees no letter beyond a text, and every text that a match touches counts as matched.
+3. A pattern that cannot be searched this way, because it switches these meanings itself, is searched text by text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import re2
@@ -12,15 +24,22 @@ from schemas.errors import PolicyError
 
 MAX_PATTERN_LENGTH = 1000
 """Characters a pattern of a file may have; a longer one is a list that should be several patterns."""
-
 WINDOW = 8192
 """Bytes that `Pattern.spans` looks at in one search, so that many matches do not make the whole quadratic."""
 MAX_MATCH = WINDOW // 2
 """Bytes of a match that `Pattern.spans` finds for certain; longer ones may be found in part."""
-
 _APOSTROPHES = "\u2018\u2019\u02bc\uff07\u0060\u00b4"
 _ASCII_APOSTROPHES = "".join(filter(str.isascii, _APOSTROPHES))
 _HINT = "Patterns are RE2: no look-around and no back-references, because matching must stay linear in time on hostile text."
+
+_TOGETHER = 16 * 1024
+"""Bytes of texts that are searched as one. A search may read all of them for each text that it finds, so they are few."""
+_MEMORY = 32 * 1024 * 1024
+"""Bytes that the union of the patterns may take; one that takes more is searched pattern by pattern."""
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_LINES = {"A": "(?m:^)", "z": "(?m:$)"}
+_SWITCHES = re.compile(r"\\Q|\(\?[a-zA-Z]*-")
+"""A quotation in which nothing is an escape, or a flag that is switched off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +69,11 @@ class Pattern:
         position = 0
         while position < len(data):
             limit = min(position + WINDOW, len(data))
-            found = self._regexp.search(data, position, limit)
-            if found is None:
+            match = self._regexp.search(data, position, limit)
+            if match is None:
                 position = limit if limit == len(data) else limit - MAX_MATCH
                 continue
-            start, end = found.span()
+            start, end = match.span()
             if start > position and end == limit < len(data):
                 position = start  # the window cut it short: look again from where it starts
                 continue
@@ -68,8 +87,8 @@ class Pattern:
         Without a window, so only for patterns that are known to give up soon: then the sum of the searches is linear as well.
         """
         wanted = tuple(groups)
-        for found in self._regexp.finditer(data):
-            yield next(span for group in wanted if (span := found.span(group)) != (-1, -1))
+        for match in self._regexp.finditer(data):
+            yield next(span for group in wanted if (span := match.span(group)) != (-1, -1))
 
 
 def encode(text: str) -> bytes:
@@ -101,3 +120,78 @@ def compile_pattern(text: str, *, where: str, ignore_case: bool = True) -> Patte
         reason = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
         raise PolicyError(f"{where}: pattern {text!r} does not compile: {reason}", hint=_HINT) from None
     return Pattern(text=text, ignore_case=ignore_case, _regexp=regexp)
+
+
+class Prefilter:
+    """A prefilter for some patterns, in texts as `audit.patterns.encode` makes them."""
+
+    def __init__(self, patterns: Iterable[Pattern]) -> None:
+        listed = tuple(patterns)
+        self._alone = tuple(one for one in listed if _SWITCHES.search(one.text))
+        joined = [one for one in listed if one not in self._alone]
+        self._union = _union(joined)
+        if self._union is None:
+            self._alone = listed
+
+    def found_in(self, data: bytes) -> bool:
+        """Tell whether one of the patterns may match anywhere in the text."""
+        return (self._union is not None and self._union.search(data) is not None) or any(
+            pattern.found_in(data) for pattern in self._alone
+        )
+
+    def is_clean(self, texts: Sequence[bytes]) -> bool:
+        """Tell whether none of the patterns may match in any of a few texts: `rows` names none of them. One search."""
+        if any(pattern.found_in(text) for pattern in self._alone for text in texts):
+            return False
+        return self._union is None or self._union.search(b"\n".join(texts)) is None
+
+    def rows(self, texts: Sequence[bytes]) -> list[int]:
+        """The places of the texts in which one of the patterns may match, ascending."""
+        rows = {row for pattern in self._alone for row, text in enumerate(texts) if pattern.found_in(text)}
+        for start, end in _chunks(texts) if self._union is not None else ():
+            rows.update(start + row for row in _touched(self._union, texts[start:end]))
+        return sorted(rows)
+
+
+def _union(patterns: Sequence[Pattern]) -> Any:
+    """One expression for all of the patterns; None where there are none, or where it would be too large."""
+    if not patterns:
+        return None
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
+    options.max_mem = _MEMORY
+    flags = {True: "im", False: "m"}
+    parts = (f"(?{flags[one.ignore_case]}:{_ESCAPE.sub(_line_wise, one.text)})" for one in patterns)
+    try:
+        return re2.compile(encode("|".join(parts)), options)
+    except re2.error:
+        return None
+
+
+def _line_wise(escape: re.Match[str]) -> str:
+    return _LINES.get(escape[1], escape[0])
+
+
+def _chunks(texts: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    """Stretches of the texts that are searched as one: each has few bytes, or one text."""
+    start, size = 0, 0
+    for index, text in enumerate(texts):
+        if size + len(text) > _TOGETHER and index > start:
+            yield start, index
+            start, size = index, 0
+        size += len(text) + 1
+    if texts:
+        yield start, len(texts)
+
+
+def _touched(union: Any, texts: Sequence[bytes]) -> Iterator[int]:
+    """The places of the texts that a match touches, of texts that are searched as one."""
+    whole = b"\n".join(texts)
+    begins = [0, *accumulate(len(text) + 1 for text in texts)]
+    position = 0
+    while position < begins[-1] and (match := union.search(whole, position)) is not None:
+        start, end = match.span()
+        last = bisect_right(begins, max(start, end - 1)) - 1
+        yield from range(bisect_right(begins, start) - 1, last + 1)
+        position = begins[last + 1]

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from audit.first_looks import FirstLook
-from audit.patterns import Pattern, compile_pattern, decode, encode
+from audit.patterns import Pattern, Prefilter, compile_pattern, decode, encode
 from audit.policy.policy import RedactionSettings
 from schemas.bounds.limits import MAX_DEPTH
 from schemas.errors import BoundsError
@@ -201,7 +200,7 @@ class Redactor:
         """Those of the clean texts that are no name of a secret."""
 
     def having_looked(self, texts: Iterable[str], *, named: Iterable[str] = ()) -> Redactor:
-        """The same redactor after one first look at all of these texts: those that hold nothing are not searched again.
+        """The same redactor after one prefilter run over all of these texts: those that hold nothing are not searched again.
 
         Most of what is suspected are ids, which hold nothing but a random run at most: they are not searched for anything else.
         `named` are those of the texts of which `is_clean_json` will be asked.
@@ -232,7 +231,7 @@ class Redactor:
                 yield row
 
     def are_clean(self, texts: Iterable[str]) -> bool:
-        """Tell whether a first look has found nothing in any of the texts, or nothing is to be taken out; False if that is not known."""
+        """Tell whether the prefilter found nothing in any of the texts, or nothing is to be taken out; False if that is not known."""
         return not self._enabled or self._clean.issuperset(texts)
 
     def is_clean_json(self, texts: Iterable[str]) -> bool:
@@ -240,11 +239,11 @@ class Redactor:
         return not self._enabled or self._nameless.issuperset(texts)
 
     def is_clean(self, text: str) -> bool:
-        """Tell whether a first look has found nothing in the text, or nothing is to be taken out of any; False if that is not known."""
+        """Tell whether the prefilter found nothing in the text, or nothing is to be taken out of any; False if that is not known."""
         return not text or text in self._clean or not self._enabled
 
     def redacting(self, texts: Sequence[str]) -> Callable[[str], tuple[str, Counter[str]]]:
-        """Return the function that redacts each of these texts, after one first look at all of them: most hold nothing."""
+        """Return the function that redacts each of these texts, after one prefilter run over all of them: most hold nothing."""
         return _as_it_is if not self._enabled or self._first_look.is_clean(list(map(encode, texts))) else self.redact
 
     def redact(self, text: str) -> tuple[str, Counter[str]]:
@@ -369,8 +368,8 @@ class Redactor:
 
 
 @lru_cache(64)
-def _first_look(patterns: tuple[Pattern, ...]) -> FirstLook:
-    return FirstLook(patterns)
+def _first_look(patterns: tuple[Pattern, ...]) -> Prefilter:
+    return Prefilter(patterns)
 
 
 def is_one_run(data: bytes) -> bool:
@@ -470,7 +469,7 @@ def _is_marker(data: bytes) -> bool:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """The texts in a JSON value, keys too, for a first look; level by level, so that no depth can exhaust the stack."""
+    """The texts in a JSON value, keys too, for the prefilter; level by level, so that no depth can exhaust the stack."""
     left = [value]
     while left:
         node = left.pop()

@@ -5,7 +5,7 @@
 2. A call is a **near-duplicate** where one of the last WINDOW calls names the same tool with other arguments that say nearly the same:
    the same keys and the same numbers in any order, and nearly the same words, whatever their order, case and spacing. Other numbers
    are another page, line or id, and so progress.
-3. Polling is neither: calls that `audit.detectors.polling` exempts have no key, and a policy names further tools. Of a transcript, both are looked
+3. Polling is neither: calls that `audit.diagnosis.events` exempts have no key, and a policy names further tools. Of a transcript, both are looked
    for within one exchange.
 
 A call is compared with WINDOW others, by words that are folded into BITS bits, so time is linear in the calls and memory is not.

@@ -42,7 +42,7 @@ class Thresholds(PolicyModel):
     critical_retries: Count | None = 3
     """Retry events (of a transcript: in one exchange) from which a loop is critical; null: never by them."""
     polling_tools: Annotated[tuple[ToolName, ...], Field(max_length=100)] = ()
-    """Further tools that may be called again and again: neither loop nor duplicate. Of transcripts, `audit/detectors/polling.py` has some."""
+    """Further tools that may be called again and again: neither loop nor duplicate. Of transcripts, `audit/diagnosis/events.py` has some."""
     lost_memories: Count = 1
     """Lost memories from which memory is degraded."""
     severe_lost_memories: Count = 3

@@ -1,25 +1,33 @@
-"""The diagnosis of a session: what the detectors say, the trust score that follows, and both forms it is given out in.
+"""The diagnosis of a session: what the detectors find, the trust score that follows, and the forms it is handed out in.
 
-Scoring: a dimension is 100 less the largest penalty of its failure type, at least 0; trust is the weighted mean of the dimensions,
-in integers, rounded half to even. A critical cause or a trust below 60 is unsafe_for_production; a cause of high severity or a
-trust below 80 is review_recommended; the rest is ready_for_runtime. Without a single event there is no evidence, so no score.
-Every penalty has a limit, so trust is never below 73: the rule of 60 never applies, and only a critical cause makes a run
-unsafe_for_production. Go by readiness first; trust tells runs of the same readiness apart.
+1. A dimension is 100 less the largest penalty of its failure type, at least 0; trust is the weighted mean of the dimensions, in
+   integers, rounded half to even. A critical cause or a trust below 60 is unsafe_for_production; a cause of high severity or a trust
+   below 80 is review_recommended; the rest is ready_for_runtime. Without a single event there is no evidence, so no score. Every
+   penalty has a limit, so trust is never below 73: the rule of 60 never applies, and only a critical cause makes a run
+   unsafe_for_production. Go by readiness first; trust tells runs of the same readiness apart.
+2. The record is what a message can carry of it. Counts are exact and scores rest on everything. Lists are cut: the causes with
+   the largest impact, the first references of each, the most frequent event types, the beginning of long names. The events themselves
+   are in the log, so the whole is computed again from them on request.
+3. The causal graph has a node per event, then a node per failure type. Its edges are `precedes` between consecutive events; for
+   every cause, `causes` from each evidence event to its failure, and `reinforces` between its consecutive evidence events. No
+   edge is repeated. It is built on request, from the events and the causes; it is not stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import msgspec
 
-from audit.detectors.detectors import DETECTORS, FAILURE_TYPES, FINDERS, Cause, FailureType
+from audit.detectors.detectors import DETECTORS, FAILURE_TYPES, FINDERS, FINDING_TYPES, Cause, FailureType, shown
 from audit.detectors.thresholds import Profile, Thresholds, default_profile, source_of
-from audit.diagnosis.causal_graph import FAILURE_NODES, causal_graph
-from audit.diagnosis.events import normalise_session, unique_ids
+from audit.diagnosis.events import TOOL_EVENTS, normalise_session, tool_name, unique_ids
 from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
-from schemas.records import CostAnalysis
+from audit.fingerprints import digest
+from schemas.records import CostAnalysis, DiagnosedDimension, Diagnosis, DimensionScores, EventCount, EvidenceRef, FailureCause
 
 SAFE_TRUST = 60
 """Trust below this is unsafe for production. It cannot be: see LOWEST_TRUST."""
@@ -29,7 +37,6 @@ NO_FAILURE = "No OpenClaw failure mode was detected from runtime evidence."
 """Explanation of a session in which nothing was found."""
 NO_EVENTS = "There are no runtime events, so no failure mode could be looked for."
 """Explanation of a session without events."""
-
 _COUNTED = {
     "tool_calls": "tool_call",
     "tool_outputs": "tool_output",
@@ -39,6 +46,20 @@ _COUNTED = {
     "state_transitions": "state_transition",
 }
 _NO_SCORES = dict.fromkeys(failure.dimension for failure in FAILURE_TYPES.values())
+
+EVIDENCE_REFERENCES = 100
+"""References a cause keeps. Folds for records need keep no more than these."""
+ALL_REFERENCES = 1_000
+"""References all causes keep together, the first causes first."""
+CAUSES = 50
+"""Causes that are kept."""
+EVENT_TYPES = 100
+"""Event types that are kept."""
+NAME_CHARACTERS = 128
+"""Characters that are kept of an event's id or type."""
+
+FAILURE_NODES = frozenset(failure.node for failure in (FAILURE_TYPES | FINDING_TYPES).values())
+"""Ids of the failure nodes; no event may have one of them."""
 
 
 class SessionDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +93,12 @@ def lowest_trust(failures: Iterable[FailureType]) -> int:
     return _divided(sum((100 - failure.largest_penalty) * failure.weight for failure in failures), 100)
 
 
+def _divided(numerator: int, denominator: int) -> int:
+    """The quotient of integers from 0, rounded half to even."""
+    quotient, rest = divmod(numerator, denominator)
+    return quotient + (2 * rest > denominator or (2 * rest == denominator and quotient % 2))
+
+
 def diagnose(evidence: SessionEvidence, thresholds: Thresholds) -> SessionDiagnosis:
     """Run the detectors over the evidence and score what they say; a pure function of both."""
     causes = tuple(cause for detector in (*DETECTORS, *FINDERS) for cause in detector.detect(evidence, thresholds))
@@ -99,6 +126,29 @@ def diagnose(evidence: SessionEvidence, thresholds: Thresholds) -> SessionDiagno
             "event_counts": dict(sorted(evidence.event_counts.items())),
             **{name: evidence.count(event) for name, event in _COUNTED.items()},
         },
+    )
+
+
+def _readiness(trust: int | None, causes: Sequence[Cause]) -> str:
+    severities = {cause.severity for cause in causes}
+    if trust is None:
+        return "insufficient_evidence"
+    if trust < SAFE_TRUST or "critical" in severities:
+        return "unsafe_for_production"
+    if trust < READY_TRUST or "high" in severities:
+        return "review_recommended"
+    return "ready_for_runtime"
+
+
+def _cost_analysis(evidence: SessionEvidence, cost_penalty: int) -> CostAnalysis:
+    duplicates, tokens = evidence.duplicate_calls, evidence.total_tokens
+    redundancy = _divided(100 * duplicates, max(1, evidence.count("tool_call")))
+    return CostAnalysis(
+        total_tokens=tokens,
+        duplicate_calls=duplicates,
+        redundancy_score=redundancy,
+        token_waste=min(tokens, 1000 * duplicates + 120 * cost_penalty),
+        cost_efficiency=100 - redundancy,
     )
 
 
@@ -141,39 +191,6 @@ def diagnosis_document(
     }
 
 
-def _divided(numerator: int, denominator: int) -> int:
-    """The quotient of integers from 0, rounded half to even."""
-    quotient, rest = divmod(numerator, denominator)
-    return quotient + (2 * rest > denominator or (2 * rest == denominator and quotient % 2))
-
-
-LOWEST_TRUST = lowest_trust(FAILURE_TYPES.values())
-"""No session has a lower trust score, whatever happened in it: a gate at or below this never fails a run."""
-
-
-def _readiness(trust: int | None, causes: Sequence[Cause]) -> str:
-    severities = {cause.severity for cause in causes}
-    if trust is None:
-        return "insufficient_evidence"
-    if trust < SAFE_TRUST or "critical" in severities:
-        return "unsafe_for_production"
-    if trust < READY_TRUST or "high" in severities:
-        return "review_recommended"
-    return "ready_for_runtime"
-
-
-def _cost_analysis(evidence: SessionEvidence, cost_penalty: int) -> CostAnalysis:
-    duplicates, tokens = evidence.duplicate_calls, evidence.total_tokens
-    redundancy = _divided(100 * duplicates, max(1, evidence.count("tool_call")))
-    return CostAnalysis(
-        total_tokens=tokens,
-        duplicate_calls=duplicates,
-        redundancy_score=redundancy,
-        token_waste=min(tokens, 1000 * duplicates + 120 * cost_penalty),
-        cost_efficiency=100 - redundancy,
-    )
-
-
 def _cause_document(cause: Cause, event_at: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "type": cause.type,
@@ -196,3 +213,158 @@ def _primary_document(result: SessionDiagnosis) -> dict[str, Any]:
         "description": primary and primary.description,
         "remediation": primary and primary.failure.remediation,
     }
+
+
+def causal_graph(
+    events: Sequence[Mapping[str, Any]], causes: Iterable[Cause], id_by_seq: Mapping[int, str]
+) -> dict[str, list[dict[str, str]]]:
+    """`{"nodes": [{id, type, label}], "edges": [{from, to, relation}]}` for events in order, with unique ids.
+
+    `id_by_seq` maps positions, by which causes refer to events, to ids; evidence that is not in it has no edges.
+    """
+    nodes = [{"id": event["event_id"], "type": "event", "label": _label(event)} for event in events]
+    edges = [
+        {"from": earlier["event_id"], "to": later["event_id"], "relation": "precedes"} for earlier, later in pairwise(events)
+    ]
+    links: dict[tuple[str, str, str], None] = {}
+    failures: dict[str, dict[str, str]] = {}
+    for cause in causes:
+        node = cause.failure.node
+        failures[node] = {"id": node, "type": "failure", "label": cause.type}
+        links.update(dict.fromkeys(link[:3] for link in evidence_links(cause, id_by_seq)))
+    nodes.extend(failures.values())
+    edges.extend({"from": source, "to": target, "relation": relation} for source, target, relation in links)
+    return {"nodes": nodes, "edges": edges}
+
+
+def _label(event: Mapping[str, Any]) -> str:
+    """The event's type, with its tool where it has one."""
+    label = shown(event["event"])
+    tool = tool_name(event) if event["event"] in TOOL_EVENTS else None
+    return f"{label}: {shown(tool)}" if tool else label
+
+
+def evidence_links(cause: Cause, id_by_seq: Mapping[int, str]) -> Iterator[EvidenceLink]:
+    """Yield the links of a cause: each of its evidence events to its failure, then its consecutive evidence events."""
+    node = cause.failure.node
+    ids = [id_by_seq[seq] for seq, _ in cause.evidence if seq in id_by_seq]
+    yield from (EvidenceLink(event_id, node, "causes", node) for event_id in ids)
+    yield from (EvidenceLink(earlier, later, "reinforces", node) for earlier, later in pairwise(ids))
+
+
+def to_record(
+    result: SessionDiagnosis,
+    evidence: SessionEvidence,
+    *,
+    connection: str,
+    project: str,
+    agent: str | None,
+    session_id: str,
+    revision: int,
+    started_at: datetime | None,
+    ended_at: datetime | None,
+    closed_at: datetime,
+    closed_reason: str,
+    policy_digest: str,
+    profile: Profile,
+) -> Diagnosis:
+    """The record of a diagnosis made of this evidence, cut to what a message can carry; the counts stay exact."""
+    return Diagnosis(
+        connection=connection,
+        project=project,
+        agent=agent,
+        session_id=session_id,
+        revision=revision,
+        started_at=started_at,
+        ended_at=ended_at,
+        closed_at=closed_at,
+        closed_reason=closed_reason,
+        trust_score=result.trust_score,
+        readiness_level=result.readiness_level,
+        scores=_first_scores(result.scores),
+        failure_causes=_cause_records(result.causes),
+        failure_cause_count=len(result.causes),
+        primary_failure_type=result.primary.type if result.primary else None,
+        primary_severity=result.primary.severity if result.primary else None,
+        cost_analysis=result.cost_analysis,
+        event_count=evidence.event_count,
+        event_counts=_event_counts(evidence),
+        event_type_count=len(evidence.event_counts),
+        rule_version=rule_version(profile.thresholds),
+        policy_digest=policy_digest,
+        evidence_digest=evidence_digest(evidence),
+        threshold_profile=profile.version,
+        threshold_changes=profile.changes_json,
+        dimensions=tuple(DiagnosedDimension(dimension=name, score=score) for name, score in result.scores.items()),
+    )
+
+
+def _first_scores(scores: Mapping[str, int | None]) -> DimensionScores:
+    """The scores of the dimensions that records had before they had a list of them; readers of those days go on reading them."""
+    return DimensionScores(**{name: scores.get(name) for name in DimensionScores.__struct_fields__})
+
+
+def _cause_records(causes: Sequence[Cause]) -> tuple[FailureCause, ...]:
+    """The causes with the largest impact, the first of equals, in their own order."""
+    order = sorted(range(len(causes)), key=lambda index: (causes[index].impact_score, index))[:CAUSES]
+    left, records = ALL_REFERENCES, []
+    for index in sorted(order):
+        records.append(_cause_record(causes[index], min(left, EVIDENCE_REFERENCES)))
+        left -= len(records[-1].evidence)
+    return tuple(records)
+
+
+def _cause_record(cause: Cause, references: int) -> FailureCause:
+    return FailureCause(
+        type=cause.type,
+        severity=cause.severity,
+        impact_score=cause.impact_score,
+        causal_chain=cause.failure.causal_chain,
+        description=cause.description,
+        evidence_count=cause.evidence_count,
+        evidence=tuple(
+            EvidenceRef(seq=seq, event_id=event_id[:NAME_CHARACTERS]) for seq, event_id in cause.evidence[:references]
+        ),
+        remediation=cause.failure.remediation,
+    )
+
+
+def _event_counts(evidence: SessionEvidence) -> tuple[EventCount, ...]:
+    """The most frequent event types, by name; tool calls are always among them, because runs are listed with their number."""
+    order = sorted(evidence.event_counts.items(), key=lambda counted: (counted[0] != "tool_call", -counted[1], counted[0]))
+    frequent = order[:EVENT_TYPES]
+    return tuple(EventCount(event=event[:NAME_CHARACTERS], count=count) for event, count in sorted(frequent))
+
+
+def evidence_digest(evidence: SessionEvidence) -> str:
+    """Digest of the folded evidence: the same for every reference limit from EVIDENCE_REFERENCES up, and for none."""
+    calls = {key: [calls.tool, calls.count, calls.references[:EVIDENCE_REFERENCES]] for key, calls in evidence.calls.items()}
+    problems = {event: [seen.count, seen.references[:EVIDENCE_REFERENCES]] for event, seen in evidence.problems.items()}
+    folded: list[Any] = [
+        evidence.event_counts,
+        calls,
+        evidence.retries,
+        evidence.largest,
+        problems,
+        evidence.context_full,
+        evidence.total_tokens,
+    ]
+    if evidence.is_transcript:
+        folded += [evidence.new_tokens.most, evidence.exchange_retries.most]
+        folded += [evidence.new_tokens.most_shares, evidence.first_retries]
+    if evidence.patterns is not None:
+        folded.append(evidence.patterns.folded(EVIDENCE_REFERENCES))
+    return digest(msgspec.json.encode(folded, order="deterministic").decode())
+
+
+class EvidenceLink(NamedTuple):
+    """An edge that a cause makes, from an event, by the id; `failure` is the node of the cause's failure type."""
+
+    source: str
+    target: str
+    relation: str
+    failure: str
+
+
+LOWEST_TRUST = lowest_trust(FAILURE_TYPES.values())
+"""No session has a lower trust score, whatever happened in it: a gate at or below this never fails a run."""

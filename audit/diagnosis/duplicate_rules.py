@@ -149,10 +149,10 @@ def is_of_entry(payload: Fields) -> bool:
 def twins(held: Iterable[Told], given: Iterable[Told]) -> dict[int, int]:
     """The given events that are twins of held ones, by their places, each with the place of the held one; each has one at most."""
     waiting = _by_twin(held)
-    found: dict[int, int] = {}
+    pairs: dict[int, int] = {}
     for (is_hook, *key), ones in _by_twin(given).items():
-        found |= _paired(waiting.get((not is_hook, *key), []), ones)
-    return found
+        pairs |= _paired(waiting.get((not is_hook, *key), []), ones)
+    return pairs
 
 
 def named_differences(differing: Sequence[str]) -> str:
@@ -171,19 +171,19 @@ def _paired(held: Sequence[Told], given: Sequence[Told]) -> dict[int, int]:
     rule = _TWINS[held[0].payload["event"]]
     # A call that is told of once on either side is the same one, however late the transcript was written.
     ahead = CLOCKS if rule.same == _CALL and len(held) == len(given) == 1 else SKEW
-    found: dict[int, int] = {}
+    pairs: dict[int, int] = {}
     taken: set[int] = set()
     start = 0
-    for one in given:
+    for event in given:
         # What is too old for one is too old for all that follow.
-        while start < len(held) and (start in taken or one.at > min(held[start].at + rule.reach, held[start].came + ahead)):
+        while start < len(held) and (start in taken or event.at > min(held[start].at + rule.reach, held[start].came + ahead)):
             start += 1
         for index in range(start, min(start + _LOOKED_AT, len(held))):
-            if index not in taken and _are_twins(held[index], one, rule, ahead):
+            if index not in taken and _are_twins(held[index], event, rule, ahead):
                 taken.add(index)
-                found[one.place] = held[index].place
+                pairs[event.place] = held[index].place
                 break
-    return found
+    return pairs
 
 
 def _are_twins(held: Told, given: Told, rule: _Twins, ahead: timedelta) -> bool:
@@ -196,16 +196,16 @@ def _are_twins(held: Told, given: Told, rule: _Twins, ahead: timedelta) -> bool:
 
 def _by_twin(events: Iterable[Told]) -> dict[tuple[Any, ...], list[Told]]:
     """Events that can have a twin, by whether a hook reported them and by what twins have in common; in the order of time."""
-    found: dict[tuple[Any, ...], list[Told]] = {}
-    for one in sorted(events, key=lambda one: (one.at, one.place)):
-        rule = _TWINS.get(str(one.payload.get("event")))
-        is_hook = is_told_by_hook(one.payload)
-        if rule is None or not (is_hook or is_of_entry(one.payload)):
+    groups: dict[tuple[Any, ...], list[Told]] = {}
+    for event in sorted(events, key=lambda event: (event.at, event.place)):
+        rule = _TWINS.get(str(event.payload.get("event")))
+        is_hook = is_told_by_hook(event.payload)
+        if rule is None or not (is_hook or is_of_entry(event.payload)):
             continue
-        values = [one.payload.get(name) for name in rule.same]
+        values = [event.payload.get(name) for name in rule.same]
         if _tells(values[0]):
-            found.setdefault((is_hook, one.session, one.payload["event"], canonical_json(values)), []).append(one)
-    return found
+            groups.setdefault((is_hook, event.session, event.payload["event"], canonical_json(values)), []).append(event)
+    return groups
 
 
 def _tells(value: Any) -> bool:
@@ -245,8 +245,8 @@ def _begin_alike(one: Any, other: Any) -> bool:
 
 def _uncut(text: str) -> tuple[str, int | None]:
     """The text without the words for a cut, and how many characters these say are missing; none where there are no such words."""
-    found = _CUT.search(text)
-    return (text, None) if found is None else (text[: found.start()], int(found[1]))
+    cut = _CUT.search(text)
+    return (text, None) if cut is None else (text[: cut.start()], int(cut[1]))
 
 
 def _is_near(one: Any, other: Any) -> bool:

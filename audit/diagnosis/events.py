@@ -7,39 +7,69 @@ Rules of reading:
    the suffix `#2`, `#3`, ... in order of arrival, so that ids stay unique (`normalise_session`, `unique_ids`).
 3. The tool is `tool`, else `tool_name`, else `name`, on tool_call and tool_output only.
 4. Arguments are `args`, else `arguments`, else `params`; missing, null and `{}` all mean none.
-5. `source`, the program whose own records the event was read from, and `exchange_id` are taken where they are good names.
+5. `source`, the program whose own records the event was read from, and `exchange_id` are taken if they are good names.
    Tokens read and read from a cache are those of `usage`: `input`, `cache_read` and `cache_write`.
-6. Of a transcript, a call that only asks how something is getting on has no key, so that it repeats nothing (`audit.detectors.polling`).
+6. In a transcript, a polling call has no key, so it repeats nothing.
 7. A field of the wrong JSON type counts as missing: evidence is never guessed from it.
-8. Text is hostile. An event nested deeper than MAX_DEPTH is refused; NaN and infinities become null and lone surrogates
-   become U+FFFD, because neither can be written as JSON (`audit.diagnosis.payloads`).
+8. Text is hostile. NaN and infinities become null and lone surrogates become U+FFFD, because neither can be written as JSON. An event
+   that nests deeper than MAX_DEPTH, or holds something that is not JSON, is refused with the name of its field. All of this
+   takes bounded time and no recursion.
+
+A call **duplicates** another when both are of the same exchange, name the same tool and have the same arguments. It is a **retry** when
+the call before it failed, and progress when something changed in between; both count as duplicates all the same, since one retry is
+ordinary and many are a loop. **Polling** is neither: the answer is expected to change by itself. `POLLING_TOOLS` has, by tool, the
+actions that poll (a tool's arguments name the action); None is every call. Only these calls of OpenClaw 2026.9 are polling; `exec` with
+`sleep` is not, which OpenClaw's own prompt forbids, and neither are its lists (`sessions_list`, `subagents list`), which it forbids to
+poll. `process list` is, for without a session id it is how a process is found again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+from math import isfinite
 from typing import Any, NamedTuple
 
 import msgspec
 
-from audit.detectors.polling import is_polling
 from audit.detectors.thresholds import TRANSCRIPT_SOURCES
-from audit.diagnosis.payloads import clean_payload
 from audit.fingerprints import digest_of_value
-from schemas.bounds.limits import MAX_ID, MAX_MADE_ID
-from schemas.errors import RecordError
+from audit.surrogates import mended_text
+from schemas.bounds.limits import MAX_DEPTH, MAX_ID, MAX_MADE_ID, has_surrogates
+from schemas.errors import BoundsError, InputError, RecordError
 from schemas.records import AgentEvent, Label
 
 MAX_TOKENS = 2**53
 """Largest token count: the largest integer every JSON reader keeps exactly. Larger ones count as this."""
 UNNAMED = "unnamed:"
 """Prefix of the call key of a call that names no tool: it equals no key of a named call."""
-
 TOOL_EVENTS = frozenset({"tool_call", "tool_output"})
 """Types of events that name a tool."""
 _ARGUMENTS = ("args", "arguments", "params")
 _PROMPT = ("input", "cache_read", "cache_write")
+
+MAX_DIGITS = 4000
+"""Digits an integer may have: Python refuses to write integers of more than 4300."""
+_MAX_INTEGER = 10**MAX_DIGITS
+_NESTED = frozenset({dict, list, tuple})
+
+POLLING_TOOLS: Mapping[str, frozenset[str] | None] = {
+    "process": frozenset({"poll", "log", "list"}),
+    "agents_wait": None,
+    "subagents": frozenset({"status", "wait"}),
+    "sessions_yield": None,
+    "session_status": None,
+    "automations": frozenset({"status", "runs"}),
+    "cron": frozenset({"status", "runs"}),
+    "gateway": frozenset({"status"}),
+    "browser": frozenset({"status", "snapshot", "screenshot", "tabs"}),
+    "mobile_ui": frozenset({"observe"}),
+    "terminal": frozenset({"read"}),
+    "nodes": frozenset({"status"}),
+    "github_identity_status": None,
+    "get_goal": None,
+}
+"""Tools that report on something that changes by itself, and the actions that do no more than that; None is every call."""
 
 
 class NormalisedEvent(msgspec.Struct, frozen=True, gc=False):
@@ -86,22 +116,18 @@ def normalise_payload(payload: dict[str, Any], index: int) -> NormalisedEvent:
     return NormalisedEvent(event, payload["event_id"], get("timestamp"), *columns[:9], payload, *columns[9:])
 
 
-class Columns(NamedTuple):
-    """The facts that are read of a payload beside its type, id and time, in the order of `NormalisedEvent`, which has the payload after `tokens`."""
+def _name(value: Any) -> str | None:
+    return value.strip() or None if type(value) is str else None
 
-    tool: str | None
-    call_key: str | None
-    action: str | None
-    status: str | None
-    used: bool | None
-    referenced: bool | None
-    invoked: bool | None
-    saturation: float | None
-    tokens: int | None
-    source: str | None
-    exchange_id: str | None
-    prompt_tokens: int | None
-    cached_tokens: int | None
+
+def _event_id(value: Any, index: int) -> str:
+    kind = type(value)
+    if kind is str and value.strip():
+        return str(value)
+    # Python refuses to write integers of thousands of digits; no id is that long.
+    if kind is float or (kind is int and value.bit_length() <= 256):
+        return str(value)
+    return f"event_{index}"
 
 
 def columns_of(payload: Mapping[str, Any]) -> Columns:
@@ -142,9 +168,192 @@ def tool_facts(payload: Mapping[str, Any]) -> tuple[str | None, str | None]:
     return tool, _call_key(payload, tool, arguments)
 
 
+def tool_name(payload: Mapping[str, Any]) -> str | None:
+    """The tool a tool_call or tool_output names: `tool`, else `tool_name`, else `name`; null without a usable one."""
+    return _name(payload.get("tool")) or _name(payload.get("tool_name")) or _name(payload.get("name"))
+
+
+def call_arguments(payload: Mapping[str, Any]) -> Any:
+    """The arguments of a tool_call: `args`, else `arguments`, else `params`; null where there are none."""
+    for field in _ARGUMENTS:
+        arguments = payload.get(field)
+        if arguments is not None and arguments != {}:
+            return arguments
+    return None
+
+
+def is_polling(tool: str | None, arguments: Any) -> bool:
+    """Tell whether a call with these arguments only asks about the progress of something."""
+    if tool is None or tool not in POLLING_TOOLS:
+        return False
+    actions = POLLING_TOOLS[tool]
+    if actions is None:
+        return True
+    action = arguments.get("action") if isinstance(arguments, dict) else None
+    return isinstance(action, str) and action.strip().lower() in actions
+
+
+def _call_key(payload: Mapping[str, Any], tool: str | None, arguments: Any) -> str:
+    """Digest of the tool (else the skill, else the type) and its arguments; calls with equal keys are repetitions."""
+    if tool:
+        return digest_of_value([tool, arguments])
+    return UNNAMED + digest_of_value([_name(payload.get("skill")) or payload["event"], arguments])
+
+
 def usage_facts(payload: Mapping[str, Any]) -> tuple[int | None, int | None, int | None]:
     """The tokens of a token_usage: all of them, those that the model read, and those of these that came from a cache."""
     return token_total(payload), *_prompt_tokens(payload)
+
+
+def token_total(payload: Mapping[str, Any]) -> int | None:
+    """`usage.total`, else `usage.total_tokens`, else the same two on the event: the first that is a number from 0."""
+    usage = payload.get("usage")
+    if type(usage) is dict:
+        total = usage.get("total")
+        if type(total) is int and 0 <= total <= MAX_TOKENS:  # as most
+            return total
+    for source in (usage, payload) if isinstance(usage, dict) else (payload,):
+        for field in ("total", "total_tokens"):
+            value = _number(source.get(field))
+            if value is not None and value >= 0:
+                return int(min(value, MAX_TOKENS))
+    return None
+
+
+def _number(value: Any) -> float | int | None:
+    kind = type(value)
+    return value if kind is int or kind is float else None
+
+
+def _prompt_tokens(payload: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Tokens that the model read, and those of them that came from a cache; null where `usage` does not tell them apart."""
+    usage = payload.get("usage")
+    if type(usage) is dict:
+        plain, cached, written = map(usage.get, _PROMPT)
+        if type(plain) is int and type(cached) is int and type(written) is int and 0 <= plain | cached | written < MAX_TOKENS:
+            return min(plain + cached + written, MAX_TOKENS), cached  # as most
+    counts = [_count(usage.get(field)) for field in _PROMPT] if isinstance(usage, dict) else [None]
+    if counts[0] is None:
+        return None, None
+    read, kept, added = (count or 0 for count in counts)
+    return min(read + kept + added, MAX_TOKENS), kept
+
+
+def _count(value: Any) -> int | None:
+    number = _number(value)
+    return None if number is None or not number >= 0 else int(min(number, MAX_TOKENS))
+
+
+def _word(value: Any) -> str | None:
+    return value.strip().lower() or None if type(value) is str else None
+
+
+def _saturation(payload: Mapping[str, Any]) -> float | None:
+    """`saturation`, else `saturation_score`, in percent: the first that is a number."""
+    for field in ("saturation", "saturation_score"):
+        value = _number(payload.get(field))
+        if value is not None:
+            # An integer of hundreds of digits has no float; it is as good as the largest.
+            return float(min(max(value, -MAX_TOKENS), MAX_TOKENS))
+    return None
+
+
+def _identifier(value: Any, longest: int) -> str | None:
+    """A text that is fit to be an identifier."""
+    return value if type(value) is str and value.strip() and len(value) <= longest and value.isprintable() else None
+
+
+def clean_payload(raw: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """A copy of the raw event that can be written as JSON; nested values are shared with it unless they had to be mended.
+
+    InputError when it is no object; BoundsError naming `events[index].field` when a value nests too deep or is not JSON.
+    """
+    if type(raw) is not dict and not isinstance(raw, Mapping):
+        raise InputError(f"events[{index}]: is {type(raw).__name__}, not a JSON object", hint="Send one object an event.")
+    payload = dict(raw)
+    try:
+        return _mended(payload) if _is_broken(payload) else payload
+    except BoundsError as error:
+        raise BoundsError(f"events[{index}]{_faulty_field(payload)}: {error}") from None
+
+
+def _mended(value: Any) -> Any:
+    """The value with its text and numbers as JSON can carry them; its depth is known to be bounded."""
+    if isinstance(value, str):
+        return mended_text(value)
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, dict):
+        return {mended_text(name): _mended(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mended(item) for item in value]
+    return value
+
+
+def _is_broken(payload: dict[str, Any]) -> bool:
+    """Tell whether the event needs mending. Go down level by level, so that no depth can exhaust the stack."""
+    broken = False
+    level: list[Any] = [payload]
+    for _ in range(MAX_DEPTH + 1):
+        below: list[Any] = []
+        for container in level:
+            items = container
+            if type(container) is dict:
+                broken = _has_broken_name(container) or broken
+                items = container.values()
+            for item in items:
+                kind = type(item)
+                if kind is str:
+                    broken = broken or (not item.isascii() and has_surrogates(item))
+                elif kind is bool or item is None or (kind is int and -_MAX_INTEGER < item < _MAX_INTEGER):
+                    continue
+                elif kind in _NESTED:
+                    below.append(item)
+                elif kind is float:
+                    broken = broken or not isfinite(item)
+                else:
+                    raise BoundsError(f"holds a value that JSON cannot carry ({kind.__name__})")
+        if not below:
+            return broken
+        level = below
+    raise BoundsError(f"is nested deeper than {MAX_DEPTH} levels")
+
+
+def _has_broken_name(container: dict[Any, Any]) -> bool:
+    """Tell whether a name of the object needs mending; BoundsError for one that is not text."""
+    try:
+        names = "".join(container)
+    except TypeError:
+        raise BoundsError("holds a name that is not text") from None
+    return has_surrogates(names)
+
+
+def _faulty_field(payload: dict[Any, Any]) -> str:
+    """`.field` for the first field that cannot be taken, for a message."""
+    for field, value in payload.items():
+        try:
+            _is_broken({field: value})
+        except BoundsError:
+            return f".{mended_text(field[:80])}" if isinstance(field, str) else ""
+    return ""
+
+
+class Columns(NamedTuple):
+    """The facts that are read of a payload beside its type, id and time, in the order of `NormalisedEvent`, which has the payload after `tokens`."""
+
+    tool: str | None
+    call_key: str | None
+    action: str | None
+    status: str | None
+    used: bool | None
+    referenced: bool | None
+    invoked: bool | None
+    saturation: float | None
+    tokens: int | None
+    source: str | None
+    exchange_id: str | None
+    prompt_tokens: int | None
+    cached_tokens: int | None
 
 
 def normalise_session(raw_events: Iterable[Mapping[str, Any]], *, reserved: Collection[str] = ()) -> list[NormalisedEvent]:
@@ -169,43 +378,14 @@ def unique_ids(ids: list[str], *, reserved: Collection[str] = ()) -> list[str]:
     taken = set(reserved)
     copies: dict[str, int] = {}
     unique = []
-    for given in ids:
-        candidate = given
+    for event_id in ids:
+        candidate = event_id
         while candidate in taken:
-            copies[given] = copies.get(given, 1) + 1
-            candidate = f"{given}#{copies[given]}"
+            copies[event_id] = copies.get(event_id, 1) + 1
+            candidate = f"{event_id}#{copies[event_id]}"
         taken.add(candidate)
         unique.append(candidate)
     return unique
-
-
-def tool_name(payload: Mapping[str, Any]) -> str | None:
-    """The tool a tool_call or tool_output names: `tool`, else `tool_name`, else `name`; null without a usable one."""
-    return _name(payload.get("tool")) or _name(payload.get("tool_name")) or _name(payload.get("name"))
-
-
-def call_arguments(payload: Mapping[str, Any]) -> Any:
-    """The arguments of a tool_call: `args`, else `arguments`, else `params`; null where there are none."""
-    for field in _ARGUMENTS:
-        arguments = payload.get(field)
-        if arguments is not None and arguments != {}:
-            return arguments
-    return None
-
-
-def token_total(payload: Mapping[str, Any]) -> int | None:
-    """`usage.total`, else `usage.total_tokens`, else the same two on the event: the first that is a number from 0."""
-    usage = payload.get("usage")
-    if type(usage) is dict:
-        total = usage.get("total")
-        if type(total) is int and 0 <= total <= MAX_TOKENS:  # as most
-            return total
-    for source in (usage, payload) if isinstance(usage, dict) else (payload,):
-        for field in ("total", "total_tokens"):
-            value = _number(source.get(field))
-            if value is not None and value >= 0:
-                return int(min(value, MAX_TOKENS))
-    return None
 
 
 def to_record(
@@ -259,67 +439,3 @@ def raw_event(payload_json: str) -> dict[str, Any]:
     if not isinstance(payload, dict):
         raise RecordError(f"payload: is {type(payload).__name__}, not a JSON object", hint="Payloads are whole events.")
     return payload
-
-
-def _name(value: Any) -> str | None:
-    return value.strip() or None if type(value) is str else None
-
-
-def _word(value: Any) -> str | None:
-    return value.strip().lower() or None if type(value) is str else None
-
-
-def _identifier(value: Any, longest: int) -> str | None:
-    """A text that is fit to be an identifier."""
-    return value if type(value) is str and value.strip() and len(value) <= longest and value.isprintable() else None
-
-
-def _prompt_tokens(payload: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Tokens that the model read, and those of them that came from a cache; null where `usage` does not tell them apart."""
-    usage = payload.get("usage")
-    if type(usage) is dict:
-        plain, cached, written = map(usage.get, _PROMPT)
-        if type(plain) is int and type(cached) is int and type(written) is int and 0 <= plain | cached | written < MAX_TOKENS:
-            return min(plain + cached + written, MAX_TOKENS), cached  # as most
-    counts = [_count(usage.get(field)) for field in _PROMPT] if isinstance(usage, dict) else [None]
-    if counts[0] is None:
-        return None, None
-    read, kept, added = (count or 0 for count in counts)
-    return min(read + kept + added, MAX_TOKENS), kept
-
-
-def _count(value: Any) -> int | None:
-    number = _number(value)
-    return None if number is None or not number >= 0 else int(min(number, MAX_TOKENS))
-
-
-def _event_id(value: Any, index: int) -> str:
-    kind = type(value)
-    if kind is str and value.strip():
-        return str(value)
-    # Python refuses to write integers of thousands of digits; no id is that long.
-    if kind is float or (kind is int and value.bit_length() <= 256):
-        return str(value)
-    return f"event_{index}"
-
-
-def _call_key(payload: Mapping[str, Any], tool: str | None, arguments: Any) -> str:
-    """Digest of the tool (else the skill, else the type) and its arguments; calls with equal keys are repetitions."""
-    if tool:
-        return digest_of_value([tool, arguments])
-    return UNNAMED + digest_of_value([_name(payload.get("skill")) or payload["event"], arguments])
-
-
-def _number(value: Any) -> float | int | None:
-    kind = type(value)
-    return value if kind is int or kind is float else None
-
-
-def _saturation(payload: Mapping[str, Any]) -> float | None:
-    """`saturation`, else `saturation_score`, in percent: the first that is a number."""
-    for field in ("saturation", "saturation_score"):
-        value = _number(payload.get(field))
-        if value is not None:
-            # An integer of hundreds of digits has no float; it is as good as the largest.
-            return float(min(max(value, -MAX_TOKENS), MAX_TOKENS))
-    return None

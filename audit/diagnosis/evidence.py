@@ -330,9 +330,9 @@ def _new_tokens(evidence: SessionEvidence, tokens: int, prompt: int | None, cach
     """Tokens of a request that the request before it did not have."""
     if prompt is None:
         return tokens
-    known = max(cached or 0, prompt if evidence.last_prompt is None else evidence.last_prompt)
+    tokens_before = max(cached or 0, prompt if evidence.last_prompt is None else evidence.last_prompt)
     evidence.last_prompt = prompt
-    return max(0, tokens - prompt) + max(0, prompt - known)
+    return max(0, tokens - prompt) + max(0, prompt - tokens_before)
 
 
 def _fold_retry(evidence: SessionEvidence, row: Row) -> None:

@@ -1,34 +1,56 @@
 """Evidence for a change of the mean between two stretches of scores, from their sums.
 
-The difference of the two means is compared with what it varies by itself. Units, the sessions of a day, vary around their mean; so
+The difference of the two means is compared with how much it varies by itself. Units, the sessions of a day, vary around their mean; so
 do blocks of hours, and days; and days in a row may resemble each other. Each of these is measured in the stretch before the change
-(moments of nested random effects: what blocks vary beyond what their units explain is the blocks' own, and so on), and then reckoned
-into both means by how many units, blocks and days each of them rests on. Weekdays and weekends are compared with their like.
+(moments of nested random effects: what blocks vary beyond what their units explain is the blocks' own, and so on), and then applied
+to both means according to how many units, blocks and days each rests on. Weekdays and weekends are compared with their like.
 
 The evidence is a Bayes factor: how much more probable the difference is if the mean changed at a given place than if it did not. The
-size of the change is not known, so it is averaged over normal distributions of `SPREADS` sigma; the variance is not, so Student's t
-stands for the normal distribution (Gönen, Johnson, Lu and Westfall 2005, "The Bayesian two-sample t test"; the degrees of freedom are
-Satterthwaite's). Under independent normal units its expectation is about 1 when nothing has changed, so that it is an e-value that has
+size of the change is unknown, so it is averaged over normal distributions of `SPREADS` sigma; the variance is unknown, so Student's t
+replaces the normal distribution (Gönen, Johnson, Lu and Westfall 2005, "The Bayesian two-sample t test"; the degrees of freedom are
+Satterthwaite's). Under independent normal units its expectation is about 1 when nothing has changed, so it is an e-value that has
 paid for the reference's uncertainty.
 
-Scores are not normal: they are bounded, come in thirds or fifths, and the rare one lies far off. So three things differ from the
+Scores are not normal: they are bounded, come in thirds or fifths, and a rare one lies far off. So three things differ from the
 textbook. The distance is measured in two ways, as a difference and as a binomial deviance between the smallest and the largest value
-seen, and the lesser counts, unless no unit after lies within the range of those before: where what is rare becomes a little less
-rare, the deviance knows how little that says. The units after a change are taken to vary no less than those before it: of skewed scores
-those with a high mean by chance vary little by the same chance. And where sessions get shorter, each is taken to vary as much more as
-independent scores would make it, until they have shown what they do.
+seen, and the lesser counts, unless no unit after lies within the range of those before: when something rare becomes a little less
+rare, the deviance knows how little that says. The units after a change are taken to vary no less than those before it: among skewed
+scores, those with a high mean by chance vary little by the same chance. And when sessions get shorter, each is taken to vary as much
+more as independent scores would make it, until they have shown what they do.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from audit.drift.cells import Flags, Floats, Ints
-from audit.drift.series import MIXED, SQUARES, TOTALS, UNITS, WEIGHT
-from audit.drift.variation import FEWEST_BEFORE, TINY, Components, Normal, as_one, centred, means, ratio, total, variances
+from audit.drift.series import (
+    BLOCK_MIXED,
+    BLOCK_SQUARES,
+    BLOCK_TOTALS,
+    BLOCKS,
+    DAY_MIXED,
+    DAY_SQUARES,
+    DAY_TOTALS,
+    DAYS,
+    MIXED,
+    PAIR_MIXED,
+    PAIR_SQUARES,
+    PAIR_TOTALS,
+    SQUARES,
+    TOTAL,
+    TOTALS,
+    UNITS,
+    WEIGHT,
+    Flags,
+    Floats,
+    Ints,
+)
 from schemas.lazy.numpy import np
+
+if TYPE_CHECKING:
+    from schemas.lazy.numpy import NDArray
 
 SPREADS = ((0.7, 0.75), (4.0, 0.25))
 """Standard deviations of the sizes of change that are reckoned with, in sigma, and how much of the reckoning each has."""
@@ -42,6 +64,17 @@ _FEWEST_FREEDOM = 3.0
 _EDGE = 1e-9
 Ranges = tuple[Floats, Floats]
 """The least and the greatest mean of a unit."""
+
+FEWEST_BEFORE = 10
+"""So many units stand before a change; and where weekdays or weekends have fewer of them, all days are compared with all."""
+SETTLED_DAYS = 14
+"""From so many days after a change on, what they differ by among themselves counts, too."""
+HIGHEST_MEMORY = 0.9
+"""Days in a row are never taken to resemble each other by more than this, as a correlation."""
+SMALLEST_VARIANCE = 1e-6
+"""Of a unit: scores that hardly vary are taken to vary by a thousandth of a point."""
+TINY = 1e-300
+"""The bound below which a number is too small to divide by."""
 
 
 class Later(NamedTuple):
@@ -133,6 +166,75 @@ def contrast(normal: Normal, later: Later, reference: int | None = None) -> Cont
     )
 
 
+def _later_by_strata(later: Later, few: Flags) -> Later:
+    return Later(as_one(later.sums, few), as_one(later.partial, few), later.of)
+
+
+def as_one(part: Floats, where: Flags) -> Floats:
+    """Sums by stratum, with all days as one stratum where they are to be."""
+    if not where.any():
+        return part
+    whole = np.zeros_like(part)
+    whole[:, 0] = part.sum(axis=1)
+    return np.where(where, whole, part)
+
+
+def means(sums: Floats) -> Floats:
+    """The means of units, by stratum."""
+    return ratio(sums[TOTAL], sums[WEIGHT])
+
+
+def ratio(part: Floats | float, whole: Floats) -> Floats:
+    """Part by whole; 0 where the whole is nothing."""
+    return part / np.where(whole > TINY, whole, math.inf)
+
+
+def total(parts: NDArray[Any]) -> Floats:
+    """The sum over the first axis: of strata, or of sources of variance."""
+    return np.add.reduce(parts, dtype=np.float64)  # type: ignore[no-any-return]
+
+
+def _spread_after(later: Later, unit: Floats, by_score: Floats, mean: Floats) -> tuple[Floats, Floats]:
+    """The variance of the units' sum after a change that is to be expected, by stratum, and how many times as large it is."""
+    squares, weight, units = later.sums[SQUARES], later.sums[WEIGHT], later.sums[UNITS]
+    expected = np.maximum(unit * squares, by_score * weight)
+    count = total(units)
+    seen = centred(later.sums, (SQUARES, MIXED, TOTALS), mean) * count
+    freedom = np.maximum(0.0, count - total(units > 0))
+    share = (PSEUDO_UNITS + ratio(seen, total(expected))) / (PSEUDO_UNITS + freedom)
+    return expected, np.maximum(1.0, share)
+
+
+def centred(sums: Floats, columns: tuple[int, int, int], mean: Floats, least: float = 0.0) -> Floats:
+    """Sum of the squares (or products) of totals less what the mean would give them."""
+    squares, mixed, totals = (sums[column] for column in columns)
+    return total(np.maximum(least, totals - 2 * mean * mixed + mean * mean * squares))
+
+
+def variances(sums: Floats, clusters: Floats, units: Floats, parts: Components) -> Floats:
+    """The variance of a stretch's means by source, units, blocks and days: (3, STRATA, stretches)."""
+    weight, squares, blocks, days = sums[WEIGHT], sums[SQUARES], clusters[0], clusters[1]
+    length, memory = np.maximum(1.0, ratio(weight**2, days)), parts.memory
+    longer = (1 + memory) / (1 - memory) - 2 * memory * (1 - memory**length) / (length * (1 - memory) ** 2)
+    by_block = parts.block * np.maximum(0.0, blocks - squares)
+    by_day = parts.day * (np.maximum(0.0, days - blocks) + (np.maximum(1.0, longer) - 1) * days)
+    return ratio(np.stack((units, by_block, by_day)), weight**2)
+
+
+def _freedom(sources: Floats, freedoms: Floats) -> Floats:
+    """Satterthwaite's degrees of freedom of a sum of variances."""
+    return np.maximum(_FEWEST_FREEDOM, ratio(total(sources) ** 2, total(sources**2 / freedoms)))
+
+
+def _at_least_its_error(sources: Floats, freedoms: Floats) -> Floats:
+    """Return the variances by source, those of blocks and days no less than the standard error that the units alone give them.
+
+    A variance between few days may be estimated as nothing; that is no reason to take it for known.
+    """
+    least = np.sqrt(2 / freedoms) * sources[0]
+    return np.stack((sources[0], *np.maximum(sources[1:], least[1:])))
+
+
 def most_log_evidence(normal: Normal, sums: Floats, of: Ints) -> Floats:
     """No less than `log_evidence` can be, at a fraction of the price; `sums` are those of `Later`, as far as SQUARES.
 
@@ -148,22 +250,59 @@ def most_log_evidence(normal: Normal, sums: Floats, of: Ints) -> Floats:
     return total(ratio(apart**2, variance)) * ((1 + 1 / freedom) / 2)[of]
 
 
-def log_evidence(found: Contrast, before: Ranges, after: Ranges) -> Floats:
+def log_evidence(contrast: Contrast, before: Ranges, after: Ranges) -> Floats:
     """Natural logarithm of the Bayes factors; minus infinity where there is nothing to compare.
 
     `before` and `after` are the ranges of the units on either side, from the origin.
     """
     low, high = np.minimum(before[0], after[0]), np.maximum(before[1], after[1])
-    room = (high - found.after) * (found.after - low), (high - found.before) * (found.before - low)
+    room = (high - contrast.after) * (contrast.after - low), (high - contrast.before) * (contrast.before - low)
     share = np.where(room[0] < MOST_COUPLED * room[1], ratio(*room), MOST_COUPLED)
-    coupled = _varied(found, 1.0, found.excess / np.clip(share, 1.0, np.minimum(found.excess, MOST_COUPLED)))
+    coupled = _varied(contrast, 1.0, contrast.excess / np.clip(share, 1.0, np.minimum(contrast.excess, MOST_COUPLED)))
     squared = ratio(coupled.size**2, coupled.variance)
     apart = (after[1] < before[0]) | (after[0] > before[1])
-    together = _together(found)
-    counted = np.where(apart, squared, np.minimum(squared, _deviance(_varied(found, together, together), low, high)))
+    together = _together(contrast)
+    counted = np.where(apart, squared, np.minimum(squared, _deviance(_varied(contrast, together, together), low, high)))
     relative = ratio(coupled.unit_variance, coupled.variance)
     evidence = log_bayes_factor(counted, coupled.freedom, [(spread * spread * relative, share) for spread, share in SPREADS])
-    return np.where(found.is_usable, evidence, -math.inf)
+    return np.where(contrast.is_usable, evidence, -math.inf)
+
+
+def _varied(contrast: Contrast, before: Floats | float, after: Floats) -> Contrast:
+    """The contrast if units varied so many times as much as they do before the change.
+
+    The nearer a share is to one half, the more it varies: of scores that are bounded, a part of what units vary more comes from the
+    change of their mean, and says nothing against it.
+    """
+    return contrast._replace(
+        unit_variance=contrast.unit_variance * np.maximum(1.0, after),
+        variance_before=contrast.variance_before + contrast.unit_before * (before - 1),
+        variance_after=contrast.variance_after + contrast.unit_after * (after / contrast.excess - 1),
+    )
+
+
+def _together(contrast: Contrast) -> Floats:
+    """Return the factor by which all units vary more around their common mean than before, as if nothing had changed."""
+    both = contrast.units_before + contrast.units_after
+    apart = (
+        contrast.units_before * contrast.units_after / np.maximum(both, 1.0) * ratio(contrast.size**2, contrast.unit_variance)
+    )
+    return ratio(contrast.units_before + contrast.excess * contrast.units_after + apart, both)
+
+
+def _deviance(contrast: Contrast, low: Floats, high: Floats) -> Floats:
+    """The distance as that of two shares of the width between the smallest and the largest value, in the same measure."""
+    width = np.maximum(high - low, TINY)
+    many, later = ratio(1.0, contrast.variance_before), ratio(1.0, contrast.variance_after)
+    p, q = (contrast.before - low) / width, (contrast.after - low) / width
+    common = np.clip(ratio(many * p + later * q, many + later), _EDGE, 1 - _EDGE)
+    return 2 * (many * _divergence(p, common) + later * _divergence(q, common)) * common * (1 - common) * width * width
+
+
+def _divergence(p: Floats, q: Floats) -> Floats:
+    """Kullback-Leibler divergence of two Bernoulli distributions."""
+    p = np.clip(p, 0.0, 1.0)
+    return p * np.log(np.maximum(p, TINY) / q) + (1 - p) * np.log(np.maximum(1 - p, TINY) / (1 - q))
 
 
 def log_bayes_factor(squared: Floats, freedom: Floats, sizes: Iterable[tuple[Floats, float]]) -> Floats:
@@ -179,65 +318,126 @@ def log_bayes_factor(squared: Floats, freedom: Floats, sizes: Iterable[tuple[Flo
     return np.logaddexp.reduce(terms)  # type: ignore[no-any-return]
 
 
-def _together(found: Contrast) -> Floats:
-    """Return the factor by which all units vary more around their common mean than before, as if nothing had changed."""
-    both = found.units_before + found.units_after
-    apart = found.units_before * found.units_after / np.maximum(both, 1.0) * ratio(found.size**2, found.unit_variance)
-    return ratio(found.units_before + found.excess * found.units_after + apart, both)
+class Stretch(NamedTuple):
+    """The sums of stretches of a series, each in a place of the last axis, by stratum."""
+
+    sums: Floats
+    """Of the units: (7, STRATA, stretches), columns of `audit.drift.series`."""
+    days: Floats
+    """Of the whole days among them: (12, STRATA, stretches)."""
 
 
-def _varied(found: Contrast, before: Floats | float, after: Floats) -> Contrast:
-    """The contrast if units varied so many times as much as they do before the change.
+class Components(NamedTuple):
+    """The components of the variance of a stretch's means, one element per pair."""
 
-    The nearer a share is to one half, the more it varies: of scores that are bounded, a part of what units vary more comes from the
-    change of their mean, and says nothing against it.
+    unit: Floats
+    """Variance of a unit for each squared weight."""
+    block: Floats
+    """Covariance of the units of a block."""
+    day: Floats
+    """Covariance of the blocks of a day."""
+    memory: Floats
+    """Correlation of days in a row."""
+    blocks: Floats
+    """The number of blocks, less one per stratum, that these rest on."""
+    days: Floats
+
+
+class Normal(NamedTuple):
+    """The normal state before each of some changes; an element, or a place of the last axis, is a change."""
+
+    few: Flags
+    """True where all days are one stratum, for there are few units in one of them."""
+    sums: Floats
+    """Of the units: (7, STRATA, changes)."""
+    strata: Floats
+    """The number of them that have units."""
+    mean: Floats
+    """By stratum."""
+    parts: Components
+    by_score: Floats
+    """Variance of a unit for each weight."""
+    varies: Floats
+    """Variance of the means by source: (3, STRATA, changes)."""
+
+
+def normal_before(before: Stretch, recent: Floats, settled: Stretch, reference: int | None = None) -> Normal:
+    """Return the normal state in stretches of whole days before a change.
+
+    For each stretch of `before`, `recent` has the sums of the last days of it, and `settled` the whole days after the change that every
+    one of its later stretches holds. With `reference`, all changes take the variance components measured for that one.
     """
-    return found._replace(
-        unit_variance=found.unit_variance * np.maximum(1.0, after),
-        variance_before=found.variance_before + found.unit_before * (before - 1),
-        variance_after=found.variance_after + found.unit_after * (after / found.excess - 1),
+    few = np.any(before.sums[UNITS] < FEWEST_BEFORE, axis=0)
+    before, settled, recent = _by_strata(before, few), _by_strata(settled, few), as_one(recent, few)
+    strata = np.maximum(1.0, total(before.sums[UNITS] > 0))
+    mean = means(before.sums)
+    parts = _components(before, recent, settled, mean, strata)
+    if reference is not None:
+        parts = Components(*(np.full_like(part, part[reference]) for part in parts))
+    own = parts.unit * before.sums[SQUARES]
+    by_score = ratio(total(own), total(before.sums[WEIGHT]))
+    varies = variances(before.sums, before.days[[BLOCK_SQUARES, DAY_SQUARES]], own, parts)
+    return Normal(few, before.sums, strata, mean, parts, by_score, varies)
+
+
+def _by_strata(stretch: Stretch, few: Flags) -> Stretch:
+    """A stretch with all days as one stratum where there are few units in one of them."""
+    return Stretch(*(as_one(part, few) for part in stretch))
+
+
+def _components(before: Stretch, recent: Floats, after: Stretch, mean_before: Floats, strata: Floats) -> Components:
+    """Measure the components before the change; those of days also after it, as soon as there are enough of them."""
+    squares, units = total(before.sums[SQUARES]), total(before.sums[UNITS])
+    spread = centred(before.sums, (SQUARES, MIXED, TOTALS), mean_before) * _inflated(units, strata)
+    blocks, days = total(before.days[BLOCKS]), total(before.days[DAYS])
+    by_block = centred(before.days, (BLOCK_SQUARES, BLOCK_MIXED, BLOCK_TOTALS), mean_before) * _inflated(blocks, strata)
+    day = _between_days(before.days, mean_before, strata)
+    in_a_row = centred(before.days, (PAIR_SQUARES, PAIR_MIXED, PAIR_TOTALS), mean_before, least=-math.inf)
+    shared = ratio(in_a_row, total(before.days[PAIR_SQUARES]))
+    settled = _between_days(after.days, means(after.sums), strata)
+    day = np.where(total(after.days[DAYS]) >= SETTLED_DAYS, np.maximum(day, settled), day)
+    return Components(
+        np.maximum(np.maximum(SMALLEST_VARIANCE, ratio(spread, squares)), _at_least(recent)),
+        ratio(np.maximum(0.0, by_block - spread), total(before.days[BLOCK_SQUARES]) - squares),
+        *_remembered(day, shared, days, strata),
+        np.maximum(1.0, blocks - strata),
+        np.maximum(1.0, days - strata),
     )
 
 
-def _later_by_strata(later: Later, few: Flags) -> Later:
-    return Later(as_one(later.sums, few), as_one(later.partial, few), later.of)
+def _inflated(count: Floats, strata: Floats) -> Floats:
+    """By how much a spread around an estimated mean is too small."""
+    return count / np.maximum(1.0, count - strata)
 
 
-def _spread_after(later: Later, unit: Floats, by_score: Floats, mean: Floats) -> tuple[Floats, Floats]:
-    """The variance of the units' sum after a change that is to be expected, by stratum, and how many times as large it is."""
-    squares, weight, units = later.sums[SQUARES], later.sums[WEIGHT], later.sums[UNITS]
-    expected = np.maximum(unit * squares, by_score * weight)
-    count = total(units)
-    seen = centred(later.sums, (SQUARES, MIXED, TOTALS), mean) * count
-    freedom = np.maximum(0.0, count - total(units > 0))
-    share = (PSEUDO_UNITS + ratio(seen, total(expected))) / (PSEUDO_UNITS + freedom)
-    return expected, np.maximum(1.0, share)
+def _between_days(days: Floats, mean: Floats, strata: Floats) -> Floats:
+    """Covariance of the blocks of a day."""
+    blocks, count = total(days[BLOCKS]), total(days[DAYS])
+    by_block = centred(days, (BLOCK_SQUARES, BLOCK_MIXED, BLOCK_TOTALS), mean) * _inflated(blocks, strata)
+    by_day = centred(days, (DAY_SQUARES, DAY_MIXED, DAY_TOTALS), mean) * _inflated(count, strata)
+    squares = total(days[DAY_SQUARES]) - total(days[BLOCK_SQUARES])
+    return ratio(np.maximum(0.0, by_day - by_block), squares)
 
 
-def _at_least_its_error(sources: Floats, freedoms: Floats) -> Floats:
-    """Return the variances by source, those of blocks and days no less than the standard error that the units alone give them.
+def _at_least(recent: Floats) -> Floats:
+    """Return the recent variance of units, less its standard error.
 
-    A variance between few days may be estimated as nothing; that is no reason to take it for known.
+    If the spread has grown, the whole past understates it.
     """
-    least = np.sqrt(2 / freedoms) * sources[0]
-    return np.stack((sources[0], *np.maximum(sources[1:], least[1:])))
+    units = total(recent[UNITS])
+    spread = ratio(centred(recent, (SQUARES, MIXED, TOTALS), means(recent)), total(recent[SQUARES]))
+    least: Floats = spread * np.maximum(0.0, 1 - np.sqrt(2 / np.maximum(units, 1.0)))
+    return least
 
 
-def _freedom(sources: Floats, freedoms: Floats) -> Floats:
-    """Satterthwaite's degrees of freedom of a sum of variances."""
-    return np.maximum(_FEWEST_FREEDOM, ratio(total(sources) ** 2, total(sources**2 / freedoms)))
+def _remembered(day: Floats, shared: Floats, days: Floats, strata: Floats) -> tuple[Floats, Floats]:
+    """Covariance within a day and the correlation of days in a row, less small by what the estimated mean takes from both.
 
-
-def _deviance(found: Contrast, low: Floats, high: Floats) -> Floats:
-    """The distance as that of two shares of the width between the smallest and the largest value, in the same measure."""
-    width = np.maximum(high - low, TINY)
-    many, later = ratio(1.0, found.variance_before), ratio(1.0, found.variance_after)
-    p, q = (found.before - low) / width, (found.after - low) / width
-    common = np.clip(ratio(many * p + later * q, many + later), _EDGE, 1 - _EDGE)
-    return 2 * (many * _divergence(p, common) + later * _divergence(q, common)) * common * (1 - common) * width * width
-
-
-def _divergence(p: Floats, q: Floats) -> Floats:
-    """Kullback-Leibler divergence of two Bernoulli distributions."""
-    p = np.clip(p, 0.0, 1.0)
-    return p * np.log(np.maximum(p, TINY) / q) + (1 - p) * np.log(np.maximum(1 - p, TINY) / (1 - q))
+    A correlation is estimated low from few days, so one and a half standard errors are added to it. It counts by the days' covariance only: where
+    days do not differ, there is nothing to remember.
+    """
+    error = 1.5 / np.sqrt(np.maximum(days, 1.0))
+    memory = np.clip(ratio(shared, day) + error, 0.0, HIGHEST_MEMORY)
+    taken = np.where(shared > 0, day * (1 + memory) / (1 - memory) * ratio(strata, days), 0.0)
+    day, shared = day + taken, shared + taken
+    return day, np.clip(ratio(shared, day) + error, 0.0, HIGHEST_MEMORY)

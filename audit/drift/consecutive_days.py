@@ -54,9 +54,11 @@ def consecutive_days(days: Sequence[DailyAverage], mean: float, stddev: float, a
     of the baseline, unrounded.
     """
     first = as_of - timedelta(days=DAYS - 1)
-    seen = sorted((one for one in days if one.average is not None and first <= one.day <= as_of), key=lambda one: one.day)
+    seen = sorted(
+        (daily for daily in days if daily.average is not None and first <= daily.day <= as_of), key=lambda daily: daily.day
+    )
     sigma = max(stddev, SMALLEST_SIGMA)
-    runs = [(side, tuple(run)) for side, run in groupby(seen, key=lambda one: _side(one, mean, sigma))]
+    runs = [(side, tuple(run)) for side, run in groupby(seen, key=lambda daily: _side(daily, mean, sigma))]
     return tuple(_drift(side, run, mean, sigma) for side, run in runs if side is not None and len(run) >= SHORTEST_RUN)
 
 
@@ -65,15 +67,15 @@ def severity_of(deviation: float) -> Severity:
     return "critical" if abs(deviation) > CRITICAL else "warning"
 
 
-def _side(one: DailyAverage, mean: float, sigma: float) -> Direction | None:
-    distance = _distance(one, mean, sigma)
+def _side(daily: DailyAverage, mean: float, sigma: float) -> Direction | None:
+    distance = _distance(daily, mean, sigma)
     if abs(distance) <= 1:
         return None
     return "up" if distance > 0 else "down"
 
 
-def _distance(one: DailyAverage, mean: float, sigma: float) -> float:
-    return 0.0 if one.average is None else (one.average - mean) / sigma
+def _distance(daily: DailyAverage, mean: float, sigma: float) -> float:
+    return 0.0 if daily.average is None else (daily.average - mean) / sigma
 
 
 def _drift(direction: Direction, run: tuple[DailyAverage, ...], mean: float, sigma: float) -> Drift:

@@ -1,14 +1,37 @@
-"""A series of cells with running sums, so that any stretch of days is one subtraction."""
+"""A series of scores as hourly sums: the same columns for ten sessions a day and for a hundred thousand.
+
+1. Running sums make any stretch of days one subtraction.
+2. The reference says which days count as normal. A decision that a change is "the new normal" moves it: it begins with the first day
+   of that change. Days of a change that is over are cut out of it, so that a dip that was mended neither lowers what is expected nor
+   hides the next one.
+3. A change of a share has evidence from the counts themselves: right for two runs as for two thousand. Of `n0` runs before, `k0` had
+   something, and of `n1` after, `k1`. If nothing changed, each order of the runs is as probable as any other, so with `K = k0 + k1` of
+   `n = n0 + n1` the order that was seen has the probability 1 / C(n, K), whatever the share is. The alternative says nothing of the
+   share before, so it gives its order 1 / C(n0, k0), and averages the share after over Jeffreys' prior, Beta(1/2, 1/2):
+
+       e = B(k1 + 1/2, n1 - k1 + 1/2) / B(1/2, 1/2) * C(n, K) / C(n0, k0)
+
+   For independent runs of any share p it is an e-value: its expectation is the sum over k1 of the Jeffreys probability of k1 times the
+   probability that a binomial (n, p) lies between k1 and k1 + n0, which is at most 1. That is the exact test of both counts (Fisher
+   1935) with a bet on what follows (Grünwald, de Heide and Koolen 2024, "Safe testing"): 2 of 2 after 0 of 30 are 186 to 1, where
+   Fisher's test has 1 in 496. How it holds while one looks after every run is calculated, not proven:
+   `docs/decisions/0082-shares-of-few-runs.md`.
+4. Runs of one day are seldom independent: what breaks one breaks the next. The correlation is measured before the change, and after
+   it over the days that are over, by how often another run of the same day has it if one has (the moments of a beta-binomial
+   distribution). If that is too rare to know, runs of a day are taken to be a little alike.
+"""
 
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta
-from typing import NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from audit.drift.cells import Cells, Floats, Ints, date_of, day_number
-from audit.drift.count_evidence import Counts
-from audit.drift.reference import NO_DECISION, Reference
 from schemas.lazy.numpy import np
+
+if TYPE_CHECKING:
+    from schemas.lazy.numpy import NDArray
 
 BLOCK_HOURS = 6
 """Hours of a block: what the hours of one day have in common is measured by blocks."""
@@ -22,6 +45,21 @@ BLOCKS, BLOCK_SQUARES, BLOCK_MIXED, BLOCK_TOTALS = range(4)
 DAYS, DAY_SQUARES, DAY_MIXED, DAY_TOTALS = range(4, 8)
 PAIRS, PAIR_SQUARES, PAIR_MIXED, PAIR_TOTALS = range(8, 12)
 """Columns of what days add up to: the same sums of the weights and totals of blocks and of days, and of pairs of days in a row."""
+
+Floats: TypeAlias = "NDArray[np.float64]"
+Ints: TypeAlias = "NDArray[np.int64]"
+Flags: TypeAlias = "NDArray[np.bool_]"
+_EPOCH = date(1970, 1, 1)
+
+Span = tuple[date, date]
+"""A span of days, the first and the last one included."""
+REFERENCE_DAYS = 14
+"""A change has at least so many days before it, to be compared with."""
+
+ALIKE = 0.25
+"""How much alike runs of one day are taken to be where nothing is known: the correlation of any two of them."""
+EQUIVALENT_PAIRS = 4.0
+"""The weight of that assumption, in pairs of runs of which one has it."""
 
 
 class Off(NamedTuple):
@@ -51,6 +89,46 @@ class Off(NamedTuple):
     def counts(self) -> Counts:
         """The units as whole numbers."""
         return Counts(*(np.rint(column).astype(np.int64) for column in (self.least, self.units)))
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The days of a series that count."""
+
+    since: date | None = None
+    """The first day that counts, after the decision that a change is the new normal; None: all of them."""
+    cut: tuple[Span, ...] = ()
+    """The days of changes that are over, oldest first, apart from each other."""
+    days: int = REFERENCE_DAYS
+    """A change has at least so many days before it."""
+
+    def counts(self, day: date) -> bool:
+        """Tell whether a day is to be looked at."""
+        return (self.since is None or day >= self.since) and not self.cuts(day)
+
+    def mask(self, days: Ints) -> Flags:
+        """Tell which of some days, counted from 1970, are to be looked at."""
+        kept = np.ones(len(days), dtype=bool) if self.since is None else days >= day_number(self.since)
+        for first, last in self.cut:
+            kept &= (days < day_number(first)) | (days > day_number(last))
+        return kept
+
+    def cuts(self, day: date) -> bool:
+        """Tell whether a day belongs to a change that is over."""
+        return any(first <= day <= last for first, last in self.cut)
+
+    def cuts_into(self, first: date, last: date) -> bool:
+        """Tell whether a window, both ends included, holds days of a change that is over."""
+        return any(begin <= last and first <= end for begin, end in self.cut)
+
+
+def day_number(day: date) -> int:
+    """A day as `Cells.days` counts it: UTC days since 1970."""
+    return (day - _EPOCH).days
+
+
+NO_DECISION = Reference()
+"""The reference of a series on which nothing was decided: all its days count."""
 
 
 class Series:
@@ -140,42 +218,29 @@ class Series:
     def _so_far(self, whole: Floats, level: int, grouped: Grouped) -> None:
         """The running squares with the block, or the day, that a cell is in as far as it has gone."""
         column = (BLOCK_SQUARES, DAY_SQUARES)[level]
-        place = np.arange(len(self.day))
-        group = np.searchsorted(grouped.ends, place)
+        index = np.arange(len(self.day))
+        group = np.searchsorted(grouped.ends, index)
         begun = np.concatenate(([0], grouped.ends[:-1] + 1))[group]
         running = np.concatenate(([0.0], np.cumsum(self.cells.weight)))
-        weight = running[place + 1] - running[begun]
+        weight = running[index + 1] - running[begun]
         closed = np.concatenate(([0.0], np.cumsum(grouped.weight**2)))
         first_of_day = np.searchsorted(grouped.ends, self.starts[self.day])
         earlier = closed[group] - closed[first_of_day]
         self.partial[level] = whole[column][:, self.day]
-        self.partial[level, self.stratum, place] += earlier + weight**2
+        self.partial[level, self.stratum, index] += earlier + weight**2
 
 
-class Grouped:
-    """Cells added up by group."""
-
-    def __init__(self, ends: Ints, weight: Floats, total: Floats) -> None:
-        self.ends, self.weight, self.total = ends, weight, total
-
-
-def _groups(rows: Floats, keys: Ints) -> Grouped:
-    """Weight and total of each run of cells of one key, and the place of its last cell."""
-    if not keys.size:
-        return Grouped(keys, np.zeros(0), np.zeros(0))
-    starts = np.concatenate(([0], np.flatnonzero(np.diff(keys)) + 1))
-    ends = np.append(starts[1:], len(keys)) - 1
-    return Grouped(ends, np.add.reduceat(rows[WEIGHT], starts), np.add.reduceat(rows[TOTAL], starts))
+def _kept(cells: Cells, first: date, last: date, reference: Reference) -> Cells:
+    """The cells of the days that count."""
+    days = cells.days
+    keep = (days >= day_number(first)) & (days <= day_number(last)) & reference.mask(days)
+    times, *columns = cells
+    return Cells(times[keep], *(column[keep] for column in columns))
 
 
-def _doubling(values: Floats, extreme: np.ufunc) -> Floats:
-    """The extremes of 1, 2, 4, 8, ... values from each one on, so that those of any stretch are the extreme of two of them."""
-    levels = [values]
-    while (width := 1 << len(levels) - 1) * 2 <= len(values):
-        longer = levels[-1].copy()
-        longer[:-width] = extreme(longer[:-width], levels[-1][width:])
-        levels.append(longer)
-    return np.stack(levels)
+def date_of(number: float) -> date:
+    """The day of a number of `Cells.days`."""
+    return _EPOCH + timedelta(days=int(number))
 
 
 def rows_of(cells: Cells, origin: float = 0.0) -> Floats:
@@ -192,9 +257,190 @@ def _running(rows: Floats, stratum: Ints) -> Floats:
     return np.cumsum(wide, axis=-1)
 
 
-def _kept(cells: Cells, first: date, last: date, reference: Reference) -> Cells:
-    """The cells of the days that count."""
-    days = cells.days
-    keep = (days >= day_number(first)) & (days <= day_number(last)) & reference.mask(days)
-    times, *columns = cells
-    return Cells(times[keep], *(column[keep] for column in columns))
+def _doubling(values: Floats, extreme: np.ufunc) -> Floats:
+    """The extremes of 1, 2, 4, 8, ... values from each one on, so that those of any stretch are the extreme of two of them."""
+    levels = [values]
+    while (width := 1 << len(levels) - 1) * 2 <= len(values):
+        longer = levels[-1].copy()
+        longer[:-width] = extreme(longer[:-width], levels[-1][width:])
+        levels.append(longer)
+    return np.stack(levels)
+
+
+def _groups(rows: Floats, keys: Ints) -> Grouped:
+    """Weight and total of each run of cells of one key, and the place of its last cell."""
+    if not keys.size:
+        return Grouped(keys, np.zeros(0), np.zeros(0))
+    starts = np.concatenate(([0], np.flatnonzero(np.diff(keys)) + 1))
+    ends = np.append(starts[1:], len(keys)) - 1
+    return Grouped(ends, np.add.reduceat(rows[WEIGHT], starts), np.add.reduceat(rows[TOTAL], starts))
+
+
+class Grouped:
+    """Cells added up by group."""
+
+    def __init__(self, ends: Ints, weight: Floats, total: Floats) -> None:
+        self.ends, self.weight, self.total = ends, weight, total
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The scores of one session on one UTC day: what is independent of what came before, as far as anything is.
+
+    Weights are 1 / sampling probability.
+    """
+
+    at: datetime
+    """Time of the last of its exchanges, UTC, aware or naive but all of one kind."""
+    scores: int
+    """The number of scores it holds."""
+    weight: float
+    """Sum of the weights, above 0."""
+    total: float
+    """Sum of weight x score."""
+
+
+class Cells(NamedTuple):
+    """The sums of units by the hour in which they end: columns of one length, an hour each, oldest first.
+
+    However many units there are, and however they are split into sums on their way, their cells are the same.
+    """
+
+    last: NDArray[np.datetime64]
+    """Time of the last unit of the hour, UTC, in microseconds."""
+    units: Floats
+    scores: Floats
+    weight: Floats
+    total: Floats
+    """Sum of weight x score."""
+    squares: Floats
+    """Sum of the squared weights of the units."""
+    mixed: Floats
+    """Sum of weight x total of the units."""
+    totals: Floats
+    """Sum of the squared totals of the units."""
+    low: Floats
+    """The least mean of a unit."""
+    high: Floats
+    """The greatest mean of a unit."""
+
+    @property
+    def days(self) -> Ints:
+        """UTC days since 1970."""
+        return self.last.astype("datetime64[D]").astype(np.int64)
+
+
+def cells_of(units: Iterable[Unit]) -> Cells:
+    """Add up units hour by hour, in whatever order they are given."""
+    rows = sorted((_naive(one.at), one.weight, one.total, one.scores) for one in units)
+    last = np.array([row[0] for row in rows], dtype="datetime64[us]")
+    weight, total, scores = (np.array([row[column] for row in rows], dtype=np.float64) for column in (1, 2, 3))
+    if not rows:
+        return Cells(last, weight, weight, weight, weight, weight, weight, weight, weight, weight)
+    starts = np.flatnonzero(np.diff(last.astype("datetime64[h]"), prepend=np.datetime64(0, "h")))
+    starts = starts if starts.size and starts[0] == 0 else np.concatenate(([0], starts))
+    columns = np.stack(_columns(scores, weight, total))
+    count, *sums = np.add.reduceat(columns, starts, axis=1)
+    mean = total / weight
+    ends = np.append(starts[1:], len(rows)) - 1
+    known, weights, totals, squares, mixed, squared = sums
+    return Cells(
+        last[ends],
+        count,
+        known,
+        weights,
+        totals,
+        squares,
+        mixed,
+        squared,
+        np.minimum.reduceat(mean, starts),
+        np.maximum.reduceat(mean, starts),
+    )
+
+
+def _naive(at: datetime) -> datetime:
+    return at if at.tzinfo is None else at.astimezone(UTC).replace(tzinfo=None)
+
+
+def _columns(scores: Floats, weight: Floats, total: Floats) -> tuple[Floats, ...]:
+    return np.ones_like(weight), scores, weight, total, weight * weight, weight * total, total * total
+
+
+def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Spans as few as can be: those that overlap, or follow each other without a day between, are one."""
+    found: list[Span] = []
+    for first, last in sorted(spans):
+        if found and first.toordinal() <= found[-1][1].toordinal() + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+class Counts(NamedTuple):
+    """Counts of stretches, one element per stretch. They are whole numbers except for `alike`."""
+
+    having: Ints | Floats
+    """How many have it."""
+    of: Ints | Floats
+    """How many there are."""
+
+
+class Days(NamedTuple):
+    """Sums over the days of a stretch, one element per stretch."""
+
+    squares: Floats
+    """Of the squared numbers of runs."""
+    mixed: Floats
+    """Of the runs times those that have it."""
+    having: Floats
+    """Of the squared numbers of those that have it."""
+
+
+def alike(stretches: Iterable[tuple[Counts, Days]]) -> Floats:
+    """Return the correlation of two runs of one day, 0 to 1, measured in stretches of one share each."""
+    pairs = [_paired(counts, days) for counts, days in stretches]
+    more, beside = (np.add.reduce([one[column] for one in pairs]) for column in (0, 1))
+    correlation: Floats = np.clip((EQUIVALENT_PAIRS * ALIKE + more) / (EQUIVALENT_PAIRS + beside), 0.0, 1.0)
+    return correlation
+
+
+def _paired(counts: Counts, days: Days) -> tuple[Floats, Floats]:
+    """Return by how many more runs have it beside one that has than by chance, and of how many beside it, by what is the rarer.
+
+    If one has it, another of its day has it with the probability p + r (1 - p), where p is the share and r the correlation. The share
+    is that of the same runs, so what one day says is compared with itself in part: a single day says nothing.
+    """
+    is_rare = 2 * counts.having <= counts.of
+    rare = np.where(is_rare, counts.having, counts.of - counts.having)
+    # If not having it is the rarer, n - k stands for k.
+    mixed = np.where(is_rare, days.mixed, days.squares - days.mixed)
+    squared = np.where(is_rare, days.having, days.squares - 2 * days.mixed + days.having)
+    runs = np.maximum(counts.of, 1)
+    share, a_day = rare / runs, days.squares / runs
+    both, others = squared - rare, mixed - rare
+    own = share * (1 - share) * runs / np.maximum(runs - 1, 1) * np.maximum(a_day - 1, 0.0)
+    return (both - share * others + own) / (1 - share), others * (1 - a_day / runs)
+
+
+def log_count_evidence(before: Counts, after: Counts) -> Floats:
+    """Return the natural logarithm of the e-values that the share differs between each stretch before and the one after it."""
+    top = int(np.max(before.of + after.of, initial=0))
+    numbers = np.arange(1, top + 1, dtype=np.float64)
+    whole = np.concatenate(([0.0], np.cumsum(np.log(numbers))))
+    half = np.concatenate(([0.0], np.cumsum(np.log(numbers - 0.5))))
+    orders_before = whole[before.of] - whole[before.having] - whole[before.of - before.having]
+    both = Counts(before.having + after.having, before.of + after.of)
+    orders = whole[both.of] - whole[both.having] - whole[both.of - both.having]
+    averaged = half[after.having] + half[after.of - after.having] - whole[after.of]
+    evidence: Floats = averaged + orders - orders_before
+    return evidence
+
+
+def among_alike(counted: Floats, correlation: Floats, a_day: Floats) -> Floats:
+    """Return the logarithms of the evidence of counts, less where runs of a day are alike: they count for less, never for more.
+
+    `a_day` is how many runs there are beside a run on its day, itself included, on average.
+    """
+    counted_alike: Floats = np.minimum(counted, counted / (1 + correlation * np.maximum(a_day - 1, 0.0)))
+    return counted_alike

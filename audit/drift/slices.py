@@ -236,14 +236,14 @@ def explain(
     for key, (one, other) in pairs.items():
         groups[one.own, other.own].append(key)
     width = _NORMAL.inv_cdf(1 - _CHANCE / 2 / max(1, len(groups)))
-    found = [
+    explained = [
         _slice(key, *pairs[key], width, tuple(other for other in sorted(keys) if other != key))
         for keys in groups.values()
         for key in keys
     ]
     # Ranks are compared to nine places, so that equal explanations stand in the order of their names.
-    found.sort(key=lambda one: (-round(one.score, 9), one.key))
-    return Explanation(_part(change, doubt), tuple(found), len(groups), _find_mix(pairs, found, change, versions))
+    explained.sort(key=lambda one: (-round(one.score, 9), one.key))
+    return Explanation(_part(change, doubt), tuple(explained), len(groups), _find_mix(pairs, explained, change, versions))
 
 
 def _find_mix(
@@ -362,10 +362,10 @@ def _slice(key: Key, before: _Side, after: _Side, width: float, same_as: tuple[K
     )
 
 
-def _both(one: float | None, other: float | None) -> tuple[float, float]:
+def _both(first_mean: float | None, second_mean: float | None) -> tuple[float, float]:
     """Both means, each standing in for a missing one."""
-    first = other if one is None else one
-    second = one if other is None else other
+    first = second_mean if first_mean is None else first_mean
+    second = first_mean if second_mean is None else second_mean
     return first or 0.0, second or 0.0
 
 

@@ -17,13 +17,10 @@ from dataclasses import dataclass
 from datetime import date
 from typing import NamedTuple
 
-from audit.drift.cells import Cells, Floats, Ints, date_of, day_number
 from audit.drift.change_detector import CONFIRMED, SUSPECTED
-from audit.drift.change_evidence import log_bayes_factor
+from audit.drift.change_evidence import SMALLEST_VARIANCE, log_bayes_factor
 from audit.drift.consecutive_days import Direction, Severity
-from audit.drift.reference import NO_DECISION, Reference
-from audit.drift.series import Off, rows_of
-from audit.drift.variation import SMALLEST_VARIANCE
+from audit.drift.series import NO_DECISION, Cells, Floats, Ints, Off, Reference, date_of, day_number, rows_of
 from schemas.lazy.numpy import np
 
 DAYS = 28
@@ -99,13 +96,13 @@ def find_spread(cells: Cells, as_of: date, *, reference: Reference = NO_DECISION
     if not places.size:
         return None
     evidence = _log_evidence(values, places)
-    place, is_late = int(places[np.argmax(evidence)]), values.first[places] > day_number(as_of) - DAYS
-    if values.first[place] <= day_number(as_of) - DAYS:
+    index, is_late = int(places[np.argmax(evidence)]), values.first[places] > day_number(as_of) - DAYS
+    if values.first[index] <= day_number(as_of) - DAYS:
         return None
     total = float(np.logaddexp.reduce(evidence[is_late]))
     likely = places[_likeliest(evidence)]
-    found = _change(values, place, (likely.min(), likely.max()), total)
-    return found if total >= math.log(SUSPECTED) and max(found.ratio, 1 / found.ratio) >= SMALLEST_RATIO else None
+    change = _change(values, index, (likely.min(), likely.max()), total)
+    return change if total >= math.log(SUSPECTED) and max(change.ratio, 1 / change.ratio) >= SMALLEST_RATIO else None
 
 
 def _likeliest(evidence: Floats) -> Ints:
@@ -115,19 +112,19 @@ def _likeliest(evidence: Floats) -> Ints:
     return order[: int(np.searchsorted(share, _INTERVAL)) + 1]
 
 
-def _change(values: _Values, place: int, likely: tuple[int, int], total: float) -> SpreadChange:
-    before, after = (math.exp(_mean(values, part) / 2) for part in (slice(place), slice(place, None)))
+def _change(values: _Values, index: int, likely: tuple[int, int], total: float) -> SpreadChange:
+    before, after = (math.exp(_mean(values, part) / 2) for part in (slice(index), slice(index, None)))
     return SpreadChange(
         direction="up" if after > before else "down",
         severity="critical" if after >= CRITICAL_RATIO * before else "warning",
-        first_day=date_of(values.first[place]),
+        first_day=date_of(values.first[index]),
         earliest_day=date_of(values.first[likely[0]]),
         latest_day=date_of(values.last[likely[1]]),
         until=date_of(values.last[-1]),
         before=before,
         after=after,
-        sessions_before=round(float(values.units[:place].sum())),
-        sessions_after=round(float(values.units[place:].sum())),
+        sessions_before=round(float(values.units[:index].sum())),
+        sessions_after=round(float(values.units[index:].sum())),
         start=date_of(values.first[0]),
         log_evidence=total,
         is_confirmed=total >= math.log(CONFIRMED),
@@ -166,12 +163,12 @@ def _usual(cells: Cells, mean: float) -> float:
 
 def _grouped(freedom: Floats, off: Off) -> tuple[Ints, Ints]:
     """The first and the last of the days in a row, as many as it takes."""
-    ends, known, total, squared = [], 0.0, 0.0, 0.0
-    for place, (free, far, square) in enumerate(zip(freedom.tolist(), off.total.tolist(), off.squared.tolist(), strict=True)):
-        known, total, squared = known + free, total + far, squared + square
-        if known >= FREEDOM and total**2 >= FEWEST_OFF * squared > 0:
-            ends.append(place)
-            known, total, squared = 0.0, 0.0, 0.0
+    ends, freedom_so_far, total, squared = [], 0.0, 0.0, 0.0
+    for index, (free, far, square) in enumerate(zip(freedom.tolist(), off.total.tolist(), off.squared.tolist(), strict=True)):
+        freedom_so_far, total, squared = freedom_so_far + free, total + far, squared + square
+        if freedom_so_far >= FREEDOM and total**2 >= FEWEST_OFF * squared > 0:
+            ends.append(index)
+            freedom_so_far, total, squared = 0.0, 0.0, 0.0
     places = np.array(ends, dtype=np.int64)
     return np.append(0, places + 1)[: len(ends)], places
 

@@ -313,7 +313,7 @@ def json_text(value: Any) -> str:
 class Trace:
     """A kind of trace: where it lies in a text (bytes), and what is put in its place.
 
-    Its pattern is compiled where it is first looked for: the patterns take 2 MB, and a server without a judge needs none of them.
+    Its pattern is compiled where it is first used: the patterns take 2 MB, and a server without a judge needs none of them.
     """
 
     name: str

@@ -17,10 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.comparison import beta_quantile
-from audit.drift.cells import Cells, Floats
-from audit.drift.change_detector import SUSPECTED, find_change, is_confirmed
-from audit.drift.score_history import looks_of
-from audit.drift.series import Series
+from audit.drift.change_detector import SUSPECTED, find_change, is_confirmed, looks_of
+from audit.drift.series import Cells, Floats, Series
 from audit.drift.spread import find_spread
 
 FIRST = date(2026, 1, 5)

@@ -9,11 +9,9 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 
-from audit.drift.cells import Unit, cells_of
-from audit.drift.change_detector import SUSPECTED
+from audit.drift.change_detector import SUSPECTED, looks_of
 from audit.drift.consecutive_days import DailyAverage, consecutive_days
-from audit.drift.score_history import looks_of
-from audit.drift.series import Series
+from audit.drift.series import Series, Unit, cells_of
 from benchmarks.drift.scores import Session
 
 Days = Sequence[Sequence[Session]]

@@ -11,7 +11,7 @@ from datetime import timedelta
 from multiprocessing.pool import Pool
 from typing import NamedTuple
 
-from audit.drift.cells import Cells, Unit, cells_of
+from audit.drift.series import Cells, Unit, cells_of
 from audit.drift.spread import find_spread
 from benchmarks.drift.bars import CHANGE, FIRST, QUIET, START, YEAR, Row, alarms, delay_row, share_row
 from benchmarks.drift.runs import drawn_share

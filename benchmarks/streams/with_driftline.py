@@ -7,7 +7,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 
-from audit.diagnosis.diagnosis_record import EVIDENCE_REFERENCES
+from audit.diagnosis.diagnosis import EVIDENCE_REFERENCES
 from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from benchmarks.streams.meter import Meter
 from schemas.codec.arrow import decode_batch

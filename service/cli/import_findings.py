@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import RenderableType
 
 from analytics.queries import query_rows
+from audit.drift.change_detector import FEWEST_DAYS
 from audit.drift.consecutive_days import DAYS
-from audit.drift.reference import REFERENCE_DAYS
-from audit.drift.score_history import FEWEST_DAYS
+from audit.drift.series import REFERENCE_DAYS
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
 from service.cli.incident_views import check_limits, state_words

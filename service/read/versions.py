@@ -3,7 +3,7 @@
 1. A version is what exchanges name in a label such as agent_version. If an agent's exchanges name none, it is that of the deployment before them.
 2. Versions are compared, and not the times before and after: two may run beside each other. Of several labels, that of the newest version counts.
 3. Scores are of Tier 2, or of Tier 1 where no judge was asked. Their interval has sessions as clusters (`audit.drift.slices`), that of unsafe
-   runs is Newcombe's (`audit.shares`). What chance may explain is called no difference; with too few sessions nothing is said.
+   runs is Newcombe's (`audit.comparison`). What chance may explain is called no difference; with too few sessions nothing is said.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 from analytics.queries import query_rows
+from audit.comparison import Pair, share_difference
 from audit.drift.slices import FEWEST_SESSIONS, Moments, Part, explain
 from audit.drift.watched_series import TIERS
-from audit.shares import Pair, share_difference
 from schemas.lazy.duckdb import duckdb
 from service.text.rounding import counted, signed
 from streams.upkeep.deployments import VERSIONS

@@ -53,7 +53,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from audit.detectors.polling import is_polling
+from audit.diagnosis.events import is_polling
 
 OUTPUT_USE = "output-use-1"
 """Name and version of the rule for outputs. Raise it with every change of what the rule tells."""

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from audit.diagnosis.causal_graph import FAILURE_NODES
-from audit.diagnosis.events import NormalisedEvent, normalise_event, to_record
-from audit.diagnosis.payloads import clean_payload
+from audit.diagnosis.diagnosis import FAILURE_NODES
+from audit.diagnosis.events import NormalisedEvent, clean_payload, normalise_event, to_record
 from audit.exchanges.labels import FIELD, read_labels
 from audit.fingerprints import canonical_json
 from audit.times import parse_timestamp

@@ -15,9 +15,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from analytics.queries import query_rows
+from audit.drift.change_detector import FEWEST_DAYS
 from audit.drift.incident_evidence import Evidence, evidence_of
-from audit.drift.reference import REFERENCE_DAYS
-from audit.drift.score_history import FEWEST_DAYS
+from audit.drift.series import REFERENCE_DAYS
 from audit.drift.watched_series import worse
 from audit.policy.policy import Policy
 from schemas.lazy.duckdb import duckdb

@@ -31,7 +31,6 @@ import msgspec
 from analytics.queries import queries, query_rows
 from audit.anchors import FEWEST_ROUNDS, MIN_ANCHORS, Attribution, Moved
 from audit.drift import incident_evidence as parts
-from audit.drift.cells import Cells, Flags
 from audit.drift.incident_evidence import (
     EVERYWHERE,
     FOUND,
@@ -45,6 +44,7 @@ from audit.drift.incident_evidence import (
     SliceRow,
     WhichPart,
 )
+from audit.drift.series import Cells, Flags
 from audit.drift.slices import (
     AGENT,
     ARRIVAL,

@@ -12,7 +12,7 @@ import msgspec
 from audit.drift.change_detector import Change
 from audit.drift.consecutive_days import DailyAverage
 from audit.drift.incident_evidence import Day, Numbers
-from audit.drift.reference import NO_DECISION, Reference, Span
+from audit.drift.series import NO_DECISION, Reference, Span
 from audit.drift.watched_series import MEAN, Key, Series
 from schemas.records import Baseline
 from streams.watch.measures import SCORES_QUERY, Measured, midnight

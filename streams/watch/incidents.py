@@ -39,7 +39,7 @@ from datetime import date, datetime, timedelta
 import msgspec
 
 from audit.drift.incident_evidence import Evidence, Moved, Sighting, evidence_json, evidence_of, moved_series
-from audit.drift.reference import Reference, Span, joined
+from audit.drift.series import Reference, Span, joined
 from audit.drift.watched_series import DRIFT, FURTHER, MEAN, SEVERITIES, Key, Series, bounds_of, worse
 from audit.fingerprints import stable_id
 from schemas.records import Incident

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from analytics.queries import query_tuples
 from analytics.sums.hours import read_hours
 from audit.drift.anomaly_rate import Day
-from audit.drift.cells import Cells, Flags, Ints
 from audit.drift.change_detector import Unit
 from audit.drift.consecutive_days import DAYS, DailyAverage
+from audit.drift.series import Cells, Flags, Ints
 from audit.drift.watched_series import TIERS
 from audit.exchanges.outcomes import COMPARABLE_RULES
 from audit.fingerprints import canonical_json, digest

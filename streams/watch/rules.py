@@ -23,10 +23,9 @@ from typing import Any, NamedTuple
 from audit.drift import consecutive_days
 from audit.drift.anomaly_rate import Day as AnomalyDay
 from audit.drift.anomaly_rate import Spike, anomaly_spike
-from audit.drift.cells import Cells
 from audit.drift.change_detector import SUSPECTED, Change, find_change
 from audit.drift.incident_evidence import Day, Numbers
-from audit.drift.reference import NO_DECISION, REFERENCE_DAYS, Reference, joined
+from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Cells, Reference, joined
 from audit.drift.spread import SpreadChange, find_spread
 from audit.drift.watched_series import DOWN, DRIFT, FURTHER, MEAN, SPIKE, SPREAD, TIERS, UP, VERBS, Key, bounds_of
 from schemas.lazy.numpy import np

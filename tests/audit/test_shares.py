@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from audit.shares import share_difference, share_interval
+from audit.comparison import share_difference, share_interval
 
 
 @pytest.mark.parametrize(

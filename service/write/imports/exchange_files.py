@@ -11,7 +11,7 @@ from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Exchange
 from service.write.imports.input_files import Found, files_below, require
-from streams.sources.exchange_files.first_look import LOOKED, FirstLook, Layout, look
+from streams.sources.exchange_files.first_look import LOOKED, Layout, Prefilter, look
 from streams.sources.exchange_files.formats import PATTERNS, WORDS, unlike_exchanges
 from streams.sources.exchange_files.mapping import Fields
 from streams.sources.exchange_files.own_export import EXCHANGES
@@ -29,7 +29,7 @@ SHOWN = 10
 class Source:
     """The files at some paths by their first looks, those in folders that are something else, and how many hold other tables of ours."""
 
-    looks: dict[Path, FirstLook] = field(default_factory=dict)
+    looks: dict[Path, Prefilter] = field(default_factory=dict)
     refused: list[InputError] = field(default_factory=list)
     other_tables: int = 0
 

@@ -43,7 +43,7 @@ class Layout(NamedTuple):
         return self.name if self.fields is None else self.fields.model_dump_json()
 
 
-class FirstLook(NamedTuple):
+class Prefilter(NamedTuple):
     """The result of a first look. `sources` are the proposed mapping of a table, or the given one.
 
     `time_problem` says why a column that is named like a time is none.
@@ -84,7 +84,7 @@ class FirstLook(NamedTuple):
         return Layout(fields=_fields(self.sources))
 
 
-def look(path: Path, given: Fields | None = None) -> FirstLook:
+def look(path: Path, given: Fields | None = None) -> Prefilter:
     """Look at a file. InputError where it holds no exchanges, or where a given mapping names a column that it does not have."""
     form = told(path).form
     rows = list(_first_rows(path))
@@ -94,11 +94,11 @@ def look(path: Path, given: Fields | None = None) -> FirstLook:
         raise InputError(f"{path}: holds no row that can be read", hint="Check how it was written, or name another file.")
     if given is not None:
         _require_columns(path, given, rows, form)
-        return FirstLook(path, form, columns, sources=given.sources())
+        return Prefilter(path, form, columns, sources=given.sources())
     export = next((one for one in SPAN_EXPORTS if one.known_by(frozenset(columns))), None) if table is None else None
     sources = proposed(rows) if table is None and export is None else {}
     problem = time_problem(rows) if sources and "occurred_at" not in sources else None
-    return FirstLook(path, form, columns, table, export, sources, problem)
+    return Prefilter(path, form, columns, table, export, sources, problem)
 
 
 def _first_rows(path: Path) -> Iterator[Json]:

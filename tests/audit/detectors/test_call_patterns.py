@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from audit.detectors.call_patterns import BITS, LONGEST, WINDOW, sketch_of
 from audit.detectors.detectors import DETECTORS, FAILURE_TYPES, FINDERS, FINDING_TYPES, Cause, Detector
 from audit.detectors.thresholds import EVENTS, Profile, Thresholds
-from audit.diagnosis.diagnosis import diagnose, diagnose_events, rule_version
-from audit.diagnosis.diagnosis_record import evidence_digest
+from audit.diagnosis.diagnosis import diagnose, diagnose_events, evidence_digest, rule_version
 from audit.diagnosis.events import normalise_session
 from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
 

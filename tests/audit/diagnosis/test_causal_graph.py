@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.diagnosis.causal_graph import FAILURE_NODES, causal_graph
-from audit.diagnosis.diagnosis import diagnose_events
+from audit.diagnosis.diagnosis import FAILURE_NODES, causal_graph, diagnose_events
 
 CALL = {"event": "tool_call", "tool": "search"}
 EVENTS = st.fixed_dictionaries(

@@ -21,6 +21,10 @@ from audit.detectors.detectors import DETECTORS, FAILURE_TYPES
 from audit.detectors.thresholds import DEFAULTS
 from audit.detectors.thresholds import EVENTS as AS_EVENTS
 from audit.diagnosis.diagnosis import (
+    ALL_REFERENCES,
+    CAUSES,
+    EVENT_TYPES,
+    EVIDENCE_REFERENCES,
     LOWEST_TRUST,
     NO_FAILURE,
     SAFE_TRUST,
@@ -29,14 +33,8 @@ from audit.diagnosis.diagnosis import (
     diagnose,
     diagnose_events,
     diagnosis_document,
-    rule_version,
-)
-from audit.diagnosis.diagnosis_record import (
-    ALL_REFERENCES,
-    CAUSES,
-    EVENT_TYPES,
-    EVIDENCE_REFERENCES,
     evidence_digest,
+    rule_version,
     to_record,
 )
 from audit.diagnosis.events import normalise_event, normalise_session

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from trials import examples
 
 from audit.diagnosis.events import (
+    MAX_DEPTH,
     MAX_TOKENS,
     UNNAMED,
     normalise_event,
@@ -21,7 +22,6 @@ from audit.diagnosis.events import (
     to_record,
     unique_ids,
 )
-from audit.diagnosis.payloads import MAX_DEPTH
 from audit.fingerprints import canonical_json, digest
 from audit.times import parse_timestamp
 from schemas.errors import BoundsError, InputError, RecordError

@@ -13,11 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.drift.cells import Cells, Unit, cells_of
-from audit.drift.change_detector import CONFIRMED, SUSPECTED, WINDOW_DAYS, Change, find_change, standing
-from audit.drift.reference import REFERENCE_DAYS, Reference
-from audit.drift.score_history import HISTORY_DAYS, looks_of
-from audit.drift.series import Series
+from audit.drift.change_detector import CONFIRMED, HISTORY_DAYS, SUSPECTED, WINDOW_DAYS, Change, find_change, looks_of, standing
+from audit.drift.series import REFERENCE_DAYS, Cells, Reference, Series, Unit, cells_of
 
 START = datetime(2026, 8, 3, tzinfo=UTC)
 CHANGE = 44

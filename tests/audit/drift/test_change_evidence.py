@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.drift.cells import Unit, cells_of
+from audit.drift.change_detector import contrasts_at
 from audit.drift.change_evidence import SPREADS, Contrast
-from audit.drift.score_history import contrasts_at
-from audit.drift.series import Series
+from audit.drift.series import Series, Unit, cells_of
 
 FIRST = date(2026, 8, 3)
 START = datetime(2026, 8, 3, tzinfo=UTC)

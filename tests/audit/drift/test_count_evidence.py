@@ -12,11 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.drift.cells import Unit, cells_of
-from audit.drift.change_detector import CONFIRMED, SUSPECTED, Change, find_change
-from audit.drift.count_evidence import ALIKE, Counts, Days, alike, log_count_evidence
-from audit.drift.score_history import looks_of
-from audit.drift.series import Off, Series, rows_of
+from audit.drift.change_detector import CONFIRMED, SUSPECTED, Change, find_change, looks_of
+from audit.drift.series import ALIKE, Counts, Days, Off, Series, Unit, alike, cells_of, log_count_evidence, rows_of
 
 START = datetime(2026, 8, 3, tzinfo=UTC)
 FIRST = date(2026, 8, 3)

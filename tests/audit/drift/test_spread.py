@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.drift.cells import Unit, cells_of
-from audit.drift.reference import Reference
+from audit.drift.series import Reference, Unit, cells_of
 from audit.drift.spread import DAYS, find_spread
 
 START = date(2026, 1, 5)

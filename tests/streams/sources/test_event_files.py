@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trials import examples
 
-from audit.diagnosis.causal_graph import FAILURE_NODES
+from audit.diagnosis.diagnosis import FAILURE_NODES
 from audit.diagnosis.events import normalise_session
 from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor

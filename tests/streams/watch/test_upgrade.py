@@ -13,7 +13,7 @@ from watched import END, fallen, history, put
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
-from audit.drift.reference import Reference
+from audit.drift.series import Reference
 from audit.policy.policy import Policy
 from schemas.records import Incident, Review
 from schemas.registry import current_schemas, earlier_schemas

@@ -21,8 +21,7 @@ from servers import until
 from analytics.store.store import Store
 from audit.detectors.thresholds import DEFAULTS
 from audit.detectors.thresholds import EVENTS as AS_EVENTS
-from audit.diagnosis.diagnosis import _readiness, diagnose
-from audit.diagnosis.diagnosis_record import to_record
+from audit.diagnosis.diagnosis import _readiness, diagnose, to_record
 from audit.diagnosis.evidence import SessionEvidence
 from service.pages.runs.run_data import PAYLOAD_SHOWN, read_context, read_events
 from service.pages.runs.view import GIST_SHOWN, because

@@ -18,8 +18,7 @@ from finished import filled
 from analytics.store.store import Store
 from audit.detectors.detectors import DETECTORS
 from audit.detectors.thresholds import DEFAULTS
-from audit.diagnosis.diagnosis import diagnose
-from audit.diagnosis.diagnosis_record import to_record
+from audit.diagnosis.diagnosis import diagnose, to_record
 from audit.diagnosis.evidence import SessionEvidence
 from schemas.records import AgentEvent, Diagnosis, Record
 from service.cli.main import run as run_command

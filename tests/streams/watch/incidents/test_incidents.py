@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sighted import DAY, EVIDENCE, RUNS, TODAY, finding, opened, written
 from watched import END
 
-from audit.drift.reference import Reference
+from audit.drift.series import Reference
 from audit.drift.watched_series import CRITICAL, DOWN, DRIFT, WARNING, Key
 from schemas.records import Incident
 from streams.watch.incidents import decided, references_of

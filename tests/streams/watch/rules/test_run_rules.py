@@ -19,8 +19,8 @@ from watched import END, fallen, history, put
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
-from audit.drift.count_evidence import Counts, log_count_evidence
 from audit.drift.incident_evidence import evidence_of
+from audit.drift.series import Counts, log_count_evidence
 from audit.policy.policy import Policy, ProjectSettings
 from schemas.records import Diagnosis, Incident
 from streams.log.publisher import StorePublisher
