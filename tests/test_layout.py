@@ -24,7 +24,8 @@ def texts() -> Iterator[tuple[Path, str]]:
     """Every file of the repository that is text, with its text."""
     nested = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*")))
     for path in (*sorted(ROOT.iterdir()), *nested):
-        if path.is_file() and "__pycache__" not in path.parts:
+        # In a worktree of git `.git` is a file: where the repository is.
+        if path.is_file() and path.name != ".git" and "__pycache__" not in path.parts:
             try:
                 yield path.relative_to(ROOT), path.read_text("utf-8")
             except UnicodeDecodeError:
