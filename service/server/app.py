@@ -64,7 +64,7 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
         redoc_url=None,
         redirect_slashes=False,
         default_response_class=RoundedJson,
-        dependencies=[Depends(refuse_unknown), Depends(keep_write)],
+        dependencies=[Depends(_check_call)],
         generate_unique_id_function=_operation_id,
     )
     metrics = Metrics()
@@ -91,6 +91,11 @@ def prepare_routes(app: FastAPI) -> None:
     """Have FastAPI build every endpoint now: it builds those of a router when a call first looks for a path among them."""
     for route in app.routes:
         route.matches({"type": "http", "method": "GET", "path": "/", "headers": []})
+
+
+async def _check_call(request: Request) -> None:
+    await refuse_unknown(request)
+    await keep_write(request)
 
 
 async def _busy(_: Request, error: Exception) -> JSONResponse:

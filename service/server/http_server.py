@@ -1,17 +1,16 @@
-"""Serving an application over HTTP/1.1 with uvicorn, within limits that uvicorn leaves to its users."""
+"""Serving an application over HTTP/1.1 with uvicorn."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Coroutine
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar, cast
 
-import httptools
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from service.web.bounds import ApiSettings
 from service.web.context import ApiContext
 
 try:
@@ -21,96 +20,58 @@ except ImportError:  # there is none for Windows
 
 Result = TypeVar("Result")
 MAX_CONNECTIONS = 512
+"""Connections beyond which requests are answered 503."""
 MAX_HEAD = 16 * 1024
-"""Bytes of a request's line and headers."""
-KEEP_ALIVE = 15
+"""Bytes of a request's head that may wait for its end."""
+KEEP_ALIVE = 10
 """Seconds for which an idle connection is kept."""
 LEAVING_SECONDS = 1.0
-"""Seconds for which a server that ends still waits for a request that may be on its way over a connection it has taken."""
+"""Seconds for which a server that ends waits for the first request of a connection that it has taken."""
 
 
-class _BoundedProtocol(HttpToolsProtocol):
-    """HTTP/1.1 with heads of at most `MAX_HEAD` bytes, for each of which a connection has `read_timeout` seconds.
+class HttpServer(uvicorn.Server):
+    """uvicorn's server, which also ends connections that send no request, and waits for first requests when it stops.
 
-    uvicorn alone waits for ever for the head of a request that has begun, or for a first request, and takes heads of any size.
+    uvicorn ends a connection that was idle since its last answer. It waits for ever for a first request, and for the rest of a
+    head: senders of slow heads could hold all `MAX_CONNECTIONS`.
     """
 
-    read_timeout: ClassVar[float]
-    _head_timer: asyncio.TimerHandle | None = None
-    _awaits_head = True
-    """Whether the head of a request has begun, or the first one is awaited."""
-    _head_size = 0
-    """Bytes of a head that has begun in an earlier part."""
-    _heads = 0
-    """Heads that have begun."""
-    _is_idle = False
-    """Whether the last request has come whole and the next one has not begun."""
-    _is_leaving = False
-    """Whether the server ends, so that a request that still comes is the last one."""
+    def __init__(self, config: uvicorn.Config, head_seconds: float) -> None:
+        """`head_seconds` may pass on a connection until the head of a request has come."""
+        super().__init__(config)
+        self.head_seconds = head_seconds
+        self._without_request: dict[H11Protocol, tuple[object, float]] = {}
+        """The connections on which no request is in progress: their last request, and since when."""
 
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._await_head()
+    async def on_tick(self, counter: int) -> bool:
+        """End the connections that have waited for a request too long: this is called ten times a second."""
+        now, before = asyncio.get_running_loop().time(), self._without_request
+        self._without_request = {}
+        for connection in self._connections():
+            last = connection.cycle
+            if last is not None and not last.response_complete:
+                continue
+            known, since = before.get(connection, (last, now))
+            if known is not last:
+                since = now
+            self._without_request[connection] = last, since
+            if now - since > self.head_seconds:
+                connection.transport.abort()
+        return await super().on_tick(counter)
 
-    def data_received(self, data: bytes) -> None:
-        heads, was_idle = self._heads, self._is_idle
-        if self._awaits_head:
-            self._head_size += len(data)
-        super().data_received(data)
-        if self.transport.is_closing():
-            self._stop_waiting()
-        elif self._awaits_head and self._head_size > MAX_HEAD:
-            self.send_400_response("The head of the request is too large.")
-        elif self._awaits_head or (was_idle and heads == self._heads):
-            # Line breaks begin no request, but they have ended the waiting for an idle connection.
-            self._await_head()
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, wait for the first requests of those that were taken, and stop as usual."""
+        # uvicorn closes a connection whose first request it has not read yet, and its caller would have no answer.
+        for server in self.servers:
+            server.close()
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + LEAVING_SECONDS
+        while loop.time() < ends_at and any(connection.cycle is None for connection in self._connections()):  # noqa: ASYNC110 - uvicorn tells nobody
+            await asyncio.sleep(0.05)
+        await super().shutdown(sockets)
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._heads += 1
-        self._awaits_head, self._head_size, self._is_idle = True, 0, False
-
-    def on_headers_complete(self) -> None:
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD:
-            raise httptools.HttpParserError("the head of the request is too large")
-        self._awaits_head = False
-        self._stop_waiting()
-        super().on_headers_complete()
-        if self.cycle is not None and self._is_leaving:
-            self.cycle.keep_alive = False
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self._is_idle = True
-
-    def shutdown(self) -> None:
-        # uvicorn closes a connection whose first request has not been read yet, and its caller would have no answer.
-        if not self._awaits_head:
-            super().shutdown()
-            return
-        self._is_leaving = True
-        self.loop.call_later(LEAVING_SECONDS, super().shutdown)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
-        super().connection_lost(exc)
-
-    def _await_head(self) -> None:
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.read_timeout, self._give_up)
-
-    def _give_up(self) -> None:
-        self._head_timer = None
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.abort()
-        else:
-            # Nothing more is read before the answer of an earlier request is out.
-            self._await_head()
-
-    def _stop_waiting(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def _connections(self) -> set[H11Protocol]:
+        return cast("set[H11Protocol]", self.server_state.connections)
 
 
 def run(serving: Coroutine[Any, Any, Result]) -> Result:
@@ -119,14 +80,15 @@ def run(serving: Coroutine[Any, Any, Result]) -> Result:
         return runner.run(serving)
 
 
-def server_of(app: FastAPI, host: str, port: int) -> uvicorn.Server:
+def server_of(app: FastAPI, host: str, port: int) -> HttpServer:
     """Build a server for the application that logs no requests of its own and does not identify itself."""
     context: ApiContext = app.state.context
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
-        http=_protocol(context.settings),
+        http="h11",
+        h11_max_incomplete_event_size=MAX_HEAD,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -137,8 +99,4 @@ def server_of(app: FastAPI, host: str, port: int) -> uvicorn.Server:
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=30,
     )
-    return uvicorn.Server(config)
-
-
-def _protocol(settings: ApiSettings) -> type[_BoundedProtocol]:
-    return type("Protocol", (_BoundedProtocol,), {"read_timeout": settings.read_timeout})
+    return HttpServer(config, context.settings.read_timeout)

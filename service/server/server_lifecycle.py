@@ -16,8 +16,6 @@ from datetime import datetime
 from functools import partial
 from urllib.parse import urlsplit
 
-import uvicorn
-
 from analytics.deletion.compaction import compact_at_start
 from audit.policy.policy import Policy
 from schemas.errors import SettingsError
@@ -25,7 +23,7 @@ from service.http.otlp.grpc_listener import Listener
 from service.http.otlp.grpc_listener import listen as otlp_listener
 from service.server.app import create_app, prepare_routes
 from service.server.commands import taking_commands
-from service.server.http_server import run, server_of
+from service.server.http_server import HttpServer, run, server_of
 from service.server.periodic_tasks import periodic_tasks_of
 from service.setup.access.access import AccessStore, access_file
 from service.setup.judge_setup import WORKERS, OpenedJudge, open_judge, unpriced_note
@@ -95,11 +93,11 @@ async def _serve(
         spans = otlp_listener(settings, app.state.context)
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        config = server_of(app, host, port).config
-        config.timeout_graceful_shutdown = math.ceil(settings.client_grace)
+        http = server_of(app, host, port)
+        http.config.timeout_graceful_shutdown = math.ceil(settings.client_grace)
         notes = _notes(opened, workspace.policy, access)
         notes += [] if spans is None else [f"OpenTelemetry over gRPC is taken at {spans.address}"]
-        server = _Server(config, listener, partial(announce, f"http://{shown}:{port}", opened.name, notes))
+        server = _Server(http, listener, partial(announce, f"http://{shown}:{port}", opened.name, notes))
         app.state.context.restart = server.start_again
         with handled_in_loop(server.asked_to_stop):
             # Settings that are wrong are said before anything has begun.
@@ -169,11 +167,11 @@ async def _stop(engine: RecordIntake, grace: float, hurry: asyncio.Event) -> Non
     await stopping
 
 
-class _Server(uvicorn.Server):
+class _Server(HttpServer):
     """Announces when it accepts calls, and leaves signals to its caller: after it, the engine has to commit waiting records."""
 
-    def __init__(self, config: uvicorn.Config, listener: socket.socket, started: Callable[[], None]) -> None:
-        super().__init__(config)
+    def __init__(self, http: HttpServer, listener: socket.socket, started: Callable[[], None]) -> None:
+        super().__init__(http.config, http.head_seconds)
         self._listener = listener
         self.hurry = asyncio.Event()
         """Set by a second signal."""

@@ -23,7 +23,7 @@ MAX_SUBJECT = 256
 
 
 async def keep_write(request: Request) -> None:
-    """Dependency of every endpoint: begin a line when an operator asks for a change; 503 when it cannot be kept.
+    """Begin a line when an operator asks for a change; 503 when it cannot be kept.
 
     What a connection delivers are records, which say themselves whose they are.
     """

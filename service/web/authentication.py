@@ -195,16 +195,11 @@ _CONNECTION = HTTPBearer(scheme_name="connectionToken", description="Token of a 
 _OPERATOR = HTTPBearer(scheme_name="operatorToken", description="Token of an operator.", auto_error=False)
 
 
-def connection_of(request: Request) -> Holder:
-    """Return the connection that calls; 401 without a token, 403 for an operator."""
+async def _connection(request: Request, _: Annotated[Any, Security(_CONNECTION)]) -> Holder:
     caller = caller_of(request)
     if caller.kind != "connection":
         raise ApiError(403, "connection_token_required", "this needs the token of a connection")
     return caller
-
-
-def _connection(request: Request, _: Annotated[Any, Security(_CONNECTION)]) -> Holder:
-    return connection_of(request)
 
 
 def _holds(caller: Holder, scope: str) -> Holder:
@@ -215,28 +210,28 @@ def _holds(caller: Holder, scope: str) -> Holder:
     return caller
 
 
-def _either(
+async def _either(
     request: Request, _: Annotated[Any, Security(_CONNECTION)], __: Annotated[Any, Security(_OPERATOR, scopes=["admin"])]
 ) -> Holder:
     caller = caller_of(request)
     return caller if caller.kind == "connection" else _holds(caller, "admin")
 
 
-def _operator(request: Request, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
+async def _operator(request: Request, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
     caller = caller_of(request)
     if caller.kind != "operator":
         raise ApiError(403, "operator_token_required", "this needs the token of an operator")
     return caller
 
 
-def _scoped(request: Request, needed: SecurityScopes, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
+async def _scoped(request: Request, needed: SecurityScopes, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
     caller = caller_of(request)
     for scope in needed.scopes:
         _holds(caller, scope)
     return caller
 
 
-def _everywhere(caller: Annotated[Holder, Depends(_scoped)]) -> Holder:
+async def _everywhere(caller: Annotated[Holder, Depends(_scoped)]) -> Holder:
     require_project(caller, None)
     return caller
 

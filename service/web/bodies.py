@@ -3,7 +3,7 @@
 1. UTF-8 without a byte order mark. NaN, infinities and numbers beyond a double are no JSON.
 2. Half a surrogate pair, escaped, becomes U+FFFD in a text: gateways cut texts at a length, and an agent must not get out of its
    audit by one. In an id it is refused, because two ids would become one (`service.web.models`).
-3. At most MAX_DEPTH levels of nesting, unless an endpoint looks at each part by itself.
+3. At most MAX_DEPTH levels of nesting, unless an endpoint looks at each part by itself (`BatchRoute`).
 """
 
 from __future__ import annotations
@@ -24,22 +24,34 @@ from streams.sources.lines import decode_json
 class _StrictJsonRequest(Request):
     """A request whose body is read by the rules above."""
 
+    def __init__(self, request: Request, max_depth: int | None) -> None:
+        super().__init__(request.scope, request.receive)
+        self._max_depth = max_depth
+
     async def json(self) -> Any:
         """Return the value of the body; ApiError (400) if it is not JSON."""
-        return decode_body(await self.body())
+        return decode_body(await self.body(), self._max_depth)
 
 
 class JsonRoute(AnswerRoute):
     """An endpoint that reads its body by the rules above."""
+
+    max_depth: int | None = MAX_DEPTH
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler, given requests of ours."""
         handler = super().get_route_handler()
 
         async def strict(request: Request) -> Response:
-            return await handler(_StrictJsonRequest(request.scope, request.receive))
+            return await handler(_StrictJsonRequest(request, self.max_depth))
 
         return strict
+
+
+class BatchRoute(JsonRoute):
+    """An endpoint for many records: one that nests too deep does not stop the others."""
+
+    max_depth = None
 
 
 class FaultyLine(NamedTuple):

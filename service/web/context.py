@@ -146,11 +146,10 @@ def durable_or_refused() -> Iterator[None]:
         raise ApiError(503, "log_unavailable", "the log cannot take records at the moment", {"Retry-After": "30"}) from None
 
 
-def services_of(request: Request) -> ApiContext:
-    """Return the context of the application that a request came to."""
+async def _services(request: Request) -> ApiContext:
     context: ApiContext = request.app.state.context
     return context
 
 
-Services = Annotated[ApiContext, Depends(services_of)]
+Services = Annotated[ApiContext, Depends(_services)]
 """The context of the application."""

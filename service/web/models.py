@@ -26,6 +26,7 @@ from audit.surrogates import mended_text
 from audit.times import parse_timestamp
 from schemas.bounds.contract import IDENTIFIER
 from schemas.bounds.limits import LABEL_NAME, MAX_COUNT, MAX_ID, MAX_LABEL, MAX_LABELS, NAME, NOT_UNICODE
+from service.web.bodies import decode_lines
 from service.web.bounds import MAX_BULK, MAX_EVENTS
 from service.web.examples import EXAMPLES
 from streams.sources.event_records import has_broken_id
@@ -176,6 +177,11 @@ class IngestBody(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLES["ingest"]]})
 
 
+def _read_lines(sent: Any) -> Any:
+    # FastAPI hands over a body of any other type than JSON as its bytes, and `BodyLimits` lets no other type in than lines.
+    return decode_lines(sent) if isinstance(sent, bytes) else sent
+
+
 ExchangesBody = Annotated[
     list[
         Annotated[
@@ -183,6 +189,7 @@ ExchangesBody = Annotated[
             WithJsonSchema({"description": "As the body of `POST ingest`.", "examples": [EXAMPLES["ingest"]]}),
         ]
     ],
+    BeforeValidator(_read_lines),
     FromBody(min_length=1, max_length=MAX_BULK, description="Exchanges of any sessions; each is handled separately."),
 ]
 """A batch of exchanges."""
@@ -225,6 +232,7 @@ EventsInBulk = Annotated[
             ),
         ]
     ],
+    BeforeValidator(_read_lines),
     FromBody(min_length=1, max_length=MAX_BULK, description="Events of any sessions; each is handled separately."),
 ]
 """Events in bulk."""

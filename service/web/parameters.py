@@ -18,7 +18,7 @@ from service.web.errors import ApiError
 
 
 async def refuse_unknown(request: Request) -> None:
-    """Dependency of every endpoint: ApiError (400) that names the unknown parameter, and the known ones.
+    """Check the parameters of a call of any endpoint: ApiError (400) that names the unknown parameter, and the known ones.
 
     Pages take whatever stands in their address: people share links, and chats add parameters to them.
     """

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 from anyio import to_thread
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 
 from analytics.identity.duplicate_matching import contradictions
 from analytics.queries import query_rows
@@ -24,10 +24,10 @@ from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import AgentEvent
 from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
-from service.http.sender_route import BatchRoute, json_response
 from service.setup.access.access import Holder
 from service.text.paths import EVENTS
 from service.web.authentication import Connection
+from service.web.bodies import BatchRoute
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.models import NO_MOMENT, EventsBody
@@ -63,8 +63,8 @@ class Batch:
         admission.set_aside(self.letters, place, refusal, json_bytes(raw))
 
 
-@router.post(EVENTS, status_code=201, response_model=EventOutcomes, responses=documented(400, 408, 413, 415))
-async def take_events(body: EventsBody, caller: Connection, services: Services) -> Response:
+@router.post(EVENTS, status_code=201, responses=documented(400, 408, 413, 415))
+async def take_events(body: EventsBody, caller: Connection, services: Services) -> EventOutcomes:
     """Take a batch of one session's runtime events. They are durable when this is answered."""
     engine = services.engine
     require_audit(engine, caller)
@@ -85,7 +85,7 @@ async def take_events(body: EventsBody, caller: Connection, services: Services) 
     refused = sorted(batch.refused, key=lambda one: one.index)
     services.metrics.events({"accepted": published.written, "known": published.known, "refused": len(refused)})
     more = filed_elsewhere(body.project, caller)
-    return json_response(201, EventOutcomes(accepted=published.written, known=published.known, refused=refused, **more))
+    return EventOutcomes(accepted=published.written, known=published.known, refused=refused, **more)
 
 
 async def differing_fields(services: ApiContext, number: int, record: AgentEvent) -> Sequence[str]:

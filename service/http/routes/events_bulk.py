@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from anyio import to_thread
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 from pydantic import ValidationError
 
 from audit.surrogates import json_bytes
@@ -29,10 +29,10 @@ from service.http.routes.events import (
     set_aside,
 )
 from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
-from service.http.sender_route import BatchRoute, json_response
 from service.setup.access.access import Holder
 from service.text.paths import EVENTS_BULK
 from service.web.authentication import Connection
+from service.web.bodies import BatchRoute
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import documented, problems_at
 from service.web.models import BulkEvent, EventsInBulk
@@ -65,8 +65,8 @@ class Bulk(Batch[AgentEvent, RefusedBulkEvent]):
         return RefusedBulkEvent(error=problem.detail, code="conflict" if problem.reason == CONFLICTING_ID else "invalid")
 
 
-@router.post(EVENTS_BULK, status_code=201, response_model=BulkEventOutcomes, responses=documented(400, 408, 413, 415))
-async def take_bulk(body: EventsInBulk, caller: Connection, services: Services) -> Response:
+@router.post(EVENTS_BULK, status_code=201, responses=documented(400, 408, 413, 415))
+async def take_bulk(body: EventsInBulk, caller: Connection, services: Services) -> BulkEventOutcomes:
     """Take up to a thousand runtime events of any sessions, as a JSON array or as lines (`application/x-ndjson`).
 
     Each names its `session_id` and has its own `event_id`. They are durable when this is answered. Each has its own result, in order:
@@ -84,13 +84,12 @@ async def take_bulk(body: EventsInBulk, caller: Connection, services: Services) 
     await _refuse_conflicts(services, caller, body, bulk, published)
     await set_aside(services, bulk.letters)
     services.metrics.events({"accepted": published.written, "known": published.known, "refused": len(bulk.refused)})
-    answer = BulkEventOutcomes(
+    return BulkEventOutcomes(
         accepted=published.written,
         known=published.known,
         refused=len(bulk.refused),
         results=bulk.results(_build_answers(bulk, published)),
     )
-    return json_response(201, answer)
 
 
 def read_bulk(body: Sequence[Any], caller: Holder, engine: RecordIntake) -> Bulk:

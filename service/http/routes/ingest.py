@@ -16,11 +16,11 @@ from audit.redaction import Redactor
 from schemas.bounds.limits import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES
 from schemas.errors import BoundsError
 from schemas.records import Exchange, Label
-from service.http.sender_route import SenderRoute, json_response
 from service.setup.access.access import Holder
 from service.text.paths import INGEST
 from service.web.answering import answering
 from service.web.authentication import Connection
+from service.web.bodies import JsonRoute
 from service.web.context import Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.models import IngestBody
@@ -31,7 +31,7 @@ from streams.sources.exchange_builder import Clean, Filing, ToldExchange, build_
 from streams.sources.openclaw.text import unwrap
 from streams.sources.openclaw.tree import outcome_of
 
-router = APIRouter(route_class=SenderRoute, tags=["records"])
+router = APIRouter(route_class=JsonRoute, tags=["records"])
 TOPIC = "exchanges"
 MAX_TEXTS = MAX_ADMITTED_BYTES - 16 * 1024
 """Bytes of an exchange's texts; the rest of a record is for its ids and names."""
@@ -57,13 +57,8 @@ _DUPLICATE: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.post(
-    INGEST,
-    status_code=201,
-    response_model=IngestAnswer,
-    responses=_DUPLICATE | documented(400, 408, 409, 413, 415),
-)
-async def ingest(body: IngestBody, caller: Connection, services: Services) -> Response:
+@router.post(INGEST, status_code=201, responses=_DUPLICATE | documented(400, 408, 409, 413, 415))
+async def ingest(body: IngestBody, caller: Connection, services: Services, response: Response) -> IngestAnswer:
     """Take an exchange. It is durable when this is answered; 409 if its id is known with other content."""
     engine = services.engine
     require_audit(engine, caller)
@@ -74,8 +69,9 @@ async def ingest(body: IngestBody, caller: Connection, services: Services) -> Re
     if result.outcome == "conflict":
         differing = await services.ask(lambda cursor: contradictions(cursor, TOPIC, exchange))
         raise ApiError(409, "conflict", conflict_words(differing))
-    answer = answer_of(exchange.exchange_id, result, filed_elsewhere(body.project, caller))
-    return json_response(201 if result.outcome == WRITTEN else 200, answer)
+    if result.outcome != WRITTEN:
+        response.status_code = 200
+    return answer_of(exchange.exchange_id, result, filed_elsewhere(body.project, caller))
 
 
 def outcome_of_ingest(result: IngestResult) -> str:

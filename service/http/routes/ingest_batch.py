@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from anyio import to_thread
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 from pydantic import ValidationError
 
 from analytics.identity.duplicate_matching import contradictions
@@ -28,10 +28,10 @@ from service.http.routes.ingest import (
     outcome_of_ingest,
     require_audit,
 )
-from service.http.sender_route import BatchRoute, json_response
 from service.setup.access.access import Holder
 from service.text.paths import EXCHANGES
 from service.web.authentication import Connection
+from service.web.bodies import BatchRoute
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented, problems_at
 from service.web.models import ExchangesBody, IngestBody
@@ -45,8 +45,8 @@ _EXPLAINED = 10
 router = APIRouter(route_class=BatchRoute, tags=["records"])
 
 
-@router.post(EXCHANGES, status_code=201, response_model=ExchangeOutcomes, responses=documented(400, 408, 413, 415))
-async def take_exchanges(body: ExchangesBody, caller: Connection, services: Services) -> Response:
+@router.post(EXCHANGES, status_code=201, responses=documented(400, 408, 413, 415))
+async def take_exchanges(body: ExchangesBody, caller: Connection, services: Services) -> ExchangeOutcomes:
     """Take up to a thousand exchanges of any sessions, as a JSON array or as lines (`application/x-ndjson`).
 
     They are durable when this is answered. Each has its own result, in order: as `POST ingest` answers it, or an error.
@@ -61,9 +61,7 @@ async def take_exchanges(body: ExchangesBody, caller: Connection, services: Serv
     services.metrics.ingested(map(outcome_of_ingest, results))
     counts = Counter(result.outcome for result in results)
     refused = sum(isinstance(answer, RefusedExchange) for answer in answers)
-    return json_response(
-        201, ExchangeOutcomes(accepted=counts["written"], known=counts["known"], refused=refused, results=answers)
-    )
+    return ExchangeOutcomes(accepted=counts["written"], known=counts["known"], refused=refused, results=answers)
 
 
 def read_batch(body: Sequence[Any], caller: Holder, redactor: Redactor, now: datetime) -> Batch[Exchange, RefusedExchange]:
