@@ -68,7 +68,7 @@ ASKED: Mapping[str, Mapping[str, Any]] = {
         "before_since": AS_OF - timedelta(days=21), "before_until": AS_OF - timedelta(days=7),
         "after_since": AS_OF - timedelta(days=7), "after_until": AS_OF,
     },
-    "projects": {"as_of": AS_OF, "days": 7},
+    "projects": {"as_of": AS_OF, "days": 7, "from": None, "to": None},
     "anomaly_reasons": {"from": None, "to": None},
     "daily_costs": WINDOW,
     "judge_costs": {"by": "day", "from": None, "to": None},
