@@ -18,7 +18,7 @@ MAX_TEXT = 200_000
 Redact = Callable[[str], tuple[str, Counter[str]]]
 
 
-class ToldExchange(msgspec.Struct, frozen=True):
+class ExchangeDraft(msgspec.Struct, frozen=True):
     """An exchange as its source tells it, secrets and wrapping included. `tags` are what the source knows beside the texts."""
 
     exchange_id: str
@@ -79,7 +79,7 @@ def _is_longer(texts: Sequence[str], most: int) -> bool:
     return sum(map(len, texts)) * 4 > most and sum(len(text.encode()) for text in texts) > most
 
 
-def build_exchange(told: ToldExchange, filing: Filing, digest: Callable[[Clean], str]) -> Exchange:
+def build_exchange(draft: ExchangeDraft, filing: Filing, digest: Callable[[Clean], str]) -> Exchange:
     """The record of an exchange; `digest` identifies its content. BoundsError where its texts have too many bytes."""
     counts: Counter[str] = Counter()
 
@@ -92,34 +92,34 @@ def build_exchange(told: ToldExchange, filing: Filing, digest: Callable[[Clean],
     def name(text: str | None) -> str | None:
         return None if text is None else filing.redact(text)[0]
 
-    text, is_group = filing.unwrap(told.question)
-    question, answer, thinking = clean(text), clean(told.answer), clean(told.thinking or "") or None
+    text, is_group = filing.unwrap(draft.question)
+    question, answer, thinking = clean(text), clean(draft.answer), clean(draft.thinking or "") or None
     # The raw text holds the message again: its secrets are not counted twice.
-    raw = cut_bytes(filing.redact(told.question)[0], MAX_TEXT) if text != told.question else None
+    raw = cut_bytes(filing.redact(draft.question)[0], MAX_TEXT) if text != draft.question else None
     if filing.most is not None and _is_longer((question, answer, thinking or "", raw or ""), filing.most):
         raise BoundsError(f"its texts have more than {filing.most} bytes after redaction")
-    agent, model, multi_user = name(told.agent), name(told.model), told.multi_user or is_group
+    agent, model, multi_user = name(draft.agent), name(draft.model), draft.multi_user or is_group
     return Exchange(
-        exchange_id=told.exchange_id,
+        exchange_id=draft.exchange_id,
         connection=filing.connection,
         project=filing.project,
         agent=filing.agent or agent,
-        session_id=told.session_id,
-        turn_number=told.turn_number,
-        occurred_at=told.at,
+        session_id=draft.session_id,
+        turn_number=draft.turn_number,
+        occurred_at=draft.at,
         ingested_at=filing.ingested_at,
         user_message=question,
         agent_response=answer,
         agent_thinking=thinking,
         raw_user_message=raw,
         agent_model=model,
-        input_tokens=told.input_tokens,
-        output_tokens=told.output_tokens,
-        stop_reason=name(told.stop_reason),
-        outcome=told.outcome,
+        input_tokens=draft.input_tokens,
+        output_tokens=draft.output_tokens,
+        stop_reason=name(draft.stop_reason),
+        outcome=draft.outcome,
         multi_user=multi_user,
-        tags=tuple(sorted(told.tags | filing.tags(text, told.answer))),
+        tags=tuple(sorted(draft.tags | filing.tags(text, draft.answer))),
         redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(counts.items())),
         content_digest=digest(Clean(question, answer, thinking, agent, model, multi_user)),
-        labels=told.labels,
+        labels=draft.labels,
     )

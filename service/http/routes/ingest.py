@@ -27,7 +27,7 @@ from service.web.models import IngestBody
 from service.write.outcomes import CostCap, LeftOutExchange, QueuedExchange, ScoredExchange, Tier1
 from streams.engine.record_intake import QUEUED, IngestResult, RecordIntake
 from streams.log.admission import WRITTEN
-from streams.sources.exchange_builder import Clean, Filing, ToldExchange, build_exchange
+from streams.sources.exchange_builder import Clean, ExchangeDraft, Filing, build_exchange
 from streams.sources.openclaw.text import unwrap
 from streams.sources.openclaw.tree import outcome_of
 
@@ -101,7 +101,7 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
     unwrapped = unwrap(question)
     texts = [question, answer.content, answer.thinking or "", *filter(None, names)]
     redact = redactor.redacting(texts if unwrapped.text == question else [unwrapped.text, *texts])
-    content = ToldExchange(
+    content = ExchangeDraft(
         exchange_id=exchange.id,
         session_id=body.session_id,
         at=exchange.timestamp,

@@ -11,12 +11,12 @@ from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Exchange
 from service.write.imports.input_files import Found, files_below, require
-from streams.sources.exchange_files.first_look import LOOKED, Layout, Prefilter, look
-from streams.sources.exchange_files.formats import PATTERNS, WORDS, unlike_exchanges
+from streams.sources.exchange_files.first_look import LOOKED, Prefilter, Layout, look
 from streams.sources.exchange_files.mapping import Fields
-from streams.sources.exchange_files.own_export import EXCHANGES
 from streams.sources.exchange_files.reading import Labels, read_exchange_file
+from streams.sources.exchange_files.rows import PATTERNS, WORDS, unlike_exchanges
 from streams.sources.exchange_files.span_exports import LANGFUSE, LANGFUSE_TRACES
+from streams.sources.exchange_files.tables import EXCHANGES
 from streams.sources.source import FileSort, FileSource, LineFault, Reading, ReadingContext, SessionRange
 
 NAME = "exchanges"

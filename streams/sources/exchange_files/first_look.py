@@ -1,8 +1,12 @@
-"""A first look at a file of exchanges: its format, the export that it is, or the mapping that its columns suggest."""
+"""A first look at a file of exchanges: its format, the export that it is, or the mapping that its columns suggest.
+
+A mapping is proposed by the names of a table's columns and what its first rows hold.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -10,19 +14,78 @@ from typing import Any, NamedTuple
 
 from audit.redaction import Redactor
 from schemas.errors import InputError
-from streams.sources.exchange_files.formats import Format, told
-from streams.sources.exchange_files.mapping import REQUIRED, Fields, Source
-from streams.sources.exchange_files.own_export import EXCHANGES, table_of
-from streams.sources.exchange_files.proposals import proposed, time_problem
-from streams.sources.exchange_files.rows import Json, Row, parquet_columns, read_rows
+from streams.sources.exchange_files.mapping import (
+    REQUIRED,
+    Fields,
+    Source,
+    TimeSource,
+    answer_in,
+    as_json,
+    count_in,
+    find,
+    helper_output_in,
+    input_tokens_in,
+    name_in,
+    output_tokens_in,
+    question_in,
+    time_in,
+)
+from streams.sources.exchange_files.rows import Format, Json, Row, detect_format, parquet_columns, read_rows
 from streams.sources.exchange_files.span_exports import SPAN_EXPORTS, SpanExport
-from streams.sources.exchange_files.values import find
+from streams.sources.exchange_files.tables import EXCHANGES, table_of
 
 LOOKED = 100
 """Rows that a first look reads."""
 OWN = "Driftline's export"
 _NAMED = 40
 """Columns that an error names."""
+DEPTH = 4
+"""Levels of objects in which columns are looked for."""
+MOST_PATHS = 1_000
+MOST = 0.8
+"""Share of a column's values that have to be what its name says."""
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "user_message": (
+        "user_message", "user_input", "user_query", "user_prompt", "user_text", "question", "prompt", "query", "input",
+        "inputs", "request", "human", "user", "instruction", "messages", "conversation",
+    ),
+    "agent_response": (
+        "agent_response", "assistant_response", "model_response", "response", "answer", "output", "outputs", "completion",
+        "reply",
+        "assistant", "generated_text", "generation", "model_output", "messages", "conversation",
+    ),
+    "session_id": (
+        # LangSmith's session_id is a project, beside the thread_id of a conversation.
+        "thread_id", "conversation_id", "session_id", "session", "conversation", "thread", "chat_id", "dialog_id", "dialogue_id",
+        "trace_id",
+    ),
+    "occurred_at": (
+        "occurred_at", "timestamp", "created_at", "created", "created_time", "start_time", "started_at", "request_time",
+        "event_time", "datetime", "time", "date", "ts",
+    ),
+    "exchange_id": ("exchange_id", "message_id", "request_id", "response_id", "run_id", "id", "uuid"),
+    "turn_number": ("turn_number", "turn", "turn_index"),
+    "agent": ("agent", "agent_name", "agent_id", "assistant_name", "bot", "bot_name"),
+    "agent_model": ("agent_model", "model", "model_name", "model_id", "llm", "llm_model", "engine"),
+    "agent_thinking": ("agent_thinking", "thinking", "reasoning", "reasoning_content", "chain_of_thought"),
+    "stop_reason": ("stop_reason", "finish_reason"),
+    "input_tokens": ("input_tokens", "prompt_tokens", "tokens_in", "num_input_tokens", "token_count_prompt"),
+    "output_tokens": ("output_tokens", "completion_tokens", "tokens_out", "num_output_tokens", "token_count_completion"),
+}  # fmt: skip
+"""Names under which columns give a field, the best first; letters and digits alone count."""
+UNIQUE = frozenset({"exchange_id"})
+"""Fields that differ from row to row, but for rows that come twice: an `id` may be that of a session, or of a user."""
+STANDS_IN = {"session_id": "exchange_id"}
+"""Where no column gives the first, the column of the second does: then each row is a session of its own."""
+TIME_FORMATS = (
+    "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M",
+    "%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%Y/%m/%d",
+)  # fmt: skip
+"""Forms of times that are tried where a column is no ISO 8601 and no number; two that both fit are none."""
+_OF = frozenset({"id", "name", "text", "content", "value"})
+"""Names that say nothing without what stands around them."""
+_ODD = re.compile(r"[^a-z0-9]")
+_TOKENS: Mapping[str, Callable[[Any], int | None]] = {"input_tokens": input_tokens_in, "output_tokens": output_tokens_in}
 
 
 class Layout(NamedTuple):
@@ -84,19 +147,25 @@ class Prefilter(NamedTuple):
         return Layout(fields=_fields(self.sources))
 
 
-def look(path: Path, given: Fields | None = None) -> Prefilter:
+def _fields(sources: Mapping[str, Source]) -> Fields:
+    labels = {name.removeprefix("labels."): source for name, source in sources.items() if name.startswith("labels.")}
+    own: dict[str, Any] = {name: source for name, source in sources.items() if not name.startswith("labels.")}
+    return Fields(**own, labels=labels)
+
+
+def look(path: Path, mapping: Fields | None = None) -> Prefilter:
     """Look at a file. InputError where it holds no exchanges, or where a given mapping names a column that it does not have."""
-    form = told(path).form
+    form = detect_format(path).form
     rows = list(_first_rows(path))
     columns = parquet_columns(path) if form is Format.PARQUET else list(dict.fromkeys(name for row in rows for name in row))
-    table = None if given is not None else table_of(path, columns)
+    table = None if mapping is not None else table_of(path, columns)
     if not rows and table is None:
         raise InputError(f"{path}: holds no row that can be read", hint="Check how it was written, or name another file.")
-    if given is not None:
-        _require_columns(path, given, rows, form)
-        return Prefilter(path, form, columns, sources=given.sources())
+    if mapping is not None:
+        _require_columns(path, mapping, rows, form)
+        return Prefilter(path, form, columns, sources=mapping.sources())
     export = next((one for one in SPAN_EXPORTS if one.known_by(frozenset(columns))), None) if table is None else None
-    sources = proposed(rows) if table is None and export is None else {}
+    sources = propose_sources(rows) if table is None and export is None else {}
     problem = time_problem(rows) if sources and "occurred_at" not in sources else None
     return Prefilter(path, form, columns, table, export, sources, problem)
 
@@ -107,9 +176,9 @@ def _first_rows(path: Path) -> Iterator[Json]:
         yield from (value for value in read if isinstance(value, dict))
 
 
-def _require_columns(path: Path, given: Fields, rows: Sequence[Json], form: Format) -> None:
+def _require_columns(path: Path, mapping: Fields, rows: Sequence[Json], form: Format) -> None:
     """InputError where no row looked at has the column of a field. In JSON an optional one may come later."""
-    for name, source in given.sources().items():
+    for name, source in mapping.sources().items():
         is_fixed = form is not Format.JSON and source.column is not None and "." not in source.column
         if source.column is None or not (name in REQUIRED or is_fixed):
             continue
@@ -118,7 +187,153 @@ def _require_columns(path: Path, given: Fields, rows: Sequence[Json], form: Form
             raise InputError(f"{path}: no column {source.column}, which the mapping names for {name}", hint=hint)
 
 
-def _fields(sources: Mapping[str, Source]) -> Fields:
-    labels = {name.removeprefix("labels."): source for name, source in sources.items() if name.startswith("labels.")}
-    own: dict[str, Any] = {name: source for name, source in sources.items() if not name.startswith("labels.")}
-    return Fields(**own, labels=labels)
+def propose_sources(rows: Sequence[Json]) -> dict[str, Source]:
+    """Return the sources of the fields that columns of these rows give."""
+    columns = list(_columns(rows))
+    sources: dict[str, Source] = {}
+    for field, names in NAMES.items():
+        source = next(_fitting(field, names, columns), None)
+        if source is not None:
+            sources[field] = source
+    for field, other in STANDS_IN.items():
+        if field not in sources and other in sources:
+            sources[field] = sources[other]
+    return sources | {
+        field: source for field, read in _TOKENS.items() if (source := _whole_usage(sources.get(field), read, rows))
+    }
+
+
+def _columns(rows: Sequence[Json]) -> Iterator[_Column]:
+    """Yield the columns of some rows and those within their objects, from the outside in, with the values that are there."""
+    paths = dict.fromkeys(path for row in rows for path in _paths(row, DEPTH))
+    for path in sorted(list(paths)[:MOST_PATHS], key=lambda path: path.count(".")):
+        values = [value for row in rows if (value := find(row, path)) not in (None, "")]
+        yield _Column(path, _names(path), values)
+
+
+class _Column(NamedTuple):
+    path: str
+    names: frozenset[str]
+    values: list[Any]
+
+
+def _paths(value: Mapping[str, Any], depth: int, before: str = "") -> Iterator[str]:
+    for name, inner_value in value.items():
+        path = f"{before}{name}"
+        yield path
+        inner = as_json(inner_value) if isinstance(inner_value, str) else inner_value
+        if isinstance(inner, Mapping) and depth > 1:
+            yield from _paths(inner, depth - 1, f"{path}.")
+
+
+def _names(path: str) -> frozenset[str]:
+    """Return what a column is called: by its last step, and by the last two, which alone say what an `id` is of."""
+    *around, last = map(_plain_name, path.split("."))
+    pair = "".join((*around[-1:], last))
+    return frozenset({pair} if around and last in _OF else {last, pair})
+
+
+def _plain_name(name: str) -> str:
+    return _ODD.sub("", name.lower())
+
+
+def _fitting(field: str, names: Sequence[str], columns: Sequence[_Column]) -> Iterator[Source]:
+    """Yield sources of a field, the best first: by the order of its names, then from the outside in."""
+    for name in map(_plain_name, names):
+        for column in columns:
+            if name in column.names and (source := _source(field, column)) is not None:
+                yield source
+
+
+def _source(field: str, column: _Column) -> Source | None:
+    """Return the column as the source of a field; None where its values are no such thing."""
+    if field == "occurred_at":
+        return _time_source(column)
+    if field in UNIQUE and len(set(map(str, column.values))) < MOST * len(column.values):
+        return None
+    # A conversation that is only asked in has the shape of one with answers.
+    answers = [value for value in column.values if helper_output_in(value) is None]
+    if field == "agent_response" and not any(map(_accepts(_is_spoken(answer_in)), answers)):
+        return None
+    return Source(column=column.path) if _fits_most(_FITS[field], column) else None
+
+
+def _time_source(column: _Column) -> TimeSource | None:
+    def is_time(source: TimeSource) -> bool:
+        return _fits_most(_accepts(lambda value: time_in(value, source)), column)
+
+    if is_time(plain := TimeSource(column=column.path)):
+        return plain
+    sources = [TimeSource(column=column.path, format=form) for form in TIME_FORMATS]
+    fitting = [source for source in sources if is_time(source)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _fits_most(fits: Callable[[Any], bool], column: _Column) -> bool:
+    """Tell whether most values fit: a few rows of any table are broken."""
+    return bool(column.values) and sum(map(fits, column.values)) >= MOST * len(column.values)
+
+
+def _accepts(read: Callable[[Any], Any]) -> Callable[[Any], bool]:
+    def fits(value: Any) -> bool:
+        try:
+            return bool(read(value))
+        except ValueError:
+            return False
+
+    return fits
+
+
+def _is_spoken(read: Callable[[Any], str]) -> Callable[[Any], bool]:
+    """Tell a text, or a conversation, that has something of the role; a number is none."""
+
+    def is_said(value: Any) -> bool:
+        return isinstance(value, str | list | dict) and bool(read(value).strip())
+
+    return is_said
+
+
+def _whole_usage(source: Source | None, read: Callable[[Any], int | None], rows: Sequence[Json]) -> Source | None:
+    """The object around a count of tokens, where it says another number: Anthropic counts cached tokens beside the input."""
+    around = "" if source is None or source.column is None else source.column.rpartition(".")[0]
+    if not around or source is None:
+        return None
+    differ = [_count(read, find(row, around)) not in (None, _count(read, find(row, source.column or ""))) for row in rows]
+    return Source(column=around) if any(differ) else None
+
+
+def _count(read: Callable[[Any], int | None], value: Any) -> int | None:
+    try:
+        return read(value)
+    except ValueError:
+        return None
+
+
+def time_problem(rows: Sequence[Json]) -> str | None:
+    """Return why the column that is named like a time is none, with a value of it; None where none is named so."""
+    names = set(map(_plain_name, NAMES["occurred_at"]))
+    for column in _columns(rows):
+        for value in column.values if names & column.names else ():
+            try:
+                time_in(value, TimeSource(column=column.path))
+            except ValueError as error:
+                return f"column {column.path}: {error}"
+    return None
+
+
+def _is_count(value: Any) -> bool:
+    return count_in(value) is not None
+
+
+def _may_be_answer(value: Any) -> bool:
+    """Tell a text, object or list. A proxy's log has what helpers gave among the answers: their rows are set aside."""
+    return isinstance(value, str | list | dict) and (helper_output_in(value) is not None or answer_in(value) is not None)
+
+
+_FITS: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(NAMES, _accepts(name_in)),
+    **dict.fromkeys(("input_tokens", "output_tokens", "turn_number"), _accepts(_is_count)),
+    "user_message": _accepts(_is_spoken(question_in)),
+    "agent_response": _accepts(_may_be_answer),
+    "agent_thinking": _accepts(_is_spoken(answer_in)),
+}

@@ -1,24 +1,28 @@
-"""Reading a file of exchanges: its rows as exchanges, those of an export of spans as exchanges and events, in order of time."""
+"""Reading a file of exchanges: its rows as exchanges, those of an export of spans as exchanges and events, in order of time.
+
+Items are put aside on disk and given back in order of time, so that a file of any size and order is read in bounded memory: an export that
+has the newest first would have its sessions scored backwards. What is put aside is redacted already.
+"""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 
 import msgspec
 
 from schemas.records import Exchange, Span, TraceAssembly
 from streams.sources.exchange_files.first_look import Layout
-from streams.sources.exchange_files.own_export import exported_exchange
 from streams.sources.exchange_files.rows import Json, Row, read_rows
 from streams.sources.exchange_files.span_exports import SpanExport
-from streams.sources.exchange_files.spool import Spool, spool
-from streams.sources.exchange_files.tables import TableReader
+from streams.sources.exchange_files.tables import TableReader, exported_exchange
 from streams.sources.lines import Line, Problem, line_fault, value_fault
 from streams.sources.otlp.kept_spans import SpanOwner, span_record
+from streams.sources.otlp.request import EPOCH
 from streams.sources.otlp.trace_records import EVALUATION, NOT_UNDERSTOOD, Decision, assemble
 from streams.sources.source import GrowingReading, LeftOut, LineFault, Reading, ReadingContext
 
@@ -33,6 +37,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _exchanges = msgspec.msgpack.Decoder(Exchange)
 _spans = msgspec.msgpack.Decoder(Span)
 Labels = Mapping[str, Sequence[str]]
+_MICROSECOND = 1_000_000
 
 
 def read_exchange_file(
@@ -42,10 +47,10 @@ def read_exchange_file(
 
     `labels` are the attributes of spans that tell each label. `rows` are read at most, where it is given.
     """
-    with closing(read_rows(path)) as found, spool() as aside:
-        take = _taker(aside, context, layout, labels)
+    with closing(read_rows(path)) as file_rows, spool() as aside:
+        take = _row_reader(aside, context, layout, labels)
         waiting = Reading()
-        for row in islice(found, rows):
+        for row in islice(file_rows, rows):
             if not isinstance(row, Row):
                 _tear(waiting, path, context, line_fault(row.line, Problem("torn", "the last line is cut off")))
                 continue
@@ -55,7 +60,44 @@ def read_exchange_file(
                 yield waiting
                 waiting = Reading(complete=waiting.complete)
         yield waiting
-        yield from _traces(aside, context) if layout.export is not None else _given_back(aside)
+        yield from _read_traces(aside, context) if layout.export is not None else _read_exchanges(aside)
+
+
+def _row_reader(aside: Spool, context: ReadingContext, layout: Layout, labels: Labels) -> Callable[[Json], list[Problem]]:
+    """Return the function that puts what a row is aside, and returns what is wrong with it."""
+    if layout.export is not None:
+        return _span_reader(aside, context, layout.export, labels)
+    if layout.fields is not None:
+        read = TableReader(layout.fields, context).exchange
+    else:
+
+        def read(row: Json) -> Exchange | Problem:
+            return exported_exchange(row, context)
+
+    def take(row: Json) -> list[Problem]:
+        exchange = read(row)
+        if isinstance(exchange, Problem):
+            return [exchange]
+        aside.add("", exchange.occurred_at, _encode(exchange))
+        return []
+
+    return take
+
+
+def _span_reader(aside: Spool, context: ReadingContext, export: SpanExport, labels: Labels) -> Callable[[Json], list[Problem]]:
+    owner = SpanOwner(context.connection, context.project, context.agent)
+
+    def take(row: Json) -> list[Problem]:
+        problems = []
+        for span in export.spans(row, context):
+            if isinstance(span, Problem):
+                problems.append(span)
+                continue
+            record = span_record(span, owner, context.redactor, context.ingested_at, labels)
+            aside.add(record.trace_id, record.started_at, _encode(record))
+        return problems
+
+    return take
 
 
 def _tear(waiting: Reading, path: Path, context: ReadingContext, fault: LineFault) -> None:
@@ -67,50 +109,7 @@ def _tear(waiting: Reading, path: Path, context: ReadingContext, fault: LineFaul
         waiting.complete = False
 
 
-def _taker(aside: Spool, context: ReadingContext, layout: Layout, labels: Labels) -> Callable[[Json], list[Problem]]:
-    """Return the function that puts what a row is aside, and returns what is wrong with it."""
-    if layout.export is not None:
-        return _span_taker(aside, context, layout.export, labels)
-    if layout.fields is not None:
-        read = TableReader(layout.fields, context).exchange
-    else:
-
-        def read(row: Json) -> Exchange | Problem:
-            return exported_exchange(row, context)
-
-    def take(row: Json) -> list[Problem]:
-        found = read(row)
-        if isinstance(found, Problem):
-            return [found]
-        aside.add("", found.occurred_at, _encode(found))
-        return []
-
-    return take
-
-
-def _span_taker(aside: Spool, context: ReadingContext, export: SpanExport, labels: Labels) -> Callable[[Json], list[Problem]]:
-    owner = SpanOwner(context.connection, context.project, context.agent)
-
-    def take(row: Json) -> list[Problem]:
-        problems = []
-        for found in export.spans(row, context):
-            if isinstance(found, Problem):
-                problems.append(found)
-                continue
-            record = span_record(found, owner, context.redactor, context.ingested_at, labels)
-            aside.add(record.trace_id, record.started_at, _encode(record))
-        return problems
-
-    return take
-
-
-def _given_back(aside: Spool) -> Iterator[Reading]:
-    items = map(_exchanges.decode, aside.items())
-    while exchanges := list(islice(items, BATCH)):
-        yield Reading(exchanges=exchanges, session_ids=list(dict.fromkeys(one.session_id for one in exchanges)))
-
-
-def _traces(aside: Spool, context: ReadingContext) -> Iterator[Reading]:
+def _read_traces(aside: Spool, context: ReadingContext) -> Iterator[Reading]:
     reading = GrowingReading()
     for group in aside.groups():
         # A span that an export has twice counts once.
@@ -128,19 +127,60 @@ def _traces(aside: Spool, context: ReadingContext) -> Iterator[Reading]:
     yield _named(reading)
 
 
-def _left_out_for(decision: TraceAssembly) -> LeftOut:
-    """The reason why a trace gave no exchange, with an example where the sender's own words are the reason."""
-    unused = decision.unused_spans
-    return LeftOut(decision.state, unused[0].example if unused and decision.state in _WITH_EXAMPLE else "")
-
-
 def _left_out(span: Span, spans: int) -> LineFault:
     """Return the fault of a trace that is not put together whole."""
     problem = Problem("too_many_spans", f"the trace has more than {MAX_SPANS} spans; {spans} of them are left out")
     return value_fault(Line(0, b"", 0, ended=True), {"trace_id": span.trace_id}, problem)
 
 
+def _left_out_for(decision: TraceAssembly) -> LeftOut:
+    """The reason why a trace gave no exchange, with an example where the sender's own words are the reason."""
+    unused = decision.unused_spans
+    return LeftOut(decision.state, unused[0].example if unused and decision.state in _WITH_EXAMPLE else "")
+
+
 def _named(reading: Reading) -> Reading:
     sessions = [exchange.session_id for exchange in reading.exchanges] + [event.session_id for event in reading.events]
     reading.session_ids = list(dict.fromkeys(sessions))
     return reading
+
+
+def _read_exchanges(aside: Spool) -> Iterator[Reading]:
+    items = map(_exchanges.decode, aside.items())
+    while exchanges := list(islice(items, BATCH)):
+        yield Reading(exchanges=exchanges, session_ids=list(dict.fromkeys(one.session_id for one in exchanges)))
+
+
+class Spool:
+    """Items by groups. A database without a name is a file that SQLite deletes as soon as it has opened it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        connection.execute("CREATE TABLE items (place INTEGER PRIMARY KEY, name TEXT, at INTEGER, item BLOB)")
+
+    def add(self, name: str, at: datetime, item: bytes) -> None:
+        """Put an item of a group aside."""
+        since = at - EPOCH
+        microseconds = (since.days * 86_400 + since.seconds) * _MICROSECOND + since.microseconds
+        self._connection.execute("INSERT INTO items (name, at, item) VALUES (?, ?, ?)", (name, microseconds, item))
+
+    def items(self) -> Iterator[bytes]:
+        """Yield the items by time, those of one time in the order in which they came."""
+        yield from (item for (item,) in self._connection.execute("SELECT item FROM items ORDER BY at, place"))
+
+    def groups(self) -> Iterator[Iterator[bytes]]:
+        """Yield the items of each group, the groups by the time of their first item."""
+        rows = self._connection.execute(
+            "SELECT name, item FROM items JOIN (SELECT name, min(at) AS first FROM items GROUP BY name) USING (name) "
+            "ORDER BY first, name, at, place"
+        )
+        for _, group in groupby(rows, key=lambda row: row[0]):
+            yield (item for _, item in group)
+
+
+@contextmanager
+def spool() -> Iterator[Spool]:
+    """Open an empty spool, which is gone afterwards."""
+    with closing(sqlite3.connect("", isolation_level=None)) as connection:
+        connection.execute("BEGIN")
+        yield Spool(connection)

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from schemas.bounds.limits import CLOCK_TOLERANCE, MAX_ID
-from streams.sources.exchange_files.mapping import TimeSource
-from streams.sources.exchange_files.rows import Json
-from streams.sources.exchange_files.values import (
+from streams.sources.exchange_files.mapping import (
+    TimeSource,
     answer_in,
     as_json,
     conversation_in,
@@ -23,6 +22,7 @@ from streams.sources.exchange_files.values import (
     question_in,
     time_in,
 )
+from streams.sources.exchange_files.rows import Json
 from streams.sources.lines import Problem
 from streams.sources.otlp.request import Event, Observed
 from streams.sources.source import ReadingContext
@@ -90,69 +90,69 @@ def _flatten(name: str, value: Any, into: dict[str, Any]) -> None:
     if len(into) >= MAX_FLAT:
         return
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        for place, item in enumerate(value):
+        for index, item in enumerate(value):
             for key, inner in item.items() if isinstance(item, dict) else ():
-                _flatten(f"{name}.{place}.{key}", inner, into)
+                _flatten(f"{name}.{index}.{key}", inner, into)
     elif value is not None:
         into[name] = value
 
 
-def _event(given: Any) -> Event:
-    given = given if isinstance(given, dict) else {}
-    attributes = given.get("attributes")
-    return Event(str(given.get("name", "")), attributes if isinstance(attributes, dict) else {})
+def _event(event: Any) -> Event:
+    event = event if isinstance(event, dict) else {}
+    attributes = event.get("attributes")
+    return Event(str(event.get("name", "")), attributes if isinstance(attributes, dict) else {})
 
 
 def _langfuse_spans(row: Json, context: ReadingContext) -> Iterator[Observed | Problem]:
     nested = as_json(row["observations"]) if isinstance(row.get("observations"), str) else row.get("observations")
-    if isinstance(nested, list) and any(isinstance(one, dict) for one in nested):
+    if isinstance(nested, list) and any(isinstance(observation, dict) for observation in nested):
         trace = row["trace"] if isinstance(row.get("trace"), dict) else row
         around = {
             "traceId": trace.get("id"),
-            "sessionId": _of(trace, "session_id"),
+            "sessionId": _field(trace, "session_id"),
             "traceName": trace.get("name"),
             "environment": trace.get("environment"),
         }
-        for one in nested:
-            if isinstance(one, dict):
+        for observation in nested:
+            if isinstance(observation, dict):
                 yield from _langfuse_spans(
-                    {**around, **{name: value for name, value in one.items() if value is not None}}, context
+                    {**around, **{name: value for name, value in observation.items() if value is not None}}, context
                 )
         return
-    is_trace = _of(row, "trace_id") is None
+    is_trace = _field(row, "trace_id") is None
     kind = "span" if is_trace else str(row.get("type") or "span").lower()
     name = name_in_row(row.get("name"))
-    asked, answered = _content(row.get("input"), question_in, "user"), _content(row.get("output"), answer_in, "assistant")
+    question, answered = _content(row.get("input"), question_in, "user"), _content(row.get("output"), answer_in, "assistant")
     attributes = {
         "langfuse.observation.type": kind,
-        "langfuse.observation.input": asked,
+        "langfuse.observation.input": question,
         "langfuse.observation.output": answered,
-        "langfuse.session.id": _of(row, "session_id"),
+        "langfuse.session.id": _field(row, "session_id"),
         "langfuse.environment": row.get("environment"),
-        "langfuse.observation.model.name": _of(row, "provided_model_name") or row.get("model"),
+        "langfuse.observation.model.name": _field(row, "provided_model_name") or row.get("model"),
         "langfuse.observation.usage_details": _usage(row),
         "langfuse.observation.level": row.get("level"),
-        "langfuse.observation.status_message": _of(row, "status_message"),
+        "langfuse.observation.status_message": _field(row, "status_message"),
         "gen_ai.agent.name": name if kind == "agent" else None,
         "gen_ai.tool.name": name if kind == "tool" else None,
     }
-    trace_name = name if is_trace else name_in_row(_of(row, "trace_name"))
+    trace_name = name if is_trace else name_in_row(_field(row, "trace_name"))
     yield _observed(
         context,
-        trace_id=row.get("id") if is_trace else _of(row, "trace_id"),
+        trace_id=row.get("id") if is_trace else _field(row, "trace_id"),
         span_id=row.get("id"),
-        parent_id=None if is_trace else _of(row, "parent_observation_id"),
+        parent_id=None if is_trace else _field(row, "parent_observation_id"),
         name=name,
-        started=row.get("timestamp") if is_trace else _of(row, "start_time"),
-        ended=None if is_trace else _of(row, "end_time"),
+        started=row.get("timestamp") if is_trace else _field(row, "start_time"),
+        ended=None if is_trace else _field(row, "end_time"),
         attributes={key: value for key, value in attributes.items() if value not in (None, "")},
         resource={"service.name": trace_name} if trace_name else {},
         failed=row.get("level") == "ERROR",
-        message=_of(row, "status_message"),
+        message=_field(row, "status_message"),
     )
 
 
-def _of(row: Json, name: str) -> Any:
+def _field(row: Json, name: str) -> Any:
     """Return a field of Langfuse's by its name in buckets, or the one that its pages export."""
     if (value := row.get(name)) not in (None, ""):
         return value
@@ -169,24 +169,24 @@ def name_in_row(value: Any) -> str | None:
         return None
 
 
-def _content(value: Any, said: Callable[[Any], str], role: str) -> Any:
+def _content(value: Any, read_text: Callable[[Any], str], role: str) -> Any:
     """Return messages as they are, and the text in any other value: what was passed to a function, for example."""
     read = as_json(value) if isinstance(value, str) else value
     if isinstance(read, str):
         return [{"role": role, "content": read}] if read else None
     if read is None or conversation_in(read, role):
         return read
-    return [{"role": role, "content": said(read)}]
+    return [{"role": role, "content": read_text(read)}]
 
 
 def _usage(row: Json) -> dict[str, Any]:
     """Return the counts of tokens: those of its details, else of the object that older versions have, else of columns."""
-    for given in (_of(row, "usage_details"), row.get("usage")):
-        counts = _pairs(as_json(given) if isinstance(given, str) else given)
+    for usage in (_field(row, "usage_details"), row.get("usage")):
+        counts = _pairs(as_json(usage) if isinstance(usage, str) else usage)
         if counts.get("unit") in (None, "TOKENS") and any(_count(count) is not None for count in counts.values()):
             return counts
     sorts = ("input", "output", "prompt", "completion", "total")
-    return {f"{sort}_tokens": _count(_of(row, f"{sort}_tokens")) for sort in sorts}
+    return {f"{sort}_tokens": _count(_field(row, f"{sort}_tokens")) for sort in sorts}
 
 
 def _pairs(value: Any) -> dict[str, Any]:

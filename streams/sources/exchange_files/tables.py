@@ -1,26 +1,34 @@
-"""Tables as exchanges: each row of a file is one, by a mapping.
+"""Rows as exchanges: those of any table by a mapping, and those of our own export as the records they were.
 
-An id that no column gives is made of the content: session, time, question and answer, and which one of its equals it is. So
-a file gives the same ids wherever it lies, and a later export with the same rows gives them again.
+1. An id that no column gives is made of the content: session, time, question and answer, and which of its equals it is. So a file gives the
+   same ids wherever it lies, and a later export with the same rows gives them again.
+2. Rows of our own table `exchanges` keep connection, project, id, labels and digest, so that an exported log fills an empty database with
+   the same exchanges. Secrets are taken out once more, for the log may come from where redaction was off.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 from audit.diagnosis.duplicate_rules import read_digest
 from audit.exchanges.labels import read_labels
 from audit.fingerprints import stable_id
 from schemas.bounds.contract import check_record
 from schemas.errors import RecordError
-from schemas.records import Exchange, Label
-from streams.sources.exchange_builder import Clean, Filing, ToldExchange, build_exchange
-from streams.sources.exchange_files.mapping import REQUIRED, Fields, Source, TimeSource
-from streams.sources.exchange_files.rows import Json
-from streams.sources.exchange_files.values import (
+from schemas.records import Exchange, Label, Redaction
+from schemas.registry import current_schemas
+from streams.sources.exchange_builder import Clean, ExchangeDraft, Filing, build_exchange
+from streams.sources.exchange_files.mapping import (
+    REQUIRED,
+    Fields,
+    Source,
+    TimeSource,
     answer_in,
     count_in,
     find,
@@ -31,12 +39,166 @@ from streams.sources.exchange_files.values import (
     question_in,
     time_in,
 )
+from streams.sources.exchange_files.rows import Json
 from streams.sources.lines import Problem
 from streams.sources.openclaw.tree import outcome_of
 from streams.sources.source import ReadingContext
 
 EQUALS = 65_536
 """Contents without an id of their own among which equal ones are counted."""
+_MAY_BE_EMPTY = frozenset({"agent_response"})
+"""Required fields that need a column, and no text in every row: an agent may give no answer."""
+EXCHANGES = "exchanges"
+COLUMNS = frozenset({"exchange_id", "connection", "project", "session_id", "user_message", "agent_response", "content_digest"})
+"""The columns by which the export is known. A file of a partition has its project in the name of its folder."""
+TABLE = frozenset({"_topic", "_partition", "_offset"})
+"""Columns that every table of an export has."""
+TABLES = frozenset(schema.table for schema in current_schemas().values())
+_TEXTS = ("user_message", "agent_response", "agent_thinking", "raw_user_message")
+_NAMES = ("agent", "agent_model", "stop_reason")
+_FIELDS = frozenset(Exchange.__struct_fields__)
+
+
+class TableReader:
+    """Makes the rows of one file into exchanges, in their order."""
+
+    def __init__(self, fields: Fields, context: ReadingContext) -> None:
+        self._sources = dict(fields.sources())
+        self._context = context
+        self._filing = Filing(
+            connection=context.connection,
+            project=context.project,
+            ingested_at=context.ingested_at,
+            redact=context.redactor.redact,
+            agent=context.agent,
+        )
+        self._met: OrderedDict[str, int] = OrderedDict()
+
+    def exchange(self, row: Json) -> Exchange | Problem:
+        """Return the exchange that a row is, or why it is none."""
+        cells = self._read_cells(row)
+        if isinstance(cells, Problem):
+            return cells
+        try:
+            labels = read_labels(cells.labels or None, self._context.redactor)
+            exchange = self._build(cells.values, labels)
+            check_record(exchange, self._context.ingested_at)
+        except RecordError as error:
+            return Problem("bounds", str(error).removeprefix("Exchange."))
+        return exchange
+
+    def _read_cells(self, row: Json) -> _Cells | Problem:
+        values: dict[str, Any] = {}
+        labels: dict[str, str] = {}
+        for name, source in self._sources.items():
+            value = source.value if source.column is None else find(row, source.column)
+            label = name.removeprefix("labels.") if name.startswith("labels.") else None
+            try:
+                read = name_in(value) if label is not None else _READ[name](value, source)
+            except ValueError as error:
+                return Problem("wrong_type", f"{name}: {_describe_source(source)} {error}")
+            if label is None:
+                values[name] = read
+            elif read is not None:
+                labels[label] = read
+        missing = next((name for name in REQUIRED if name not in _MAY_BE_EMPTY and not values[name]), None)
+        if missing is not None:
+            return Problem("missing_field", f"{missing}: {_describe_source(self._sources[missing])} is empty")
+        return _Cells(values, labels)
+
+    def _build(self, values: Mapping[str, Any], labels: tuple[Label, ...]) -> Exchange:
+        question, answer, at, session = (
+            values[name] for name in ("user_message", "agent_response", "occurred_at", "session_id")
+        )
+        stop = values.get("stop_reason")
+        draft = ExchangeDraft(
+            exchange_id=values.get("exchange_id") or self._id_of(session, at, question, answer),
+            session_id=session,
+            at=at,
+            question=question,
+            answer=answer,
+            outcome=outcome_of(answer, stop),
+            thinking=values.get("agent_thinking"),
+            agent=values.get("agent"),
+            turn_number=values.get("turn_number"),
+            model=values.get("agent_model"),
+            input_tokens=values.get("input_tokens"),
+            output_tokens=values.get("output_tokens"),
+            stop_reason=stop,
+            labels=labels,
+        )
+
+        def identify(clean: Clean) -> str:
+            return read_digest(clean.question, clean.answer, clean.thinking, at)
+
+        return build_exchange(draft, self._filing, identify)
+
+    def _id_of(self, session: str, at: datetime, question: str, answer: str) -> str:
+        content = stable_id("exchange-content", session, at.isoformat(), question, answer)
+        equals = self._met.pop(content, 0)
+        self._met[content] = equals + 1
+        if len(self._met) > EQUALS:
+            self._met.popitem(last=False)
+        return content if not equals else stable_id("exchange-content", content, equals)
+
+
+class _Cells(NamedTuple):
+    values: dict[str, Any]
+    labels: dict[str, str]
+
+
+def _describe_source(source: Source) -> str:
+    return "its value" if source.column is None else f"column {source.column}"
+
+
+def table_of(path: Path, columns: Collection[str]) -> str | None:
+    """Return the table that a file of an export holds, whole or of one project and day; None for any other file."""
+    if set(columns) >= COLUMNS - {"project"}:
+        return EXCHANGES
+    folder, project, day = ("", "", "", *path.parent.parts)[-3:]
+    is_partition = folder in TABLES and project.startswith("project=") and day.startswith("day=")
+    if is_partition:
+        return folder
+    return path.stem if set(columns) >= TABLE and path.stem in TABLES else None
+
+
+def exported_exchange(row: Json, context: ReadingContext) -> Exchange | Problem:
+    """Return the exchange of an exported row, or why it is none."""
+    fields = {name: _with_zone(value) for name, value in row.items() if name in _FIELDS and value is not None}
+    if context.agent is not None:
+        fields["agent"] = context.agent
+    try:
+        exchange = _without_secrets(msgspec.convert(fields, Exchange), context)
+        check_record(exchange, context.ingested_at)
+    except msgspec.ValidationError as error:
+        return Problem("wrong_type", str(error))
+    except RecordError as error:
+        return Problem("bounds", str(error).removeprefix("Exchange."))
+    return exchange
+
+
+def _with_zone(value: Any) -> Any:
+    return value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value
+
+
+def _without_secrets(exchange: Exchange, context: ReadingContext) -> Exchange:
+    redacted: Counter[str] = Counter()
+    clean: dict[str, Any] = {}
+    for name in (*_TEXTS, *_NAMES):
+        text = getattr(exchange, name)
+        if text is not None:
+            clean[name], counts = context.redactor.redact(text)
+            # The raw text holds the message again, and names are not counted.
+            redacted.update(counts if name in _TEXTS[:3] else ())
+    labels = context.redactor.redact_json({label.name: label.value for label in exchange.labels})[0]
+    clean["labels"] = tuple(
+        msgspec.structs.replace(label, value=labels.get(label.name, label.value)) for label in exchange.labels
+    )
+    if redacted:
+        for redaction in exchange.redactions:
+            redacted[redaction.kind] += redaction.count
+        clean["redactions"] = tuple(Redaction(kind=kind, count=count) for kind, count in sorted(redacted.items()))
+    return msgspec.structs.replace(exchange, **clean)
 
 
 def _time(value: Any, source: Source) -> datetime | None:
@@ -64,97 +226,3 @@ _READ: Mapping[str, Callable[[Any, Source], Any]] = {
     "agent_thinking": lambda value, _source: answer_in(value) or None,
 }
 """How the value of each field is read."""
-_MAY_BE_EMPTY = frozenset({"agent_response"})
-"""Required fields that need a column, and no text in every row: an agent may give no answer."""
-
-
-class _Given(NamedTuple):
-    values: dict[str, Any]
-    labels: dict[str, str]
-
-
-class TableReader:
-    """Makes the rows of one file into exchanges, in their order."""
-
-    def __init__(self, fields: Fields, context: ReadingContext) -> None:
-        self._sources = dict(fields.sources())
-        self._context = context
-        self._filing = Filing(
-            connection=context.connection,
-            project=context.project,
-            ingested_at=context.ingested_at,
-            redact=context.redactor.redact,
-            agent=context.agent,
-        )
-        self._met: OrderedDict[str, int] = OrderedDict()
-
-    def exchange(self, row: Json) -> Exchange | Problem:
-        """Return the exchange that a row is, or why it is none."""
-        given = self._given(row)
-        if isinstance(given, Problem):
-            return given
-        try:
-            labels = read_labels(given.labels or None, self._context.redactor)
-            exchange = self._built(given.values, labels)
-            check_record(exchange, self._context.ingested_at)
-        except RecordError as error:
-            return Problem("bounds", str(error).removeprefix("Exchange."))
-        return exchange
-
-    def _given(self, row: Json) -> _Given | Problem:
-        values: dict[str, Any] = {}
-        labels: dict[str, str] = {}
-        for name, source in self._sources.items():
-            value = source.value if source.column is None else find(row, source.column)
-            label = name.removeprefix("labels.") if name.startswith("labels.") else None
-            try:
-                read = name_in(value) if label is not None else _READ[name](value, source)
-            except ValueError as error:
-                return Problem("wrong_type", f"{name}: {_place(source)} {error}")
-            if label is None:
-                values[name] = read
-            elif read is not None:
-                labels[label] = read
-        missing = next((name for name in REQUIRED if name not in _MAY_BE_EMPTY and not values[name]), None)
-        if missing is not None:
-            return Problem("missing_field", f"{missing}: {_place(self._sources[missing])} is empty")
-        return _Given(values, labels)
-
-    def _built(self, values: Mapping[str, Any], labels: tuple[Label, ...]) -> Exchange:
-        question, answer, at, session = (
-            values[name] for name in ("user_message", "agent_response", "occurred_at", "session_id")
-        )
-        stop = values.get("stop_reason")
-        told = ToldExchange(
-            exchange_id=values.get("exchange_id") or self._id_of(session, at, question, answer),
-            session_id=session,
-            at=at,
-            question=question,
-            answer=answer,
-            outcome=outcome_of(answer, stop),
-            thinking=values.get("agent_thinking"),
-            agent=values.get("agent"),
-            turn_number=values.get("turn_number"),
-            model=values.get("agent_model"),
-            input_tokens=values.get("input_tokens"),
-            output_tokens=values.get("output_tokens"),
-            stop_reason=stop,
-            labels=labels,
-        )
-
-        def identify(clean: Clean) -> str:
-            return read_digest(clean.question, clean.answer, clean.thinking, at)
-
-        return build_exchange(told, self._filing, identify)
-
-    def _id_of(self, session: str, at: datetime, question: str, answer: str) -> str:
-        content = stable_id("exchange-content", session, at.isoformat(), question, answer)
-        equals = self._met.pop(content, 0)
-        self._met[content] = equals + 1
-        if len(self._met) > EQUALS:
-            self._met.popitem(last=False)
-        return content if not equals else stable_id("exchange-content", content, equals)
-
-
-def _place(source: Source) -> str:
-    return "its value" if source.column is None else f"column {source.column}"

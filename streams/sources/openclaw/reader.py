@@ -31,7 +31,7 @@ from schemas.records import Exchange
 from streams.sources.copies import join_accounts
 from streams.sources.derived_evidence import ExchangeEvidence, SessionTexts
 from streams.sources.dialects import OPENCLAW, Dialect
-from streams.sources.exchange_builder import Filing, ToldExchange, build_exchange
+from streams.sources.exchange_builder import ExchangeDraft, Filing, build_exchange
 from streams.sources.folders import is_linked, may_be_copy
 from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault, read_lines
 from streams.sources.openclaw.companions import (
@@ -203,12 +203,12 @@ class _Records:
         """The exchanges of answers, each with whether it was abandoned."""
         return [self._exchange(self._draft_of(answer, abandoned=abandoned)) for answer, abandoned in answers]
 
-    def _exchange(self, draft: ToldExchange) -> Exchange:
+    def _exchange(self, draft: ExchangeDraft) -> Exchange:
         return build_exchange(
             draft, self._filing, lambda clean: read_digest(clean.question, clean.answer, clean.thinking, draft.at)
         )
 
-    def _draft_of(self, answer: Answer, *, abandoned: bool) -> ToldExchange:
+    def _draft_of(self, answer: Answer, *, abandoned: bool) -> ExchangeDraft:
         question, fold = answer.question, answer.fold
         tags = self._window.tags
         # What a subagent does stands beside the conversation, which never comes back to it.
@@ -219,7 +219,7 @@ class _Records:
         text = fold.text
         if text is not fold.response:
             tags |= {"delivery_mirror"}
-        return ToldExchange(
+        return ExchangeDraft(
             exchange_id=self.transcript.exchange_id(answer),
             session_id=self.transcript.session_id,
             at=answer.at,

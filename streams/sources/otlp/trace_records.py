@@ -30,7 +30,7 @@ from audit.diagnosis.events import NormalisedEvent, normalise_event, normalise_p
 from audit.fingerprints import canonical_json, digest
 from schemas.bounds.limits import is_too_deep
 from schemas.records import AgentEvent, Exchange, Label, Span, TraceAssembly, UnusedSpans
-from streams.sources.exchange_builder import Clean, Filing, ToldExchange, build_exchange
+from streams.sources.exchange_builder import Clean, ExchangeDraft, Filing, build_exchange
 from streams.sources.openclaw.text import Unwrapped
 from streams.sources.otlp.kept_spans import kept_span
 from streams.sources.otlp.reading import TRUNCATED
@@ -153,7 +153,7 @@ def _is_misfiled(exchange: Exchange, traced: Sequence[TracedExchange], decision:
 
 
 def _exchange(traced: TracedExchange, span: Span, now: datetime) -> Exchange:
-    draft = ToldExchange(
+    draft = ExchangeDraft(
         exchange_id=traced.exchange_id,
         session_id=traced.session_id,
         at=traced.at,

@@ -16,20 +16,22 @@ from trials import examples
 
 from schemas.errors import InputError, PolicyError
 from schemas.records import Exchange
-from streams.sources.exchange_files.first_look import look
-from streams.sources.exchange_files.mapping import Fields, TimeSource, load_mapping, mapping_text
-from streams.sources.exchange_files.proposals import NAMES, proposed
-from streams.sources.exchange_files.tables import TableReader
-from streams.sources.exchange_files.values import (
+from streams.sources.exchange_files.first_look import NAMES, look, propose_sources
+from streams.sources.exchange_files.mapping import (
+    Fields,
+    TimeSource,
     answer_in,
     count_in,
     find,
     input_tokens_in,
+    load_mapping,
+    mapping_text,
     name_in,
     output_tokens_in,
     question_in,
     time_in,
 )
+from streams.sources.exchange_files.tables import TableReader
 from streams.sources.lines import Problem
 from streams.sources.source import Reading, ReadingContext
 
@@ -67,7 +69,7 @@ def test_any_row_is_an_exchange_or_a_problem_that_names_a_field(redacting: Readi
 @given(st.lists(st.dictionaries(st.sampled_from([name for names in NAMES.values() for name in names]), ANYTHING), max_size=5))
 def test_a_proposal_names_columns_that_are_there(rows: list[dict[str, Any]]) -> None:
     """Whatever the columns hold, looking at them fails for no row."""
-    for source in proposed(rows).values():
+    for source in propose_sources(rows).values():
         assert any(find(row, source.column or "") is not None for row in rows)
 
 
@@ -106,7 +108,7 @@ def test_a_mapping_is_proposed_by_the_names_that_people_use(
     for column, value in zip(columns, values, strict=True):
         outer, _, inner = column.partition(".")
         row[outer] = {**row.get(outer, {}), inner: value} if inner else value
-    fields = Fields(**proposed([row]))  # type: ignore[arg-type]
+    fields = Fields(**propose_sources([row]))  # type: ignore[arg-type]
     exchange = TableReader(fields, redacting).exchange(row)
     assert isinstance(exchange, Exchange)
     assert ("Hi", "Hello", "c", NOON) == (
@@ -120,8 +122,11 @@ def test_a_mapping_is_proposed_by_the_names_that_people_use(
 def test_a_time_that_could_be_two_is_not_proposed() -> None:
     """The second of January is not the first of February: whoever knows has to say."""
     row = {"question": "Hi", "answer": "Hello", "session": "s"}
-    assert "occurred_at" not in proposed([{**row, "time": "01/02/2026 10:00"}])
-    assert TimeSource(column="time", format="%d/%m/%Y %H:%M") == proposed([{**row, "time": "13/02/2026 10:00"}])["occurred_at"]
+    assert "occurred_at" not in propose_sources([{**row, "time": "01/02/2026 10:00"}])
+    assert (
+        TimeSource(column="time", format="%d/%m/%Y %H:%M")
+        == propose_sources([{**row, "time": "13/02/2026 10:00"}])["occurred_at"]
+    )
 
 
 @pytest.mark.parametrize(

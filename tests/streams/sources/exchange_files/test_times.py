@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from schemas.bounds.limits import EARLIEST, LATEST
 from schemas.errors import InputError
 from streams.sources.exchange_files.first_look import look
-from streams.sources.exchange_files.mapping import TimeSource
-from streams.sources.exchange_files.values import time_in
+from streams.sources.exchange_files.mapping import TimeSource, time_in
 from streams.sources.source import Reading, ReadingContext
 
 Read = Callable[..., Reading]
