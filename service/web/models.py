@@ -29,7 +29,7 @@ from schemas.bounds.limits import LABEL_NAME, MAX_COUNT, MAX_ID, MAX_LABEL, MAX_
 from service.web.bodies import decode_lines
 from service.web.bounds import MAX_BULK, MAX_EVENTS
 from service.web.examples import EXAMPLES
-from streams.sources.event_records import has_broken_id
+from streams.sources.event_files import has_broken_id
 
 
 def _named(text: str) -> str:

@@ -33,7 +33,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from schemas.bounds.limits import MAX_ID
-from streams.sources.agent_entries import (
+from streams.sources.agent_transcripts import (
     EVENTS,
     INTERNAL,
     SUBAGENT,

@@ -38,8 +38,7 @@ import msgspec
 
 from audit.surrogates import mended
 from schemas.errors import InputError
-from streams.sources.agent_entries import is_identifier, moment
-from streams.sources.agent_files import jsonl_below, read_agent_file
+from streams.sources.agent_transcripts import is_identifier, jsonl_below, moment, read_agent_file
 from streams.sources.claude_code_dialect import (
     NOTHING_COPIED,
     SOURCE,
@@ -50,8 +49,7 @@ from streams.sources.claude_code_dialect import (
     texts_of,
 )
 from streams.sources.copies import join_accounts
-from streams.sources.folders import may_be_copy
-from streams.sources.lines import Line, Problem, decode_line, read_lines
+from streams.sources.lines import Line, Problem, decode_line, may_be_copy, read_lines
 from streams.sources.openclaw.entry import blocks_of
 from streams.sources.openclaw.reader import read_session
 from streams.sources.source import Reading, ReadingContext

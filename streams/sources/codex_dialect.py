@@ -31,7 +31,7 @@ from typing import Any, Literal
 import msgspec
 
 from audit.surrogates import mended
-from streams.sources.agent_entries import (
+from streams.sources.agent_transcripts import (
     EVENTS,
     INTERNAL,
     SUBAGENT,

@@ -26,12 +26,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import zstandard
 
-from streams.sources.agent_entries import is_identifier, number_of
-from streams.sources.agent_files import jsonl_below, read_agent_file
+from streams.sources.agent_transcripts import is_identifier, jsonl_below, number_of, read_agent_file
 from streams.sources.codex_dialect import CALLS, OUTPUTS, SOURCE, CodexDialect, asked_text, document_lines, in_envelope
-from streams.sources.folders import may_be_copy, visible_files
-from streams.sources.line_files import COMPRESSED, open_lines
-from streams.sources.lines import Line, decode_line
+from streams.sources.lines import COMPRESSED, Line, decode_line, may_be_copy, open_lines, visible_files
 from streams.sources.openclaw.entry import blocks_of
 from streams.sources.openclaw.text import text_of
 from streams.sources.source import Reading, ReadingContext

@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 import zstandard
 
-from streams.sources.line_files import open_lines
-from streams.sources.lines import Line, decode_line
+from streams.sources.lines import Line, decode_line, open_lines
 
 Key = bytes
 """What a line is known by in any account: its id, else its bytes."""
@@ -129,5 +128,5 @@ def _keys_of(path: Path, id_field: str | None, _size: int, _modified_ns: int) ->
 def _key(line: Line, id_field: str | None) -> Key:
     body = None if id_field is None else decode_line(line)
     named = body.get(id_field) if isinstance(body, dict) and id_field is not None else None
-    told = f"id {named}".encode("utf-8", "replace") if isinstance(named, str) else line.body
-    return blake2b(told, digest_size=16).digest()
+    identity = f"id {named}".encode("utf-8", "replace") if isinstance(named, str) else line.body
+    return blake2b(identity, digest_size=16).digest()

@@ -73,20 +73,14 @@ class Filing(NamedTuple):
     most: int | None = None
 
 
-def _is_longer(texts: Sequence[str], most: int) -> bool:
-    """Tell whether texts have more than so many bytes together."""
-    # No character takes more than four.
-    return sum(map(len, texts)) * 4 > most and sum(len(text.encode()) for text in texts) > most
-
-
 def build_exchange(draft: ExchangeDraft, filing: Filing, digest: Callable[[Clean], str]) -> Exchange:
     """The record of an exchange; `digest` identifies its content. BoundsError where its texts have too many bytes."""
     counts: Counter[str] = Counter()
 
     def clean(text: str) -> str:
-        redacted, found = filing.redact(text)
-        if found:
-            counts.update(found)
+        redacted, kinds = filing.redact(text)
+        if kinds:
+            counts.update(kinds)
         return redacted if filing.longest is None else cut_bytes(redacted, filing.longest)
 
     def name(text: str | None) -> str | None:
@@ -123,3 +117,9 @@ def build_exchange(draft: ExchangeDraft, filing: Filing, digest: Callable[[Clean
         content_digest=digest(Clean(question, answer, thinking, agent, model, multi_user)),
         labels=draft.labels,
     )
+
+
+def _is_longer(texts: Sequence[str], most: int) -> bool:
+    """Tell whether texts have more than so many bytes together."""
+    # No character takes more than four.
+    return sum(map(len, texts)) * 4 > most and sum(len(text.encode()) for text in texts) > most

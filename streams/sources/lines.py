@@ -1,19 +1,24 @@
-"""Lines of a JSON Lines file as JSON objects, in bounded memory, whatever the file holds.
+"""Files of JSON lines: found below a folder, opened compressed or not, and read as JSON objects in bounded memory, whatever they hold.
 
 1. A line is at most MAX_LINE bytes; a longer one is skipped without being loaded.
 2. A line is one JSON object in UTF-8, at most MAX_DEPTH levels deep. NaN and numbers beyond a float are no JSON.
 3. Escaped halves of surrogate pairs stay as they are: a reader refuses ids that hold one, and repairs texts (`audit.surrogates`).
 4. A last line without its line end that is no whole object is torn: its writer has not finished it.
+5. Hidden files and those behind symbolic links are left alone: another program writes these folders.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from typing import Any, BinaryIO, NamedTuple
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
+import zstandard
 
 from audit.surrogates import json_bytes, mended, mended_text
 from schemas.bounds.limits import MAX_DEPTH, is_too_deep
@@ -24,10 +29,14 @@ MAX_LINE = 16 * 1024 * 1024
 """Bytes of the longest line that is read."""
 KEPT_BYTES = 64 * 1024
 """Bytes of a faulty line that are kept."""
-
 _BOM = b"\xef\xbb\xbf"
-_CHUNK = 1024 * 1024
+_SKIPPED_CHUNK = 1024 * 1024
 _decoded = msgspec.json.Decoder().decode
+COMPRESSED = ".zst"
+"""Suffix of a transcript that was compressed when nothing was added to it any more."""
+_CHUNK = 256 * 1024
+_COPY = re.compile(r"\.jsonl(?:~|[.\-_ ][^/]{0,120})?\Z")
+_NO_COPIES = (".zst", ".gz", ".tmp", ".lock", ".partial", ".swp")
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
@@ -43,6 +52,10 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     def is_whole(self) -> bool:
         """True if no text in it can hold half a surrogate pair, once it is decoded: only an escape can say one."""
         return not _may_hold_surrogates(self.body)
+
+
+def _may_hold_surrogates(body: bytes) -> bool:
+    return b"\\u" in body and (b"\\ud" in body or b"\\uD" in body)
 
 
 class Problem(NamedTuple):
@@ -63,16 +76,16 @@ def read_lines(stream: BinaryIO) -> Iterator[Line]:
             body = body.removeprefix(_BOM)
         size = len(body)
         if size > MAX_LINE:
-            yield _skipped(stream, number, raw, ended=ended)
+            yield _skip_long_line(stream, number, raw, ended=ended)
         elif size and not body.isspace():
             yield Line(number, body, size, ended)
 
 
-def _skipped(stream: BinaryIO, number: int, head: bytes, *, ended: bool) -> Line:
+def _skip_long_line(stream: BinaryIO, number: int, head: bytes, *, ended: bool) -> Line:
     """Read over the rest of a line that is too long, keeping only its start, length and digest."""
     digest = hashlib.sha256(head.rstrip(b"\n") if ended else head)
     size = len(head) - ended
-    while not ended and (chunk := stream.readline(_CHUNK)):
+    while not ended and (chunk := stream.readline(_SKIPPED_CHUNK)):
         ended = chunk.endswith(b"\n")
         digest.update(chunk.rstrip(b"\n"))
         size += len(chunk) - ended
@@ -87,7 +100,7 @@ def decode_line(line: Line) -> dict[str, Any] | Problem:
     try:
         value = _decoded(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        value = _decode(body)
+        value = _decode_or_explain(body)
         if isinstance(value, Problem):
             return value
     if type(value) is not dict:
@@ -96,6 +109,17 @@ def decode_line(line: Line) -> dict[str, Any] | Problem:
     if body.count(b"{") + body.count(b"[") > MAX_DEPTH and is_too_deep(value):
         return Problem("too_deep", f"the line nests deeper than {MAX_DEPTH} levels")
     return value
+
+
+def _decode_or_explain(body: bytes) -> Any:
+    try:
+        return decode_json(body)
+    except UnicodeDecodeError as error:
+        return Problem("not_utf8", f"the line is not UTF-8: {error.reason} at byte {error.start}")
+    except RecursionError:
+        return Problem("too_deep", f"the line nests deeper than {MAX_DEPTH} levels")
+    except msgspec.DecodeError as error:
+        return Problem("not_json", f"the line is not JSON: {decoding_words(error)}")
 
 
 def is_torn(line: Line, value: dict[str, Any] | Problem) -> bool:
@@ -121,17 +145,6 @@ def json_type(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def _decode(body: bytes) -> Any:
-    try:
-        return decode_json(body)
-    except UnicodeDecodeError as error:
-        return Problem("not_utf8", f"the line is not UTF-8: {error.reason} at byte {error.start}")
-    except RecursionError:
-        return Problem("too_deep", f"the line nests deeper than {MAX_DEPTH} levels")
-    except msgspec.DecodeError as error:
-        return Problem("not_json", f"the line is not JSON: {decoding_words(error)}")
-
-
 def decode_json(body: bytes) -> Any:
     r"""The value of a JSON text, lone surrogates (`\ud83d`) included.
 
@@ -140,29 +153,81 @@ def decode_json(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError:
-        value = _with_surrogates(body)
+        value = _decode_with_surrogates(body)
         if value is None:
             raise
         return value
 
 
-def _may_hold_surrogates(body: bytes) -> bool:
-    return b"\\u" in body and (b"\\ud" in body or b"\\uD" in body)
-
-
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose members have names that can be written: names are never ids."""
-    return {mended_text(name): value for name, value in pairs}
-
-
-def _with_surrogates(body: bytes) -> Any:
+def _decode_with_surrogates(body: bytes) -> Any:
     """The value of a text that is JSON but for lone surrogates; None when it is not."""
     if not _may_hold_surrogates(body):
         return None
     try:
-        value = json.loads(body, object_pairs_hook=_members)
+        value = json.loads(body, object_pairs_hook=_mend_names)
         # Python's reader takes numbers that are no JSON: the strict one has the last word.
         msgspec.json.decode(json.dumps(mended(value), allow_nan=False))
     except (ValueError, RecursionError, msgspec.DecodeError):
         return None
     return value
+
+
+def _mend_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose members have names that can be written: names are never ids."""
+    return {mended_text(name): value for name, value in pairs}
+
+
+@contextmanager
+def open_lines(path: Path) -> Iterator[Iterator[Line]]:
+    """Open a transcript, compressed or not, for its lines; OSError or ZstdError where it cannot be read."""
+    with open_stream(path) as stream:
+        yield read_lines(stream)
+
+
+@contextmanager
+def open_stream(path: Path) -> Iterator[BinaryIO]:
+    """Open a transcript, compressed or not; OSError or ZstdError where it cannot be read."""
+    with path.open("rb") as stream:
+        if path.suffix != COMPRESSED:
+            yield stream
+            return
+        with zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True) as reader:
+            yield cast("BinaryIO", _LineReader(reader))
+
+
+class _LineReader:
+    """Lines of a decompressed stream, which cannot give lines by itself, in bounded memory."""
+
+    def __init__(self, reader: zstandard.ZstdDecompressionReader) -> None:
+        self._reader = reader
+        self._ahead = b""
+
+    def readline(self, limit: int) -> bytes:
+        """The next line with its end, or its first `limit` bytes; nothing at the end."""
+        parts, size, piece = [], 0, self._ahead
+        while True:
+            piece = piece or self._reader.read(_CHUNK)
+            end = piece.find(b"\n") + 1
+            cut = min(end or len(piece), limit - size)
+            parts.append(piece[:cut])
+            size += cut
+            self._ahead = piece[cut:]
+            if not piece or size == limit or (end and cut == end):
+                return b"".join(parts)
+            piece = b""
+
+
+def may_be_copy(name: str) -> bool:
+    """Tell whether a name is that of a file of JSON lines, or of a backup of one: `a.jsonl`, `a.jsonl.bak`, `a.jsonl~`."""
+    return _COPY.search(name) is not None and not name.endswith(_NO_COPIES)
+
+
+def visible_files(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    """The files of these names below a folder, sorted, without hidden ones and those behind a link."""
+    files = {file for pattern in patterns for file in folder.rglob(pattern) if file.is_file()}
+    return sorted(file for file in files if not file.name.startswith(".") and not is_linked(file, folder))
+
+
+def is_linked(file: Path, folder: Path) -> bool:
+    """Tell whether a step from the folder to the file is a symbolic link: that may lead to any file of the machine."""
+    return any(step.is_symlink() for step in (file, *file.parents) if folder in step.parents)

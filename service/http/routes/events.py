@@ -34,7 +34,7 @@ from service.web.models import NO_MOMENT, EventsBody
 from service.write.outcomes import EventOutcomes, RefusedEvent
 from streams.engine.record_intake import RecordIntake
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, admissible
-from streams.sources.event_records import Owner, SessionEvents
+from streams.sources.event_files import Owner, SessionEvents
 from streams.sources.lines import Problem
 from streams.sources.source import ReadingContext
 

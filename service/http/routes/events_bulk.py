@@ -39,8 +39,7 @@ from service.web.models import BulkEvent, EventsInBulk
 from service.write.outcomes import BulkEventOutcomes, RefusedBulkEvent, TakenEvent
 from streams.engine.record_intake import Published, RecordIntake
 from streams.log.admission import KNOWN, Accepted, Admission, Place, Refusal
-from streams.sources.documents import event_in
-from streams.sources.event_records import Owner, SessionEvents
+from streams.sources.event_files import Owner, SessionEvents, event_in
 from streams.sources.lines import Problem
 from streams.sources.source import ReadingContext
 

@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 from audit.file_kinds import HEAD, unlike_json
 from schemas.errors import InputError
 from streams.sources.event_files import EVENT_FILES
-from streams.sources.folders import visible_files
+from streams.sources.lines import visible_files
 from streams.sources.source import FileSort
 
 STANDARD_INPUT = "-"

@@ -30,7 +30,7 @@ from audit.surrogates import mended
 from schemas.bounds.limits import MAX_DEPTH, has_surrogates, is_too_deep
 from schemas.errors import InputError
 from schemas.lazy.duckdb import duckdb
-from streams.sources.documents import Document, read_values
+from streams.sources.event_files import Document, read_values
 from streams.sources.lines import MAX_LINE, Line, Problem, decode_line, json_type, line_fault, value_fault
 from streams.sources.source import LineFault
 

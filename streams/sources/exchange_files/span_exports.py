@@ -223,8 +223,8 @@ def _observed(
         at, end = time_in(started, _TIME), time_in(ended, _TIME)
     except ValueError as error:
         return Problem("wrong_type", f"the span {error}")
-    for field, one in zip(("trace id", "span id"), ids, strict=True):
-        if not one or len(one) > MAX_ID:
+    for field, identifier in zip(("trace id", "span id"), ids, strict=True):
+        if not identifier or len(identifier) > MAX_ID:
             return Problem("missing_field", f"the {field} is missing or too long")
     if at is None:
         return Problem("missing_field", "the time at which the span began is missing")

@@ -32,8 +32,7 @@ from streams.sources.copies import join_accounts
 from streams.sources.derived_evidence import ExchangeEvidence, SessionTexts
 from streams.sources.dialects import OPENCLAW, Dialect
 from streams.sources.exchange_builder import ExchangeDraft, Filing, build_exchange
-from streams.sources.folders import is_linked, may_be_copy
-from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault, read_lines
+from streams.sources.lines import Line, Problem, decode_line, is_linked, is_torn, line_fault, may_be_copy, read_lines
 from streams.sources.openclaw.companions import (
     TRAJECTORY,
     Window,

@@ -34,8 +34,7 @@ import zstandard
 
 from schemas.bounds.limits import MAX_ID
 from schemas.errors import InputError
-from streams.sources.folders import is_linked
-from streams.sources.lines import KEPT_BYTES, MAX_LINE, Line, Problem, line_fault, read_lines
+from streams.sources.lines import KEPT_BYTES, MAX_LINE, Line, Problem, is_linked, line_fault, read_lines
 from streams.sources.openclaw.companions import Window, read_windows
 from streams.sources.openclaw.reader import read_session
 from streams.sources.openclaw.trajectory import SKIPPED, Trajectory

@@ -1,21 +1,27 @@
-"""Entries of other agents' transcripts: checks of a line's fields that their dialects share."""
+"""Transcripts of other agents: what their dialects share, from finding files below a folder to the checks of a line's fields."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import msgspec
+import zstandard
 
 from audit.times import parse_timestamp
 from schemas.bounds.contract import IDENTIFIER
-from schemas.bounds.limits import MAX_DEPTH, NOT_UNICODE, has_surrogates, is_too_deep
-from streams.sources.lines import Problem, json_type
+from schemas.bounds.limits import MAX_DEPTH, MAX_ID, NOT_UNICODE, has_surrogates, is_too_deep
+from schemas.errors import InputError
+from streams.sources.dialects import Dialect
+from streams.sources.lines import Line, Problem, json_type, open_stream, read_lines, visible_files
 from streams.sources.openclaw.entry import Entry, entry_of
 from streams.sources.openclaw.events import events_of
+from streams.sources.openclaw.reader import read_session
 from streams.sources.openclaw.text import Unwrapped
+from streams.sources.source import Reading, ReadingContext
 
 EVENTS = "events"
 """Kind of an entry whose body holds its events: no line of a transcript comes to one by itself."""
@@ -25,8 +31,47 @@ SUBAGENT = {"provenance": {"kind": "subagent_task"}}
 """Fields of a message by which an agent asks another."""
 MAX_PARSED = 1024 * 1024
 """Characters of the longest text that is read as JSON."""
-
 Json = dict[str, Any]
+_MAX_KINDS = 256
+_SHOWN = 128
+
+
+def jsonl_below(path: Path, *patterns: str) -> list[Path]:
+    """The files of these names below a folder, sorted, without hidden ones and symbolic links; InputError where there is no folder."""
+    if not path.is_dir():
+        raise InputError(f"{path}: does not exist", hint="Give a transcript, or a folder of them.")
+    return visible_files(path, patterns)
+
+
+def read_agent_file(
+    path: Path,
+    context: ReadingContext,
+    dialect: Dialect,
+    *,
+    session_id: str,
+    agent: str,
+    lines_of: Callable[[BinaryIO], Iterable[Line]] = read_lines,
+) -> Reading:
+    """Read one transcript; InputError when it cannot be opened, decompressed or is none.
+
+    `session_id` and `agent` count where the lines, or the context, say nothing else. `lines_of` takes the file apart; its ValueError says
+    why it is none.
+    """
+    try:
+        written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        is_left = context.ingested_at - written > context.session_gap
+        with open_stream(path) as stream:
+            return read_session(
+                lines_of(stream), context, session_id=session_id[:MAX_ID], agent=agent, is_left=is_left, dialect=dialect
+            )
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
+    except zstandard.ZstdError as error:
+        raise InputError(
+            f"{path}: cannot be decompressed ({error})", hint="Check whether the file was copied completely."
+        ) from error
+    except ValueError as error:
+        raise InputError(f"{path}: {error}", hint="Check whether the file was copied completely.") from error
 
 
 class AgentDialect:
@@ -69,10 +114,6 @@ class UnknownKinds:
         return [
             Problem("unknown_kind", f"{kind[:_SHOWN]}: is no kind that this version of Driftline reads; such lines are skipped")
         ]
-
-
-_MAX_KINDS = 256
-_SHOWN = 128
 
 
 def id_problem(name: str, value: Any) -> Problem | None:
