@@ -15,11 +15,10 @@ from audit.times import parse_timestamp
 from schemas.bounds.contract import IDENTIFIER
 from schemas.bounds.limits import MAX_DEPTH, MAX_ID, NOT_UNICODE, has_surrogates, is_too_deep
 from schemas.errors import InputError
-from streams.sources.dialects import Dialect
 from streams.sources.lines import Line, Problem, json_type, open_stream, read_lines, visible_files
 from streams.sources.openclaw.entry import Entry, entry_of
 from streams.sources.openclaw.events import events_of
-from streams.sources.openclaw.reader import read_session
+from streams.sources.openclaw.reader import Dialect, read_session
 from streams.sources.openclaw.text import Unwrapped
 from streams.sources.source import Reading, ReadingContext
 

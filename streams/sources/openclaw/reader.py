@@ -11,16 +11,19 @@
 4. Derived evidence is drawn when an answer is over: when a user message follows, or nothing for longer than the session gap. Never
    earlier, for an event cannot be taken back. It comes before the events of the entry that ended the answer, wherever the file was cut
    between two readings.
+5. Each program's dialect turns a decoded line into entries as OpenClaw writes them, so that this one reader serves all of them. A dialect
+   keeps what a later line refers to, so each reading has a dialect of its own; what it makes of a line depends on that line and those
+   before it alone.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -30,7 +33,6 @@ from schemas.errors import InputError
 from schemas.records import Exchange
 from streams.sources.copies import join_accounts
 from streams.sources.derived_evidence import ExchangeEvidence, SessionTexts
-from streams.sources.dialects import OPENCLAW, Dialect
 from streams.sources.exchange_builder import ExchangeDraft, Filing, build_exchange
 from streams.sources.lines import Line, Problem, decode_line, is_linked, is_torn, line_fault, may_be_copy, read_lines
 from streams.sources.openclaw.companions import (
@@ -42,9 +44,9 @@ from streams.sources.openclaw.companions import (
     read_window,
     stem_of,
 )
-from streams.sources.openclaw.entry import TURN_END, Entry, content_of, has_bad_time
-from streams.sources.openclaw.events import SessionEvents, wrapped_calls
-from streams.sources.openclaw.text import unwrap
+from streams.sources.openclaw.entry import TURN_END, Entry, content_of, has_bad_time, read_entry
+from streams.sources.openclaw.events import SessionEvents, events_of, wrapped_calls
+from streams.sources.openclaw.text import Unwrapped, answer_tags, question_tags, unwrap
 from streams.sources.openclaw.trajectory import Note, Notes, Trajectory, events_of_run, skills_event
 from streams.sources.openclaw.tree import Answer, Placement, Tree, exchange_id_of, outcome_of, thinking_text
 from streams.sources.source import LineFault, OpenAnswer, Reading, ReadingContext
@@ -55,6 +57,8 @@ MAX_KEPT = 4096
 _DIGEST_SIZE = 16
 EventSink = Callable[[Json, datetime], None]
 """Takes one raw event with its time; texts are whole."""
+SOURCE = "openclaw"
+"""The source that events of OpenClaw's own records name."""
 
 
 def find_transcripts(path: Path) -> list[Path]:
@@ -122,6 +126,37 @@ def read_transcript(path: Path, context: ReadingContext) -> Reading:
             )
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
+
+
+class OpenClawDialect:
+    """OpenClaw's own: a line is an entry."""
+
+    source = SOURCE
+    id_field = "id"
+    parent_field = "parentId"
+    derives = True
+    ends_turns = False
+
+    def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
+        """The entry that the line is."""
+        entry = read_entry(body, is_whole=line.is_whole)
+        return entry if isinstance(entry, Problem) else (entry,)
+
+    def events(self, entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str]) -> list[Json]:
+        """The events of the entry."""
+        return events_of(entry, is_retry=is_retry, wrapped=wrapped)
+
+    def unwrap(self, text: str) -> Unwrapped:
+        """The message without metadata and stamp."""
+        return unwrap(text)
+
+    def tags(self, question: str, response: str) -> set[str]:
+        """Heartbeats, silence, scheduled runs and messages between sessions."""
+        return question_tags(question) | answer_tags(response)
+
+
+OPENCLAW = OpenClawDialect()
+"""It keeps nothing, so that one serves all readings."""
 
 
 def read_session(
@@ -523,3 +558,36 @@ def _take_message(evidence: ExchangeEvidence, entry: Entry, events: Iterable[Jso
         for call in events:
             if call["event"] == "tool_call":
                 evidence.called(call)
+
+
+class Dialect(Protocol):
+    """Reads the lines of one transcript.
+
+    `source` is what its events say they come from, `id_field` and `parent_field` are the fields of a line's id and its parent's.
+    `ends_turns` says that its lines tell when a turn is over, by an entry of kind TURN_END. `derives` says that the rules for derived evidence were tried on its transcripts, so that they speak.
+    """
+
+    source: str
+    id_field: str
+    parent_field: str
+    derives: bool
+    ends_turns: bool
+
+    def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
+        """The entries that the line with this body stands for, perhaps none, and what is wrong beside them.
+
+        A Problem alone says that the line is no entry: what names it as its parent stands where the line stood.
+        """
+        ...
+
+    def events(self, entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str]) -> list[Json]:
+        """The events of one of these entries, in order and without ids."""
+        ...
+
+    def unwrap(self, text: str) -> Unwrapped:
+        """A user's message without what the program wrapped around it."""
+        ...
+
+    def tags(self, question: str, response: str) -> set[str]:
+        """The tags of an exchange that its texts give."""
+        ...
