@@ -224,7 +224,7 @@ class ClaudeCodeDialect(AgentDialect):
         self._repeated: set[str] = set()
         self._positions = Positions()
         self._unknown = UnknownKinds()
-        self._last: Message[Spoken] | None = None
+        self._last: Message[_Spoken] | None = None
         self._has_failed = False
         self._spent: dict[str, int | float] = {}
         """The tokens that the messages of a run counted so far; `_whole` has those that its results count."""
@@ -294,7 +294,7 @@ class ClaudeCodeDialect(AgentDialect):
         blocks = _message_blocks(body)
         if isinstance(blocks, Problem):
             return blocks
-        results = results_of(blocks, body, self._tools)
+        results = _read_results(blocks, body, self._tools)
         text = texts_of(blocks)
         is_copy = bool(results) and all(message.get("toolCallId") in self._copied_calls for message, _ in results)
         if text.startswith(_INTERRUPTION):
@@ -363,14 +363,14 @@ class ClaudeCodeDialect(AgentDialect):
         if message.get("model") == "<synthetic>":
             self._positions.stand_in(body["uuid"], position)
             return []
-        tools = called_tools(blocks)
+        tools = _called_tools(blocks)
         self._tools |= tools
         side = self._is_side(body)
         is_copy = message.get("id") in self._copied.messages or (side and message.get("id") in self._copied.by_subagents)
         if is_copy:
             self._copied_calls.update(tools)
         spoken_message = self._positions.message(
-            body["uuid"], message.get("id"), body.get("requestId"), side=side, begin=Spoken
+            body["uuid"], message.get("id"), body.get("requestId"), side=side, begin=_Spoken
         )
         added = spoken_message.content.add_blocks(blocks)
         if (
@@ -387,11 +387,11 @@ class ClaudeCodeDialect(AgentDialect):
             for question in self._positions.take_question(position)
         ]
         entries: list[Entry | Problem] = [*questions, *self._model_change(body, position, is_copy=is_copy)]
-        fields, shown_blocks, results = read_message_line(spoken_message.content, message, added)
+        fields, shown_blocks, results = _read_message_line(spoken_message.content, message, added)
         self._has_failed = False
         self._spend(fields.get("usage", {}))
         entries.append(self._entry("message", body, position, message=fields, blocks=shown_blocks, own=blocks, is_copy=is_copy))
-        for index, (result, text) in enumerate(results_of(results, body, self._tools), 1):
+        for index, (result, text) in enumerate(_read_results(results, body, self._tools), 1):
             shown = [{"type": "text", "text": text}]
             entries.append(
                 self._entry("message", body, position, suffix=str(index), message=result, blocks=shown, is_copy=is_copy)
@@ -441,9 +441,9 @@ class ClaudeCodeDialect(AgentDialect):
         for name, count in usage.items():
             self._spent[name] = self._spent.get(name, 0) + count
 
-    def _new_message(self, body: Json) -> Message[Spoken]:
+    def _new_message(self, body: Json) -> Message[_Spoken]:
         """A message of one line, without an id."""
-        return self._positions.message(body["uuid"], None, None, side=self._is_side(body), begin=Spoken)
+        return self._positions.message(body["uuid"], None, None, side=self._is_side(body), begin=_Spoken)
 
     def _model_change(self, body: Json, position: Position, *, is_copy: bool) -> list[Entry | Problem]:
         model, side = body["message"].get("model"), self._is_side(body)
@@ -490,6 +490,31 @@ class ClaudeCodeDialect(AgentDialect):
     def _unknown_blocks(self, blocks: Sequence[Json], known_kinds: frozenset[str]) -> list[Problem]:
         kinds = (kind for block in blocks if (kind := str(block.get("type"))) not in known_kinds)
         return [problem for kind in kinds for problem in self._unknown.report(f"block of type {kind}")]
+
+
+@dataclass(slots=True)
+class _Spoken:
+    """The lines of one message so far: its text, the largest count of each kind of tokens, its blocks, and why it stopped."""
+
+    text: str | None = None
+    usage: dict[str, int | float] = field(default_factory=dict)
+    blocks: set[bytes] = field(default_factory=set)
+    stop: str | None = None
+
+    def add_blocks(self, blocks: Sequence[Json]) -> list[Json]:
+        """Return the blocks that no earlier line of the message has, and remember them."""
+        added = []
+        for block in blocks:
+            digest = blake2b(msgspec.json.encode(block, order="deterministic"), digest_size=16).digest()
+            if digest not in self.blocks:
+                self.blocks.add(digest)
+                added.append(block)
+        return added
+
+    def adds_usage(self, usage: Any) -> bool:
+        """Tell whether a line counts more tokens than the lines before it."""
+        counts = usage if isinstance(usage, dict) else {}
+        return any((number_of(counts.get(name)) or 0) > self.usage.get(name, 0) for name in _USAGE)
 
 
 def _missing(name: str, value: Any) -> Problem:
@@ -539,12 +564,104 @@ def _message_blocks(body: Json) -> list[Json] | Problem:
     return blocks_of("message.content", message.get("content"))
 
 
+def _read_results(blocks: Sequence[Json], body: Json, tools: Mapping[str, str]) -> list[tuple[Json, str]]:
+    """The results of tools in a message: fields as OpenClaw writes them, and the text.
+
+    `body` is the line, which says more of a result where it has only one; `tools` has the names of the tools that were called.
+    """
+    results = [block for block in blocks if _type(block).endswith("tool_result")]
+    return [_result(block, body if len(results) == 1 else {}, tools) for block in results]
+
+
+def _type(block: Json) -> str:
+    kind = block.get("type")
+    return kind if isinstance(kind, str) else ""
+
+
+def _result(block: Json, body: Json, tools: Mapping[str, str]) -> tuple[Json, str]:
+    content = block.get("content")
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else content
+    text = text_of(parts)
+    call = block.get("tool_use_id")
+    failed = isinstance(content, dict) and str(content.get("type")).endswith("_error")
+    message: Json = {"role": "toolResult", "isError": block.get("is_error") is True or failed}
+    if isinstance(call, str):
+        message["toolCallId"] = call
+        if call in tools:
+            message["toolName"] = tools[call]
+    details = dict(_details(body.get("toolUseResult")))
+    code = _EXIT_CODE.match(text) if message["isError"] else None
+    if code is not None:
+        details["exitCode"] = int(code.group(1))
+    if details:
+        message["details"] = details
+    return message, text
+
+
+def _details(result: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(result, dict):
+        return
+    for name in ("durationMs", "totalDurationMs"):
+        if (duration := number_of(result.get(name))) is not None:
+            yield "durationMs", duration
+            break
+    if isinstance(result.get("status"), str):
+        yield "status", result["status"]
+
+
 def _is_from_program(body: Json, text: str) -> bool:
     """Tell whether the program asks, not a person: a notification, a schedule, another agent."""
     origin = body.get("origin")
     kind = origin.get("kind") if isinstance(origin, dict) else None
     is_program = isinstance(kind, str) and kind not in ("human", "user")
     return body.get("promptSource") == "system" or is_program or text.startswith(_NOTIFICATION)
+
+
+def _called_tools(blocks: Sequence[Json]) -> dict[str, str]:
+    """The names of the tools that a line calls, by the ids of the calls."""
+    return {
+        block["id"]: block["name"]
+        for block in blocks
+        if _type(block) in _CALLS and isinstance(block.get("id"), str) and isinstance(block.get("name"), str)
+    }
+
+
+def _read_message_line(message_so_far: _Spoken, message: Json, blocks: Sequence[Json]) -> tuple[Json, list[Json], list[Json]]:
+    """Return what a line adds to a message: fields and blocks as OpenClaw writes them, and results of tools at the provider.
+
+    The text is that of the whole message so far, because that is the answer; there is none if the message asks for a tool.
+    """
+    calls = [call_block(block.get("id"), block.get("name"), block.get("input")) for block in blocks if _type(block) in _CALLS]
+    thoughts = [block for block in blocks if _type(block) == "thinking"]
+    results = [block for block in blocks if _type(block).endswith("_tool_result")]
+    text = text_of(blocks)
+    if text and (message_so_far.text is None or len(message_so_far.text) < MAX_SAID):
+        message_so_far.text = text if message_so_far.text is None else f"{message_so_far.text}\n{text}"
+    stop = message.get("stop_reason")
+    stop = stop if isinstance(stop, str) else "tool_use" if calls else None if blocks else message_so_far.stop
+    message_so_far.stop = stop
+    fields: Json = {"role": "assistant", "stopReason": stop}
+    if isinstance(message.get("model"), str):
+        fields["model"] = message["model"]
+    usage = _added_usage(message_so_far, message.get("usage"))
+    if usage is not None:
+        fields["usage"] = usage
+    if stop != "tool_use":
+        calls.append({"type": "text", "text": message_so_far.text or ""})
+    return fields, thoughts + calls, results
+
+
+def _added_usage(message_so_far: _Spoken, usage: Any) -> Json | None:
+    """Return the usage that the line adds to that of the message's other lines; None if it repeats them."""
+    if not isinstance(usage, dict) or number_of(usage.get("input_tokens")) is None:
+        return None
+    added: Json = {}
+    for theirs, ours in _USAGE.items():
+        count = number_of(usage.get(theirs)) or 0
+        counted = message_so_far.usage.get(theirs, 0)
+        added[ours] = max(count - counted, 0)
+        message_so_far.usage[theirs] = max(count, counted)
+    return added if any(added.values()) else None
 
 
 def _last_message(body: Json) -> Json:
@@ -579,127 +696,10 @@ def question_digest(text: str) -> bytes:
     return blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
 
 
-@dataclass(slots=True)
-class Spoken:
-    """The lines of one message so far: its text, the largest count of each kind of tokens, its blocks, and why it stopped."""
-
-    text: str | None = None
-    usage: dict[str, int | float] = field(default_factory=dict)
-    blocks: set[bytes] = field(default_factory=set)
-    stop: str | None = None
-
-    def add_blocks(self, blocks: Sequence[Json]) -> list[Json]:
-        """Return the blocks that no earlier line of the message has, and remember them."""
-        added = []
-        for block in blocks:
-            digest = blake2b(msgspec.json.encode(block, order="deterministic"), digest_size=16).digest()
-            if digest not in self.blocks:
-                self.blocks.add(digest)
-                added.append(block)
-        return added
-
-    def adds_usage(self, usage: Any) -> bool:
-        """Tell whether a line counts more tokens than the lines before it."""
-        counts = usage if isinstance(usage, dict) else {}
-        return any((number_of(counts.get(name)) or 0) > self.usage.get(name, 0) for name in _USAGE)
-
-
-def read_message_line(message_so_far: Spoken, message: Json, blocks: Sequence[Json]) -> tuple[Json, list[Json], list[Json]]:
-    """Return what a line adds to a message: fields and blocks as OpenClaw writes them, and results of tools at the provider.
-
-    The text is that of the whole message so far, because that is the answer; there is none if the message asks for a tool.
-    """
-    calls = [call_block(block.get("id"), block.get("name"), block.get("input")) for block in blocks if _type(block) in _CALLS]
-    thoughts = [block for block in blocks if _type(block) == "thinking"]
-    results = [block for block in blocks if _type(block).endswith("_tool_result")]
-    text = text_of(blocks)
-    if text and (message_so_far.text is None or len(message_so_far.text) < MAX_SAID):
-        message_so_far.text = text if message_so_far.text is None else f"{message_so_far.text}\n{text}"
-    stop = message.get("stop_reason")
-    stop = stop if isinstance(stop, str) else "tool_use" if calls else None if blocks else message_so_far.stop
-    message_so_far.stop = stop
-    fields: Json = {"role": "assistant", "stopReason": stop}
-    if isinstance(message.get("model"), str):
-        fields["model"] = message["model"]
-    usage = _added_usage(message_so_far, message.get("usage"))
-    if usage is not None:
-        fields["usage"] = usage
-    if stop != "tool_use":
-        calls.append({"type": "text", "text": message_so_far.text or ""})
-    return fields, thoughts + calls, results
-
-
-def _type(block: Json) -> str:
-    kind = block.get("type")
-    return kind if isinstance(kind, str) else ""
-
-
-def _added_usage(message_so_far: Spoken, usage: Any) -> Json | None:
-    """Return the usage that the line adds to that of the message's other lines; None if it repeats them."""
-    if not isinstance(usage, dict) or number_of(usage.get("input_tokens")) is None:
-        return None
-    added: Json = {}
-    for theirs, ours in _USAGE.items():
-        count = number_of(usage.get(theirs)) or 0
-        counted = message_so_far.usage.get(theirs, 0)
-        added[ours] = max(count - counted, 0)
-        message_so_far.usage[theirs] = max(count, counted)
-    return added if any(added.values()) else None
-
-
 def usage_of(usage: Any) -> dict[str, int | float]:
     """Return the tokens that a usage counts, by OpenClaw's names; nothing where there is none."""
     counts = usage if isinstance(usage, dict) else {}
     return {ours: count for theirs, ours in _USAGE.items() if (count := number_of(counts.get(theirs))) is not None}
-
-
-def called_tools(blocks: Sequence[Json]) -> dict[str, str]:
-    """The names of the tools that a line calls, by the ids of the calls."""
-    return {
-        block["id"]: block["name"]
-        for block in blocks
-        if _type(block) in _CALLS and isinstance(block.get("id"), str) and isinstance(block.get("name"), str)
-    }
-
-
-def results_of(blocks: Sequence[Json], body: Json, tools: Mapping[str, str]) -> list[tuple[Json, str]]:
-    """The results of tools in a message: fields as OpenClaw writes them, and the text.
-
-    `body` is the line, which says more of a result where it has only one; `tools` has the names of the tools that were called.
-    """
-    results = [block for block in blocks if _type(block).endswith("tool_result")]
-    return [_result(block, body if len(results) == 1 else {}, tools) for block in results]
-
-
-def _result(block: Json, body: Json, tools: Mapping[str, str]) -> tuple[Json, str]:
-    content = block.get("content")
-    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else content
-    text = text_of(parts)
-    call = block.get("tool_use_id")
-    failed = isinstance(content, dict) and str(content.get("type")).endswith("_error")
-    message: Json = {"role": "toolResult", "isError": block.get("is_error") is True or failed}
-    if isinstance(call, str):
-        message["toolCallId"] = call
-        if call in tools:
-            message["toolName"] = tools[call]
-    details = dict(_details(body.get("toolUseResult")))
-    code = _EXIT_CODE.match(text) if message["isError"] else None
-    if code is not None:
-        details["exitCode"] = int(code.group(1))
-    if details:
-        message["details"] = details
-    return message, text
-
-
-def _details(result: Any) -> Iterator[tuple[str, Any]]:
-    if not isinstance(result, dict):
-        return
-    for name in ("durationMs", "totalDurationMs"):
-        if (duration := number_of(result.get(name))) is not None:
-            yield "durationMs", duration
-            break
-    if isinstance(result.get("status"), str):
-        yield "status", result["status"]
 
 
 def texts_of(blocks: Sequence[Json]) -> str:

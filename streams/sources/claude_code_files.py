@@ -133,7 +133,7 @@ def _form_of(file: Path) -> _Form | None:
                 value = decode_line(line)
                 if isinstance(value, dict) and isinstance(value.get("sessionId"), str) and isinstance(value.get("uuid"), str):
                     return _Form.TRANSCRIPT
-                if is_stream_line(value):
+                if _is_stream_line(value):
                     return _Form.LOG
     except OSError:
         return None
@@ -143,6 +143,11 @@ def _form_of(file: Path) -> _Form | None:
 class _Form(Enum):
     TRANSCRIPT = auto()
     LOG = auto()
+
+
+def _is_stream_line(value: object) -> bool:
+    """Tell whether a decoded line is one of such a log."""
+    return isinstance(value, dict) and isinstance(value.get("session_id"), str) and value.get("type") in KINDS
 
 
 def read_claude_code(path: Path, context: ReadingContext) -> Reading:
@@ -180,7 +185,7 @@ def _first_run(path: Path, _inode: int) -> str:
             value = decode_line(line)
             if line.number > _LOOKED_AT or (isinstance(value, dict) and "sessionId" in value):
                 break
-            if isinstance(value, dict) and is_stream_line(value):
+            if isinstance(value, dict) and _is_stream_line(value):
                 return f"log {value['session_id']} {value.get('uuid')}"
     raise LookupError(path)
 
@@ -188,11 +193,6 @@ def _first_run(path: Path, _inode: int) -> str:
 def is_stream_log(path: Path) -> bool:
     """Tell whether a file is a log of `claude -p --output-format stream-json`, by its first lines."""
     return _form_of(path) is _Form.LOG
-
-
-def is_stream_line(value: object) -> bool:
-    """Tell whether a decoded line is one of such a log."""
-    return isinstance(value, dict) and isinstance(value.get("session_id"), str) and value.get("type") in KINDS
 
 
 def read_stream_log(path: Path, context: ReadingContext) -> Iterator[Reading]:

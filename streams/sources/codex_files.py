@@ -66,7 +66,7 @@ def read_codex(path: Path, context: ReadingContext) -> Reading:
     if path.suffix == DOCUMENT:
         return read_agent_file(path, context, CodexDialect(), session_id=session_id, agent=SOURCE, lines_of=_document_lines)
     try:
-        copied = count_copied(path)
+        copied = _count_copied(path)
     except (OSError, zstandard.ZstdError):
         copied = 0  # the reading itself says what is wrong
     return read_agent_file(path, context, CodexDialect(copied), session_id=session_id, agent=SOURCE)
@@ -79,15 +79,7 @@ def _document_lines(stream: BinaryIO) -> list[Line]:
     return document_lines(document)
 
 
-class Header(NamedTuple):
-    """What the first line of a rollout says: its session, when that began, and the sessions it may have copied."""
-
-    session: str
-    begun: str
-    parents: frozenset[str]
-
-
-def count_copied(path: Path) -> int:
+def _count_copied(path: Path) -> int:
     """Return the number of lines at the beginning of a rollout that were copied from another session.
 
     As long as all that is there was copied, what follows may be: then it is larger than any file. OSError or ZstdError where the
@@ -199,6 +191,14 @@ def _header_or_none(path: Path) -> Header | None:
         return read_header(path)
     except (OSError, zstandard.ZstdError):
         return None
+
+
+class Header(NamedTuple):
+    """What the first line of a rollout says: its session, when that began, and the sessions it may have copied."""
+
+    session: str
+    begun: str
+    parents: frozenset[str]
 
 
 def read_header(path: Path) -> Header | None:

@@ -369,14 +369,33 @@ class SessionTexts:
         """Tell whether the figure is in none of the texts; False if that is not known."""
         unread, self._unread = self._unread, []
         for text in unread:
-            self._figures |= stated_figures(text)
+            self._figures |= _stated_figures(text)
             if len(self._figures) > MAX_REMEMBERED:
                 self._forget()
                 break
-        return not self._is_full and self._figures.isdisjoint(forms_of(figure))
+        return not self._is_full and self._figures.isdisjoint(_spell_mark(figure))
 
     def _forget(self) -> None:
         self._is_full, self._figures, self._unread = True, set(), []
+
+
+def _stated_figures(text: str) -> set[str]:
+    """Every figure that stands alone in a text, as it is written; of `1,234.5` its parts, too, which stand apart."""
+    figures: set[str] = set()
+    for sequence in _CHAIN.findall(text):
+        parts = _SEPARATOR.split(sequence)
+        # Parts and separators take turns.
+        for first in range(0, len(parts), 2):
+            figures.update(
+                "".join(parts[first:last]) for last in range(first + 1, min(first + 2 * _MAX_PARTS, len(parts) + 1), 2)
+            )
+    return figures
+
+
+def _spell_mark(mark: str) -> list[str]:
+    """Return the spellings of a mark: a figure with thousands set apart, too."""
+    is_long_figure = len(mark) > 3 and mark.isascii() and mark.isdigit() and mark[0] != "0"
+    return [mark, f"{int(mark):,}"] if is_long_figure else [mark]
 
 
 class ExchangeEvidence:
@@ -391,7 +410,7 @@ class ExchangeEvidence:
     def __init__(self, question: str, session: SessionTexts, *, skills: frozenset[str], read: set[str]) -> None:
         self._session = session
         self._question = question
-        self._skill_use = SkillUse(question, skills, read)
+        self._skill_use = _SkillUse(question, skills, read)
         self._spoken: list[tuple[int, str]] = []
         self._outputs: list[Output] = []
         self._calls: dict[str, Json] = {}
@@ -458,7 +477,7 @@ class ExchangeEvidence:
             if len(output.text) > MAX_TEXT or len(new) > MAX_NEW_TERMS:
                 break
             text = folded(output.text)
-            new_words = sum(term.is_word and has_word(term.text, text) for term in new)
+            new_words = sum(term.is_word and _has_word(term.text, text) for term in new)
             if new_words > 1 or _has_mark([term.text for term in new if not term.is_word], text):
                 break
             reason = self._reason(output.text, answer, has_words=new_words > 0)
@@ -474,11 +493,11 @@ class ExchangeEvidence:
         """
         text, before = folded(output.text), ""
         words_again: set[str] = set()
-        later = [terms_in(said) for moment, said in self._spoken if moment > output.moment]
+        later = [_iterate_terms(said) for moment, said in self._spoken if moment > output.moment]
         for term, is_word in chain.from_iterable(chain.from_iterable(later)):
             if term not in text and (is_word or not term.isdigit()):  # most; of figures there are several spellings
                 continue
-            if not (has_word(term, text) if is_word else occurs(term, text)):
+            if not (_has_word(term, text) if is_word else occurs(term, text)):
                 continue
             before = before or self._folded_before(output.moment)
             if term not in before:
@@ -530,74 +549,15 @@ class ExchangeEvidence:
             return "unsupported_figure"
         if reassures(answer.text) and reports_trouble(text):
             return "contradicted_alarm"
-        if has_words or grammar_words(answer.text) < MIN_PROSE:
+        if has_words or _count_grammar_words(answer.text) < MIN_PROSE:
             return None
         own = terms_of(answer.text).words - terms_of(self._question).words
-        if len(own) < MIN_OWN_WORDS or grammar_words(text) < MIN_PROSE:
+        if len(own) < MIN_OWN_WORDS or _count_grammar_words(text) < MIN_PROSE:
             return None
         return None if own & terms_of(text).words else "unrelated_answer"
 
 
-def _write_json(arguments: Any) -> str:
-    try:
-        return msgspec.json.encode(arguments).decode()
-    except (UnicodeEncodeError, RecursionError, TypeError):
-        return ""
-
-
-def _may_have_reason(text: str, answer: Answer) -> bool:
-    """Tell whether there may be a reason why an answer passed over an output: a first look, which misses none."""
-    return bool(answer.claims) or reports_trouble(text) or len(text) > _LONG or grammar_words(text) >= MIN_PROSE
-
-
-def _has_mark(marks: list[str], text: str) -> bool:
-    """Tell whether any of the marks, or a longer figure that rounds to one, is in a folded text."""
-    if any(occurs(mark, text) for mark in marks):
-        return True
-    rounded = [mark for mark in marks if mark.startswith(ROUNDED)]
-    return bool(rounded) and not rounded_figures(text).isdisjoint(rounded)
-
-
-def _unused_event(output: Output, reason: str, terms: int) -> Json:
-    named: Json = {name: output.event[name] for name in ("tool", "tool_call_id", "via") if name in output.event}
-    return {
-        "event": "output_use",
-        "used": False,
-        "reason": reason,
-        "terms": terms,
-        "derived_by": OUTPUT_USE,
-        "event_id": output.event_id,
-        **named,
-    }
-
-
-class _SpokenTerm(NamedTuple):
-    """A term, and when it was said first in the exchange."""
-
-    text: str
-    is_word: bool
-    first: int
-
-
-def _lacks_ground(figure: float, text: str) -> bool:
-    """Tell whether an output states figures, and this one is not computed from them."""
-    figures = figures_of(text, MAX_FIGURES + 1)
-    return 2 <= len(figures) <= MAX_FIGURES and not is_computed(figure, figures)
-
-
-def is_judged(output: Json, call: Json) -> bool:
-    """Tell whether an answer must use this output of this call, by the kind of output."""
-    tool = output.get("tool")
-    arguments = call.get("arguments")
-    if not isinstance(tool, str) or tool.casefold() in NO_USE_NEEDED or is_polling(tool, arguments):
-        return False
-    if skill_files(tool, arguments) or has_failed(output) or output.get("tool_status") == "running":
-        return False
-    text = output.get("result")
-    return isinstance(text, str) and 0 < len(text) <= MAX_TEXT and not _CUT.search(text)
-
-
-class SkillUse:
+class _SkillUse:
     """The use of skills in one exchange.
 
     `skills` are those that the agent has. `read` are those that it read before, and is added to.
@@ -647,6 +607,188 @@ def _casefold(value: Any) -> str:
 
 def _skill_event(name: str, status: str, action: str) -> Json:
     return {"event": "skill_event", "skill": name, "status": status, "action": action, "derived_by": SKILL_USE}
+
+
+def _write_json(arguments: Any) -> str:
+    try:
+        return msgspec.json.encode(arguments).decode()
+    except (UnicodeEncodeError, RecursionError, TypeError):
+        return ""
+
+
+def _may_have_reason(text: str, answer: Answer) -> bool:
+    """Tell whether there may be a reason why an answer passed over an output: a first look, which misses none."""
+    return bool(answer.claims) or reports_trouble(text) or len(text) > _LONG or _count_grammar_words(text) >= MIN_PROSE
+
+
+def _count_grammar_words(text: str) -> int:
+    """Count the different words of grammar in the text: prose has many, a list, a log or another language few."""
+    return len(GRAMMAR.intersection(_PART.findall(text[:MAX_TEXT].casefold())))
+
+
+def _has_word(word: str, folded: str) -> bool:
+    """Tell whether a word with this stem is in a folded text."""
+    return _stands_alone(word, folded, only_begins=True)
+
+
+def _stands_alone(form: str, text: str, *, only_begins: bool = False) -> bool:
+    """Tell whether a text has this with no letter or digit before it and, unless it only has to begin a word, after it.
+
+    A text that has it MAX_TRIES times as a part of something longer is believed to have it alone, too.
+    """
+    at = -1
+    for _ in range(MAX_TRIES):
+        at = text.find(form, at + 1)
+        if at < 0:
+            return False
+        end = at + len(form)
+        if not (at and text[at - 1].isalnum()) and (only_begins or not text[end : end + 1].isalnum()):
+            return True
+    return True
+
+
+def _has_mark(marks: list[str], text: str) -> bool:
+    """Tell whether any of the marks, or a longer figure that rounds to one, is in a folded text."""
+    if any(occurs(mark, text) for mark in marks):
+        return True
+    rounded = [mark for mark in marks if mark.startswith(ROUNDED)]
+    return bool(rounded) and not _rounded_figures(text).isdisjoint(rounded)
+
+
+def _rounded_figures(folded: str) -> set[str]:
+    """The marks of round figures that stand for the figures of four digits or more in a text."""
+    return {f"{ROUNDED}{f'{float(figure[:17]):.1e}'.replace('.', '')[:2]}" for figure in _LONG_FIGURE.findall(folded)}
+
+
+def _unused_event(output: Output, reason: str, terms: int) -> Json:
+    named: Json = {name: output.event[name] for name in ("tool", "tool_call_id", "via") if name in output.event}
+    return {
+        "event": "output_use",
+        "used": False,
+        "reason": reason,
+        "terms": terms,
+        "derived_by": OUTPUT_USE,
+        "event_id": output.event_id,
+        **named,
+    }
+
+
+def _iterate_terms(text: str) -> Iterator[Sequence[Listed]]:
+    """The same terms in the order of the text, some of them several times, by its stretches without white space: no token has any."""
+    for stretch in _without_escapes(text[:MAX_TEXT]).split():
+        yield _terms_of_stretch(stretch) if len(stretch) <= _KEPT_STRETCH else _listed_terms(stretch)
+
+
+def _without_escapes(text: str) -> str:
+    return ESCAPES.sub(" ", text) if "\\" in text else text
+
+
+def _listed_terms(stretch: str) -> tuple[Listed, ...]:
+    """The terms of the tokens in a stretch of text, marks of a token first, each with whether it is a word."""
+    by_token = [_terms_of_token(token) for token in TOKEN.findall(stretch)]
+    return tuple(
+        (term, is_word)
+        for terms in by_token
+        for is_word, listed in ((False, terms.marks), (True, terms.words))
+        for term in listed
+    )
+
+
+@lru_cache(_KEPT_TOKENS)
+def _terms_of_token(token: str) -> Terms:
+    """The terms of one token; kept, because the same tokens come again and again."""
+    marks: set[str] = set()
+    words: set[str] = set()
+    if len(token) <= MAX_TOKEN:
+        _add_terms(token, marks, words)
+    return Terms(frozenset(marks), frozenset(words))
+
+
+def _add_terms(token: str, marks: set[str], words: set[str]) -> None:
+    if token.isalpha():
+        _add_word(token, marks, words)
+    elif TIME.fullmatch(token):
+        marks.add(token.casefold())
+    elif NUMBER.fullmatch(token):
+        _add_figure(token, marks)
+    elif token.replace("-", "").isalpha():
+        for word in token.split("-"):
+            _add_word(word, marks, words)
+    else:
+        marks.add(token.casefold())
+        for part in _PART.findall(TIME.sub(" ", token)):
+            _add_part(part, marks, words)
+        _add_rounded(token, marks)
+
+
+def _add_word(word: str, marks: set[str], words: set[str]) -> None:
+    folded = word.casefold()
+    if len(word) > 1 and not (word.islower() or word.isupper() or word.istitle()):
+        marks.add(folded)
+    elif len(folded) >= 4 and folded not in GRAMMAR:
+        words.add(stem(folded))
+
+
+def _add_figure(figure: str, marks: set[str]) -> None:
+    if len(figure) >= 2:
+        marks.update((figure, figure.replace(",", "")))
+        _add_rounded(figure, marks)
+
+
+def _add_rounded(token: str, marks: set[str]) -> None:
+    match = _ROUND.fullmatch(token)
+    if match is None:
+        return
+    digits = match[1].replace(",", "").replace(".", "").strip("0")
+    if len(digits) in (1, 2) and (match[2] or not match[1].isdigit() or len(match[1]) > 2):
+        marks.add(f"{ROUNDED}{digits:0<2}")
+
+
+def _add_part(part: str, marks: set[str], words: set[str]) -> None:
+    if part.isdigit():
+        _add_figure(part, marks)
+    elif part.isalpha():
+        _add_word(part, marks, words)
+    elif len(part) > 1:
+        marks.add(part.casefold())
+
+
+class _SpokenTerm(NamedTuple):
+    """A term, and when it was said first in the exchange."""
+
+    text: str
+    is_word: bool
+    first: int
+
+
+def _lacks_ground(figure: float, text: str) -> bool:
+    """Tell whether an output states figures, and this one is not computed from them."""
+    figures = _read_figures(text, MAX_FIGURES + 1)
+    return 2 <= len(figures) <= MAX_FIGURES and not is_computed(figure, figures)
+
+
+def _read_figures(text: str, limit: int) -> list[float]:
+    """The figures of a text in order, the first `limit` of them; times are none."""
+    figures = []
+    for match in NUMBER.finditer(TIME.sub(" ", ESCAPES.sub(" ", text[:MAX_TEXT]))):
+        plain = match[0].replace(",", "")
+        if plain.isascii() and plain.count(".") <= 1 and len(plain) <= 15:
+            figures.append(float(plain))
+            if len(figures) >= limit:
+                break
+    return figures
+
+
+def is_judged(output: Json, call: Json) -> bool:
+    """Tell whether an answer must use this output of this call, by the kind of output."""
+    tool = output.get("tool")
+    arguments = call.get("arguments")
+    if not isinstance(tool, str) or tool.casefold() in NO_USE_NEEDED or is_polling(tool, arguments):
+        return False
+    if skill_files(tool, arguments) or has_failed(output) or output.get("tool_status") == "running":
+        return False
+    text = output.get("result")
+    return isinstance(text, str) and 0 < len(text) <= MAX_TEXT and not _CUT.search(text)
 
 
 def named_skills(question: str, skills: frozenset[str]) -> list[str]:
@@ -708,18 +850,6 @@ def claimed_figures(answer: str) -> list[str]:
         is_year = len(plain) == 4 and plain[:2] in ("19", "20")
         if plain.isascii() and plain.count(".") <= 1 and len(plain) <= 15 and float(plain) >= 10 and not is_year:
             figures.append(plain)
-    return figures
-
-
-def figures_of(text: str, limit: int) -> list[float]:
-    """The figures of a text in order, the first `limit` of them; times are none."""
-    figures = []
-    for match in NUMBER.finditer(TIME.sub(" ", ESCAPES.sub(" ", text[:MAX_TEXT]))):
-        plain = match[0].replace(",", "")
-        if plain.isascii() and plain.count(".") <= 1 and len(plain) <= 15:
-            figures.append(float(plain))
-            if len(figures) >= limit:
-                break
     return figures
 
 
@@ -789,134 +919,9 @@ def _terms_of_start(text: str) -> Terms:
     return Terms(frozenset(marks), frozenset(words))
 
 
-def _without_escapes(text: str) -> str:
-    return ESCAPES.sub(" ", text) if "\\" in text else text
-
-
-@lru_cache(_KEPT_TOKENS)
-def _terms_of_token(token: str) -> Terms:
-    """The terms of one token; kept, because the same tokens come again and again."""
-    marks: set[str] = set()
-    words: set[str] = set()
-    if len(token) <= MAX_TOKEN:
-        _add_terms(token, marks, words)
-    return Terms(frozenset(marks), frozenset(words))
-
-
-def _add_terms(token: str, marks: set[str], words: set[str]) -> None:
-    if token.isalpha():
-        _add_word(token, marks, words)
-    elif TIME.fullmatch(token):
-        marks.add(token.casefold())
-    elif NUMBER.fullmatch(token):
-        _add_figure(token, marks)
-    elif token.replace("-", "").isalpha():
-        for word in token.split("-"):
-            _add_word(word, marks, words)
-    else:
-        marks.add(token.casefold())
-        for part in _PART.findall(TIME.sub(" ", token)):
-            _add_part(part, marks, words)
-        _add_rounded(token, marks)
-
-
-def _add_word(word: str, marks: set[str], words: set[str]) -> None:
-    folded = word.casefold()
-    if len(word) > 1 and not (word.islower() or word.isupper() or word.istitle()):
-        marks.add(folded)
-    elif len(folded) >= 4 and folded not in GRAMMAR:
-        words.add(stem(folded))
-
-
-def _add_figure(figure: str, marks: set[str]) -> None:
-    if len(figure) >= 2:
-        marks.update((figure, figure.replace(",", "")))
-        _add_rounded(figure, marks)
-
-
-def _add_rounded(token: str, marks: set[str]) -> None:
-    match = _ROUND.fullmatch(token)
-    if match is None:
-        return
-    digits = match[1].replace(",", "").replace(".", "").strip("0")
-    if len(digits) in (1, 2) and (match[2] or not match[1].isdigit() or len(match[1]) > 2):
-        marks.add(f"{ROUNDED}{digits:0<2}")
-
-
-def _add_part(part: str, marks: set[str], words: set[str]) -> None:
-    if part.isdigit():
-        _add_figure(part, marks)
-    elif part.isalpha():
-        _add_word(part, marks, words)
-    elif len(part) > 1:
-        marks.add(part.casefold())
-
-
-def terms_in(text: str) -> Iterator[Sequence[Listed]]:
-    """The same terms in the order of the text, some of them several times, by its stretches without white space: no token has any."""
-    for stretch in _without_escapes(text[:MAX_TEXT]).split():
-        yield _terms_of_stretch(stretch) if len(stretch) <= _KEPT_STRETCH else _listed_terms(stretch)
-
-
-def _listed_terms(stretch: str) -> tuple[Listed, ...]:
-    """The terms of the tokens in a stretch of text, marks of a token first, each with whether it is a word."""
-    by_token = [_terms_of_token(token) for token in TOKEN.findall(stretch)]
-    return tuple(
-        (term, is_word)
-        for terms in by_token
-        for is_word, listed in ((False, terms.marks), (True, terms.words))
-        for term in listed
-    )
-
-
 def occurs(mark: str, folded: str) -> bool:
     """Tell whether a mark is in a folded text, and not as a part of a longer word or figure."""
-    return stands_alone(mark, folded) or any(stands_alone(form, folded) for form in forms_of(mark)[1:])
-
-
-def forms_of(mark: str) -> list[str]:
-    """Return the spellings of a mark: a figure with thousands set apart, too."""
-    is_long_figure = len(mark) > 3 and mark.isascii() and mark.isdigit() and mark[0] != "0"
-    return [mark, f"{int(mark):,}"] if is_long_figure else [mark]
-
-
-def stated_figures(text: str) -> set[str]:
-    """Every figure that stands alone in a text, as it is written; of `1,234.5` its parts, too, which stand apart."""
-    figures: set[str] = set()
-    for sequence in _CHAIN.findall(text):
-        parts = _SEPARATOR.split(sequence)
-        # Parts and separators take turns.
-        for first in range(0, len(parts), 2):
-            figures.update(
-                "".join(parts[first:last]) for last in range(first + 1, min(first + 2 * _MAX_PARTS, len(parts) + 1), 2)
-            )
-    return figures
-
-
-def has_word(word: str, folded: str) -> bool:
-    """Tell whether a word with this stem is in a folded text."""
-    return stands_alone(word, folded, only_begins=True)
-
-
-def stands_alone(form: str, text: str, *, only_begins: bool = False) -> bool:
-    """Tell whether a text has this with no letter or digit before it and, unless it only has to begin a word, after it.
-
-    A text that has it MAX_TRIES times as a part of something longer is believed to have it alone, too.
-    """
-    at = -1
-    for _ in range(MAX_TRIES):
-        at = text.find(form, at + 1)
-        if at < 0:
-            return False
-        end = at + len(form)
-        if not (at and text[at - 1].isalnum()) and (only_begins or not text[end : end + 1].isalnum()):
-            return True
-    return True
-
-
-def rounded_figures(folded: str) -> set[str]:
-    """The marks of round figures that stand for the figures of four digits or more in a text."""
-    return {f"{ROUNDED}{f'{float(figure[:17]):.1e}'.replace('.', '')[:2]}" for figure in _LONG_FIGURE.findall(folded)}
+    return _stands_alone(mark, folded) or any(_stands_alone(form, folded) for form in _spell_mark(mark)[1:])
 
 
 def folded(text: str) -> str:
@@ -931,11 +936,6 @@ def stem(word: str) -> str:
             word = word[: -len(ending)]
             break
     return word[:5]
-
-
-def grammar_words(text: str) -> int:
-    """Count the different words of grammar in the text: prose has many, a list, a log or another language few."""
-    return len(GRAMMAR.intersection(_PART.findall(text[:MAX_TEXT].casefold())))
 
 
 _terms_of_stretch = lru_cache(_KEPT_TOKENS)(_listed_terms)

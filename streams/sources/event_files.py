@@ -123,7 +123,7 @@ def _build_items(
         return
     for source, part in parts_of(value, name):
         if isinstance(part, Problem):
-            refused = refused_part(source)
+            refused = _refused_part(source)
             if refused is not None:
                 sessions[refused.connection or context.connection, refused.session_id].skip(refused.events)
             yield value_fault(line, source, part)
@@ -134,6 +134,15 @@ def _build_items(
         for position, raw in part.events:
             item = memory.record(raw, position, owner, context)
             yield value_fault(line, raw, item) if isinstance(item, Problem) else item
+
+
+def _refused_part(value: Any) -> Refused | None:
+    """Return the session and events of a value that could not be taken; None if it does not name them."""
+    session_id, connection = (value.get("session_id"), value.get("connection")) if isinstance(value, dict) else (None, None)
+    if not isinstance(session_id, str) or not 0 < len(session_id) <= MAX_ID or not isinstance(connection, str | None):
+        return None
+    events = value.get("events", [value])
+    return Refused(connection, session_id, len(events) if isinstance(events, list) else 0)
 
 
 def _with_session_ids(reading: Reading) -> Reading:
@@ -189,7 +198,7 @@ def _plain_sessions(values: Iterable[tuple[Line, _Value]], name: str, report: Re
         for source, part in [(None, value)] if isinstance(value, Problem) else parts_of(value, name):
             if isinstance(part, Problem):
                 report(line.number, part.detail)
-                refused = refused_part(source)
+                refused = _refused_part(source)
                 if refused is not None and refused.session_id in spread:
                     spread[refused.session_id][1].skip(refused.events)
                 continue
@@ -208,7 +217,7 @@ def _is_whole(value: Json | Document) -> bool:
     return isinstance(inner, dict) and "events" in inner
 
 
-def _add_events(part: SessionPart, session: Session, memory: SessionEvents, report: Callable[[str], None]) -> None:
+def _add_events(part: _SessionPart, session: Session, memory: SessionEvents, report: Callable[[str], None]) -> None:
     """Add the events of a part to its session; those that cannot be taken are reported."""
     for position, raw in part.events:
         event = memory.plain(raw, position)
@@ -218,7 +227,7 @@ def _add_events(part: SessionPart, session: Session, memory: SessionEvents, repo
             session.events.append(event)
 
 
-class SessionPart(NamedTuple):
+class _SessionPart(NamedTuple):
     """Events of one session, each with the words that say where in its line it stood."""
 
     session_id: str
@@ -296,7 +305,7 @@ class _Joined(io.RawIOBase):
         return 0
 
 
-def parts_of(value: Json | Document, name: str) -> Iterator[tuple[Any, SessionPart | Problem]]:
+def parts_of(value: Json | Document, name: str) -> Iterator[tuple[Any, _SessionPart | Problem]]:
     """The parts of sessions in one value, each with the JSON it was read from.
 
     `name` is the session of a document that names none.
@@ -311,7 +320,7 @@ def parts_of(value: Json | Document, name: str) -> Iterator[tuple[Any, SessionPa
         yield value.value, _read_part(value.value, name if is_session else None, "")
 
 
-def _read_part(value: Any, name: str | None, position: str) -> SessionPart | Problem:
+def _read_part(value: Any, name: str | None, position: str) -> _SessionPart | Problem:
     if not isinstance(value, dict):
         return Problem("not_an_object", f"{position or 'the document'} is {json_type(value)}, not an object")
     if "events" not in value and value.get("event") is None and value.get("type") is None:
@@ -328,7 +337,7 @@ def _read_part(value: Any, name: str | None, position: str) -> SessionPart | Pro
         events_in_line = [(f"{position}.events[{index}]".lstrip("."), event) for index, event in enumerate(events)]
     else:
         return Problem("wrong_type", f"{position}.events: is {json_type(events)}, not an array".lstrip("."))
-    return SessionPart(session_id or cast("str", name), connection, project, agent, events_in_line)
+    return _SessionPart(session_id or cast("str", name), connection, project, agent, events_in_line)
 
 
 def _envelope_problem(value: Json, name: str | None, position: str) -> Problem | None:
@@ -359,15 +368,6 @@ class Refused(NamedTuple):
     connection: str | None
     session_id: str
     events: int
-
-
-def refused_part(value: Any) -> Refused | None:
-    """Return the session and events of a value that could not be taken; None if it does not name them."""
-    session_id, connection = (value.get("session_id"), value.get("connection")) if isinstance(value, dict) else (None, None)
-    if not isinstance(session_id, str) or not 0 < len(session_id) <= MAX_ID or not isinstance(connection, str | None):
-        return None
-    events = value.get("events", [value])
-    return Refused(connection, session_id, len(events) if isinstance(events, list) else 0)
 
 
 class Owner(NamedTuple):

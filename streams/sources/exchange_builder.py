@@ -50,7 +50,7 @@ class Clean(NamedTuple):
     multi_user: bool
 
 
-def text_tags(question: str, answer: str) -> set[str]:
+def _text_tags(question: str, answer: str) -> set[str]:
     """The tags that the texts of an exchange give."""
     return question_tags(question) | answer_tags(answer)
 
@@ -68,7 +68,7 @@ class Filing(NamedTuple):
     redact: Redact
     agent: str | None = None
     unwrap: Callable[[str], Unwrapped] = unwrap
-    tags: Callable[[str, str], set[str]] = text_tags
+    tags: Callable[[str, str], set[str]] = _text_tags
     longest: int | None = MAX_TEXT
     most: int | None = None
 

@@ -368,7 +368,17 @@ def _number(value: Any) -> float | None:
         return None
     if value.isascii() and value.replace(".", "", 1).removeprefix("-").isdecimal() and (len(value) >= 9 or len(value) == 5):
         return float(value) if "." in value else int(value)
-    return exponent_number(value)
+    return _parse_exponent(value)
+
+
+def _parse_exponent(text: str) -> float | None:
+    """Return the number that a text with an exponent is; None for any other text. ValueError where its digits were rounded."""
+    match = _EXPONENT.fullmatch(text)
+    if match is None:
+        return None
+    if match["plus"] and len(match["digits"].replace(".", "")) <= _ROUNDED:
+        raise ValueError(f"{text} is rounded to {_ROUNDED} digits; write the column as whole numbers")
+    return float(text)
 
 
 def written_time(text: str, zone: str | None = None) -> datetime:
@@ -473,16 +483,6 @@ def _by_clocks(value: datetime, zone: str, abbreviation: str | None = None) -> d
     if not named:
         raise ValueError(f"{value} is not {abbreviation} by the clocks of {zone}")
     raise ValueError(f"{value} comes twice by the clocks of {zone}, which are set back then")
-
-
-def exponent_number(text: str) -> float | None:
-    """Return the number that a text with an exponent is; None for any other text. ValueError where its digits were rounded."""
-    match = _EXPONENT.fullmatch(text)
-    if match is None:
-        return None
-    if match["plus"] and len(match["digits"].replace(".", "")) <= _ROUNDED:
-        raise ValueError(f"{text} is rounded to {_ROUNDED} digits; write the column as whole numbers")
-    return float(text)
 
 
 def moment_of(value: datetime, zone: str | None = None) -> datetime:

@@ -47,7 +47,7 @@ def read_exchange_file(
 
     `labels` are the attributes of spans that tell each label. `rows` are read at most, where it is given.
     """
-    with closing(read_rows(path)) as file_rows, spool() as aside:
+    with closing(read_rows(path)) as file_rows, _open_spool() as aside:
         take = _row_reader(aside, context, layout, labels)
         waiting = Reading()
         for row in islice(file_rows, rows):
@@ -63,7 +63,42 @@ def read_exchange_file(
         yield from _read_traces(aside, context) if layout.export is not None else _read_exchanges(aside)
 
 
-def _row_reader(aside: Spool, context: ReadingContext, layout: Layout, labels: Labels) -> Callable[[Json], list[Problem]]:
+@contextmanager
+def _open_spool() -> Iterator[_Spool]:
+    """Open an empty spool, which is gone afterwards."""
+    with closing(sqlite3.connect("", isolation_level=None)) as connection:
+        connection.execute("BEGIN")
+        yield _Spool(connection)
+
+
+class _Spool:
+    """Items by groups. A database without a name is a file that SQLite deletes as soon as it has opened it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        connection.execute("CREATE TABLE items (place INTEGER PRIMARY KEY, name TEXT, at INTEGER, item BLOB)")
+
+    def add(self, name: str, at: datetime, item: bytes) -> None:
+        """Put an item of a group aside."""
+        since = at - EPOCH
+        microseconds = (since.days * 86_400 + since.seconds) * _MICROSECOND + since.microseconds
+        self._connection.execute("INSERT INTO items (name, at, item) VALUES (?, ?, ?)", (name, microseconds, item))
+
+    def items(self) -> Iterator[bytes]:
+        """Yield the items by time, those of one time in the order in which they came."""
+        yield from (item for (item,) in self._connection.execute("SELECT item FROM items ORDER BY at, place"))
+
+    def groups(self) -> Iterator[Iterator[bytes]]:
+        """Yield the items of each group, the groups by the time of their first item."""
+        rows = self._connection.execute(
+            "SELECT name, item FROM items JOIN (SELECT name, min(at) AS first FROM items GROUP BY name) USING (name) "
+            "ORDER BY first, name, at, place"
+        )
+        for _, group in groupby(rows, key=lambda row: row[0]):
+            yield (item for _, item in group)
+
+
+def _row_reader(aside: _Spool, context: ReadingContext, layout: Layout, labels: Labels) -> Callable[[Json], list[Problem]]:
     """Return the function that puts what a row is aside, and returns what is wrong with it."""
     if layout.export is not None:
         return _span_reader(aside, context, layout.export, labels)
@@ -84,7 +119,7 @@ def _row_reader(aside: Spool, context: ReadingContext, layout: Layout, labels: L
     return take
 
 
-def _span_reader(aside: Spool, context: ReadingContext, export: SpanExport, labels: Labels) -> Callable[[Json], list[Problem]]:
+def _span_reader(aside: _Spool, context: ReadingContext, export: SpanExport, labels: Labels) -> Callable[[Json], list[Problem]]:
     owner = SpanOwner(context.connection, context.project, context.agent)
 
     def take(row: Json) -> list[Problem]:
@@ -109,7 +144,7 @@ def _tear(waiting: Reading, path: Path, context: ReadingContext, fault: LineFaul
         waiting.complete = False
 
 
-def _read_traces(aside: Spool, context: ReadingContext) -> Iterator[Reading]:
+def _read_traces(aside: _Spool, context: ReadingContext) -> Iterator[Reading]:
     reading = GrowingReading()
     for group in aside.groups():
         # A span that an export has twice counts once.
@@ -145,42 +180,7 @@ def _named(reading: Reading) -> Reading:
     return reading
 
 
-def _read_exchanges(aside: Spool) -> Iterator[Reading]:
+def _read_exchanges(aside: _Spool) -> Iterator[Reading]:
     items = map(_exchanges.decode, aside.items())
     while exchanges := list(islice(items, BATCH)):
         yield Reading(exchanges=exchanges, session_ids=list(dict.fromkeys(one.session_id for one in exchanges)))
-
-
-class Spool:
-    """Items by groups. A database without a name is a file that SQLite deletes as soon as it has opened it."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        connection.execute("CREATE TABLE items (place INTEGER PRIMARY KEY, name TEXT, at INTEGER, item BLOB)")
-
-    def add(self, name: str, at: datetime, item: bytes) -> None:
-        """Put an item of a group aside."""
-        since = at - EPOCH
-        microseconds = (since.days * 86_400 + since.seconds) * _MICROSECOND + since.microseconds
-        self._connection.execute("INSERT INTO items (name, at, item) VALUES (?, ?, ?)", (name, microseconds, item))
-
-    def items(self) -> Iterator[bytes]:
-        """Yield the items by time, those of one time in the order in which they came."""
-        yield from (item for (item,) in self._connection.execute("SELECT item FROM items ORDER BY at, place"))
-
-    def groups(self) -> Iterator[Iterator[bytes]]:
-        """Yield the items of each group, the groups by the time of their first item."""
-        rows = self._connection.execute(
-            "SELECT name, item FROM items JOIN (SELECT name, min(at) AS first FROM items GROUP BY name) USING (name) "
-            "ORDER BY first, name, at, place"
-        )
-        for _, group in groupby(rows, key=lambda row: row[0]):
-            yield (item for _, item in group)
-
-
-@contextmanager
-def spool() -> Iterator[Spool]:
-    """Open an empty spool, which is gone afterwards."""
-    with closing(sqlite3.connect("", isolation_level=None)) as connection:
-        connection.execute("BEGIN")
-        yield Spool(connection)

@@ -79,7 +79,7 @@ def read_rows(path: Path) -> Generator[Row | Torn, None, None]:
     if detected.form is Format.PARQUET:
         yield from _parquet_rows(path)
         return
-    with open_unpacked(path) as stream:
+    with _open_unpacked(path) as stream:
         if detected.form is Format.CSV:
             yield from _csv_rows(path, stream)
             return
@@ -127,6 +127,27 @@ def _clean_value(value: Any) -> Any:
     if isinstance(value, float) and math.isnan(value):
         return None
     return value if isinstance(value, _PLAIN) else msgspec.to_builtins(value, str_keys=True, enc_hook=str)
+
+
+@contextmanager
+def _open_unpacked(path: Path) -> Iterator[BinaryIO]:
+    """Open a file, unpacking it if it is packed. InputError when it cannot be read or unpacked."""
+    try:
+        with path.open("rb") as raw:
+            kind = binary_kind(raw.read(HEAD))
+            raw.seek(0)
+            if kind is GZIP:
+                with gzip.GzipFile(fileobj=raw) as stream:
+                    yield cast("BinaryIO", stream)
+            elif kind is ZSTANDARD:
+                with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as reader:
+                    yield cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", reader)))
+            else:
+                yield raw
+    except (gzip.BadGzipFile, EOFError, zstandard.ZstdError) as error:
+        raise InputError(f"{path}: cannot be unpacked ({error})", hint=UNPACKED_HINT) from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
 
 
 def _csv_rows(path: Path, stream: BinaryIO) -> Iterator[Row]:
@@ -216,7 +237,7 @@ def _record(header: Sequence[str], cells: Sequence[str]) -> Json | Problem:
 
 
 def _first_character(path: Path) -> bytes:
-    with open_unpacked(path) as stream:
+    with _open_unpacked(path) as stream:
         return stream.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
 
 
@@ -250,7 +271,7 @@ def _writable(value: Json, body: bytes) -> Json:
     return mended(value) if b"\\ud" in body or b"\\uD" in body else value
 
 
-def _array_rows(path: Path, detected: DetectedFormat) -> Iterator[Row]:
+def _array_rows(path: Path, detected: _DetectedFormat) -> Iterator[Row]:
     packed = "none" if detected.packed is None else "gzip" if "gzip" in detected.packed.name else "zstd"
     options = f"format='array', compression='{packed}', maximum_object_size={MAX_LINE}"
     statement = f"SELECT json::VARCHAR FROM read_json_objects(?, {options})"  # noqa: S608 - words of ours
@@ -258,6 +279,13 @@ def _array_rows(path: Path, detected: DetectedFormat) -> Iterator[Row]:
         line = Line(number, text.encode("utf-8", "surrogatepass"), len(text), ended=True)
         value = decode_line(line)
         yield Row(number, value if isinstance(value, Problem) else _writable(value, line.body), line)
+
+
+class _DetectedFormat(NamedTuple):
+    """The format of a file, and how it is packed, if it is."""
+
+    form: Format
+    packed: Kind | None
 
 
 def parquet_columns(path: Path) -> list[str]:
@@ -273,17 +301,10 @@ class Format(StrEnum):
     PARQUET = "Parquet"
 
 
-class DetectedFormat(NamedTuple):
-    """The format of a file, and how it is packed, if it is."""
-
-    form: Format
-    packed: Kind | None
-
-
-def detect_format(path: Path) -> DetectedFormat:
+def detect_format(path: Path) -> _DetectedFormat:
     """Return the format of a file. InputError where it holds no exchanges, or something else than its name says."""
     packed = _packed(path)
-    with open_unpacked(path) as stream:
+    with _open_unpacked(path) as stream:
         head = stream.read(HEAD)
     kind = exchanges_kind(head)
     suffix_form = SUFFIXES.get(Path(path.stem).suffix if path.suffix in PACKED else path.suffix)
@@ -295,7 +316,7 @@ def detect_format(path: Path) -> DetectedFormat:
     if suffix_form not in (None, _FORMATS[kind]):
         name = "JSON" if kind is None else kind.name
         raise InputError(f"{path}: is {name}, not {suffix_form} as its name says", hint="Name the file by what it holds.")
-    return DetectedFormat(_FORMATS[kind], packed)
+    return _DetectedFormat(_FORMATS[kind], packed)
 
 
 def _packed(path: Path) -> Kind | None:
@@ -305,27 +326,6 @@ def _packed(path: Path) -> Kind | None:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}", hint="Check the path and its permissions.") from error
     return kind if kind in PACKED.values() else None
-
-
-@contextmanager
-def open_unpacked(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, unpacking it if it is packed. InputError when it cannot be read or unpacked."""
-    try:
-        with path.open("rb") as raw:
-            kind = binary_kind(raw.read(HEAD))
-            raw.seek(0)
-            if kind is GZIP:
-                with gzip.GzipFile(fileobj=raw) as stream:
-                    yield cast("BinaryIO", stream)
-            elif kind is ZSTANDARD:
-                with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as reader:
-                    yield cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", reader)))
-            else:
-                yield raw
-    except (gzip.BadGzipFile, EOFError, zstandard.ZstdError) as error:
-        raise InputError(f"{path}: cannot be unpacked ({error})", hint=UNPACKED_HINT) from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
 
 
 def unlike_exchanges(head: bytes) -> Kind | None:

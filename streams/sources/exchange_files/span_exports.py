@@ -71,20 +71,6 @@ def _phoenix_spans(row: Json, context: ReadingContext) -> Iterator[Observed | Pr
     )
 
 
-def _literal(value: Any) -> Any:
-    """Return a list or object that pandas wrote into CSV; any other value as it is."""
-    if not isinstance(value, str) or value[:1] not in ("[", "{") or len(value) > MAX_LITERAL:
-        return value
-    read = as_json(value)
-    if read is not value:
-        # A text of JSON is an attribute's own, such as the parameters of a call.
-        return read if isinstance(read, list) else value
-    try:
-        return ast.literal_eval(value)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return value
-
-
 def _flatten(name: str, value: Any, into: dict[str, Any]) -> None:
     """Write the objects of a list flat, as `NAME.0.message.role`: so OpenInference's conventions have them."""
     if len(into) >= MAX_FLAT:
@@ -97,103 +83,18 @@ def _flatten(name: str, value: Any, into: dict[str, Any]) -> None:
         into[name] = value
 
 
-def _event(event: Any) -> Event:
-    event = event if isinstance(event, dict) else {}
-    attributes = event.get("attributes")
-    return Event(str(event.get("name", "")), attributes if isinstance(attributes, dict) else {})
-
-
-def _langfuse_spans(row: Json, context: ReadingContext) -> Iterator[Observed | Problem]:
-    nested = as_json(row["observations"]) if isinstance(row.get("observations"), str) else row.get("observations")
-    if isinstance(nested, list) and any(isinstance(observation, dict) for observation in nested):
-        trace = row["trace"] if isinstance(row.get("trace"), dict) else row
-        around = {
-            "traceId": trace.get("id"),
-            "sessionId": _field(trace, "session_id"),
-            "traceName": trace.get("name"),
-            "environment": trace.get("environment"),
-        }
-        for observation in nested:
-            if isinstance(observation, dict):
-                yield from _langfuse_spans(
-                    {**around, **{name: value for name, value in observation.items() if value is not None}}, context
-                )
-        return
-    is_trace = _field(row, "trace_id") is None
-    kind = "span" if is_trace else str(row.get("type") or "span").lower()
-    name = name_in_row(row.get("name"))
-    question, answered = _content(row.get("input"), question_in, "user"), _content(row.get("output"), answer_in, "assistant")
-    attributes = {
-        "langfuse.observation.type": kind,
-        "langfuse.observation.input": question,
-        "langfuse.observation.output": answered,
-        "langfuse.session.id": _field(row, "session_id"),
-        "langfuse.environment": row.get("environment"),
-        "langfuse.observation.model.name": _field(row, "provided_model_name") or row.get("model"),
-        "langfuse.observation.usage_details": _usage(row),
-        "langfuse.observation.level": row.get("level"),
-        "langfuse.observation.status_message": _field(row, "status_message"),
-        "gen_ai.agent.name": name if kind == "agent" else None,
-        "gen_ai.tool.name": name if kind == "tool" else None,
-    }
-    trace_name = name if is_trace else name_in_row(_field(row, "trace_name"))
-    yield _observed(
-        context,
-        trace_id=row.get("id") if is_trace else _field(row, "trace_id"),
-        span_id=row.get("id"),
-        parent_id=None if is_trace else _field(row, "parent_observation_id"),
-        name=name,
-        started=row.get("timestamp") if is_trace else _field(row, "start_time"),
-        ended=None if is_trace else _field(row, "end_time"),
-        attributes={key: value for key, value in attributes.items() if value not in (None, "")},
-        resource={"service.name": trace_name} if trace_name else {},
-        failed=row.get("level") == "ERROR",
-        message=_field(row, "status_message"),
-    )
-
-
-def _field(row: Json, name: str) -> Any:
-    """Return a field of Langfuse's by its name in buckets, or the one that its pages export."""
-    if (value := row.get(name)) not in (None, ""):
+def _literal(value: Any) -> Any:
+    """Return a list or object that pandas wrote into CSV; any other value as it is."""
+    if not isinstance(value, str) or value[:1] not in ("[", "{") or len(value) > MAX_LITERAL:
         return value
-    first, *rest = name.split("_")
-    value = row.get(first + "".join(map(str.capitalize, rest)))
-    return None if value == "" else value
-
-
-def name_in_row(value: Any) -> str | None:
-    """Return a name; None for what is none."""
+    read = as_json(value)
+    if read is not value:
+        # A text of JSON is an attribute's own, such as the parameters of a call.
+        return read if isinstance(read, list) else value
     try:
-        return name_in(value)
-    except ValueError:
-        return None
-
-
-def _content(value: Any, read_text: Callable[[Any], str], role: str) -> Any:
-    """Return messages as they are, and the text in any other value: what was passed to a function, for example."""
-    read = as_json(value) if isinstance(value, str) else value
-    if isinstance(read, str):
-        return [{"role": role, "content": read}] if read else None
-    if read is None or conversation_in(read, role):
-        return read
-    return [{"role": role, "content": read_text(read)}]
-
-
-def _usage(row: Json) -> dict[str, Any]:
-    """Return the counts of tokens: those of its details, else of the object that older versions have, else of columns."""
-    for usage in (_field(row, "usage_details"), row.get("usage")):
-        counts = _pairs(as_json(usage) if isinstance(usage, str) else usage)
-        if counts.get("unit") in (None, "TOKENS") and any(_count(count) is not None for count in counts.values()):
-            return counts
-    sorts = ("input", "output", "prompt", "completion", "total")
-    return {f"{sort}_tokens": _count(_field(row, f"{sort}_tokens")) for sort in sorts}
-
-
-def _pairs(value: Any) -> dict[str, Any]:
-    """Return a map of Parquet, which may be a list of keys and values, as an object."""
-    if isinstance(value, list):
-        return {one["key"]: one["value"] for one in value if isinstance(one, dict) and {"key", "value"} <= one.keys()}
-    return value if isinstance(value, dict) else {}
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return value
 
 
 def _count(value: Any) -> int | None:
@@ -233,8 +134,8 @@ def _observed(
     return Observed(
         trace_id=str(ids[0]),
         span_id=str(ids[1]),
-        parent_id=name_in_row(parent_id),
-        name=name_in_row(name) or "",
+        parent_id=_name_in_row(parent_id),
+        name=_name_in_row(name) or "",
         scope="",
         started_at=at,
         ended_at=at if end is None else max(at, end),
@@ -244,6 +145,105 @@ def _observed(
         failed=failed,
         message=message if isinstance(message, str) else "",
     )
+
+
+def _name_in_row(value: Any) -> str | None:
+    """Return a name; None for what is none."""
+    try:
+        return name_in(value)
+    except ValueError:
+        return None
+
+
+def _event(event: Any) -> Event:
+    event = event if isinstance(event, dict) else {}
+    attributes = event.get("attributes")
+    return Event(str(event.get("name", "")), attributes if isinstance(attributes, dict) else {})
+
+
+def _langfuse_spans(row: Json, context: ReadingContext) -> Iterator[Observed | Problem]:
+    nested = as_json(row["observations"]) if isinstance(row.get("observations"), str) else row.get("observations")
+    if isinstance(nested, list) and any(isinstance(observation, dict) for observation in nested):
+        trace = row["trace"] if isinstance(row.get("trace"), dict) else row
+        around = {
+            "traceId": trace.get("id"),
+            "sessionId": _field(trace, "session_id"),
+            "traceName": trace.get("name"),
+            "environment": trace.get("environment"),
+        }
+        for observation in nested:
+            if isinstance(observation, dict):
+                yield from _langfuse_spans(
+                    {**around, **{name: value for name, value in observation.items() if value is not None}}, context
+                )
+        return
+    is_trace = _field(row, "trace_id") is None
+    kind = "span" if is_trace else str(row.get("type") or "span").lower()
+    name = _name_in_row(row.get("name"))
+    question, answered = _content(row.get("input"), question_in, "user"), _content(row.get("output"), answer_in, "assistant")
+    attributes = {
+        "langfuse.observation.type": kind,
+        "langfuse.observation.input": question,
+        "langfuse.observation.output": answered,
+        "langfuse.session.id": _field(row, "session_id"),
+        "langfuse.environment": row.get("environment"),
+        "langfuse.observation.model.name": _field(row, "provided_model_name") or row.get("model"),
+        "langfuse.observation.usage_details": _usage(row),
+        "langfuse.observation.level": row.get("level"),
+        "langfuse.observation.status_message": _field(row, "status_message"),
+        "gen_ai.agent.name": name if kind == "agent" else None,
+        "gen_ai.tool.name": name if kind == "tool" else None,
+    }
+    trace_name = name if is_trace else _name_in_row(_field(row, "trace_name"))
+    yield _observed(
+        context,
+        trace_id=row.get("id") if is_trace else _field(row, "trace_id"),
+        span_id=row.get("id"),
+        parent_id=None if is_trace else _field(row, "parent_observation_id"),
+        name=name,
+        started=row.get("timestamp") if is_trace else _field(row, "start_time"),
+        ended=None if is_trace else _field(row, "end_time"),
+        attributes={key: value for key, value in attributes.items() if value not in (None, "")},
+        resource={"service.name": trace_name} if trace_name else {},
+        failed=row.get("level") == "ERROR",
+        message=_field(row, "status_message"),
+    )
+
+
+def _field(row: Json, name: str) -> Any:
+    """Return a field of Langfuse's by its name in buckets, or the one that its pages export."""
+    if (value := row.get(name)) not in (None, ""):
+        return value
+    first, *rest = name.split("_")
+    value = row.get(first + "".join(map(str.capitalize, rest)))
+    return None if value == "" else value
+
+
+def _content(value: Any, read_text: Callable[[Any], str], role: str) -> Any:
+    """Return messages as they are, and the text in any other value: what was passed to a function, for example."""
+    read = as_json(value) if isinstance(value, str) else value
+    if isinstance(read, str):
+        return [{"role": role, "content": read}] if read else None
+    if read is None or conversation_in(read, role):
+        return read
+    return [{"role": role, "content": read_text(read)}]
+
+
+def _usage(row: Json) -> dict[str, Any]:
+    """Return the counts of tokens: those of its details, else of the object that older versions have, else of columns."""
+    for usage in (_field(row, "usage_details"), row.get("usage")):
+        counts = _pairs(as_json(usage) if isinstance(usage, str) else usage)
+        if counts.get("unit") in (None, "TOKENS") and any(_count(count) is not None for count in counts.values()):
+            return counts
+    sorts = ("input", "output", "prompt", "completion", "total")
+    return {f"{sort}_tokens": _count(_field(row, f"{sort}_tokens")) for sort in sorts}
+
+
+def _pairs(value: Any) -> dict[str, Any]:
+    """Return a map of Parquet, which may be a list of keys and values, as an object."""
+    if isinstance(value, list):
+        return {one["key"]: one["value"] for one in value if isinstance(one, dict) and {"key", "value"} <= one.keys()}
+    return value if isinstance(value, dict) else {}
 
 
 def _is_phoenix(columns: frozenset[str]) -> bool:

@@ -108,18 +108,18 @@ def _copy_fields(event: Json, source: Json, fields: Names) -> None:
 
 def shortened(event: Json) -> Json:
     """The event with its long texts cut, the cut shown; to be done after secrets were taken out, which a cut could halve."""
-    short = {name: shortened_text(name, value) if type(value) is str else value for name, value in event.items()}
+    short = {name: _shorten_text(name, value) if type(value) is str else value for name, value in event.items()}
     if event.get("arguments") is not None:
-        short["arguments"] = shortened_arguments(event["arguments"])
+        short["arguments"] = _shorten_arguments(event["arguments"])
     return short
 
 
-def shortened_text(name: str, text: str) -> str:
+def _shorten_text(name: str, text: str) -> str:
     """The text of a field of an event, cut where it is long."""
     return text if len(text) <= MAX_NAME else cut(text, _LIMITS.get(name, MAX_NAME))
 
 
-def shortened_arguments(arguments: Any) -> Any:
+def _shorten_arguments(arguments: Any) -> Any:
     """The arguments of a call; a text of them where they are long."""
     # The quick encoder has no fixed order of keys; it only tells which arguments are worth the slow one.
     if len(msgspec.json.encode(arguments)) <= MAX_ARGUMENTS:

@@ -333,7 +333,7 @@ class Transcript:
         self._notes = notes
         if notes is not None:
             notes.wrapped = self._wrapped
-        self._derived = DerivedEvents(skills)
+        self._derived = _DerivedEvents(skills)
         self._seen: dict[str, bytes] = {}
         self.began_at: datetime | None = None
         self._last_at = context.ingested_at
@@ -479,28 +479,7 @@ class Transcript:
             notes.results.add(entry.message["toolCallId"])
 
 
-def _is_same(kept: bytes, content: bytes) -> bool:
-    """Tell whether two entries of one id have the same content, given what is kept of them."""
-    return kept == content or _compared(kept) == _compared(content)
-
-
-def _compared(kept: bytes) -> bytes:
-    """The digest of a content of which the line was kept: no entry's line is as short as a digest."""
-    return kept if len(kept) == _DIGEST_SIZE else _digest(content_of(kept))
-
-
-def _digest(content: bytes) -> bytes:
-    return blake2b(content, digest_size=_DIGEST_SIZE).digest()
-
-
-def _run_of(entry: Entry) -> str | None:
-    """The run that wrote a message, where it says so."""
-    own = entry.message.get("__openclaw")
-    run = own.get("runId") if isinstance(own, dict) else None
-    return run if isinstance(run, str) else None
-
-
-class DerivedEvents:
+class _DerivedEvents:
     """Derives the events of one transcript. `skills` are the names of the skills its agent has."""
 
     def __init__(self, skills: frozenset[str]) -> None:
@@ -558,6 +537,27 @@ def _take_message(evidence: ExchangeEvidence, entry: Entry, events: Iterable[Jso
         for call in events:
             if call["event"] == "tool_call":
                 evidence.called(call)
+
+
+def _is_same(kept: bytes, content: bytes) -> bool:
+    """Tell whether two entries of one id have the same content, given what is kept of them."""
+    return kept == content or _compared(kept) == _compared(content)
+
+
+def _compared(kept: bytes) -> bytes:
+    """The digest of a content of which the line was kept: no entry's line is as short as a digest."""
+    return kept if len(kept) == _DIGEST_SIZE else _digest(content_of(kept))
+
+
+def _digest(content: bytes) -> bytes:
+    return blake2b(content, digest_size=_DIGEST_SIZE).digest()
+
+
+def _run_of(entry: Entry) -> str | None:
+    """The run that wrote a message, where it says so."""
+    own = entry.message.get("__openclaw")
+    run = own.get("runId") if isinstance(own, dict) else None
+    return run if isinstance(run, str) else None
 
 
 class Dialect(Protocol):

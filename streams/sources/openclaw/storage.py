@@ -145,25 +145,6 @@ def _may_have_transcripts(path: Path) -> bool:
         return True
 
 
-def describe_database(path: Path) -> tuple[str | None, bool] | None:
-    """The version of OpenClaw that wrote a database, where it says so, and whether its form is the current one.
-
-    None where it has no transcripts; InputError when it cannot be opened.
-    """
-    try:
-        with closing(_open_database(path)) as connection:
-            tables = _tables_of(connection)
-            if tables.keys().isdisjoint(SOURCES):
-                return None
-            version = None
-            if "app_version" in tables.get("schema_meta", ()):
-                row = connection.execute("SELECT app_version FROM schema_meta LIMIT 1").fetchone()
-                version = row[0].decode("utf-8", "replace") if row and isinstance(row[0], bytes) else None
-            return version, ARCHIVES in tables
-    except sqlite3.Error as error:
-        raise _not_readable(path, error) from error
-
-
 def session_ranges(path: Path, count: int) -> list[SessionRange]:
     """At most `count` ranges that hold about as many sessions each, and all together every session there is or will be.
 
@@ -212,7 +193,7 @@ def read_database(path: Path, context: ReadingContext, sessions: SessionRange = 
             _check_form(path, tables)
             windows = read_windows(connection, tables)
             for session in _list_sessions(connection, tables, sessions):
-                rows = SessionRows(path, connection, tables, session)
+                rows = _SessionRows(path, connection, tables, session)
                 trajectory = Trajectory()
                 trajectory.read(rows.trajectory())
                 name = session.decode("utf-8", "replace") if isinstance(session, bytes) else str(session)
@@ -242,13 +223,7 @@ def _check_form(path: Path, tables: dict[str, frozenset[str]]) -> None:
             )
 
 
-def _agent_of(path: Path) -> str | None:
-    """The agent whose folder the file lies in; None elsewhere."""
-    parents = path.resolve().parents
-    return parents[1].name if len(parents) > 2 and parents[0].name == "agent" and parents[2].name == "agents" else None
-
-
-class SessionRows:
+class _SessionRows:
     """The lines of one session, from wherever the database keeps them; `faults` tells of archives that could not be read."""
 
     def __init__(
@@ -408,6 +383,12 @@ class _Bounded(io.RawIOBase):
         return len(data)
 
 
+def _agent_of(path: Path) -> str | None:
+    """The agent whose folder the file lies in; None elsewhere."""
+    parents = path.resolve().parents
+    return parents[1].name if len(parents) > 2 and parents[0].name == "agent" and parents[2].name == "agents" else None
+
+
 class Plugin(NamedTuple):
     """The plugin's settings in the configuration; None if unknown. `url` is the address it delivers to."""
 
@@ -440,7 +421,7 @@ def look_at_state(folder: Path) -> OpenClawState:
     versions, forms, unreadable = set(), set(), []
     for path in sorted(folder.glob(f"agents/*/agent/{DATABASE}")):
         try:
-            description = describe_database(path)
+            description = _describe_database(path)
         except InputError as error:
             unreadable.append(str(error))
             continue
@@ -469,6 +450,25 @@ def _configuration(path: Path) -> Any:
         return {}
     except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
         return None
+
+
+def _describe_database(path: Path) -> tuple[str | None, bool] | None:
+    """The version of OpenClaw that wrote a database, where it says so, and whether its form is the current one.
+
+    None where it has no transcripts; InputError when it cannot be opened.
+    """
+    try:
+        with closing(_open_database(path)) as connection:
+            tables = _tables_of(connection)
+            if tables.keys().isdisjoint(SOURCES):
+                return None
+            version = None
+            if "app_version" in tables.get("schema_meta", ()):
+                row = connection.execute("SELECT app_version FROM schema_meta LIMIT 1").fetchone()
+                version = row[0].decode("utf-8", "replace") if row and isinstance(row[0], bytes) else None
+            return version, ARCHIVES in tables
+    except sqlite3.Error as error:
+        raise _not_readable(path, error) from error
 
 
 def _newest_version(versions: set[str | None]) -> str | None:

@@ -211,7 +211,7 @@ def _add(run: Run, kind: str, at: datetime, data: Json) -> None:
     if kind == "session.started":
         run.attempts.append(Attempt(at))
     elif kind == METADATA:
-        names = skill_names(data.get("skills"))
+        names = _read_skill_names(data.get("skills"))
         run.skills = run.skills if names is None else names
     elif kind in ("tool.call", "tool.result"):
         call_id = data.get("toolCallId")
@@ -232,6 +232,17 @@ def _add(run: Run, kind: str, at: datetime, data: Json) -> None:
         run.ended_at, run.end = at, data
 
 
+def _read_skill_names(skills: Any) -> list[str] | None:
+    """The names in a list of skills or a snapshot that holds one, sorted; None where there is no such list."""
+    entries = skills
+    if isinstance(skills, dict):
+        entries = next((skills[name] for name in ("entries", "skills") if isinstance(skills.get(name), list)), None)
+    if not isinstance(entries, list):
+        return None
+    names = (entry.get("name") if isinstance(entry, dict) else entry for entry in entries)
+    return sorted({name for name in names if isinstance(name, str) and name and not has_surrogates(name)})
+
+
 def _error(messages: Any) -> str | None:
     last = messages[-1] if isinstance(messages, list) and messages else None
     return _word(last.get("errorMessage")) if isinstance(last, dict) else None
@@ -246,17 +257,6 @@ def _prompt_tokens(cache: Any) -> int:
     counted = context.get("promptTokens") if isinstance(context, dict) else None
     usage = counts_of(call)
     return counted if type(counted) is int and counted > 0 else usage.read if usage is not None else 0
-
-
-def skill_names(skills: Any) -> list[str] | None:
-    """The names in a list of skills or a snapshot that holds one, sorted; None where there is no such list."""
-    entries = skills
-    if isinstance(skills, dict):
-        entries = next((skills[name] for name in ("entries", "skills") if isinstance(skills.get(name), list)), None)
-    if not isinstance(entries, list):
-        return None
-    names = (entry.get("name") if isinstance(entry, dict) else entry for entry in entries)
-    return sorted({name for name in names if isinstance(name, str) and name and not has_surrogates(name)})
 
 
 class Fill(NamedTuple):

@@ -250,10 +250,36 @@ def _messages_of_events(events: Iterable[Event]) -> tuple[list[Message], list[Me
     for event in events:
         role = named.MESSAGE_EVENTS.get(event.name)
         if role == "choice":
-            came += messages_of_event(event, "assistant")
+            came += _read_event(event, "assistant")
         elif role is not None:
-            sent += messages_of_event(event, role)
+            sent += _read_event(event, role)
     return sent, came
+
+
+def _read_event(event: Event, role: str) -> list[Message]:
+    """The messages of an event: of its fields, of one attribute that has them all, or of a text of JSON that is its whole body."""
+    attributes = event.attributes
+    if "role" not in attributes:
+        content = next((attributes[name] for name in named.EVENT_CONTENT if attributes.get(name) is not None), None)
+        whole = parsed(attributes.get("content") if content is None else content).value
+        if isinstance(whole, dict) and not (_FIELDS if content is not None else _WHOLE_FIELDS).isdisjoint(whole):
+            return [message_of({"role": role, **whole}, role)]
+        if content is not None:
+            return (_turns_in(whole) if isinstance(whole, str) else []) or messages_of(whole, role)
+    fields = {name: parsed(value).value if name in _ENCODED else value for name, value in attributes.items()}
+    if isinstance(fields.get("message"), dict) and "content" not in fields:
+        return [message_of({"role": role, "finish_reason": fields.get("finish_reason"), **fields["message"]}, role)]
+    return [message_of({"role": role, **fields}, role)]
+
+
+def _turns_in(text: str) -> list[Message]:
+    """The messages in a text that has a line for each, such as OpenLIT writes: `user: Is it open?`."""
+    starts = list(_TURN.finditer(text))
+    if not starts or starts[0].start():
+        return []
+    ends = [*(start.start() for start in starts[1:]), len(text)]
+    turns = zip(starts, ends, strict=True)
+    return [message_of({"role": start[1], "content": text[start.end() : end].strip()}) for start, end in turns]
 
 
 def _messages_at(source: named.Place, values: Values, role: str) -> Side:
@@ -280,32 +306,6 @@ def _messages_of_task(value: Any) -> list[Message]:
         return []
     text = tasks[0].get("description")
     return [Message("user", texts=[text])] if isinstance(text, str) and text and "{" not in text else []
-
-
-def messages_of_event(event: Event, role: str) -> list[Message]:
-    """The messages of an event: of its fields, of one attribute that has them all, or of a text of JSON that is its whole body."""
-    attributes = event.attributes
-    if "role" not in attributes:
-        content = next((attributes[name] for name in named.EVENT_CONTENT if attributes.get(name) is not None), None)
-        whole = parsed(attributes.get("content") if content is None else content).value
-        if isinstance(whole, dict) and not (_FIELDS if content is not None else _WHOLE_FIELDS).isdisjoint(whole):
-            return [message_of({"role": role, **whole}, role)]
-        if content is not None:
-            return (_turns_in(whole) if isinstance(whole, str) else []) or messages_of(whole, role)
-    fields = {name: parsed(value).value if name in _ENCODED else value for name, value in attributes.items()}
-    if isinstance(fields.get("message"), dict) and "content" not in fields:
-        return [message_of({"role": role, "finish_reason": fields.get("finish_reason"), **fields["message"]}, role)]
-    return [message_of({"role": role, **fields}, role)]
-
-
-def _turns_in(text: str) -> list[Message]:
-    """The messages in a text that has a line for each, such as OpenLIT writes: `user: Is it open?`."""
-    starts = list(_TURN.finditer(text))
-    if not starts or starts[0].start():
-        return []
-    ends = [*(start.start() for start in starts[1:]), len(text)]
-    turns = zip(starts, ends, strict=True)
-    return [message_of({"role": start[1], "content": text[start.end() : end].strip()}) for start, end in turns]
 
 
 def is_elided(value: Any) -> bool:

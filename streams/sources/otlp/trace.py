@@ -67,7 +67,7 @@ class Trace:
         """`session` is the one that all of it belongs to, whatever its spans say."""
         self.trace_id = trace_id
         self._session = session
-        self.spans = told_once(without_circles(_with_records(sorted(spans, key=place_of))))
+        self.spans = _merge_requests(_break_circles(_with_records(sorted(spans, key=place_of))))
         self._children: dict[str | None, list[KeptSpan]] = {}
         by_id = {span.span_id: span for span in self.spans}
         self._parents = {span.span_id: by_id.get(span.parent_id or "") for span in self.spans}
@@ -272,110 +272,7 @@ class Trace:
         return frozenset(ids)
 
 
-def _with_records(ordered: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
-    """The spans, with what records of a log say of them. Of a record whose span has not come a request is made."""
-    if all(span.facts.kind != "log" for span in ordered):
-        return ordered
-    records: dict[str, list[KeptSpan]] = {}
-    for span in ordered:
-        if span.facts.kind == "log":
-            records.setdefault(span.parent_id or span.span_id, []).append(span)
-    spans = [span for span in ordered if span.facts.kind != "log"]
-    there = {span.span_id for span in spans}
-    stand_ins = [
-        first._replace(
-            span_id=span_id, parent_id=None, facts=SpanFacts("inference", dialect="otel", service=first.facts.service)
-        )
-        for span_id, (first, *_) in records.items()
-        if span_id not in there
-    ]
-    completed = [_complete_span(span, records.get(span.span_id, ())) for span in (*spans, *stand_ins)]
-    return sorted(completed, key=place_of)
-
-
-def _complete_span(span: KeptSpan, records: Sequence[KeptSpan]) -> KeptSpan:
-    """The span with what the records say that it does not say itself."""
-    if not records:
-        return span
-    facts = [record.facts for record in records]
-    own = span.facts
-    answers = [one for one in facts if one.answer or one.calls or one.thinking or one.stop_reason]
-    first = answers[0] if answers else SpanFacts("log")
-    questions = [one.question for one in facts if one.question]
-    has_content = bool(own.question or own.answer or own.calls)
-    return span._replace(
-        facts=msgspec.structs.replace(
-            own,
-            question=own.question or (questions[-1] if questions else None),
-            asked=own.asked or len(questions),
-            answer=own.answer or first.answer,
-            thinking=own.thinking or first.thinking,
-            calls=own.calls or first.calls,
-            results=own.results if has_content else tuple(result for one in facts for result in one.results),
-            choices=max(own.choices, len(answers)),
-            stop_reason=own.stop_reason or first.stop_reason,
-            session_id=own.session_id or next((one.session_id for one in facts if one.session_id), None),
-            tags=tuple(sorted({*own.tags, *(tag for one in facts for tag in one.tags)})),
-            ratings=(*own.ratings, *(rating for one in facts for rating in one.ratings)),
-        )
-    )
-
-
-def _is_named_helper(span: KeptSpan) -> bool:
-    facts = span.facts
-    return facts.kind in _NAMED and (names_helper(facts.name) or (facts.agent is not None and names_helper(facts.agent)))
-
-
-def _only_value(values: Iterable[str | None]) -> str | None:
-    """The one value there is; None where there are several or none."""
-    distinct = set(values) - _UNTOLD
-    return distinct.pop() if len(distinct) == 1 else None
-
-
-def _named_by_span(facts: SpanFacts) -> str | None:
-    """The agent that a span is named after, without the method that was called."""
-    if facts.kind != "agent" or facts.dialect not in NAMING or facts.name in NAMELESS:
-        return None
-    owner, _, method = facts.name.rpartition(".")
-    name = owner if owner and method in AGENT_METHODS else facts.name
-    return None if name in NAMELESS else name
-
-
-def without_circles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
-    """The spans, of each circle of parents the first without its parent. No SDK makes circles; a sender can."""
-    by_id = {span.span_id: span for span in spans}
-    met: set[str] = set()
-    roots: set[str] = set()
-    for span in spans:
-        path: dict[str, KeptSpan] = {}
-        step: KeptSpan | None = span
-        while step is not None and step.span_id not in met and step.span_id not in path:
-            path[step.span_id] = step
-            step = by_id.get(step.parent_id or "")
-        if step is not None and step.span_id in path:
-            circle = list(path.values())[list(path).index(step.span_id) :]
-            roots.add(min(circle, key=place_of).span_id)
-        met |= path.keys()
-    return [span._replace(parent_id=None) if span.span_id in roots else span for span in spans]
-
-
-def without_evaluations(spans: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
-    """The spans without those of evaluators and experiments and all within them."""
-    left_out = [span.span_id for span in spans if span.facts.kind == "evaluation"]
-    if not left_out:
-        return spans
-    children = defaultdict[str, list[str]](list)
-    for span in spans:
-        children[span.parent_id or ""].append(span.span_id)
-    ids: set[str] = set()
-    for span_id in left_out:
-        if span_id not in ids:
-            ids.add(span_id)
-            left_out += children[span_id]
-    return [span for span in spans if span.span_id not in ids]
-
-
-def told_once(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
+def _merge_requests(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
     """The spans, each request to a model in one of them.
 
     Requests are one where they have the same id of the answer, where one is the only request within the other, or where two instrumentors
@@ -480,6 +377,109 @@ def _merge_usage(usages: Sequence[Usage]) -> Usage | None:
             for name in Usage.__struct_fields__
         )
     )
+
+
+def _break_circles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
+    """The spans, of each circle of parents the first without its parent. No SDK makes circles; a sender can."""
+    by_id = {span.span_id: span for span in spans}
+    met: set[str] = set()
+    roots: set[str] = set()
+    for span in spans:
+        path: dict[str, KeptSpan] = {}
+        step: KeptSpan | None = span
+        while step is not None and step.span_id not in met and step.span_id not in path:
+            path[step.span_id] = step
+            step = by_id.get(step.parent_id or "")
+        if step is not None and step.span_id in path:
+            circle = list(path.values())[list(path).index(step.span_id) :]
+            roots.add(min(circle, key=place_of).span_id)
+        met |= path.keys()
+    return [span._replace(parent_id=None) if span.span_id in roots else span for span in spans]
+
+
+def _with_records(ordered: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
+    """The spans, with what records of a log say of them. Of a record whose span has not come a request is made."""
+    if all(span.facts.kind != "log" for span in ordered):
+        return ordered
+    records: dict[str, list[KeptSpan]] = {}
+    for span in ordered:
+        if span.facts.kind == "log":
+            records.setdefault(span.parent_id or span.span_id, []).append(span)
+    spans = [span for span in ordered if span.facts.kind != "log"]
+    there = {span.span_id for span in spans}
+    stand_ins = [
+        first._replace(
+            span_id=span_id, parent_id=None, facts=SpanFacts("inference", dialect="otel", service=first.facts.service)
+        )
+        for span_id, (first, *_) in records.items()
+        if span_id not in there
+    ]
+    completed = [_complete_span(span, records.get(span.span_id, ())) for span in (*spans, *stand_ins)]
+    return sorted(completed, key=place_of)
+
+
+def _complete_span(span: KeptSpan, records: Sequence[KeptSpan]) -> KeptSpan:
+    """The span with what the records say that it does not say itself."""
+    if not records:
+        return span
+    facts = [record.facts for record in records]
+    own = span.facts
+    answers = [one for one in facts if one.answer or one.calls or one.thinking or one.stop_reason]
+    first = answers[0] if answers else SpanFacts("log")
+    questions = [one.question for one in facts if one.question]
+    has_content = bool(own.question or own.answer or own.calls)
+    return span._replace(
+        facts=msgspec.structs.replace(
+            own,
+            question=own.question or (questions[-1] if questions else None),
+            asked=own.asked or len(questions),
+            answer=own.answer or first.answer,
+            thinking=own.thinking or first.thinking,
+            calls=own.calls or first.calls,
+            results=own.results if has_content else tuple(result for one in facts for result in one.results),
+            choices=max(own.choices, len(answers)),
+            stop_reason=own.stop_reason or first.stop_reason,
+            session_id=own.session_id or next((one.session_id for one in facts if one.session_id), None),
+            tags=tuple(sorted({*own.tags, *(tag for one in facts for tag in one.tags)})),
+            ratings=(*own.ratings, *(rating for one in facts for rating in one.ratings)),
+        )
+    )
+
+
+def _is_named_helper(span: KeptSpan) -> bool:
+    facts = span.facts
+    return facts.kind in _NAMED and (names_helper(facts.name) or (facts.agent is not None and names_helper(facts.agent)))
+
+
+def _only_value(values: Iterable[str | None]) -> str | None:
+    """The one value there is; None where there are several or none."""
+    distinct = set(values) - _UNTOLD
+    return distinct.pop() if len(distinct) == 1 else None
+
+
+def _named_by_span(facts: SpanFacts) -> str | None:
+    """The agent that a span is named after, without the method that was called."""
+    if facts.kind != "agent" or facts.dialect not in NAMING or facts.name in NAMELESS:
+        return None
+    owner, _, method = facts.name.rpartition(".")
+    name = owner if owner and method in AGENT_METHODS else facts.name
+    return None if name in NAMELESS else name
+
+
+def without_evaluations(spans: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
+    """The spans without those of evaluators and experiments and all within them."""
+    left_out = [span.span_id for span in spans if span.facts.kind == "evaluation"]
+    if not left_out:
+        return spans
+    children = defaultdict[str, list[str]](list)
+    for span in spans:
+        children[span.parent_id or ""].append(span.span_id)
+    ids: set[str] = set()
+    for span_id in left_out:
+        if span_id not in ids:
+            ids.add(span_id)
+            left_out += children[span_id]
+    return [span for span in spans if span.span_id not in ids]
 
 
 def told_by(span: KeptSpan) -> tuple[str, str | None]:

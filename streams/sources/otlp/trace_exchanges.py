@@ -148,7 +148,7 @@ class Unit:
         requests = [inner for inner in self.inside if inner.span_id in trace.request_ids]
         self.requests = [inner for inner in requests if inner.span_id not in trace.tool_ids] or requests
         """The requests that speak for it: those that serve a tool only where there are no others."""
-        inner = _unframe(trace, span) if self.is_enclosing and is_silent(span.facts) else [span]
+        inner = _unframe(trace, span) if self.is_enclosing and _is_silent(span.facts) else [span]
         # A chain within may have the state of a framework, which is neither question nor answer.
         self._tellers = [span, *(one for one in inner if one is not span and one.facts.kind == "agent")]
 
@@ -203,7 +203,7 @@ class Unit:
         facts = self.span.facts
         if facts.kind == "agent":
             return facts.agent or facts.name
-        return None if is_silent(facts) else facts.name
+        return None if _is_silent(facts) else facts.name
 
     @cached_property
     def user_messages(self) -> int:
@@ -219,9 +219,14 @@ class Unit:
 def _unframe(trace: Trace, span: KeptSpan) -> list[KeptSpan]:
     """The outermost spans within a frame, or within the frame that is all there is in it."""
     inner = [span]
-    while len(inner) == 1 and inner[0].facts.kind in ENCLOSING and is_silent(inner[0].facts):
+    while len(inner) == 1 and inner[0].facts.kind in ENCLOSING and _is_silent(inner[0].facts):
         inner = trace.outermost(inner[0])
     return inner
+
+
+def _is_silent(facts: SpanFacts) -> bool:
+    """Tell whether a span does not tell what was asked and, unless it is an agent, what was answered."""
+    return not (facts.question and (facts.answer or facts.kind == "agent"))
 
 
 class Turn:
@@ -299,7 +304,7 @@ def turns_of(trace: Trace) -> list[Turn]:
 
 def _units_of(trace: Trace, span: KeptSpan) -> list[Unit]:
     """An outermost span as one unit, or as those within it where it is the frame of several turns."""
-    if span.facts.kind in ENCLOSING and is_silent(span.facts):
+    if span.facts.kind in ENCLOSING and _is_silent(span.facts):
         inner = [Unit(trace, one) for one in _unframe(trace, span)]
         if len(inner) > 1 and len(_split_turns(trace, inner)) > 1:
             return inner
@@ -333,11 +338,6 @@ def _add_rest(trace: Trace, turns: Sequence[Turn]) -> None:
         if is_near and span.span_id not in covered and session in by_session:
             index = bisect_right(starts[session], span.started_at) - 1
             by_session[session][max(index, 0)].spans.append(span)
-
-
-def is_silent(facts: SpanFacts) -> bool:
-    """Tell whether a span does not tell what was asked and, unless it is an agent, what was answered."""
-    return not (facts.question and (facts.answer or facts.kind == "agent"))
 
 
 class TracedRating(NamedTuple):

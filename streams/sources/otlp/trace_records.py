@@ -109,7 +109,7 @@ def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
     earlier = {one.exchange_id: one for one in decision.earlier if not one.withdrawn}
     traced = exchanges_of(trace)
     named = {name: one for name, one in earlier.items() if not _is_misfiled(one, traced, decision)}
-    traced, absorbed = with_earlier_ids(traced, named, {span.span_id for span in kept})
+    traced, absorbed = _keep_earlier_ids(traced, named, {span.span_id for span in kept})
     absorbed |= earlier.keys() - named.keys()
     exchanges = [_exchange(one, first, decision.now) for one in traced]
     withdrawn = [replace(one, withdrawn=True, ingested_at=decision.now) for name, one in earlier.items() if name in absorbed]
@@ -119,7 +119,9 @@ def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
     used = {event.span.span_id for event in events} | {one.span.span_id for one in traced} | {one.span_id for one in ratings}
     return Assembly(
         exchanges=[*exchanges, *withdrawn],
-        events=_event_records(trace, without_told(trace, events, decision.earlier_events), traced, first, decision.now),
+        events=_event_records(
+            trace, _drop_repeated_events(trace, events, decision.earlier_events), traced, first, decision.now
+        ),
         ratings=ratings,
         decision=TraceAssembly(
             connection=first.connection,
@@ -150,6 +152,31 @@ def _is_misfiled(exchange: Exchange, traced: Sequence[TracedExchange], decision:
     """Tell whether an earlier exchange has the id of its trace for a session, and a trace that is linked to it names the session."""
     names_session = any(SESSION_FROM_TRACE not in one.tags for one in traced)
     return decision.trace_id is not None and SESSION_FROM_TRACE in exchange.tags and names_session
+
+
+def _keep_earlier_ids(exchanges: Sequence[TracedExchange], earlier_ids: Iterable[str], present: Collection[str]) -> _EarlierIds:
+    """Give exchanges the ids under which an earlier revision of the trace made them, the oldest first where there were several.
+
+    Of a span that is not among the `present` ones nothing is known, so its exchange stays as it is.
+    """
+    indices = places_of(exchanges)
+    ids: dict[int, str] = {}
+    absorbed: set[str] = set()
+    for exchange_id in earlier_ids:
+        index = indices.get(exchange_id)
+        if index is not None and index not in ids:
+            ids[index] = exchange_id
+        elif exchange_id in present:
+            absorbed.add(exchange_id)
+    named = [msgspec.structs.replace(one, earlier_id=ids.get(index)) for index, one in enumerate(exchanges)]
+    return _EarlierIds(named, frozenset(absorbed))
+
+
+class _EarlierIds(NamedTuple):
+    """Exchanges of a trace, some under the ids that they had, and the ids of those that are part of another one now."""
+
+    exchanges: list[TracedExchange]
+    absorbed: frozenset[str]
 
 
 def _exchange(traced: TracedExchange, span: Span, now: datetime) -> Exchange:
@@ -255,6 +282,76 @@ def _normalise(event: TracedEvent, filed: _Filed, seq: int) -> NormalisedEvent:
     return normalise_event(payload, seq) if is_too_deep(payload) else normalise_payload(payload, seq)
 
 
+def _drop_repeated_events(trace: Trace, events: Sequence[TracedEvent], earlier: Sequence[EarlierEvent]) -> list[TracedEvent]:
+    """The events that no earlier revision told, neither under their ids nor by another span."""
+    if not earlier:
+        return list(events)
+    ids, earlier_ids = {event.event_id for event in events}, {earlier_event.event_id for earlier_event in earlier}
+    fresh: dict[str, list[TracedEvent]] = defaultdict(list)
+    for event in events:
+        if event.event_id not in earlier_ids:
+            fresh[event.payload["event"]].append(event)
+    superseded: dict[str, list[EarlierEvent]] = defaultdict(list)
+    for earlier_event in earlier:
+        if earlier_event.event_id not in ids:
+            superseded[earlier_event.payload["event"]].append(earlier_event)
+    untold = {
+        event.event_id
+        for name, of_type in fresh.items()
+        for event in (_untold_calls if name in _CALLS else _untold_events)(trace, of_type, superseded[name])
+    }
+    return [event for event in events if event.event_id in untold]
+
+
+def _untold_calls(_: Trace, fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
+    """Those that no superseded event tells, each of one call: by its id, else, where one of the two has none, by the name of the tool."""
+    by_id: dict[Any, EarlierEvent] = {}
+    by_name: dict[tuple[str, bool], dict[str, EarlierEvent]] = defaultdict(dict)
+    for candidate in superseded:
+        call_id = candidate.payload.get("tool_call_id")
+        by_name[candidate.payload.get("tool", ""), call_id is None][candidate.event_id] = candidate
+        if call_id is not None:
+            by_id[call_id] = candidate
+    for event in fresh:
+        call_id = event.payload.get("tool_call_id")
+        match = None if call_id is None else by_id.get(call_id)
+        match = match or next(_of_same_name(event.payload.get("tool", ""), by_name, has_id=call_id is not None), None)
+        if match is None:
+            yield event
+            continue
+        by_id.pop(match.payload.get("tool_call_id"), None)
+        for has_none in (True, False):
+            by_name[match.payload.get("tool", ""), has_none].pop(match.event_id, None)
+
+
+def _of_same_name(
+    tool: str, by_name: Mapping[tuple[str, bool], Mapping[str, EarlierEvent]], *, has_id: bool
+) -> Iterator[EarlierEvent]:
+    """The events of a tool, or of its transport, whose name is the end of its own; not both have an id."""
+    for start in range(max(0, len(tool) - _LONGEST_NAME), len(tool)):
+        for lacks_id in (True,) if has_id else (True, False):
+            yield from by_name.get((tool[start:], lacks_id), {}).values()
+
+
+def _untold_events(trace: Trace, fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
+    """Those that no superseded event tells: of two spans within each other both tell of the same, other two once what is alike."""
+    inside = trace.in_line_with({one.span_id for one in superseded})
+    beside = trace.in_line_with({event.span.span_id for event in fresh})
+    alike = Counter(_content_key(one.payload) for one in superseded if one.span_id not in beside)
+    for event in fresh:
+        if event.span.span_id in inside:
+            continue
+        key = _content_key(event.payload)
+        if alike[key] > 0:
+            alike[key] -= 1
+        else:
+            yield event
+
+
+def _content_key(payload: Mapping[str, Any]) -> str:
+    return canonical_json({name: value for name, value in payload.items() if name not in _FILED})
+
+
 def _trace_state(spans: Sequence[KeptSpan], traced: Sequence[TracedExchange]) -> str:
     """The state of a trace; of one that made no exchange the reason that its sender can do most about."""
     ids = {span.span_id for span in spans}
@@ -324,101 +421,6 @@ class EarlierEvent(NamedTuple):
     def span_id(self) -> str:
         """The id of the span that told it."""
         return ":".join(self.event_id.split(":", 2)[:2])
-
-
-class EarlierIds(NamedTuple):
-    """Exchanges of a trace, some under the ids that they had, and the ids of those that are part of another one now."""
-
-    exchanges: list[TracedExchange]
-    absorbed: frozenset[str]
-
-
-def with_earlier_ids(exchanges: Sequence[TracedExchange], earlier_ids: Iterable[str], present: Collection[str]) -> EarlierIds:
-    """Give exchanges the ids under which an earlier revision of the trace made them, the oldest first where there were several.
-
-    Of a span that is not among the `present` ones nothing is known, so its exchange stays as it is.
-    """
-    indices = places_of(exchanges)
-    ids: dict[int, str] = {}
-    absorbed: set[str] = set()
-    for exchange_id in earlier_ids:
-        index = indices.get(exchange_id)
-        if index is not None and index not in ids:
-            ids[index] = exchange_id
-        elif exchange_id in present:
-            absorbed.add(exchange_id)
-    named = [msgspec.structs.replace(one, earlier_id=ids.get(index)) for index, one in enumerate(exchanges)]
-    return EarlierIds(named, frozenset(absorbed))
-
-
-def without_told(trace: Trace, events: Sequence[TracedEvent], earlier: Sequence[EarlierEvent]) -> list[TracedEvent]:
-    """The events that no earlier revision told, neither under their ids nor by another span."""
-    if not earlier:
-        return list(events)
-    ids, earlier_ids = {event.event_id for event in events}, {earlier_event.event_id for earlier_event in earlier}
-    fresh: dict[str, list[TracedEvent]] = defaultdict(list)
-    for event in events:
-        if event.event_id not in earlier_ids:
-            fresh[event.payload["event"]].append(event)
-    superseded: dict[str, list[EarlierEvent]] = defaultdict(list)
-    for earlier_event in earlier:
-        if earlier_event.event_id not in ids:
-            superseded[earlier_event.payload["event"]].append(earlier_event)
-    untold = {
-        event.event_id
-        for name, of_type in fresh.items()
-        for event in (_untold_calls if name in _CALLS else _untold_events)(trace, of_type, superseded[name])
-    }
-    return [event for event in events if event.event_id in untold]
-
-
-def _untold_calls(_: Trace, fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
-    """Those that no superseded event tells, each of one call: by its id, else, where one of the two has none, by the name of the tool."""
-    by_id: dict[Any, EarlierEvent] = {}
-    by_name: dict[tuple[str, bool], dict[str, EarlierEvent]] = defaultdict(dict)
-    for candidate in superseded:
-        call_id = candidate.payload.get("tool_call_id")
-        by_name[candidate.payload.get("tool", ""), call_id is None][candidate.event_id] = candidate
-        if call_id is not None:
-            by_id[call_id] = candidate
-    for event in fresh:
-        call_id = event.payload.get("tool_call_id")
-        match = None if call_id is None else by_id.get(call_id)
-        match = match or next(_of_same_name(event.payload.get("tool", ""), by_name, has_id=call_id is not None), None)
-        if match is None:
-            yield event
-            continue
-        by_id.pop(match.payload.get("tool_call_id"), None)
-        for has_none in (True, False):
-            by_name[match.payload.get("tool", ""), has_none].pop(match.event_id, None)
-
-
-def _of_same_name(
-    tool: str, by_name: Mapping[tuple[str, bool], Mapping[str, EarlierEvent]], *, has_id: bool
-) -> Iterator[EarlierEvent]:
-    """The events of a tool, or of its transport, whose name is the end of its own; not both have an id."""
-    for start in range(max(0, len(tool) - _LONGEST_NAME), len(tool)):
-        for lacks_id in (True,) if has_id else (True, False):
-            yield from by_name.get((tool[start:], lacks_id), {}).values()
-
-
-def _untold_events(trace: Trace, fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
-    """Those that no superseded event tells: of two spans within each other both tell of the same, other two once what is alike."""
-    inside = trace.in_line_with({one.span_id for one in superseded})
-    beside = trace.in_line_with({event.span.span_id for event in fresh})
-    alike = Counter(_content_key(one.payload) for one in superseded if one.span_id not in beside)
-    for event in fresh:
-        if event.span.span_id in inside:
-            continue
-        key = _content_key(event.payload)
-        if alike[key] > 0:
-            alike[key] -= 1
-        else:
-            yield event
-
-
-def _content_key(payload: Mapping[str, Any]) -> str:
-    return canonical_json({name: value for name, value in payload.items() if name not in _FILED})
 
 
 class TracedEvent(NamedTuple):
