@@ -727,7 +727,7 @@ class Position:
 
 @dataclass(eq=False, slots=True)
 class Message(Generic[Content]):
-    """One message of the model: its place, whose leaf is its last line so far, and what it said so far."""
+    """One message of the model: its position, whose leaf is its last line so far, and its content so far."""
 
     position: Position
     content: Content

@@ -167,7 +167,7 @@ def read_claude_code(path: Path, context: ReadingContext) -> Reading:
 
 
 def session_of_claude_code(path: Path) -> str | None:
-    """Return the session that a transcript tells of, or the first run of a log; None where nothing names one."""
+    """The session of a transcript, or the first run of a log; None where nothing names one."""
     head = read_head(path)
     if head is not None and head.session:
         return head.session

@@ -311,7 +311,7 @@ class CodexDialect(AgentDialect):
         return [question]
 
     def _add_answer(self, line: Json, blocks: Sequence[Json], *, stop: str, **fields: Any) -> list[Entry | Problem]:
-        """An assistant message, after the question that waited for it. One that answers nothing that is known stands alone."""
+        """An assistant message, after the question that was deferred until its answer. A message without a question stands alone."""
         question, self._deferred = self._deferred if not self._is_under_way else None, None
         is_alone = not self._is_asked and question is None
         self._is_asked = self._is_asked or question is not None
@@ -337,7 +337,7 @@ class CodexDialect(AgentDialect):
         return []
 
     def _end(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        """A turn ended, perhaps in an error that was not told before."""
+        """A turn ended, perhaps in an error that no line before it reported."""
         error, was_told = payload.get("error"), self._has_failed
         entries = [] if was_told or not isinstance(error, dict) else self._fail(line, error)
         self._is_under_way = False
@@ -363,7 +363,7 @@ class CodexDialect(AgentDialect):
         return self._add_usage(line, self._usage.take_record(payload))
 
     def _add_usage(self, line: Json, usage: Json | None) -> list[Entry | Problem]:
-        """A message with the usage of a response. It says the same again, so that nothing else of the answer changes."""
+        """A message with the usage of a response. It repeats the last text, so that nothing else of the answer changes."""
         if usage is None:
             return []
         message: Json = {"role": "assistant", "stopReason": self._stop, "usage": usage, **self._model_fields()}
@@ -397,7 +397,7 @@ class _UsageCounter:
         self._unmatched: deque[tuple[_UsageLine, Json]] = deque(maxlen=_MAX_UNMATCHED)
 
     def take_record(self, record: Json) -> Json | None:
-        """The usage of the response that a `token_usage_record` tells of; None where it is not told or not new."""
+        """The usage of the response in a `token_usage_record`; None where it is missing or not new."""
         response = record.get("response_id")
         usage = record.get("usage")
         if not isinstance(usage, dict) or response in self._responses:
@@ -407,7 +407,7 @@ class _UsageCounter:
         return self._count_once("token_usage_record", _usage(usage))
 
     def take(self, info: Any) -> tuple[Json | None, Json | None]:
-        """As `take_record` for a `token_count`, and how full the context is; None for each that is not told or not new."""
+        """As `take_record` for a `token_count`, and how full the context is; None for each that is missing or not new."""
         if not isinstance(info, dict):
             return None, None
         total, last = info.get("total_token_usage"), info.get("last_token_usage")
@@ -419,7 +419,7 @@ class _UsageCounter:
         return usage, self._fill(last, info.get("model_context_window"))
 
     def _count_once(self, line: _UsageLine, usage: Json | None) -> Json | None:
-        """Return a usage unless a line of the other kind told it."""
+        """Return a usage unless a line of the other kind had it already."""
         if usage is None:
             return None
         for index, (other, counted) in enumerate(self._unmatched):
@@ -486,7 +486,7 @@ class Outcomes:
         self._known: dict[str, Json] = {}
 
     def note(self, kind: str, payload: Json) -> bool:
-        """Take an `event_msg` of this kind where it tells of the end of a call; whether it is of such a kind."""
+        """Note an `event_msg` that reports the end of a call. Returns whether its kind is one that does."""
         if kind == "item_completed":
             item = payload.get("item")
             if isinstance(item, dict):

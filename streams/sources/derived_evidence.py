@@ -66,7 +66,7 @@ MIN_PROSE = 4
 MAX_JUDGED = 20
 """Outputs of one exchange that are judged, the last ones."""
 MAX_NEW_TERMS = 1000
-"""Terms said after an output from which it is not judged: so many terms say something of it."""
+"""New terms after an output from which it is not judged: so many terms include some of the output's."""
 MAX_EXCHANGE = 4 * 1024 * 1024
 """Characters of one exchange beyond which it is not judged."""
 MAX_SESSION = 8 * 1024 * 1024
@@ -399,7 +399,7 @@ def _spell_mark(mark: str) -> list[str]:
 
 
 class ExchangeEvidence:
-    """One exchange as it is read: told what the user asked, what the agent said, called and got, it tells what that shows.
+    """One exchange as it is read: it takes the user's message, the agent's texts, calls and outputs, and draws the evidence from them.
 
     `question` is the user's message and `session` what was said before; `skills` are the names of the skills the agent has, `read`
     those that it read before in this session.
@@ -451,7 +451,7 @@ class ExchangeEvidence:
         return unused + self._skill_use.over()
 
     def hand_over(self) -> None:
-        """Leave what was said to the session, whose later exchanges may come back to it."""
+        """Add the texts to those of the session: later exchanges may come back to them."""
         self._session.add([self._question, *[text for _, text in self._spoken], *[output.text for output in self._outputs]])
 
     def _unused(self) -> list[Json]:
@@ -507,7 +507,7 @@ class ExchangeEvidence:
         return False
 
     def _folded_before(self, moment: int) -> str:
-        """Return all that was said up to a moment, the user's message first, as terms are looked for in it; never empty.
+        """All texts up to a moment, the user's message first, folded for the search of terms; never empty.
 
         The terms of figures have no commas between thousands, so the text stands there without them, too.
         """
@@ -516,7 +516,7 @@ class ExchangeEvidence:
         return f"{whole}\n{whole.replace(',', '')}"
 
     def _spoken_terms(self) -> list[_SpokenTerm]:
-        """The terms that were said, each with when it was said first; what the user said was said at 0."""
+        """The terms of the exchange, each with the moment of its first use; the user's message is at 0."""
         first: dict[tuple[str, bool], int] = {}
         for moment, text in [(0, self._question), *self._spoken]:
             terms = terms_of(text)
@@ -526,7 +526,7 @@ class ExchangeEvidence:
         return [_SpokenTerm(term, is_word, moment) for (term, is_word), moment in first.items()]
 
     def _own_terms(self, output: Output, spoken_terms: list[_SpokenTerm]) -> int:
-        """Count the terms of an output that were not said before it."""
+        """Count the terms of an output that no text before it has."""
         before = {(term.text, term.is_word) for term in spoken_terms if term.first < output.moment}
         terms = terms_of(output.text)
         return sum((mark, False) not in before for mark in terms.marks) + sum(
@@ -754,7 +754,7 @@ def _add_part(part: str, marks: set[str], words: set[str]) -> None:
 
 
 class _SpokenTerm(NamedTuple):
-    """A term, and when it was said first in the exchange."""
+    """A term, and the moment of its first use in the exchange."""
 
     text: str
     is_word: bool

@@ -1,4 +1,4 @@
-"""The builder of exchanges: unwraps, tags, takes secrets out, bounds and identifies what any source tells of an exchange."""
+"""The builder of exchanges: unwraps, tags, redacts, bounds and identifies the exchange of any source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Redact = Callable[[str], tuple[str, Counter[str]]]
 
 
 class ExchangeDraft(msgspec.Struct, frozen=True):
-    """An exchange as its source tells it, secrets and wrapping included. `tags` are what the source knows beside the texts."""
+    """An exchange as its source has it, secrets and wrapping included. `tags` are those that do not come from the texts."""
 
     exchange_id: str
     session_id: str

@@ -84,7 +84,7 @@ def _is_database(path: Path) -> bool:
 
 
 def _session_of_openclaw(path: Path) -> str | None:
-    """The session that a transcript tells of; a checkpoint may have an id of its own, and its name says whose it is."""
+    """The session of a transcript; a checkpoint may have an id of its own, and its name says whose it is."""
     if path.suffix == ".sqlite":
         return None
     whose = path.with_name(f"{path.name.partition(CHECKPOINT)[0]}.jsonl") if CHECKPOINT in path.name else path

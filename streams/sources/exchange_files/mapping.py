@@ -49,7 +49,7 @@ NANOSECONDS = 1e17
 _DAYS = (36_526, 73_051)
 """The numbers with which spreadsheets count the days of the years 2000 to 2099."""
 _NO_ANSWERS = {"data": "embedding", "results": "relevance_score"}
-"""The list in what a model of embeddings or a reranker gave, and what each of its items has: nothing that an agent said."""
+"""The list in the output of an embedding model or a reranker, and a member of each of its items: no answer of an agent."""
 _SHOWN = 40
 _FAR = 1e11
 """Seconds that lie outside all bounds, and within what a datetime holds."""
@@ -310,7 +310,7 @@ def _tokens_in(value: Any, sort: str) -> int | None:
 
 
 def output_tokens_in(value: Any) -> int | None:
-    """Return the tokens that a model wrote, alike."""
+    """Return the tokens that a model wrote, read in the same way."""
     return _tokens_in(value, "output")
 
 

@@ -220,7 +220,7 @@ def _separator(header: str) -> str:
 
 
 def _require_equal(path: Path, header: Sequence[str], cells: Sequence[str]) -> None:
-    """InputError where columns of one name differ in a row: which of them is meant cannot be told. Phoenix has its index twice."""
+    """InputError where columns of one name differ in a row: which of them is meant is unknown. Phoenix has its index twice."""
     values: dict[str, str] = {}
     for name, cell in zip(header, cells, strict=False):
         if name and values.setdefault(name, cell) != cell:

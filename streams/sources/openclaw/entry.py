@@ -28,7 +28,7 @@ Json = dict[str, Any]
 MAX_TOKENS = 2**53
 """Largest token count that is taken for one: the largest integer every JSON reader keeps exactly."""
 TURN_END = "turn_end"
-"""Kind of an entry that says that the turn is over: nothing is told of it, and no line of OpenClaw comes to one."""
+"""Kind of an entry that ends the turn: it has no events, and no line of OpenClaw becomes one."""
 _NONE: list[Json] = []
 _NO_MESSAGE: Any = ({}, _NONE, None, "", _NONE, None, None, False)
 _IDS = ("id", "parentId")

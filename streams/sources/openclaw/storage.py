@@ -224,7 +224,7 @@ def _check_form(path: Path, tables: dict[str, frozenset[str]]) -> None:
 
 
 class _SessionRows:
-    """The lines of one session, from wherever the database keeps them; `faults` tells of archives that could not be read."""
+    """The lines of one session, from wherever the database keeps them; `faults` are the archives that could not be read."""
 
     def __init__(
         self, path: Path, connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]], session: object

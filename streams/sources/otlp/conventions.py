@@ -479,7 +479,7 @@ FRAMEWORK_TRACERS = frozenset({"strands.telemetry.tracer", "strands-agents"})
 FRAMEWORK_SDK = ("telemetry.sdk.name", "@mastra/")
 """The attribute of a resource, and the beginning of its value, of an SDK that says its framework's version whatever the service is called."""
 FRAMEWORK_SCOPE = "agent_framework"
-"""The scope of a framework that says its own version for the service's unless told another one."""
+"""The scope of a framework that reports its own version as the service's unless configured otherwise."""
 ENVIRONMENT = "langfuse.environment"
 NO_AGENTS = ("langfuse", "sdk-experiment")
 """Beginnings of the environments in which Langfuse runs its evaluators, experiments and assistants; it refuses them for agents."""

@@ -137,7 +137,7 @@ def kept_span(record: Span) -> KeptSpan:
 
 
 def _clean(draft: SpanDraft, redactor: Redactor) -> SpanFacts:
-    """The facts without secrets, names and ids as long as a record takes. Our own names of fields say nothing, so only what was told is looked at."""
+    """The facts without secrets, names and ids as long as a record takes. Field names are ours and hold no secrets, so only values are checked."""
     facts = draft.facts
     if redactor.are_clean(draft.texts) and redactor.is_clean_json(draft.named) and _are_fit(facts):
         return facts

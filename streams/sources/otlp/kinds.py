@@ -101,7 +101,7 @@ def _is_helper(value: str) -> bool:
 
 
 def _kind_by_content(values: Mapping[str, Any], has: Present) -> Kind:
-    """A request where a model was told and answered, whatever its span is called; such as a prompt that is sent at once."""
+    """A request if a model was called and answered, whatever the span's name; for example a prompt that is sent at once."""
     is_helper = not values.keys().isdisjoint(HELPER_SIGNS)
     return "helper" if is_helper else "inference" if has.model and has.sent and has.came else "other"
 

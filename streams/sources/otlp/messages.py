@@ -61,7 +61,7 @@ _UNWRAPPED = frozenset({"message", "message_content", "tool_call"})
 _DIGITS = 6
 """Digits of the longest number that is a place in a list."""
 _STEPS = 32
-"""Steps of a flat name that are told apart: a sender can write thousands into one."""
+"""Steps of a flat name that are distinguished: a sender can write thousands into one."""
 _REPR = re.compile(
     r"[\[(]{0,2}[A-Z]\w{0,127}\((?:\s{0,64}\w{1,64}=|\))"  # ChatMessage(_role=…
     r"|\{'\w{1,64}': \[?[A-Z]\w{0,127}\(\w{1,64}="  # {'messages': [ChatMessage(_role=…
@@ -315,7 +315,7 @@ def is_elided(value: Any) -> bool:
 
 
 class Message(msgspec.Struct):
-    """One message: what was said in it, shown, thought, called and returned. `media` are the placeholders of what is no text."""
+    """One message: its texts, media, thoughts, calls and results. `media` are placeholders for content that is no text."""
 
     role: str
     texts: list[str] = []

@@ -521,7 +521,7 @@ def _both_ways(count: int | None, part: int, part_is: Included) -> list[int | No
 
 
 def _written_tokens(counts: _Counts, reasoning_is: Included) -> list[int | None]:
-    """All that the model wrote, alike."""
+    """All that the model wrote, reasoning included."""
     return _both_ways(counts.output, counts.reasoning or 0, reasoning_is)
 
 

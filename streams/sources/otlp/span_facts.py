@@ -17,7 +17,7 @@ another span."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A call of a tool that a message or a span tells of."""
+    """A call of a tool, from a message or a span."""
 
     name: str | None = None
     call_id: str | None = None
@@ -53,7 +53,7 @@ class Rating(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SpanFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The facts of one span. What is not told is None or empty.
+    """The facts of one span. A missing fact is None or empty.
 
     `question` is the last message of a user among those sent, `answer` and `thinking` are of the first choice that came back. `calls` are
     the tool calls that this choice asks for, `results` the outputs of tools that end what was sent. `called` and `returned` are of a span

@@ -29,7 +29,7 @@ SESSION_FROM_TRACE = "session_from_trace"
 """Tag of an exchange whose spans name no session: the id of its trace stands in for it."""
 _MESSAGES = ("question", "answer", "thinking", "calls", "results")
 _TAKEN = ("session_id", "agent", "model", "response_id", "stop_reason", "error")
-"""Facts that the span which stands for a request takes from the others, where it lacks them."""
+"""Facts that the span which stands for a request takes from the others if it lacks them."""
 place_of = attrgetter("started_at", "span_id")
 """The place of a span among those of its trace: by time, and by id where two began together."""
 _UNTOLD = frozenset({None, ""})
@@ -37,12 +37,12 @@ ENCLOSING = frozenset({"agent", "chain"})
 """Kinds of spans that enclose an exchange."""
 _NAMED = frozenset({"agent", "chain", "inference"})
 HELPING = frozenset({"helper", "retrieval", "memory"})
-"""Kinds of spans within which nothing is said to the user: a model is asked there for the program's own ends."""
+"""Kinds of spans within which a model serves the program itself: nothing in them is part of the conversation."""
 MAX_REQUESTS = 65_536
 """Requests that are remembered: those of two instrumentors come within seconds of each other."""
 Owner = TypeVar("Owner")
 _OF_ONE_KEY = 16
-"""Tellers of one request that are remembered: the same answer may be given again and again."""
+"""Owners of one request that are remembered: the same answer may be given again and again."""
 
 
 class KeptSpan(NamedTuple):
@@ -59,8 +59,8 @@ class KeptSpan(NamedTuple):
 class Trace:
     """The spans of one trace, those that are the records of a log taken into the spans they belong to.
 
-    What is asked of every span is found for all of them at once, from the root down or from the leaves up: a trace may have thousands,
-    each within the one before.
+    Properties are computed for all spans at once, from the root down or from the leaves up: a trace may have thousands of spans, each within
+    the one before.
     """
 
     def __init__(self, trace_id: str, spans: Iterable[KeptSpan], session: str | None = None) -> None:
@@ -114,9 +114,9 @@ class Trace:
 
     @cached_property
     def helper_ids(self) -> frozenset[str]:
-        """The ids of the helpers, and of all that stands within one: none of it is said in the conversation.
+        """The ids of the helpers, and of all spans within one: none of them is part of the conversation.
 
-        What is only named after a helper's task is one where another request is named otherwise.
+        A span that is only named after a helper's task counts as one if another request is named otherwise.
         """
         helpers = self._with_outer(lambda span: span.facts.kind in HELPING)
         named = helpers | self._with_outer(_is_named_helper)
@@ -177,7 +177,7 @@ class Trace:
         return roots
 
     def serves(self, span: KeptSpan) -> bool:
-        """Tell whether a span stands within the call of a server or the handling of a queue's message: whoever calls asks one thing."""
+        """Tell whether a span stands within the call of a server or the handling of a queue's message: each call is one question."""
         return span.span_id in self._served
 
     @cached_property
@@ -189,11 +189,11 @@ class Trace:
         return self._session or self._only_session or self._sessions.get(span.span_id) or self._any_session or self.trace_id
 
     def agent_of(self, span: KeptSpan) -> str | None:
-        """The agent of a span, found alike; else by the name of an agent's span, else the name of its service."""
+        """The agent of a span, found in the same way; else by the name of an agent's span, else the name of its service."""
         return self._only_agent or self._agents.get(span.span_id) or self._any_agent or span.facts.service or self._service
 
     def labels_of(self, span: KeptSpan) -> dict[str, str]:
-        """The labels of a span, with those that only the spans around and within it tell."""
+        """The labels of a span, with those that only the spans around and within it have."""
         return {name: told[span.span_id] for name, told in self._labels.items() if span.span_id in told}
 
     @cached_property
@@ -235,7 +235,7 @@ class Trace:
         return next((value for span in self.spans if (value := read(span.facts))), None)
 
     def _nearest(self, read: Callable[[SpanFacts], str | None]) -> Mapping[str, str]:
-        """The value of each span: told by itself, else by the nearest around it, else by the first within it."""
+        """The value of each span: its own, else that of the nearest span around it, else of the first within it."""
         own = {span.span_id: value for span in self.spans if (value := read(span.facts))}
         if len(own) == len(self.spans):
             return own
@@ -263,7 +263,7 @@ class Trace:
         return frozenset(ids)
 
     def _with_inner(self, is_one: Callable[[SpanFacts], bool]) -> frozenset[str]:
-        """The ids of the spans that enclose such a one."""
+        """The ids of the spans that enclose such a span."""
         ids: set[str] = set()
         for span in reversed(self._downwards):
             parent = self._parents[span.span_id]
@@ -273,11 +273,11 @@ class Trace:
 
 
 def _merge_requests(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
-    """The spans, each request to a model in one of them.
+    """The spans, with each request to a model in only one of them.
 
-    Requests are one where they have the same id of the answer, where one is the only request within the other, or where two instrumentors
-    tell the same question and answer of the same time. The span that tells most of the messages stands for it and takes what else the others
-    tell; they are no requests then.
+    Requests are the same where they have the same id of the answer, where one is the only request within the other, or where two
+    instrumentors report the same question and answer at the same time. The span with most of the messages stands for the request and takes
+    from the others what it lacks; those are no requests then.
     """
     requests = [span for span in spans if span.facts.kind == "inference"]
     around = _enclosing_requests(spans) if requests else {}
@@ -296,7 +296,7 @@ def _merge_requests(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
 
 
 def _enclosing_requests(spans: Sequence[KeptSpan]) -> dict[str, str]:
-    """The nearest request around each request. What is found for a span is kept for those beside it."""
+    """The nearest request around each request. Each span's result is kept for those beside it."""
     by_id = {span.span_id: span for span in spans}
     nearest_by_id: dict[str, str | None] = {}
     for span in spans:
@@ -313,7 +313,7 @@ def _enclosing_requests(spans: Sequence[KeptSpan]) -> dict[str, str]:
 
 
 def _group_requests(requests: Sequence[KeptSpan], around: dict[str, str]) -> Iterable[list[KeptSpan]]:
-    """The requests that are told more than once, with all that tell of each."""
+    """The groups of spans that report the same request; only those of more than one span."""
     within = Counter(around.values())
     first_by_answer: dict[str, str] = {}
     first: dict[str, str] = {span.span_id: span.span_id for span in requests}
@@ -339,7 +339,7 @@ def _group_requests(requests: Sequence[KeptSpan], around: dict[str, str]) -> Ite
 
 
 def _told_by_two(requests: Iterable[KeptSpan]) -> Iterator[tuple[KeptSpan, KeptSpan]]:
-    """Requests of two instrumentors that say the same at the same time, each with the one before it."""
+    """Requests of two instrumentors with the same content at the same time, each with the one before it."""
     alike = defaultdict[tuple[str, str, tuple[str | None, ...]], list[KeptSpan]](list)
     for span in requests:
         facts = span.facts
@@ -368,7 +368,7 @@ def _merge_facts(own: SpanFacts, others: Sequence[SpanFacts]) -> SpanFacts:
 
 
 def _merge_usage(usages: Sequence[Usage]) -> Usage | None:
-    """Each count as it is told first."""
+    """Each count from the first usage that has it."""
     if not usages:
         return None
     return Usage(
@@ -398,7 +398,7 @@ def _break_circles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
 
 
 def _with_records(ordered: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
-    """The spans, with what records of a log say of them. Of a record whose span has not come a request is made."""
+    """The spans, completed from log records. A record whose span has not come becomes a request."""
     if all(span.facts.kind != "log" for span in ordered):
         return ordered
     records: dict[str, list[KeptSpan]] = {}
@@ -419,7 +419,7 @@ def _with_records(ordered: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
 
 
 def _complete_span(span: KeptSpan, records: Sequence[KeptSpan]) -> KeptSpan:
-    """The span with what the records say that it does not say itself."""
+    """The span, completed with what only the records have."""
     if not records:
         return span
     facts = [record.facts for record in records]
@@ -483,7 +483,7 @@ def without_evaluations(spans: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
 
 
 def told_by(span: KeptSpan) -> tuple[str, str | None]:
-    """The instrumentor of a span, as far as it is known: spans of one call of two of them are in other traces or have other scopes."""
+    """The instrumentor of a span, as far as it is known: two that report the same call use different traces or different scopes."""
     return span.trace_id, span.facts.scope
 
 
@@ -501,7 +501,7 @@ class Links(NamedTuple):
     """What may link traces to others. Texts are parts of the contents of the others' spans, as they are stored."""
 
     texts: frozenset[str]
-    """Those of the calls of which only one side is told, and of the questions beside them; none where no other trace is needed."""
+    """Those of the calls of which the trace has only one side, and of the questions beside them; empty where no other trace is needed."""
     calls: frozenset[str]
     """Those of all calls."""
     requests: tuple[ToldRequest, ...]
@@ -548,13 +548,13 @@ def _contents(name: str, values: Iterable[str]) -> frozenset[str]:
 
 
 class RecentRequests(Generic[Owner]):
-    """The newest requests to models, each with what told of it."""
+    """The newest requests to models, each with the owners that reported it."""
 
     def __init__(self) -> None:
         self._complete_span: OrderedDict[str, list[tuple[ToldRequest, Owner]]] = OrderedDict()
 
     def add(self, requests: Iterable[ToldRequest], owner: Owner) -> Iterator[Owner]:
-        """Remember requests; yields who else told of one of them at that time."""
+        """Remember requests; yields the other owners that reported one of them at the same time."""
         for request in requests:
             tellers = self._complete_span.setdefault(request.key, [])
             self._complete_span.move_to_end(request.key)

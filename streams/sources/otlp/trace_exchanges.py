@@ -30,7 +30,7 @@ from streams.sources.otlp.span_facts import Rating, SpanFacts
 from streams.sources.otlp.trace import ENCLOSING, SESSION_FROM_TRACE, KeptSpan, Trace, place_of
 
 PASSED_ON = 16
-"""Characters of the shortest answer by which a question is known to be made of it: `yes` is in many."""
+"""Characters of the shortest answer that identifies a question made of it: `yes` is in many."""
 _REMEMBERED = 16
 """Answers of a turn that a later question may be made of."""
 
@@ -68,7 +68,7 @@ class TracedExchange(msgspec.Struct, frozen=True):
 
 
 def exchanges_of(trace: Trace) -> list[TracedExchange]:
-    """The exchanges of a trace, in order of time: one for each turn. Where neither question nor answer is told there is none."""
+    """The exchanges of a trace, in order of time: one for each turn. A turn without question and answer gives none."""
     exchanges = (_build_exchange(trace, turn) for turn in turns_of(trace))
     return [exchange for exchange in exchanges if exchange is not None]
 
@@ -118,13 +118,13 @@ def _find_answer(turn: Turn) -> tuple[Unit, SpanFacts | None]:
 
 
 def _collect_thoughts(own: SpanFacts, requests: Sequence[KeptSpan]) -> list[str]:
-    """The thoughts, in order: in the requests, else as the span tells it."""
+    """The thoughts, in order: those of the requests, else the span's own."""
     thoughts = list(dict.fromkeys(one.facts.thinking for one in requests if one.facts.thinking))
     return thoughts or ([own.thinking] if own.thinking else [])
 
 
 def _sum_tokens(requests: Sequence[KeptSpan], field: str) -> int | None:
-    """The sum of a count; None where no request tells it, or where that of one is unclear, because then the sum is, too."""
+    """The sum of a count; None where no request has it, or where that of one is unclear, because then the sum is, too."""
     counts = [(None if (usage := one.facts.usage) is None else getattr(usage, field), one.facts.tags) for one in requests]
     if any(count is None and UNCLEAR_TOKENS in tags for count, tags in counts):
         return None
@@ -138,7 +138,7 @@ def places_of(exchanges: Sequence[TracedExchange]) -> dict[str, int]:
 
 
 class Unit:
-    """An outermost agent, chain or request, and what it says."""
+    """An outermost agent, chain or request, with its question and answer."""
 
     def __init__(self, trace: Trace, span: KeptSpan) -> None:
         self.span = span
@@ -161,7 +161,7 @@ class Unit:
     def answered(self) -> SpanFacts | None:
         """The facts with its answer: its own, else those of the last agent within it, else of the last request that calls no tool.
 
-        Where it failed, what was said on the way is no answer.
+        If it failed, texts on the way are no answer.
         """
         own, *inner = self._tellers
         teller = next((one.facts for one in (own, *reversed(inner)) if one.facts.answer), None)
@@ -199,7 +199,7 @@ class Unit:
 
     @property
     def agent(self) -> str | None:
-        """What tells its agent from another; None where it is none, such as a step of a program that does not say what it is asked."""
+        """What distinguishes its agent from others; None where it is none, such as a step of a program without a question of its own."""
         facts = self.span.facts
         if facts.kind == "agent":
             return facts.agent or facts.name
@@ -225,7 +225,7 @@ def _unframe(trace: Trace, span: KeptSpan) -> list[KeptSpan]:
 
 
 def _is_silent(facts: SpanFacts) -> bool:
-    """Tell whether a span does not tell what was asked and, unless it is an agent, what was answered."""
+    """Tell whether a span lacks its question or, unless it is an agent, its answer."""
     return not (facts.question and (facts.answer or facts.kind == "agent"))
 
 
@@ -341,7 +341,7 @@ def _add_rest(trace: Trace, turns: Sequence[Turn]) -> None:
 
 
 class TracedRating(NamedTuple):
-    """A rating of an exchange: what was said, in which span, and when."""
+    """A rating of an exchange, the span that it was reported in, and when."""
 
     exchange_id: str
     rating: Rating

@@ -81,7 +81,7 @@ class Assembly(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """That a trace is complete: why, when, and how often it was taken for complete before."""
+    """The decision that a trace is complete: why, when, and how often it was taken for complete before."""
 
     reason: str
     now: datetime
@@ -93,11 +93,11 @@ class Decision(NamedTuple):
     session: str | None = None
     """The session that earlier revisions filed all of the trace under, because no span named one."""
     trace_id: str | None = None
-    """The trace that is complete, where there are spans of others that tell the same turns."""
+    """The trace that is complete, where there are spans of others that belong to the same turns."""
 
 
 def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
-    """Make a trace into records, with what traces that are linked to it tell of the same turns.
+    """Make a trace into records, together with the spans of linked traces that belong to the same turns.
 
     The same spans give the same exchanges and events, whatever the order and however often they came.
     """
@@ -246,7 +246,7 @@ def _event_records(
 
 
 class _Filings:
-    """The fields that the events of each span have in common, found once for each span."""
+    """The fields that the events of each span have in common, computed once per span."""
 
     def __init__(self, trace: Trace, exchanges: Sequence[TracedExchange]) -> None:
         self._trace = trace
@@ -283,7 +283,7 @@ def _normalise(event: TracedEvent, filed: _Filed, seq: int) -> NormalisedEvent:
 
 
 def _drop_repeated_events(trace: Trace, events: Sequence[TracedEvent], earlier: Sequence[EarlierEvent]) -> list[TracedEvent]:
-    """The events that no earlier revision told, neither under their ids nor by another span."""
+    """The events that no earlier revision made, neither under their ids nor by another span."""
     if not earlier:
         return list(events)
     ids, earlier_ids = {event.event_id for event in events}, {earlier_event.event_id for earlier_event in earlier}
@@ -304,7 +304,7 @@ def _drop_repeated_events(trace: Trace, events: Sequence[TracedEvent], earlier: 
 
 
 def _untold_calls(_: Trace, fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
-    """Those that no superseded event tells, each of one call: by its id, else, where one of the two has none, by the name of the tool."""
+    """The calls that no superseded event covers: matched by the id of the call, else, where one of the two has none, by the name of the tool."""
     by_id: dict[Any, EarlierEvent] = {}
     by_name: dict[tuple[str, bool], dict[str, EarlierEvent]] = defaultdict(dict)
     for candidate in superseded:
@@ -334,7 +334,7 @@ def _of_same_name(
 
 
 def _untold_events(trace: Trace, fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
-    """Those that no superseded event tells: of two spans within each other both tell of the same, other two once what is alike."""
+    """The events that no superseded one covers: spans within each other report the same thing; other spans do once for each equal content."""
     inside = trace.in_line_with({one.span_id for one in superseded})
     beside = trace.in_line_with({event.span.span_id for event in fresh})
     alike = Counter(_content_key(one.payload) for one in superseded if one.span_id not in beside)
@@ -353,7 +353,7 @@ def _content_key(payload: Mapping[str, Any]) -> str:
 
 
 def _trace_state(spans: Sequence[KeptSpan], traced: Sequence[TracedExchange]) -> str:
-    """The state of a trace; of one that made no exchange the reason that its sender can do most about."""
+    """The state of a trace; if it made no exchange, the reason that its sender can do most about."""
     ids = {span.span_id for span in spans}
     if any(one.span.span_id in ids for one in traced):
         return COMPLETE
@@ -419,12 +419,12 @@ class EarlierEvent(NamedTuple):
 
     @property
     def span_id(self) -> str:
-        """The id of the span that told it."""
+        """The id of the span that it was made of."""
         return ":".join(self.event_id.split(":", 2)[:2])
 
 
 class TracedEvent(NamedTuple):
-    """An event of a trace: when it happened, the span that tells of it, and what it says, with its id."""
+    """An event of a trace: when it happened, its span, its id and its payload."""
 
     at: datetime
     rank: int
@@ -443,9 +443,9 @@ def events_of(trace: Trace) -> list[TracedEvent]:
 
 
 def _has_served_calls_alone(trace: Trace) -> bool:
-    """Tell whether a trace has nothing but calls as servers of tools tell them, such as those of MCP, and names no session.
+    """Tell whether a trace has nothing but calls as servers of tools report them, such as those of MCP, and names no session.
 
-    Each is a call of an agent that tells it in a trace of its own: it would count twice, and the server would be an agent with a run.
+    The agent reports each of these calls in a trace of its own: here it would count twice, and the server would be an agent with a run.
     """
     told_facts = [span.facts for span in trace.spans if span.facts.kind != "other"]
     return bool(told_facts) and all(facts.is_served_call and facts.session_id is None for facts in told_facts)
@@ -461,7 +461,7 @@ def _own_events(trace: Trace, span: KeptSpan) -> Iterator[TracedEvent]:
     if facts.kind == "memory":
         payload = {"event": "memory_event", **_drop_missing(action=facts.memory, error=facts.error)}
         yield _build_event(span.started_at, 0, span, "memory", payload)
-    # An error that came from within is told again by each span around it.
+    # Each span around a failed one repeats its error.
     if facts.error is not None and facts.kind != "tool" and span.span_id not in trace.failed_within:
         yield _build_event(span.ended_at, 4, span, "err", {"event": "error_event", "action": "error", "message": facts.error})
 
@@ -519,7 +519,7 @@ def _tool_name(facts: SpanFacts) -> str | None:
 
 
 def _drop_repeated_tools(tools: Iterable[KeptSpan]) -> list[KeptSpan]:
-    """The tools' spans without those that another instrumentor told already: of the same call at the same time."""
+    """The tools' spans without those by which a second instrumentor reports the same call at the same time."""
     kept, by_call = list[KeptSpan](), dict[tuple[str, str] | None, KeptSpan]()
     for span in tools:
         call = None if span.facts.called is None else _by_arguments(span.facts.called)
@@ -535,7 +535,7 @@ def _by_arguments(call: ToolCall) -> tuple[str, str] | None:
 
 
 def _with_wrappers(trace: Trace, span: KeptSpan) -> KeptSpan:
-    """A tool's span, with what those that wrap it tell of the call and it does not tell itself."""
+    """A tool's span, completed from the spans that wrap it."""
     own, outer = span.facts, trace.parent(span)
     while outer is not None and outer.facts.kind == "tool" and _tool_name(outer.facts) == _tool_name(own):
         own = msgspec.structs.replace(
@@ -553,7 +553,7 @@ def _complete_call(call: ToolCall | None, other: ToolCall | None) -> ToolCall | 
 
 
 class _MessageCall(NamedTuple):
-    """A call that a message tells of: in which span, and at which place there."""
+    """A call in a message: its span, and its position among the span's calls."""
 
     span: KeptSpan
     position: int
@@ -566,7 +566,7 @@ def _speaking_spans(trace: Trace) -> list[KeptSpan]:
 
 
 class _Outputs:
-    """The outputs that messages tell of, by the id of the call; some senders count the calls of each turn from the first one again."""
+    """The outputs in messages, by the id of the call; some senders number the calls of each turn from 1 again."""
 
     def __init__(self, trace: Trace) -> None:
         self._told = defaultdict[str, list[tuple[KeptSpan, ToolResult]]](list)
@@ -576,7 +576,7 @@ class _Outputs:
                     self._told[result.call_id].append((span, result))
 
     def of(self, call_id: str | None, caller: KeptSpan) -> tuple[KeptSpan, ToolResult] | None:
-        """The first output of a call that was told after it, with the span that tells it; of clocks that differ any."""
+        """The first output of a call that was reported after it, with its span; any output where clocks differ."""
         outputs = self._told.get(call_id or "", [])
         return next(
             (one for one in outputs if one[0] is not caller and one[0].started_at >= caller.started_at),
@@ -585,7 +585,7 @@ class _Outputs:
 
 
 def _join_calls(tools: list[KeptSpan], messages: list[_MessageCall]) -> dict[str, _MessageCall]:
-    """The message that tells of the same call as a span, by the id of the span."""
+    """The message with the same call as a span, by the id of the span."""
     joined: dict[str, _MessageCall] = {}
     left_spans, left_told = list(tools), list(messages)
     for key in (_by_id, _by_arguments, _by_name, _by_handoff):
@@ -657,7 +657,7 @@ def _events_of_message(message: _MessageCall, outputs: _Outputs) -> Iterator[Tra
 
 
 def told_better(tools: Iterable[KeptSpan]) -> frozenset[str]:
-    """The ids of those spans of tools that are only the transport of a call which another span of that time tells of.
+    """The ids of the tools' spans that are only the transport of a call which another span of that time reports.
 
     The other one has arguments, and its tool's name ends as that of the transport's, which has neither id nor arguments.
     """
@@ -682,7 +682,7 @@ def told_better(tools: Iterable[KeptSpan]) -> frozenset[str]:
 
 
 class _ToolTimes(NamedTuple):
-    """A span that tells the arguments of its call: the name of the tool from its end to its beginning, and the time it took."""
+    """A span with the arguments of its call: the name of the tool reversed, and the time it took."""
 
     turned: str
     started_at: datetime
@@ -690,7 +690,7 @@ class _ToolTimes(NamedTuple):
 
 
 def _within_times(telling: Sequence[_ToolTimes], spans: Iterable[KeptSpan]) -> Iterable[KeptSpan]:
-    """The spans that began within the time of one of those."""
+    """The spans that began within the time of one of these tools."""
     by_start = sorted(telling, key=lambda one: one.started_at)
     starts = [one.started_at for one in by_start]
     latest = list(accumulate((one.ended_at for one in by_start), max))
@@ -701,7 +701,7 @@ def _within_times(telling: Sequence[_ToolTimes], spans: Iterable[KeptSpan]) -> I
 
 
 def _with_name_end(name: str, telling: Sequence[_ToolTimes], turned: Sequence[str]) -> Sequence[_ToolTimes]:
-    """Those whose name ends with this one: they stand together."""
+    """The tools whose name ends with this one: they are adjacent in the sorted list."""
     turned_name = name[::-1]
     start = bisect_left(turned, turned_name)
     return telling[start : bisect_left(turned, 1, start, key=lambda one: not one.startswith(turned_name))]
