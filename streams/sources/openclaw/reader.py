@@ -128,6 +128,39 @@ def read_transcript(path: Path, context: ReadingContext) -> Reading:
         raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
 
 
+class Dialect(Protocol):
+    """Reads the lines of one transcript.
+
+    `source` is what its events say they come from, `id_field` and `parent_field` are the fields of a line's id and its parent's.
+    `ends_turns` says that its lines tell when a turn is over, by an entry of kind TURN_END. `derives` says that the rules for derived evidence were tried on its transcripts, so that they speak.
+    """
+
+    source: str
+    id_field: str
+    parent_field: str
+    derives: bool
+    ends_turns: bool
+
+    def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
+        """The entries that the line with this body stands for, perhaps none, and what is wrong beside them.
+
+        A Problem alone says that the line is no entry: what names it as its parent stands where the line stood.
+        """
+        ...
+
+    def events(self, entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str]) -> list[Json]:
+        """The events of one of these entries, in order and without ids."""
+        ...
+
+    def unwrap(self, text: str) -> Unwrapped:
+        """A user's message without what the program wrapped around it."""
+        ...
+
+    def tags(self, question: str, response: str) -> set[str]:
+        """The tags of an exchange that its texts give."""
+        ...
+
+
 class OpenClawDialect:
     """OpenClaw's own: a line is an entry."""
 
@@ -558,36 +591,3 @@ def _run_of(entry: Entry) -> str | None:
     own = entry.message.get("__openclaw")
     run = own.get("runId") if isinstance(own, dict) else None
     return run if isinstance(run, str) else None
-
-
-class Dialect(Protocol):
-    """Reads the lines of one transcript.
-
-    `source` is what its events say they come from, `id_field` and `parent_field` are the fields of a line's id and its parent's.
-    `ends_turns` says that its lines tell when a turn is over, by an entry of kind TURN_END. `derives` says that the rules for derived evidence were tried on its transcripts, so that they speak.
-    """
-
-    source: str
-    id_field: str
-    parent_field: str
-    derives: bool
-    ends_turns: bool
-
-    def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
-        """The entries that the line with this body stands for, perhaps none, and what is wrong beside them.
-
-        A Problem alone says that the line is no entry: what names it as its parent stands where the line stood.
-        """
-        ...
-
-    def events(self, entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str]) -> list[Json]:
-        """The events of one of these entries, in order and without ids."""
-        ...
-
-    def unwrap(self, text: str) -> Unwrapped:
-        """A user's message without what the program wrapped around it."""
-        ...
-
-    def tags(self, question: str, response: str) -> set[str]:
-        """The tags of an exchange that its texts give."""
-        ...

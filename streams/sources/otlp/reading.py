@@ -83,7 +83,7 @@ class FactReader:
         """The facts of a span or record."""
         if observed.resource is not self._resource or self._scope != (observed.scope, observed.scope_version):
             self._read_resource(observed)
-        environment = _told((named.ENVIRONMENT,), observed.attributes, observed.resource)
+        environment = _first_text((named.ENVIRONMENT,), observed.attributes, observed.resource)
         if environment is not None and environment.startswith(named.NO_AGENTS):
             return _evaluation(observed, environment)
         values, has = _with_details(observed)
@@ -98,13 +98,15 @@ class FactReader:
         usage = read_usage(values, has.counting) if kind in _ASKING and has.counting else None
         return SpanFacts(
             kind=kind,
-            name=_clean(observed.name),
+            name=_clean_label(observed.name),
             dialect=dialect,
             scope=_identifier(observed.scope),
             unknown=_identifier(unknown),
             serves=not named.SERVES.isdisjoint(values),
             is_served_call=is_tool and observed.is_server,
-            session_id=_identifier(_told(has.session, values) or _told(named.METADATA_SESSION, metadata) or self._session),
+            session_id=_identifier(
+                _first_text(has.session, values) or _first_text(named.METADATA_SESSION, metadata) or self._session
+            ),
             agent=_identifier(_agent(values, has, metadata, kind)),
             service=self._service,
             question=None if is_tool else sent.question,
@@ -116,7 +118,9 @@ class FactReader:
             results=() if is_tool else sent.results,
             called=_called(values, has, observed, returned) if is_tool else None,
             returned=returned,
-            model=_identifier(_told(has.model, values) or (_told(has.model_of_request, values) if is_request else None)),
+            model=_identifier(
+                _first_text(has.model, values) or (_first_text(has.model_of_request, values) if is_request else None)
+            ),
             response_id=_response_id(values, has, kind),
             usage=None if usage is None else usage.counts,
             stop_reason=_stop_reason(values, has, answer),
@@ -133,7 +137,7 @@ class FactReader:
         """The facts of a span that no convention knows, such as a query of a database: most of a program's are."""
         return SpanFacts(
             kind="other",
-            name=_clean(observed.name),
+            name=_clean_label(observed.name),
             scope=_identifier(observed.scope),
             serves=not named.SERVES.isdisjoint(values),
             session_id=_identifier(self._session),
@@ -149,8 +153,8 @@ class FactReader:
         self._resource = resource = observed.resource
         self._scope = observed.scope, observed.scope_version
         self._wanted = self._wanted_of[_says_framework_version(observed)]
-        self._session = _told(named.SESSION, resource)
-        self._service = _identifier(_told((named.SERVICE,), resource))
+        self._session = _first_text(named.SESSION, resource)
+        self._service = _identifier(_first_text((named.SERVICE,), resource))
         self._labels = _labels(self._wanted, {}, resource)
 
     def _labels_of(self, values: Values) -> dict[str, str]:
@@ -166,7 +170,7 @@ def _without_service_version(wanted: Mapping[str, Sequence[str]]) -> Mapping[str
     }
 
 
-def _told(names: Iterable[str], *sources: Values) -> str | None:
+def _first_text(names: Iterable[str], *sources: Values) -> str | None:
     """The first of the attributes that has a value, as a text."""
     for source in sources:
         for name in names:
@@ -183,15 +187,15 @@ def _told(names: Iterable[str], *sources: Values) -> str | None:
 def _evaluation(observed: Observed, environment: str) -> SpanFacts:
     """The facts of a span of an evaluator or an experiment: that it was there, for the count. Its texts are no agent's."""
     unknown = _identifier(f"{named.ENVIRONMENT} = {environment}")
-    return SpanFacts("evaluation", _clean(observed.name), "langfuse", scope=_identifier(observed.scope), unknown=unknown)
+    return SpanFacts("evaluation", _clean_label(observed.name), "langfuse", scope=_identifier(observed.scope), unknown=unknown)
 
 
 def _identifier(value: Any) -> str | None:
     """A text as an id or name: without control characters; None where nothing is left. It is cut after its secrets are taken out."""
-    return _clean(value) or None if value is not None and isinstance(value, str) else None
+    return _clean_label(value) or None if value is not None and isinstance(value, str) else None
 
 
-def _clean(value: str) -> str:
+def _clean_label(value: str) -> str:
     return (value if value.isprintable() else "".join(filter(str.isprintable, value))).strip()
 
 
@@ -243,10 +247,10 @@ def _returned(values: Values, has: Present, observed: Observed) -> ToolResult | 
     failed = error is not None or failed_by_attributes(values)
     if output is None and not failed:
         return None
-    told = result_of(read) or ToolResult(text_of(output) if output is not None else error or "")
-    call_id = _identifier(_told(has.tool_call_id, values) or told.call_id)
-    failed = failed or told.is_error is True or failed_by_result(read) is True
-    return ToolResult(told.output, _tool_name(_told(has.tool, values)), call_id, failed)
+    verdict = result_of(read) or ToolResult(text_of(output) if output is not None else error or "")
+    call_id = _identifier(_first_text(has.tool_call_id, values) or verdict.call_id)
+    failed = failed or verdict.is_error is True or failed_by_result(read) is True
+    return ToolResult(verdict.output, _tool_name(_first_text(has.tool, values)), call_id, failed)
 
 
 def _first(names: Names, values: Values) -> Any:
@@ -269,15 +273,15 @@ def _read_event_field(events: Iterable[Event], fields: Sequence[tuple[str, str]]
 
 
 def _error(observed: Observed, values: Values, has: Present) -> str | None:
-    """The reason why a span failed, in the words of an exception, else of its status, which may have a whole stack, else the type of the error."""
+    """Why a span failed: the message of an exception, else of its status, which may have a whole stack, else the type of the error."""
     level = values.get("langfuse.observation.level") == "ERROR"
-    kind = _told(has.error, values) if has.error else None
+    kind = _first_text(has.error, values) if has.error else None
     if not observed.failed and not level and kind is None:
         return None
     thrown = (event.attributes.get("exception.message") for event in observed.events if event.name == "exception")
-    words = [*reversed(list(thrown)), observed.message, values.get("langfuse.observation.status_message"), kind]
-    told = next((word for word in words if isinstance(word, str) and word), "error")
-    return told.partition(_STACK)[0].strip() or told
+    candidates = [*reversed(list(thrown)), observed.message, values.get("langfuse.observation.status_message"), kind]
+    message = next((word for word in candidates if isinstance(word, str) and word), "error")
+    return message.partition(_STACK)[0].strip() or message
 
 
 def _tool_name(name: str | None) -> str | None:
@@ -286,17 +290,17 @@ def _tool_name(name: str | None) -> str | None:
 
 
 def _agent(values: Values, has: Present, metadata: Values, kind: Kind) -> str | None:
-    agent = _told(has.agent, values) or _told(named.METADATA_AGENT, metadata)
+    agent = _first_text(has.agent, values) or _first_text(named.METADATA_AGENT, metadata)
     if agent is not None or kind != "agent":
         return agent
-    node = _told(has.agent_node, values)
-    return _told(has.agent_of_entity, values) or (None if node in named.NAMELESS else node)
+    node = _first_text(has.agent_node, values)
+    return _first_text(has.agent_of_entity, values) or (None if node in named.NAMELESS else node)
 
 
 def _thoughts(values: Values, has: Present, sent: Side, answer: Message | None) -> Sequence[str]:
     """The thoughts of an answer; else those of the answer before."""
-    told = () if answer is None else answer.thoughts
-    return (*told, *_texts(has.thought, values)) or sent.thoughts
+    thoughts = () if answer is None else answer.thoughts
+    return (*thoughts, *_texts(has.thought, values)) or sent.thoughts
 
 
 def _texts(names: Names, values: Values) -> list[str]:
@@ -318,8 +322,8 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _called(values: Values, has: Present, observed: Observed, returned: ToolResult | None) -> ToolCall:
-    name = _told(has.tool, values) or observed.name.removeprefix("execute_tool ").removesuffix(".tool")
-    call_id = _identifier(_told(has.tool_call_id, values)) or (None if returned is None else returned.call_id)
+    name = _first_text(has.tool, values) or observed.name.removeprefix("execute_tool ").removesuffix(".tool")
+    call_id = _identifier(_first_text(has.tool_call_id, values)) or (None if returned is None else returned.call_id)
     arguments = _first(has.arguments, values)
     if arguments is None:
         arguments = _read_event_field(observed.events, named.TOOL_ARGUMENTS_EVENTS)
@@ -342,8 +346,8 @@ def _arguments(value: Any) -> Any:
 
 
 def _response_id(values: Values, has: Present, kind: Kind) -> str | None:
-    told = _told(has.response_id, values) or (_id_within(values) if kind == "inference" and has.output else None)
-    return _identifier(told)
+    response_id = _first_text(has.response_id, values) or (_id_within(values) if kind == "inference" and has.output else None)
+    return _identifier(response_id)
 
 
 def _id_within(values: Values) -> str | None:
@@ -354,9 +358,9 @@ def _id_within(values: Values) -> str | None:
 
 
 def _stop_reason(values: Values, has: Present, answer: Message | None) -> str | None:
-    told = parsed(_first(has.stop, values)).value if has.stop else None
-    told = told[0] if isinstance(told, list) and told else told
-    return _identifier(told) or (None if answer is None else _identifier(answer.finish))
+    reason = parsed(_first(has.stop, values)).value if has.stop else None
+    reason = reason[0] if isinstance(reason, list) and reason else reason
+    return _identifier(reason) or (None if answer is None else _identifier(answer.finish))
 
 
 def _tags(*, is_cut: bool, usage: UsageReading | None) -> tuple[str, ...]:
@@ -367,13 +371,13 @@ def _tags(*, is_cut: bool, usage: UsageReading | None) -> tuple[str, ...]:
 def _ratings(events: Iterable[Event]) -> Iterator[Rating]:
     for event in events:
         if event.name == named.EVALUATION_EVENT:
-            given = event.attributes
+            raw = event.attributes
             yield Rating(
-                name=_identifier(given.get("gen_ai.evaluation.name")) or "evaluation",
-                score=_number(given.get("gen_ai.evaluation.score.value")),
-                label=_identifier(given.get("gen_ai.evaluation.score.label")),
-                explanation=_told(("gen_ai.evaluation.explanation",), given),
-                response_id=_identifier(given.get("gen_ai.response.id")),
+                name=_identifier(raw.get("gen_ai.evaluation.name")) or "evaluation",
+                score=_number(raw.get("gen_ai.evaluation.score.value")),
+                label=_identifier(raw.get("gen_ai.evaluation.score.label")),
+                explanation=_first_text(("gen_ai.evaluation.explanation",), raw),
+                response_id=_identifier(raw.get("gen_ai.response.id")),
             )
 
 
@@ -383,10 +387,10 @@ def _number(value: Any) -> float | None:
 
 def _probability(trace_state: str) -> float | None:
     """The share of traces that are kept, from the threshold in `ot=th:…`: its digits are the most significant ones of 56 bits."""
-    found = _THRESHOLD.search(trace_state)
-    if found is None:
+    threshold = _THRESHOLD.search(trace_state)
+    if threshold is None:
         return None
-    return 1 - int(found.group(1).ljust(14, "0"), 16) / 2**56
+    return 1 - int(threshold.group(1).ljust(14, "0"), 16) / 2**56
 
 
 def _says_framework_version(observed: Observed) -> bool:
@@ -400,9 +404,9 @@ def _says_framework_version(observed: Observed) -> bool:
 
 
 def _labels(wanted: Mapping[str, Sequence[str]], values: Values, resource: Values) -> dict[str, str]:
-    found = {label: _told(names, values, resource) for label, names in wanted.items()}
-    given = [(label, text) for label, value in found.items() if value is not None and (text := _clean(value))]
-    return dict(sorted(given)[:MAX_LABELS])
+    labels = {label: _first_text(names, values, resource) for label, names in wanted.items()}
+    present = [(label, text) for label, value in labels.items() if value is not None and (text := _clean_label(value))]
+    return dict(sorted(present)[:MAX_LABELS])
 
 
 class UsageReading(NamedTuple):

@@ -214,7 +214,7 @@ def _json_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
     if not isinstance(request, dict):
         raise InputError(f"the body is {json_type(request)}, not an object", hint=SEND)
     for name in _ELSEWHERE.keys() & request.keys() - set(form.groups.names):
-        yield _Part({}, _Scope(), _elsewhere(name, request[name]))
+        yield _Part({}, _Scope(), _refuse_other_signal(name, request[name]))
     for group in _members(request, form.groups):
         resource, unread, is_cut = _json_resource(group, is_whole=is_whole)
         yield from (_Part(resource, _Scope(), refused) for refused in unread)
@@ -239,11 +239,11 @@ def _decode_request(body: bytes) -> tuple[Any, bool]:
         raise InputError(f"the body is not JSON: {error}", hint=SEND) from error
 
 
-def _elsewhere(name: str, groups: Any) -> Refused:
+def _refuse_other_signal(name: str, groups: Any) -> Refused:
     """The refusal of what another signal's request holds."""
-    form, words = _ELSEWHERE[name]
+    form, message = _ELSEWHERE[name]
     scopes = (scope for group in _members({name: groups}, form.groups) for scope in _members(group, form.scopes))
-    return Refused(f"{name}: {words}", json_bytes(groups), sum(1 for scope in scopes for _ in _members(scope, form.items)))
+    return Refused(f"{name}: {message}", json_bytes(groups), sum(1 for scope in scopes for _ in _members(scope, form.items)))
 
 
 def _members(parent: Any, level: _Level) -> Iterator[Any]:
@@ -262,15 +262,15 @@ def _members(parent: Any, level: _Level) -> Iterator[Any]:
             yield Refused(f"{name}: is {json_type(value)}, not an array", json_bytes(value))
     others = [name for name in parent if name not in level.beside and name not in _ELSEWHERE]
     if others and parent.keys().isdisjoint(level.names):
-        words = f"{level.names[0]}: is missing, and what is there is not read: {', '.join(others)[:_SHOWN]}"
-        yield Refused(words, json_bytes(parent))
+        message = f"{level.names[0]}: is missing, and what is there is not read: {', '.join(others)[:_SHOWN]}"
+        yield Refused(message, json_bytes(parent))
 
 
 def _json_resource(group: Any, *, is_whole: bool) -> tuple[Mapping[str, Any], list[Refused], bool]:
     """The attributes of a group's resource, what of them cannot be read, and whether some were repaired."""
     resource = group.get("resource") if isinstance(group, dict) else None
-    given = resource.get("attributes") if isinstance(resource, dict) else None
-    listed = given if isinstance(given, list) else []
+    pairs = resource.get("attributes") if isinstance(resource, dict) else None
+    listed = pairs if isinstance(pairs, list) else []
     whole = listed if is_whole else [_repair_json(attribute) for attribute in listed]
     attributes: list[KeyValue] = []
     unread: list[Refused] = []
@@ -291,7 +291,7 @@ def _repair_json(value: Any) -> Any:
 
 
 def _json_scope(scoped: Any) -> _Scope:
-    for field in _both(*_SCOPE) if isinstance(scoped, dict) else ():
+    for field in _both_spellings(*_SCOPE) if isinstance(scoped, dict) else ():
         scope = scoped.get(field)
         if isinstance(scope, dict):
             texts = [scope.get(name) for name in ("name", "version")]
@@ -299,7 +299,7 @@ def _json_scope(scoped: Any) -> _Scope:
     return _Scope()
 
 
-def _both(*fields: str) -> dict[str, None]:
+def _both_spellings(*fields: str) -> dict[str, None]:
     """Names of protobuf with those that its JSON mapping makes of them, in order: both are legal."""
     return dict.fromkeys(name for field in fields for name in (_camel(field), field))
 
@@ -573,18 +573,18 @@ def _repair(text: bytes) -> bytes:
     return text
 
 
-def _traces(count: int, words: str) -> Message:
-    partial = ExportTracePartialSuccess(rejected_spans=count, error_message=words) if words else None
+def _answer_traces(count: int, message: str) -> Message:
+    partial = ExportTracePartialSuccess(rejected_spans=count, error_message=message) if message else None
     return ExportTraceServiceResponse(partial_success=partial)
 
 
-def _logs(count: int, words: str) -> Message:
-    partial = ExportLogsPartialSuccess(rejected_log_records=count, error_message=words) if words else None
+def _answer_logs(count: int, message: str) -> Message:
+    partial = ExportLogsPartialSuccess(rejected_log_records=count, error_message=message) if message else None
     return ExportLogsServiceResponse(partial_success=partial)
 
 
-def _metrics(count: int, words: str) -> Message:
-    partial = ExportMetricsPartialSuccess(rejected_data_points=count, error_message=words) if words else None
+def _answer_metrics(count: int, message: str) -> Message:
+    partial = ExportMetricsPartialSuccess(rejected_data_points=count, error_message=message) if message else None
     return ExportMetricsServiceResponse(partial_success=partial)
 
 
@@ -596,13 +596,13 @@ def _form(signal: str, request: type[Message], make: type[Any], items: str, *old
 
 
 def _level(field: str, *older: str, beside: Sequence[str] = ()) -> _Level:
-    return _Level(field, tuple(_both(field, *older)), frozenset(_both("schema_url", *beside)))
+    return _Level(field, tuple(_both_spellings(field, *older)), frozenset(_both_spellings("schema_url", *beside)))
 
 
 SIGNALS = {
-    "traces": Signal(read_traces, _traces),
-    "logs": Signal(read_logs, _logs),
-    "metrics": Signal(read_metrics, _metrics),
+    "traces": Signal(read_traces, _answer_traces),
+    "logs": Signal(read_logs, _answer_logs),
+    "metrics": Signal(read_metrics, _answer_metrics),
 }
 """The signals by name."""
 ReadItems = Iterator[Observed | Refused | None]
@@ -620,4 +620,4 @@ _ELSEWHERE = {
     for name in form.groups.names
 }
 """What stands in the requests of each signal, and where those belong."""
-_IDS = frozenset(_both("trace_id", "span_id", "parent_span_id"))
+_IDS = frozenset(_both_spellings("trace_id", "span_id", "parent_span_id"))

@@ -295,15 +295,15 @@ def _drop_repeated_events(trace: Trace, events: Sequence[TracedEvent], earlier: 
     for earlier_event in earlier:
         if earlier_event.event_id not in ids:
             superseded[earlier_event.payload["event"]].append(earlier_event)
-    untold = {
+    new_ids = {
         event.event_id
         for name, of_type in fresh.items()
-        for event in (_untold_calls if name in _CALLS else _untold_events)(trace, of_type, superseded[name])
+        for event in (_new_calls if name in _CALLS else _new_events)(trace, of_type, superseded[name])
     }
-    return [event for event in events if event.event_id in untold]
+    return [event for event in events if event.event_id in new_ids]
 
 
-def _untold_calls(_: Trace, fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
+def _new_calls(_: Trace, fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
     """The calls that no superseded event covers: matched by the id of the call, else, where one of the two has none, by the name of the tool."""
     by_id: dict[Any, EarlierEvent] = {}
     by_name: dict[tuple[str, bool], dict[str, EarlierEvent]] = defaultdict(dict)
@@ -333,7 +333,7 @@ def _of_same_name(
             yield from by_name.get((tool[start:], lacks_id), {}).values()
 
 
-def _untold_events(trace: Trace, fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
+def _new_events(trace: Trace, fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
     """The events that no superseded one covers: spans within each other report the same thing; other spans do once for each equal content."""
     inside = trace.in_line_with({one.span_id for one in superseded})
     beside = trace.in_line_with({event.span.span_id for event in fresh})
@@ -490,7 +490,7 @@ def _build_event(at: datetime, rank: int, span: KeptSpan, suffix: str, payload: 
 
 def _calls_of_tools(trace: Trace) -> Iterator[TracedEvent]:
     every = [span for span in trace.spans if span.facts.kind == "tool" and span.span_id not in trace.helper_ids]
-    better = told_better(every)
+    better = find_transports(every)
     inner = (span for span in every if not _repeats_inner(trace, span) and span.span_id not in better)
     tools = _drop_repeated_tools(_with_wrappers(trace, span) for span in inner)
     messages = [
@@ -656,7 +656,7 @@ def _events_of_message(message: _MessageCall, outputs: _Outputs) -> Iterator[Tra
         )
 
 
-def told_better(tools: Iterable[KeptSpan]) -> frozenset[str]:
+def find_transports(tools: Iterable[KeptSpan]) -> frozenset[str]:
     """The ids of the tools' spans that are only the transport of a call which another span of that time reports.
 
     The other one has arguments, and its tool's name ends as that of the transport's, which has neither id nor arguments.

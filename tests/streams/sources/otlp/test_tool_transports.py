@@ -14,7 +14,7 @@ from otlp.spans import agent, chat, request, span
 
 from streams.sources.otlp.span_facts import SpanFacts, ToolCall
 from streams.sources.otlp.trace import KeptSpan
-from streams.sources.otlp.trace_records import told_better
+from streams.sources.otlp.trace_records import find_transports
 
 START = datetime(2026, 10, 1, tzinfo=UTC)
 NAMES = st.sampled_from([None, "a", "ba", "cba", "ab", "b"])
@@ -48,7 +48,7 @@ def beside_all(spans: Sequence[KeptSpan]) -> set[str]:
 def test_it_is_what_looking_at_each_beside_all_finds(told: list[tuple[ToolCall | None, int, int]]) -> None:
     """A transport that counts as a call of its own doubles every call over MCP."""
     spans = [tool(number, *one) for number, one in enumerate(told)]
-    assert beside_all(spans) == told_better(spans)
+    assert beside_all(spans) == find_transports(spans)
 
 
 class Counted(datetime):
@@ -78,7 +78,7 @@ def comparisons(count: int) -> int:
         at = Counted.fromtimestamp(number + 0.5, UTC)
         spans.append(KeptSpan(f"b{number}", None, at, at, SpanFacts("tool", called=ToolCall("find"))))
     Counted.compared = 0
-    assert frozenset() == told_better(spans)
+    assert frozenset() == find_transports(spans)
     return Counted.compared
 
 
