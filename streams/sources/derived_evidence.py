@@ -467,7 +467,7 @@ class ExchangeEvidence:
         judged = self._outputs[-MAX_JUDGED:]
         if not any(_may_have_reason(output.text, answer) for output in judged):
             return []
-        if not answer.claims and not reassures(answer.text) and len(terms_of(answer.text).words) < MIN_OWN_WORDS:
+        if not answer.claims and not reassures(answer.text) and len(terms_of(answer.text).stems) < MIN_OWN_WORDS:
             return []  # such an answer gives no reason
         spoken_terms = self._spoken_terms()
         events: list[Json] = []
@@ -520,7 +520,7 @@ class ExchangeEvidence:
         first: dict[tuple[str, bool], int] = {}
         for moment, text in [(0, self._question), *self._spoken]:
             terms = terms_of(text)
-            for is_word, listed in ((False, terms.marks), (True, terms.words)):
+            for is_word, listed in ((False, terms.marks), (True, terms.stems)):
                 for term in listed:
                     first.setdefault((term, is_word), moment)
         return [_SpokenTerm(term, is_word, moment) for (term, is_word), moment in first.items()]
@@ -530,7 +530,7 @@ class ExchangeEvidence:
         before = {(term.text, term.is_word) for term in spoken_terms if term.first < output.moment}
         terms = terms_of(output.text)
         return sum((mark, False) not in before for mark in terms.marks) + sum(
-            (word, True) not in before for word in terms.words
+            (word, True) not in before for word in terms.stems
         )
 
     def _claims(self, end: int) -> list[str]:
@@ -551,10 +551,10 @@ class ExchangeEvidence:
             return "contradicted_alarm"
         if has_words or _count_grammar_words(answer.text) < MIN_PROSE:
             return None
-        own = terms_of(answer.text).words - terms_of(self._question).words
+        own = terms_of(answer.text).stems - terms_of(self._question).stems
         if len(own) < MIN_OWN_WORDS or _count_grammar_words(text) < MIN_PROSE:
             return None
-        return None if own & terms_of(text).words else "unrelated_answer"
+        return None if own & terms_of(text).stems else "unrelated_answer"
 
 
 class _SkillUse:
@@ -689,7 +689,7 @@ def _listed_terms(stretch: str) -> tuple[Listed, ...]:
     return tuple(
         (term, is_word)
         for terms in by_token
-        for is_word, listed in ((False, terms.marks), (True, terms.words))
+        for is_word, listed in ((False, terms.marks), (True, terms.stems))
         for term in listed
     )
 
@@ -698,35 +698,35 @@ def _listed_terms(stretch: str) -> tuple[Listed, ...]:
 def _terms_of_token(token: str) -> Terms:
     """The terms of one token; kept, because the same tokens come again and again."""
     marks: set[str] = set()
-    words: set[str] = set()
+    stems: set[str] = set()
     if len(token) <= MAX_TOKEN:
-        _add_terms(token, marks, words)
-    return Terms(frozenset(marks), frozenset(words))
+        _add_terms(token, marks, stems)
+    return Terms(frozenset(marks), frozenset(stems))
 
 
-def _add_terms(token: str, marks: set[str], words: set[str]) -> None:
+def _add_terms(token: str, marks: set[str], stems: set[str]) -> None:
     if token.isalpha():
-        _add_word(token, marks, words)
+        _add_word(token, marks, stems)
     elif TIME.fullmatch(token):
         marks.add(token.casefold())
     elif NUMBER.fullmatch(token):
         _add_figure(token, marks)
     elif token.replace("-", "").isalpha():
         for word in token.split("-"):
-            _add_word(word, marks, words)
+            _add_word(word, marks, stems)
     else:
         marks.add(token.casefold())
         for part in _PART.findall(TIME.sub(" ", token)):
-            _add_part(part, marks, words)
+            _add_part(part, marks, stems)
         _add_rounded(token, marks)
 
 
-def _add_word(word: str, marks: set[str], words: set[str]) -> None:
+def _add_word(word: str, marks: set[str], stems: set[str]) -> None:
     folded = word.casefold()
     if len(word) > 1 and not (word.islower() or word.isupper() or word.istitle()):
         marks.add(folded)
     elif len(folded) >= 4 and folded not in GRAMMAR:
-        words.add(stem(folded))
+        stems.add(stem(folded))
 
 
 def _add_figure(figure: str, marks: set[str]) -> None:
@@ -744,11 +744,11 @@ def _add_rounded(token: str, marks: set[str]) -> None:
         marks.add(f"{ROUNDED}{digits:0<2}")
 
 
-def _add_part(part: str, marks: set[str], words: set[str]) -> None:
+def _add_part(part: str, marks: set[str], stems: set[str]) -> None:
     if part.isdigit():
         _add_figure(part, marks)
     elif part.isalpha():
-        _add_word(part, marks, words)
+        _add_word(part, marks, stems)
     elif len(part) > 1:
         marks.add(part.casefold())
 
@@ -896,10 +896,10 @@ def reassures(answer: str) -> bool:
 
 
 class Terms(NamedTuple):
-    """The marks and words of a text; `marks` has figures and identifiers, `words` the stems of the rest."""
+    """The marks and words of a text; `marks` has figures and identifiers, `stems` those of other words."""
 
     marks: frozenset[str]
-    words: frozenset[str]
+    stems: frozenset[str]
 
 
 def terms_of(text: str) -> Terms:
@@ -911,12 +911,12 @@ def terms_of(text: str) -> Terms:
 def _terms_of_start(text: str) -> Terms:
     """The terms of a text; kept, because an answer is looked at for several reasons."""
     marks: set[str] = set()
-    words: set[str] = set()
+    stems: set[str] = set()
     for token in set(TOKEN.findall(_without_escapes(text))):
         own = _terms_of_token(token)
         marks |= own.marks
-        words |= own.words
-    return Terms(frozenset(marks), frozenset(words))
+        stems |= own.stems
+    return Terms(frozenset(marks), frozenset(stems))
 
 
 def occurs(mark: str, folded: str) -> bool:

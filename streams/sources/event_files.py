@@ -487,7 +487,7 @@ def _read_events(path: Path, context: ReadingContext, _sessions: SessionRange) -
 _Value = Json | Document | Problem | None
 EVENT_FILES = FileSource(
     name="events",
-    words="event JSON lines or a session.json",
+    description="event JSON lines or a session.json",
     patterns=("*.jsonl", "*.ndjson", "*.json"),
     unlike=unlike_events,
     read=_read_events,

@@ -105,7 +105,7 @@ EVERY_SESSION = SessionRange()
 class FileSort:
     """A sort of files: what they are in words, what they are called, and the test that tells why a file is not one."""
 
-    words: str
+    description: str
     patterns: tuple[str, ...]
     unlike: Callable[[bytes], Kind | None]
 

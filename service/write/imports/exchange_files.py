@@ -11,7 +11,7 @@ from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Exchange
 from service.write.imports.input_files import Found, files_below, require
-from streams.sources.exchange_files.first_look import LOOKED, Prefilter, Layout, look
+from streams.sources.exchange_files.first_look import LOOKED, Layout, Prefilter, look
 from streams.sources.exchange_files.mapping import Fields
 from streams.sources.exchange_files.reading import Labels, read_exchange_file
 from streams.sources.exchange_files.rows import PATTERNS, WORDS, unlike_exchanges
@@ -81,7 +81,7 @@ def exchange_source(layouts: Mapping[Path, Layout], labels: Labels) -> FileSourc
     def read(path: Path, context: ReadingContext, _sessions: SessionRange) -> Iterator[Reading]:
         return read_exchange_file(path, context, layouts[path], labels)
 
-    return FileSource(name=NAME, words=SORT.words, patterns=SORT.patterns, unlike=SORT.unlike, read=read)
+    return FileSource(name=NAME, description=SORT.description, patterns=SORT.patterns, unlike=SORT.unlike, read=read)
 
 
 def exchanges_in(layouts: Mapping[Path, Layout], context: ReadingContext, labels: Labels) -> Iterator[Exchange]:

@@ -60,7 +60,7 @@ def checked(files: Iterable[Path], paths: Sequence[Path], reads: FileSort, *, al
         raise found.refused[0]
     if empty and not found.files and not allow_empty:
         where = ", ".join(map(str, paths))
-        raise InputError(f"{where}: every file in it is empty", hint=f"Give {reads.words}, or a folder of them.")
+        raise InputError(f"{where}: every file in it is empty", hint=f"Give {reads.description}, or a folder of them.")
     return found
 
 
@@ -75,7 +75,7 @@ def files_below(folder: Path, patterns: Sequence[str]) -> list[Path]:
 def require(file: Path, reads: FileSort, *, allow_empty: bool = False) -> None:
     """Refuse a file that is missing, empty or of another kind with an InputError. Pipes and devices are not looked into."""
     if not file.exists():
-        raise InputError(f"{file}: does not exist", hint=f"Give {reads.words}, or a folder of them.")
+        raise InputError(f"{file}: does not exist", hint=f"Give {reads.description}, or a folder of them.")
     if not file.is_file():
         return
     try:
@@ -97,7 +97,7 @@ def require_stream(stream: BinaryIO, reads: FileSort) -> None:
 def _refuse(name: str, head: bytes, reads: FileSort) -> None:
     kind = reads.unlike(head)
     if kind is not None:
-        but = f", not {reads.words}" if head.strip() else ""
+        but = f", not {reads.description}" if head.strip() else ""
         raise InputError(f"{name}: is {kind.name}{but}", hint=kind.hint)
 
 
