@@ -61,26 +61,26 @@ def _read(file: Traversable) -> Query:
 
 def run_query(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None) -> pl.DataFrame:
     """The result of a named query; QueryError when there is none of that name or a parameter is missing or unknown."""
-    return fetch(cursor, *_asked(name, values))
+    return fetch(cursor, *_check_parameters(name, values))
 
 
 def query_tuples(
     cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None
 ) -> list[tuple[Any, ...]]:
     """The few rows of a named query, as DuckDB has them: a statement that is fetched as a frame is bound twice."""
-    return cursor.execute(*_asked(name, values)).fetchall()
+    return cursor.execute(*_check_parameters(name, values)).fetchall()
 
 
-def _asked(name: str, values: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+def _check_parameters(name: str, values: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
     """The text of a named query and its parameters; QueryError where they do not fit."""
     query = queries().get(name)
     if query is None:
         raise QueryError(f"no query is called {name}", hint=f"There are: {', '.join(queries())}.")
-    given = dict(values or {})
-    if set(given) != set(query.parameters):
+    parameters = dict(values or {})
+    if set(parameters) != set(query.parameters):
         wanted = ", ".join(query.parameters) or "none"
-        raise QueryError(f"query {name} takes the parameters {wanted}, not {', '.join(given) or 'none'}")
-    return query.text, given
+        raise QueryError(f"query {name} takes the parameters {wanted}, not {', '.join(parameters) or 'none'}")
+    return query.text, parameters
 
 
 def query_rows(
@@ -88,15 +88,15 @@ def query_rows(
 ) -> list[dict[str, Any]]:
     """The rows of a named query by column name, their times marked as UTC, which they are.
 
-    `kept` names macros of which the query reads the kept sums alone: see `analytics.sums.whole_days`.
+    `kept` names macros of which the query reads the kept sums alone: see `analytics.sums.hours`.
     """
-    text, given = _asked(name, values)
+    text, parameters = _check_parameters(name, values)
     for macro in kept:
         text = text.replace(f"log.{macro}(", f"log.kept_{macro}(")
-    found = cursor.execute(text, given)
-    columns = [(column[0], str(column[1]) == "TIMESTAMP") for column in found.description or ()]
+    result = cursor.execute(text, parameters)
+    columns = [(column[0], str(column[1]) == "TIMESTAMP") for column in result.description or ()]
     names = [column for column, _ in columns]
-    rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    rows = [dict(zip(names, row, strict=True)) for row in result.fetchall()]
     for column in (column for column, is_time in columns if is_time):
         for row in rows:
             if row[column] is not None:

@@ -14,7 +14,7 @@ import msgspec
 from engines import Clock, MoodyJudge, engine_over
 from histories import history
 
-from analytics.deletion.withdrawn import forget_withdrawn
+from analytics.deletion.retention import forget_withdrawn
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.exchanges.questions import Question

@@ -13,8 +13,7 @@ import polars as pl
 import pytest
 from evaluated import CLAUDE, MINIMAX, REFUND, SET, Made, evaluated
 
-from analytics.sandbox.adhoc import read_only_rows
-from analytics.sandbox.bounded import limited_frame, open_snapshot
+from analytics.sandbox.adhoc import limited_frame, open_snapshot, read_only_rows
 from analytics.sandbox.result_formats import FORMATS
 from analytics.sandbox.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store

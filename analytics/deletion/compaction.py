@@ -11,10 +11,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from analytics.sandbox.attached import attached
-from analytics.store.connection import connect, store_error
+from analytics.store.connection import FileLock, attached, connect, store_error
 from analytics.store.copying import sync
-from analytics.store.file_lock import FileLock
 from analytics.store.positions import COMPACTION
 from analytics.store.store import Store
 from analytics.store.tables import literal, quote

@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from analytics.deletion.erased import Erased, schemas_of_sessions
-from analytics.deletion.removing import remove, remove_scores
+from analytics.deletion.deleting import Erased, schemas_of_sessions
+from analytics.deletion.retention import remove, remove_scores
 from analytics.store.connection import fetch
 from analytics.store.inserting import BATCH, registered
 from analytics.store.positions import COMPACTION, PLACE
 from analytics.store.store import Store
 from analytics.store.tables import full_name
-from analytics.sums.incident_outlines import outline_again
+from analytics.sums.list_sums import outline_again
 from audit.anchors import ANCHORS
 from audit.fingerprints import canonical_json
 from schemas.codec.single_object import decode
@@ -120,22 +120,22 @@ class Erasing:
 
     def _blacken_incidents(self, cursor: duckdb.DuckDBPyConnection) -> None:
         """Take what belongs to them out of the evidence of incidents, in every revision."""
-        found = cursor.execute(f"SELECT {_P}, metadata FROM log.incidents")
-        while part := found.fetchmany(READ_AT_ONCE):
-            for *place, metadata in part:
+        incidents = cursor.execute(f"SELECT {_P}, metadata FROM log.incidents")
+        while part := incidents.fetchmany(READ_AT_ONCE):
+            for *position, metadata in part:
                 before = _json(metadata.encode())
                 after = _blackened(before, self._erased)
                 if after != before:
-                    self._rewrite_incident(place, after)
+                    self._rewrite_incident(position, after)
 
-    def _rewrite_incident(self, place: Sequence[object], evidence: Any) -> None:
+    def _rewrite_incident(self, position: Sequence[object], evidence: Any) -> None:
         self._must_be_compacted()
         with self._store.transaction() as transaction:
             transaction.connection.execute(
                 "UPDATE log.incidents SET metadata = ? WHERE _topic = ? AND _partition = ? AND _offset = ?",
-                [canonical_json(evidence), *place],
+                [canonical_json(evidence), *position],
             )
-            outline_again(transaction.connection, place)
+            outline_again(transaction.connection, position)
         self._deleted["incidents"] += 1
 
     def _drop_alerts(self, cursor: duckdb.DuckDBPyConnection) -> None:

@@ -1,6 +1,11 @@
-"""Retention: finds the rows of the log that are too old by event time, and the rows that belong to them.
+# ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
+"""Retention: deletes the rows of the log that are too old by event time, and the rows that belong to them. Rules: `README.md`.
 
-The rules are in `README.md`. Hourly sums stay until `analytics.sums.daily.forget_hours`.
+Rows leave a log that goes on being written: some at a time, each batch in a transaction of its own. `plan_*` counts what a run of
+retention or an erasure would delete, and touches nothing. Hourly sums stay until `analytics.sums.daily.forget_hours`.
+
+Scores of withdrawn exchanges go too, and their days are added up again. A decision made before the withdrawal may be scored after it,
+so this is repeated. The cost of judging stays with the judgements, which were paid for.
 """
 
 from __future__ import annotations
@@ -9,28 +14,19 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from typing import Any
 
-from analytics.deletion.removing import remove
-from analytics.deletion.retention_rules import (
-    AT_ONCE,
-    BY_AGE,
-    CUTOFFS,
-    DOOMED,
-    GONE,
-    LETTER_REVIEWS,
-    OF_EXCHANGES,
-    PLACES,
-    PROJECTS,
-    WITHOUT_EXCHANGE,
-)
+from analytics.deletion.deleting import schemas_of_sessions
 from analytics.store.connection import fetch
-from analytics.store.positions import RETENTION
+from analytics.store.positions import PLACE, RETENTION
 from analytics.store.store import Store
+from analytics.store.tables import full_name
+from analytics.sums.daily import recompute_days
 from schemas.codec.arrow import decode_batch
 from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
+from schemas.registry import schema_of
 
 NOTHING_UNREAD = 2**62
 """Position that no topic reaches."""
@@ -42,6 +38,110 @@ ONE_BY_ONE = 100
 """Up to so many projects are noted one by one: that is done in hundredths of a second, and loads no library for columns."""
 SESSION_STAGES = (CUT, "intake", "scoring", "diagnosis", "evaluation")
 """Stages that keep a state of each session."""
+
+AT_ONCE = 200_000
+"""Exchanges that are looked up together with what belongs to them, and other rows that are found at once."""
+PLACES = ", ".join(PLACE)
+_SAID_OF = "SELECT connection, exchange_id AS subject_id FROM"
+PROJECTS = " UNION ".join(
+    f"SELECT project FROM log.{table}"
+    for table in (
+        "exchanges", "agent_events", "scores", "judgements", "reservations", "reviews",
+        "heartbeats", "diagnoses", "trace_assemblies", "session_closings", "evaluations", "evaluation_requests",
+    )
+)  # fmt: skip
+CUTOFFS = """
+CREATE OR REPLACE TEMP TABLE cutoffs AS
+SELECT unnest($projects::VARCHAR[]) AS project, unnest($cutoffs::TIMESTAMP[]) AS cutoff
+"""
+DOOMED_OF_ALL = f"""
+CREATE OR REPLACE TEMP TABLE doomed AS
+WITH pending AS (
+    SELECT connection, exchange_id FROM log.scoring_tasks WHERE _offset >= $tasks
+    UNION ALL
+    SELECT connection, exchange_id FROM log.judging_requests WHERE _offset >= $exchanges
+)
+SELECT connection, session_id, exchange_id, project, occurred_at, {PLACES}
+FROM log.exchanges
+JOIN cutoffs USING (project)
+ANTI JOIN pending USING (connection, exchange_id)
+WHERE occurred_at < cutoff AND _offset < $exchanges
+"""
+"""All exchanges that are to go, for a dry run."""
+DOOMED = f"{DOOMED_OF_ALL}ORDER BY occurred_at\nLIMIT {AT_ONCE}"
+OF_EXCHANGES = {
+    "Review": f"""
+        SELECT {PLACES} FROM log.reviews
+        SEMI JOIN (SELECT score_id AS subject_id FROM log.scores SEMI JOIN doomed USING (connection, exchange_id)) USING (subject_id)
+        WHERE kind = 'human_score'""",
+    "Score": f"SELECT score_id, {PLACES} FROM log.scores SEMI JOIN doomed USING (connection, exchange_id)",
+    "ScoringTask": f"SELECT {PLACES} FROM log.scoring_tasks SEMI JOIN doomed USING (connection, exchange_id)",
+    "JudgingRequest": f"SELECT {PLACES} FROM log.judging_requests SEMI JOIN doomed USING (connection, exchange_id)",
+    # A reservation without its judgement would be taken for a call that was cut off.
+    "Reservation": f"SELECT {PLACES} FROM log.reservations SEMI JOIN ({_SAID_OF} doomed) USING (connection, subject_id)",
+    "Judgement": f"SELECT {PLACES} FROM log.judgements SEMI JOIN ({_SAID_OF} doomed) USING (connection, subject_id)",
+    "Exchange": f"SELECT connection, session_id, exchange_id, {PLACES} FROM doomed",
+}
+"""The records that are deleted with exchanges, in this order."""
+_OLD = "JOIN cutoffs USING (project)"
+_ONE_LEFT = (
+    f"ANTI JOIN ({_SAID_OF} log.exchanges) USING (connection, subject_id) "
+    "ANTI JOIN (SELECT connection, evaluation_id AS subject_id FROM log.evaluation_requests) USING (connection, subject_id)"
+)
+BY_AGE = {
+    "Review": f"SELECT {PLACES} FROM log.reviews {_OLD} ANTI JOIN (SELECT score_id AS subject_id FROM log.scores) USING (subject_id) "
+    "WHERE kind = 'human_score' AND occurred_at < cutoff",
+    "Score": f"SELECT score_id, {PLACES} FROM log.scores {_OLD} ANTI JOIN log.exchanges USING (connection, exchange_id) "
+    "WHERE exchange_at < cutoff",
+    # What is evaluated again goes with what was asked, however old the answers are.
+    "Evaluation": f"SELECT {PLACES} FROM log.evaluations {_OLD} "
+    "LEFT JOIN (SELECT request_id, requested_at FROM log.evaluation_requests) USING (request_id) "
+    "WHERE greatest(evaluated_at, requested_at) < cutoff",
+    "EvaluationRequest": f"SELECT {PLACES} FROM log.evaluation_requests {_OLD} "
+    "ANTI JOIN (SELECT request_id FROM log.evaluations) USING (request_id) WHERE requested_at < cutoff AND _offset < $requests",
+    "Reservation": f"SELECT {PLACES} FROM log.reservations {_OLD} {_ONE_LEFT} WHERE reserved_at < cutoff",
+    "Judgement": f"SELECT {PLACES} FROM log.judgements {_OLD} {_ONE_LEFT} WHERE judged_at < cutoff",
+    "AgentEvent": f"SELECT connection, session_id, {PLACES} FROM log.agent_events {_OLD} WHERE occurred_at < cutoff AND _offset < $events",
+    # Of a trace that was assembled the exchanges and events are kept: its spans are only there for those that come late.
+    "Span": f"SELECT {PLACES} FROM log.spans WHERE ingested_at < $spans",
+    "TraceAssembly": f"SELECT {PLACES} FROM log.trace_assemblies {_OLD} WHERE started_at < cutoff",
+    "Heartbeat": f"SELECT {PLACES} FROM log.heartbeats {_OLD} WHERE occurred_at < cutoff",
+    "Diagnosis": f"SELECT {PLACES} FROM log.diagnoses {_OLD} WHERE closed_at < cutoff",
+    "SessionClosed": f"SELECT {PLACES} FROM log.session_closings {_OLD} ANTI JOIN log.exchanges USING (connection, session_id) "
+    "ANTI JOIN log.agent_events USING (connection, session_id) WHERE closed_at < cutoff",
+    "DeadLetter": f"SELECT {PLACES} FROM log.dead_letters WHERE rejected_at < $otherwise",
+}
+"""The records that are deleted by their own time, in this order: leftovers of exchanges, and those that belong to none."""
+LETTER_REVIEWS = (
+    f"SELECT {PLACES} FROM log.reviews ANTI JOIN (SELECT dead_letter_id AS subject_id FROM log.dead_letters) USING (subject_id) "
+    "WHERE kind = 'dead_letter' AND occurred_at < $otherwise"
+)
+WITHOUT_EXCHANGE = """
+SELECT project, exchange, {places} FROM log.{table}
+ANTI JOIN (SELECT hash(connection, exchange_id) AS known FROM log.exchanges) ON hash(connection, exchange_id) = known
+WHERE _offset < $unread
+"""
+"""By hashes, which take a fraction of the memory: a clash would only spare a row."""
+GONE = """
+WITH cut AS (
+    SELECT key, split_part(key, '/', 1) AS connection, substr(key, instr(key, '/') + 1) AS session_id
+    FROM log.stage_state
+    WHERE stage = $cut
+)
+SELECT key FROM cut
+ANTI JOIN log.exchanges USING (connection, session_id)
+ANTI JOIN log.agent_events USING (connection, session_id)
+"""
+
+IN_ONE_COMMIT = 100_000
+"""Rows that are deleted in one transaction: that takes one or two tenths of a second, with the sums that are made again."""
+_EVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+_ANY = "SELECT EXISTS (SELECT 1 FROM log.exchanges WHERE withdrawn)"
+_SCORES = (
+    f"SELECT {', '.join(PLACE)}, project, exchange_at FROM log.scores "
+    "SEMI JOIN (SELECT connection, exchange_id FROM log.exchanges WHERE withdrawn) USING (connection, exchange_id)"
+)
 
 
 @dataclass(frozen=True)
@@ -136,12 +236,12 @@ class Retention:
             cursor.execute(DOOMED, positions)
             if not _finds(cursor, "FROM doomed"):
                 return False
-            found = {name: fetch(cursor, statement) for name, statement in OF_EXCHANGES.items()}
+            related = {name: fetch(cursor, statement) for name, statement in OF_EXCHANGES.items()}
         finally:
             cursor.commit()
-        for name, frame in found.items():
+        for name, frame in related.items():
             self._remove(name, frame)
-        return found["Exchange"].height == AT_ONCE
+        return related["Exchange"].height == AT_ONCE
 
     def _delete(self, cursor: duckdb.DuckDBPyConnection, name: str, statement: str, values: Mapping[str, Any]) -> int:
         used = {key: value for key, value in values.items() if f"${key}" in statement}
@@ -192,3 +292,129 @@ def _too_old(left: pl.DataFrame, by_project: Mapping[str, datetime]) -> pl.DataF
 
 def _microseconds(moment: datetime) -> int:
     return int(moment.timestamp()) * 1_000_000
+
+
+def remove(store: Store, name: str, places: pl.DataFrame) -> int:
+    """Delete the rows of a record type at these places; answers how many there still were."""
+    removed = 0
+    for part in places.sort("_offset").iter_slices(IN_ONE_COMMIT):
+        with store.transaction() as transaction:
+            removed += transaction.remove(name, part)
+    return removed
+
+
+def remove_scores(store: Store, places: pl.DataFrame) -> int:
+    """Delete the scores at these places, which have `project` and `exchange_at`, too, and add up their days again; answers how many."""
+    since, removed = whole_since(store), 0
+    for part in places.sort("_offset").iter_slices(IN_ONE_COMMIT):
+        days = {(project, at.date()) for project, at in part.select("project", "exchange_at").iter_rows()}
+        with store.transaction() as transaction:
+            removed += transaction.remove("Score", part)
+            recompute_days(transaction, (one for one in days if _midnight(one[1]) >= since.get(one[0], _EVER)))
+    return removed
+
+
+def whole_since(store: Store) -> dict[str, datetime]:
+    """From when on the history of a project is whole, for those of which retention has deleted anything or would have."""
+    with store.transaction() as transaction:
+        starts = transaction.watermarks(RETENTION)
+    return {project: datetime.fromtimestamp(at / 1_000_000, UTC) for (project, _), at in starts.items()}
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class DoomedProject:
+    """The exchanges of a project that retention would delete."""
+
+    project: str
+    kept_from: datetime
+    """The midnight (UTC) from which on they are kept."""
+    exchanges: int
+    first: date
+    last: date
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """The deletions of a run of retention at this moment, if there were one.
+
+    Records that only become superfluous by it, such as the end of a session without any exchange left, are not among the rows.
+    """
+
+    projects: tuple[DoomedProject, ...]
+    rows: dict[str, int]
+    """Rows by table, those without any left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErasurePlan:
+    """The deletions of an erasure, if there were one. Mentions in incidents, alerts and dead letters, and whole replays, are found only by doing it."""
+
+    rows: dict[str, int]
+    """Rows by table, those without any left out."""
+    sessions: int
+    projects: tuple[str, ...]
+    first: datetime | None
+    """Time of the first exchange or event."""
+    last: datetime | None
+
+
+def plan_retention(store: Store, cutoffs: Cutoffs, unread: Unread) -> RetentionPlan:
+    """Count what a run of retention would delete."""
+    values = {
+        "tasks": unread.tasks,
+        "exchanges": unread.exchanges,
+        "events": unread.events,
+        "requests": unread.requests,
+        "otherwise": cutoffs.otherwise,
+        "spans": cutoffs.spans,
+    }
+    with contextlib.closing(store.cursor()) as cursor:
+        names = [name for (name,) in cursor.execute(PROJECTS).fetchall()]
+        by_project = [cutoffs.of(name).replace(tzinfo=None) for name in names]
+        cursor.execute(CUTOFFS, {"projects": names, "cutoffs": by_project})
+        cursor.execute(DOOMED_OF_ALL, {name: values[name] for name in ("tasks", "exchanges")})
+        doomed = cursor.execute(
+            "SELECT project, count(*), min(occurred_at)::DATE, max(occurred_at)::DATE FROM doomed GROUP BY project ORDER BY project"
+        ).fetchall()
+        rows = Counter[str]()
+        for name, statement in [*OF_EXCHANGES.items(), *BY_AGE.items(), ("Review", LETTER_REVIEWS)]:
+            used = {key: value for key, value in values.items() if f"${key}" in statement}
+            ((count,),) = cursor.execute(f"SELECT count(*) FROM ({statement})", used).fetchall()
+            rows[schema_of(name).table] += count
+    return RetentionPlan(
+        tuple(DoomedProject(project, cutoffs.of(project), *rest) for project, *rest in doomed),
+        {table: count for table, count in rows.items() if count},
+    )
+
+
+def plan_erasure(store: Store, connection: str, session_id: str | None) -> ErasurePlan:
+    """Count the records of a session, or without a session id those of a whole connection."""
+    whose = "connection = $connection AND ($session IS NULL OR session_id = $session)"
+    values = {"connection": connection, "session": session_id}
+    with contextlib.closing(store.cursor()) as cursor:
+        rows = {schema.table: _count(cursor, full_name(schema), whose, values) for schema in schemas_of_sessions()}
+        ((sessions, projects, first, last),) = cursor.execute(
+            "SELECT count(DISTINCT (connection, session_id)), list_sort(list(DISTINCT project)), min(occurred_at), max(occurred_at) "
+            f"FROM (SELECT connection, session_id, project, occurred_at FROM log.exchanges WHERE {whose} UNION ALL "
+            f"SELECT connection, session_id, project, occurred_at FROM log.agent_events WHERE {whose})",
+            values,
+        ).fetchall()
+    return ErasurePlan({table: found for table, found in rows.items() if found}, sessions, tuple(projects or ()), first, last)
+
+
+def _count(cursor: duckdb.DuckDBPyConnection, table: str, whose: str, values: dict[str, str | None]) -> int:
+    ((count,),) = cursor.execute(f"SELECT count(*) FROM {table} WHERE {whose}", values).fetchall()
+    return int(count)
+
+
+def forget_withdrawn(store: Store) -> int:
+    """Delete the scores of exchanges that were withdrawn; answers how many rows."""
+    with contextlib.closing(store.cursor()) as cursor:
+        if not cursor.execute(_ANY).fetchall()[0][0]:
+            return 0
+        scores = fetch(cursor, _SCORES)
+    return remove_scores(store, scores)

@@ -1,5 +1,8 @@
-# ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
-"""Duplicate matching: finds two accounts of one exchange or event, as `audit.diagnosis.duplicate_rules` defines them."""
+# ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
+"""Finds the records of a batch that the log already has: by identity and, if needed, by content.
+
+Two accounts of one exchange or event, by a hook and by a transcript, are duplicates as `audit.diagnosis.duplicate_rules` defines them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.identity.identity_index import identity_of
+from analytics.identity.identity_index import KnownIdentities, identity_of
 from analytics.store.connection import fetch
 from analytics.store.inserting import BATCH, registered
 from analytics.store.tables import full_name, quote
@@ -45,6 +48,10 @@ _TOLD = [*_EVENT, "occurred_at", "ingested_at", "payload"]
 _MARKS = (f'"told_by":"{HOOK}"', f'"told_by":"{TRAJECTORY}"', '"entry_id":"')
 """The parts of canonical payloads that mark events that can have a twin."""
 
+CONTENT = {"AgentEvent": "payload", "Exchange": "content_digest", "Span": "content_digest"}
+"""The content field of records from outside. The same identity with other content is another record, not a repetition."""
+_HELD = "_held"
+
 
 def differences(schema: RecordSchema, held: Mapping[str, Any], received: Mapping[str, Any]) -> tuple[str, ...]:
     """The fields in which two rows of COMPARED contradict each other; none where they are accounts of the same thing."""
@@ -53,6 +60,15 @@ def differences(schema: RecordSchema, held: Mapping[str, Any], received: Mapping
     if schema.name == "AgentEvent":
         return payload_differences(_payload(held["payload"]), _payload(received["payload"]))
     return tuple(name for name in COMPARED[schema.name] if held[name] != received[name])
+
+
+def _payload(text: str) -> dict[str, Any]:
+    """A payload as fields; one that is no object says only what it is. Producers of a topic write payloads themselves."""
+    try:
+        fields = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        fields = None
+    return fields if isinstance(fields, dict) else {"payload": text}
 
 
 def contradicting(
@@ -77,6 +93,37 @@ def contradicting(
         if before is None or differing:
             conflicts[index] = differing
     return _without_later_accounts(connection, schema, doubtful, conflicts, topic) if schema.has_revisions else conflicts
+
+
+def rows_at(
+    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, places: pl.DataFrame, topic: str, columns: Iterable[str]
+) -> pl.DataFrame:
+    """The columns of the rows at these places, with their places. Only these rows are read."""
+    with registered(connection, places.select(PLACE)):
+        statement = (
+            f"SELECT _partition, _offset, {', '.join(map(quote, columns))} FROM {full_name(schema)} "
+            f"SEMI JOIN {BATCH} USING (_partition, _offset) WHERE _topic = $topic AND _offset BETWEEN $first AND $last"
+        )
+        bounds = {"first": places["_offset"].min() or 0, "last": places["_offset"].max() or 0}
+        return fetch(connection, statement, {"topic": topic, **bounds})
+
+
+def _keyed(rows: pl.DataFrame, identity: list[str], columns: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
+    """The rows as tuples: their identity, then a mapping of the columns."""
+    for row in rows.select(*identity, *(pl.col(name).alias(f"={name}") for name in columns)).iter_rows():
+        yield (*row[: len(identity)], _row(columns, row[len(identity) :]))
+
+
+def _row(columns: tuple[str, ...], values: tuple[Any, ...]) -> dict[str, Any]:
+    """Times in the log are UTC, whether they say so or not; labels are records here and structs there."""
+    row = dict(zip(columns, values, strict=True))
+    if "labels" in row:
+        row["labels"] = [
+            label if isinstance(label, Mapping) else msgspec.structs.asdict(label) for label in row["labels"] or ()
+        ]
+    if row.get("occurred_at") is not None:
+        row["occurred_at"] = row["occurred_at"].replace(tzinfo=UTC)
+    return row
 
 
 def _without_later_accounts(
@@ -202,41 +249,79 @@ def _accounts_of(events: pl.DataFrame) -> Iterable[Told]:
                 yield Told(index, (connection, session), at.replace(tzinfo=UTC), came.replace(tzinfo=UTC), payload)
 
 
-def rows_at(
-    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, places: pl.DataFrame, topic: str, columns: Iterable[str]
+def unknown(
+    connection: duckdb.DuckDBPyConnection,
+    schema: RecordSchema,
+    frame: pl.DataFrame,
+    topic: str,
+    seen: KnownIdentities | None = None,
+    *,
+    met: Met | None = None,
+) -> tuple[pl.DataFrame, dict[int, tuple[str, ...]]]:
+    """The rows whose identity is neither in the topic nor earlier in the frame, and the places (INDEX) of those in conflict.
+
+    With each of these go the fields that differ, where they are known.
+
+    What `seen` certainly does not know is not looked up. A row that gives another account of what the topic has is known
+    (`analytics.identity.duplicate_matching`), also under another id where the two are twins, which `met` remembers. Without `met` it is not: what
+    another log took as a record of its own is one.
+    """
+    fresh, conflicts = _by_identity(connection, schema, frame, topic, seen, has_landed=met is None)
+    if schema.name == "AgentEvent" and fresh.height and met is not None:
+        twins = twins_in_log(connection, fresh, topic, met)
+        fresh = fresh.filter(~pl.col(INDEX).is_in(twins)) if twins else fresh
+    return fresh, conflicts
+
+
+def _by_identity(
+    connection: duckdb.DuckDBPyConnection,
+    schema: RecordSchema,
+    frame: pl.DataFrame,
+    topic: str,
+    seen: KnownIdentities | None,
+    *,
+    has_landed: bool,
+) -> tuple[pl.DataFrame, dict[int, tuple[str, ...]]]:
+    identity = identity_of(schema)
+    first = frame.unique(subset=identity, keep="first", maintain_order=True) if frame.height > 1 else frame
+    doubtful = first if seen is None else seen.doubtful(schema, topic, first)
+    if first.height == frame.height and doubtful.is_empty():
+        return frame, {}
+    in_topic = _find_in_topic(connection, schema, doubtful, topic)
+    fresh = first.join(in_topic, on=identity, how="anti", maintain_order="left") if in_topic.height else first
+    content = CONTENT.get(schema.name)
+    if content is None or fresh.height == frame.height:
+        return fresh, {}
+    contents = _contents(connection, schema, content, in_topic, topic)
+    held = pl.concat([contents, fresh.select(*identity, pl.col(content).alias(_HELD))])
+    others = frame.join(fresh, on=INDEX, how="anti").join(held, on=identity)
+    doubtful = others.filter(pl.col(content) != pl.col(_HELD))
+    if has_landed:
+        return fresh, dict.fromkeys(doubtful[INDEX].to_list(), ())
+    return fresh, contradicting(connection, schema, doubtful, in_topic, topic)
+
+
+def _find_in_topic(
+    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, doubtful: pl.DataFrame, topic: str
 ) -> pl.DataFrame:
-    """The columns of the rows at these places, with their places. Only these rows are read."""
-    with registered(connection, places.select(PLACE)):
+    """The identities of the frame that the topic has, each with its places."""
+    identity = identity_of(schema)
+    columns = ", ".join(map(quote, identity))
+    with registered(connection, doubtful.select(identity)):
         statement = (
-            f"SELECT _partition, _offset, {', '.join(map(quote, columns))} FROM {full_name(schema)} "
-            f"SEMI JOIN {BATCH} USING (_partition, _offset) WHERE _topic = $topic AND _offset BETWEEN $first AND $last"
+            f"SELECT {columns}, _partition, _offset FROM {full_name(schema)} SEMI JOIN {BATCH} USING ({columns}) "
+            "WHERE _topic = $topic"
         )
-        bounds = {"first": places["_offset"].min() or 0, "last": places["_offset"].max() or 0}
-        return fetch(connection, statement, {"topic": topic, **bounds})
+        in_topic = fetch(connection, statement, {"topic": topic})
+    times = [name for name in identity if doubtful.schema[name].is_temporal()]
+    return in_topic.with_columns(pl.col(name).dt.replace_time_zone("UTC") for name in times)
 
 
-def _keyed(rows: pl.DataFrame, identity: list[str], columns: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
-    """The rows as tuples: their identity, then a mapping of the columns."""
-    for row in rows.select(*identity, *(pl.col(name).alias(f"={name}") for name in columns)).iter_rows():
-        yield (*row[: len(identity)], _row(columns, row[len(identity) :]))
-
-
-def _row(columns: tuple[str, ...], values: tuple[Any, ...]) -> dict[str, Any]:
-    """Times in the log are UTC, whether they say so or not; labels are records here and structs there."""
-    row = dict(zip(columns, values, strict=True))
-    if "labels" in row:
-        row["labels"] = [
-            label if isinstance(label, Mapping) else msgspec.structs.asdict(label) for label in row["labels"] or ()
-        ]
-    if row.get("occurred_at") is not None:
-        row["occurred_at"] = row["occurred_at"].replace(tzinfo=UTC)
-    return row
-
-
-def _payload(text: str) -> dict[str, Any]:
-    """A payload as fields; one that is no object says only what it is. Producers of a topic write payloads themselves."""
-    try:
-        fields = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        fields = None
-    return fields if isinstance(fields, dict) else {"payload": text}
+def _contents(
+    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, content: str, in_topic: pl.DataFrame, topic: str
+) -> pl.DataFrame:
+    """The identities of known rows with the content that the topic has. Only these rows are read, by their places."""
+    identity = identity_of(schema)
+    in_topic = in_topic.sort(PLACE).unique(subset=identity, keep="first", maintain_order=True)
+    contents = rows_at(connection, schema, in_topic, topic, [content]).rename({content: _HELD})
+    return in_topic.join(contents, on=PLACE).drop(PLACE)

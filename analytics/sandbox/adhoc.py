@@ -1,19 +1,30 @@
-"""Ad-hoc SQL by the owner of the file: one statement, on a connection that can read the database and reach nothing else."""
+# ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
+"""Ad-hoc SQL: one statement, on a connection that can read the database or a snapshot and reach nothing else.
+
+The owner of a file may read it directly; an analyst's query over a snapshot has bounded rows, time and memory, and its values are
+parameters. Only statements that read are run. DuckDB names only the outer type of a statement that explains or contains
+another: `EXPLAIN ANALYZE COPY …` runs the copy and counts as an explanation, `COPY (PIVOT …) TO …` as several statements, and
+`WITH x AS (DELETE … RETURNING *) SELECT …` as one that reads. So statements are classified by their own tokens as well.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from analytics.sandbox.statements import only_reads
-from analytics.store.connection import store_error
-from analytics.store.file_lock import FileLock
-from analytics.store.readable_views import add_temporary_views
+from analytics.queries import Query
+from analytics.sandbox.result_formats import frame_of
+from analytics.store.connection import FileLock, store_error
+from analytics.store.tables import literal
+from analytics.store.views import add_temporary_views
 from schemas.errors import QueryError
 from schemas.lazy.duckdb import duckdb
+from schemas.lazy.polars import pl
 
 LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
@@ -33,7 +44,7 @@ LOCKING = (
     "SET lock_configuration = true",
 )
 """The statements that follow once the file is open: no other file, and no way to change any of it."""
-READING = frozenset({"SELECT", "EXPLAIN", "MULTI"})
+_READING_TYPES = frozenset({"SELECT", "EXPLAIN", "MULTI"})
 """Kinds of statements that read: FROM, WITH, VALUES, SHOW, DESCRIBE and SUMMARIZE count as SELECT, a PIVOT that has to look for its columns as MULTI."""
 ZONED = {"TIMESTAMP WITH TIME ZONE": "TIMESTAMP", "TIMESTAMPTZ_NS": "TIMESTAMP_NS"}
 """DuckDB's types for times with a zone, which take a package that is not ours to fetch, and those that hold the same in UTC."""
@@ -47,6 +58,23 @@ HINTS = {
 """Advice on an error, by a phrase of DuckDB's message."""
 READ_ONLY = "Give one that reads: SELECT, FROM, WITH, VALUES, PIVOT, SHOW, DESCRIBE, SUMMARIZE or EXPLAIN of one of these."
 LOOK_FIRST = "`driftline sql 'SHOW TABLES'` lists the tables, `driftline sql 'DESCRIBE scores'` the columns of one."
+
+READING = frozenset({"select", "from", "values", "table", "pivot", "unpivot", "show", "describe", "desc", "summarize"})
+"""The words that begin statements that read."""
+WRITING = frozenset({"copy", "insert", "update", "delete", "merge", "truncate"})
+"""The words that begin the parts of a WITH that change something."""
+_ANALYZE = frozenset({"analyze", "analyse"})
+_OF_A_PART = frozenset({",", "as", "using"})
+"""The words that follow a parenthesis within the list of a WITH; the statement itself begins with something else."""
+
+CATALOG = "driftline"
+"""The name of the snapshot in a statement."""
+ATTACHED_LATER = frozenset({"enable_external_access"})
+"""Settings that would keep the snapshot from being attached; they follow once it is."""
+_LINE = re.compile(r"^LINE (\d+):", re.MULTILINE)
+_WRAPPING_LINES = 1
+_NULL = "NULL"
+"""A type that DuckDB quotes, as if it were a user's type."""
 
 
 def read_only_rows(path: Path, statement: str, limit: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
@@ -84,13 +112,17 @@ def refusals() -> Iterator[None]:
         raise QueryError(_without_blank_lines(str(error)), hint=next(hints, LOOK_FIRST)) from error
 
 
+def _without_blank_lines(message: str) -> str:
+    return "\n".join(line for line in message.splitlines() if line.strip())
+
+
 def _answer(connection: duckdb.DuckDBPyConnection, statement: str, limit: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
     result = connection.execute(only_statement(connection, statement))
     names = [column[0] for column in result.description]
     types = [str(column[1]) for column in result.description]
     if any(zoned in kind for kind in types for zoned in ZONED):
         columns = ", ".join(f"#{number}::{_without_zone(kind)}" for number, kind in enumerate(types, start=1))
-        result = connection.execute(f"SELECT {columns} FROM query($statement)", {"statement": statement})  # noqa: S608
+        result = connection.execute(f"SELECT {columns} FROM query($statement)", {"statement": statement})
     rows = result.fetchmany(limit + 1)
     if any("TIMESTAMP" in kind for kind in types):
         rows = [tuple(map(_in_utc, row)) for row in rows]
@@ -107,11 +139,79 @@ def only_statement(connection: duckdb.DuckDBPyConnection, statement: str) -> duc
     if len(statements) != 1:
         raise QueryError(f"{len(statements)} statements were given", hint="Give one statement that reads.")
     kind = statements[0].type
-    if kind.name not in READING:
+    if kind.name not in _READING_TYPES:
         raise QueryError(f"a statement of the type {kind.name} is not answered", hint=READ_ONLY)
     if not only_reads(statement):
         raise QueryError("a statement that contains one that writes is not answered", hint=READ_ONLY)
     return statements[0]
+
+
+def only_reads(statement: str) -> bool:
+    """Tell whether a statement that DuckDB can parse, or the one that it explains, reads and does nothing else."""
+    tokens = _tokens(statement)
+    return _main_word(_explained(tokens)) in READING and not _writes_in_parts(tokens)
+
+
+def _tokens(statement: str) -> list[str]:
+    """The statement's words and operators in lower case, one character an operator, without comments."""
+    encoded = statement.encode()
+    spans = duckdb.tokenize(statement)
+    ends = [start for start, _ in spans[1:]] + [len(encoded)]
+    tokens: list[str] = []
+    for (start, kind), end in zip(spans, ends, strict=True):
+        text = encoded[start:end].decode().strip().lower()
+        if kind == duckdb.token_type.operator:
+            tokens += text
+        elif kind != duckdb.token_type.comment:
+            tokens.append(text)
+    return tokens
+
+
+def _main_word(tokens: Sequence[str]) -> str:
+    """The word that says what a statement does, after parentheses and the list of a WITH."""
+    start = 0
+    while start < len(tokens) and tokens[start] == "(":
+        start += 1
+    if tokens[start : start + 1] != ["with"]:
+        return "".join(tokens[start : start + 1])
+    while start < len(tokens):
+        if tokens[start] != "(":
+            start += 1
+            continue
+        start = _end_of_parentheses(tokens, start)
+        if start < len(tokens) and tokens[start] not in _OF_A_PART:
+            return _main_word(tokens[start:])
+    return ""
+
+
+def _end_of_parentheses(tokens: Sequence[str], start: int) -> int:
+    """The place after the parenthesis that closes the one at a place."""
+    depth = 0
+    for end in range(start, len(tokens)):
+        depth += {"(": 1, ")": -1}.get(tokens[end], 0)
+        if depth == 0:
+            return end + 1
+    return len(tokens)
+
+
+def _explained(tokens: Sequence[str]) -> Sequence[str]:
+    """The words of what an EXPLAIN explains; those of any other statement as they are."""
+    if tokens[:1] != ["explain"]:
+        return tokens
+    rest = tokens[1:]
+    if rest[:1] and rest[0] in _ANALYZE:
+        return rest[1:]
+    if rest[:1] == ["("] and _main_word(rest) not in READING:  # options, not a statement in parentheses
+        return rest[_end_of_parentheses(rest, 0) :]
+    return rest
+
+
+def _writes_in_parts(tokens: Sequence[str]) -> bool:
+    opened = [word for word in tokens if word not in {"not", "materialized"}]
+    return any(
+        before == "as" and word == "(" and _main_word(opened[place + 1 :]) in WRITING
+        for place, (before, word) in enumerate(pairwise(opened))
+    )
 
 
 def _without_zone(kind: str) -> str:
@@ -131,5 +231,94 @@ def _in_utc(value: Any) -> Any:
     return value
 
 
-def _without_blank_lines(message: str) -> str:
-    return "\n".join(line for line in message.splitlines() if line.strip())
+class Limited(NamedTuple):
+    """The rows of an answer, the types of its columns in DuckDB's words, and whether there are more rows."""
+
+    frame: pl.DataFrame
+    types: list[str]
+    more: bool
+
+
+def open_snapshot(file: str, *, memory: int, seconds: float) -> duckdb.DuckDBPyConnection:
+    """A connection to a snapshot that takes up to `memory` bytes and `seconds` for a statement, and reaches nothing else."""
+    config = {name: value for name, value in LOCKED.items() if name not in ATTACHED_LATER}
+    connection = duckdb.connect(":memory:", config=config | {"threads": 1, "home_directory": "/", "secret_directory": "/"})
+    connection.execute(f"ATTACH {literal(file)} AS {CATALOG} (READ_ONLY)")
+    connection.execute(f"USE {CATALOG}")
+    bounds = (f"SET memory_limit = '{memory}B'", f"SET max_execution_time = {int(seconds * 1000)}")
+    for setting in (*bounds, "SET enable_external_access = false", *LOCKING):
+        connection.execute(setting)
+    return connection
+
+
+def limited_frame(connection: duckdb.DuckDBPyConnection, statement: str, parameters: Mapping[str, Any], limit: int) -> Limited:
+    """The first `limit` rows a statement answers.
+
+    `parameters` are the values of its `$names`. QueryError as `read_only_rows` says.
+    """
+    with refusals():
+        only_statement(connection, statement)
+        wrapped = f"SELECT * FROM (\n{_unterminated(statement)}\n) LIMIT {limit + 1}"
+        if not _parses(connection, wrapped):  # EXPLAIN stands only by itself
+            return _cut(connection.sql(statement, params=dict(parameters)), limit)
+    try:
+        with refusals():
+            return _cut(connection.sql(wrapped, params=dict(parameters)), limit)
+    except QueryError as error:
+        placed = _placed(error, connection, wrapped, parameters)
+        message = _LINE.sub(lambda line: f"LINE {int(line[1]) - _WRAPPING_LINES}:", str(placed))
+        raise QueryError(message, hint=placed.hint) from error
+
+
+def _unterminated(statement: str) -> str:
+    """The statement without the semicolons that end it."""
+    encoded = bytearray(statement.encode())
+    for start, kind in duckdb.tokenize(statement):
+        if kind == duckdb.token_type.operator and encoded[start : start + 1] == b";":
+            encoded[start : start + 1] = b" "
+    return encoded.decode()
+
+
+def _parses(connection: duckdb.DuckDBPyConnection, statement: str) -> bool:
+    try:
+        return len(connection.extract_statements(statement)) == 1
+    except duckdb.ParserException:
+        return False
+
+
+def _cut(relation: duckdb.DuckDBPyRelation, limit: int) -> Limited:
+    frame = frame_of(relation)
+    return Limited(
+        frame.head(limit), [_NULL if str(kind) == f'"{_NULL}"' else str(kind) for kind in relation.types], frame.height > limit
+    )
+
+
+def _placed(
+    error: QueryError, connection: duckdb.DuckDBPyConnection, wrapped: str, parameters: Mapping[str, Any]
+) -> QueryError:
+    """The error with its place in the statement: of a name that is not there a relation does not say where, and execute does."""
+    if isinstance(error.__cause__, (duckdb.BinderException, duckdb.CatalogException)):
+        try:
+            with refusals():
+                connection.execute(wrapped, dict(parameters))
+        except QueryError as placed:
+            return placed
+    return error
+
+
+def frame_of_statement(path: Path, statement: str, limit: int) -> tuple[pl.DataFrame, bool]:
+    """Up to `limit` rows of a statement that reads, and whether there are more. QueryError and StoreError as `read_only_rows`."""
+    with open_read_only(path) as connection:
+        add_temporary_views(connection)
+        answer = limited_frame(connection, statement, {}, limit)
+        return answer.frame, answer.more
+
+
+def frame_of_query(path: Path, query: Query, values: Mapping[str, Any], limit: int) -> tuple[pl.DataFrame, bool]:
+    """Up to `limit` rows of a named query with a value for each of its parameters, and whether there are more.
+
+    QueryError when a value is not of its parameter's kind. StoreError when the file cannot be opened.
+    """
+    with open_read_only(path) as connection, refusals():
+        frame = frame_of(connection.sql(query.text, params=dict(values)))
+        return frame.head(limit), frame.height > limit

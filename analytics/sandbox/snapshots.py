@@ -1,26 +1,27 @@
-# ruff: noqa: S608 - statements are built from the names in the schemas, quoted
-"""Snapshots for analysts: a file of its own with the latest revisions, made from a copy that holds up no writer.
+# ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
+"""Snapshots for analysts: a file of its own with the latest revisions, made from a copy that holds up no writer; and its catalog.
 
 1. A checkpoint folds the write-ahead log into the file. From then on DuckDB appends to a new log and touches no block that the
    file's header refers to, until the next checkpoint has written the header again.
-2. So the file is copied while others go on writing, by a process of its own (`analytics.store.copying`); checkpoints by size are put off
-   meanwhile, and a copy during which the header changed is thrown away and made again.
+2. So the file is copied while others go on writing, by a process of its own (`analytics.store.copying`). Checkpoints by size are
+   suspended meanwhile, and a copy during which the header changed is thrown away and made again.
 3. From the copy, in another process and without hurry, the tables that analysts read are made: each identity once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from analytics.store.copying import copied_whole
-from analytics.store.current import WITHDRAWN, current_first, has_withdrawn
-from analytics.store.readable_views import view_statements
 from analytics.store.store import Store
 from analytics.store.tables import LOG, columns_of, literal, quote
+from analytics.store.views import WITHDRAWN, current_first, has_withdrawn, view_statements
 from schemas.errors import StoreError
 from schemas.lazy.duckdb import duckdb
 from schemas.registry import RecordSchema, current_schemas
@@ -40,7 +41,6 @@ ATTEMPTS = 5
 NEVER = "1TB"
 BUILD_MEMORY = "1GB"
 
-
 NUMBERS = (
     f"CREATE SCHEMA {LOG}",
     f"CREATE TABLE {LOG}.run_numbers (project VARCHAR, connection VARCHAR, session_id VARCHAR, number BIGINT)",
@@ -48,9 +48,17 @@ NUMBERS = (
 )
 """The statements that make the table of the runs' numbers, which the views look into, where the log has it."""
 
-
 Changes = tuple[int, int, int]
 """The signs of a commit: time and length of the file, and the length of its write-ahead log."""
+
+_COLUMNS = """
+SELECT c.table_name, c.column_name, c.data_type, c.comment, coalesce(v.comment, t.comment) AS about, v.view_name IS NOT NULL AS is_view
+FROM duckdb_columns() AS c
+LEFT JOIN (SELECT view_name, comment FROM duckdb_views() WHERE NOT internal) AS v ON c.table_name = v.view_name
+LEFT JOIN duckdb_tables() AS t ON c.table_name = t.table_name
+WHERE NOT c.internal AND c.schema_name = 'main'
+ORDER BY is_view DESC, coalesce(v.view_name, t.table_name), c.column_index
+"""
 
 
 def changes_of(path: Path) -> Changes:
@@ -128,30 +136,18 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
         raise StoreError(f"{target}: {str(error).splitlines()[0]}", hint="See that the disk has room for it.") from error
 
 
-def progress_file(target: Path) -> Path:
-    """Return the file beside a snapshot that is being made that says how many rows are done, of how many."""
-    return target.with_suffix(".progress")
+def _rows_of(connection: duckdb.DuckDBPyConnection) -> Counter[str]:
+    """Return about how many rows each table of the source has that a snapshot shows, from the catalogue: nothing is counted."""
+    result = connection.execute(
+        f"SELECT table_name, estimated_size FROM duckdb_tables() WHERE database_name = 'source' AND schema_name = '{LOG}'"
+    )
+    sizes = dict(result.fetchall())
+    return Counter({one.table: sizes.get(one.table, 0) for one in shown_schemas()})
 
 
-class Progress(NamedTuple):
-    """Progress of building the tables of a snapshot, in rows as the catalogue estimates them."""
-
-    done: int
-    """Rows of the tables that are done."""
-    total: int
-    table: str
-    """The table that is being made."""
-    rows: int
-    """Its rows."""
-
-
-def progress_of(target: Path) -> Progress | None:
-    """Return how far a snapshot is that is being made; None if that is not known yet."""
-    try:
-        done, total, table, rows = progress_file(target).read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return None
-    return Progress(int(done), int(total), table, int(rows))
+def shown_schemas() -> list[RecordSchema]:
+    """The record types that a snapshot has a table of: what travels on topics, without work that is on its way."""
+    return [schema for schema in current_schemas().values() if schema.topics and schema.table not in WORK]
 
 
 def _tell(target: Path, progress: Progress) -> None:
@@ -161,23 +157,9 @@ def _tell(target: Path, progress: Progress) -> None:
     beside.replace(progress_file(target))
 
 
-def _rows_of(connection: duckdb.DuckDBPyConnection) -> Counter[str]:
-    """Return about how many rows each table of the source has that a snapshot shows, from the catalogue: nothing is counted."""
-    found = connection.execute(
-        f"SELECT table_name, estimated_size FROM duckdb_tables() WHERE database_name = 'source' AND schema_name = '{LOG}'"
-    )
-    sizes = dict(found.fetchall())
-    return Counter({one.table: sizes.get(one.table, 0) for one in shown_schemas()})
-
-
-def shown_schemas() -> list[RecordSchema]:
-    """The record types that a snapshot has a table of: what travels on topics, without work that is on its way."""
-    return [schema for schema in current_schemas().values() if schema.topics and schema.table not in WORK]
-
-
-def shown_columns(schema: RecordSchema) -> list[str]:
-    """The columns that a snapshot has of a record type."""
-    return [name for name in columns_of(schema) if name not in LEFT_OUT.get(schema.table, ())]
+def progress_file(target: Path) -> Path:
+    """Return the file beside a snapshot that is being made that says how many rows are done, of how many."""
+    return target.with_suffix(".progress")
 
 
 def _table_statements(schema: RecordSchema) -> Iterator[str]:
@@ -205,6 +187,11 @@ def _table_statements(schema: RecordSchema) -> Iterator[str]:
     yield from comment_statements(schema)
 
 
+def shown_columns(schema: RecordSchema) -> list[str]:
+    """The columns that a snapshot has of a record type."""
+    return [name for name in columns_of(schema) if name not in LEFT_OUT.get(schema.table, ())]
+
+
 def comment_statements(schema: RecordSchema) -> Iterator[str]:
     """The statements that say what a table of a snapshot and its columns hold."""
     table, names = f"main.{quote(schema.table)}", shown_columns(schema)
@@ -212,3 +199,65 @@ def comment_statements(schema: RecordSchema) -> Iterator[str]:
     for field in schema.fields:
         if field["name"] in names:
             yield f"COMMENT ON COLUMN {table}.{quote(field['name'])} IS {literal(field['doc'])}"
+
+
+class Progress(NamedTuple):
+    """Progress of building the tables of a snapshot, in rows as the catalogue estimates them."""
+
+    done: int
+    """Rows of the tables that are done."""
+    total: int
+    table: str
+    """The table that is being made."""
+    rows: int
+    """Its rows."""
+
+
+def progress_of(target: Path) -> Progress | None:
+    """Return how far a snapshot is that is being made; None if that is not known yet."""
+    try:
+        done, total, table, rows = progress_file(target).read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return None
+    return Progress(int(done), int(total), table, int(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its name, DuckDB's name of its type, and what it holds; nothing where its name says that."""
+
+    name: str
+    kind: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A view or a table of a snapshot, with its columns in their order."""
+
+    name: str
+    words: str
+    is_view: bool
+    """True for a view that is made to be read; the others are the record types themselves."""
+    columns: tuple[Column, ...]
+
+
+@functools.cache
+def readable_catalogue() -> tuple[Relation, ...]:
+    """Every view, then every table, each by name."""
+    with duckdb.connect(":memory:") as connection:
+        for schema in shown_schemas():
+            types = columns_of(schema)
+            columns = ", ".join(f"{quote(name)} {types[name]}" for name in shown_columns(schema))
+            connection.execute(f"CREATE TABLE main.{quote(schema.table)} ({columns})")
+            for statement in comment_statements(schema):
+                connection.execute(statement)
+        for statement in (*NUMBERS, *view_statements()):
+            connection.execute(statement)
+        rows = connection.execute(_COLUMNS).fetchall()
+    columns_by_table: dict[str, list[Column]] = {}
+    about = {}
+    for table, name, kind, column_comment, comment, is_view in rows:
+        columns_by_table.setdefault(table, []).append(Column(name, kind, column_comment or ""))
+        about[table] = comment or "", is_view
+    return tuple(Relation(name, *about[name], columns=tuple(columns)) for name, columns in columns_by_table.items())

@@ -33,8 +33,8 @@ def copied_whole(source: Path, target: Path) -> bool:
         env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False, cwd="/",
     )  # fmt: skip
     if ended.returncode not in (0, OVERTAKEN):
-        words = ended.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise StoreError(f"{source}: not copied: {words[-1] if words else f'ended with {ended.returncode}'}")
+        errors = ended.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise StoreError(f"{source}: not copied: {errors[-1] if errors else f'ended with {ended.returncode}'}")
     return ended.returncode == 0
 
 

@@ -1,23 +1,31 @@
-# ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
-"""Frames into DuckDB: registered under a name no table has, and inserted so that every row is counted."""
+# ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
+"""Writes frames into DuckDB so that every row is counted: appended, or one row per identity that new versions replace."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from analytics.store.tables import full_name
-from schemas.codec.arrow import ArrowStream
+import msgspec
+
+from analytics.store.tables import full_name, quote
+from schemas.codec.arrow import ArrowStream, empty_frame
 from schemas.errors import StoreError
 from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
-from schemas.registry import RecordSchema
+from schemas.records import Record
+from schemas.registry import RecordSchema, schema_of
 
 BATCH = "_driftline_batch"
 """Name under which a batch is registered. A table's name would win over it, and no table may be called so."""
-
 PARTITION = 0
 """The embedded log has one partition a topic."""
+
+BY_VALUES = 4
+"""Up to so many records are written by their values, not as a frame: a server at rest, which only moves watermarks, does without 80 MB of polars."""
+_PLACE = {"_topic": "", "_partition": PARTITION, "_offset": 0}
+"""These rows belong to no topic."""
 
 
 @contextlib.contextmanager
@@ -50,3 +58,47 @@ def insert_at(
         pl.lit(topic).alias("_topic"), pl.lit(PARTITION, pl.Int32).alias("_partition"), offsets.alias("_offset")
     )
     return insert(connection, schema, placed)
+
+
+def replace(connection: duckdb.DuckDBPyConnection, records: Sequence[Record]) -> None:
+    """Put records of one internal type in place of those with the same identity."""
+    if not records:
+        return
+    schema = schema_of(type(records[0]).__name__)
+    if len(records) <= BY_VALUES:
+        for record in records:
+            _replace_by_values(connection, schema, record)
+        return
+    frame = _frame(schema, records).unique(subset=schema.identity, keep="last", maintain_order=True)
+    matches = " AND ".join(f"old.{quote(name)} = new.{quote(name)}" for name in schema.identity)
+    with registered(connection, frame):
+        connection.execute(f"DELETE FROM {full_name(schema)} AS old USING {BATCH} AS new WHERE {matches}")
+    insert(connection, schema, frame)
+
+
+def _replace_by_values(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, record: Record) -> None:
+    values = _values_of(record)
+    changed = ", ".join(f"{quote(name)} = ${name}" for name in values if name not in schema.identity)
+    same = " AND ".join(f"{quote(name)} = ${name}" for name in schema.identity)
+    ((updated,),) = connection.execute(f"UPDATE {full_name(schema)} SET {changed} WHERE {same}", values).fetchall()
+    if not updated:
+        row = values | _PLACE
+        columns, marks = ", ".join(map(quote, row)), ", ".join("?" * len(row))
+        connection.execute(f"INSERT INTO {full_name(schema)} ({columns}) VALUES ({marks})", list(row.values()))
+
+
+def _values_of(record: Record) -> dict[str, Any]:
+    """The fields of a record; records in a list within it are objects, as DuckDB takes them."""
+    values = msgspec.structs.asdict(record)
+    nested = {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, tuple) and isinstance(next(iter(value), None), Record)
+    }
+    return values | {name: [msgspec.structs.asdict(part) for part in value] for name, value in nested.items()}
+
+
+def _frame(schema: RecordSchema, records: Sequence[Record]) -> pl.DataFrame:
+    # These records travel on no topic, so no limit of a message binds them: a state can hold whole exchanges.
+    frame = pl.DataFrame(map(_values_of, records), schema=empty_frame(schema.name).schema)
+    return frame.with_columns(**{name: pl.lit(value) for name, value in _PLACE.items()})

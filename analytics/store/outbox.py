@@ -32,8 +32,8 @@ class Outbox:
             return 0
         first = {alert.alert_id: alert for alert in reversed(alerts)}
         with self._store.transaction() as transaction:
-            known = transaction.known_alerts(list(first))
-            fresh = [alert for alert_id, alert in first.items() if alert_id not in known]
+            known_ids = transaction.known_alerts(list(first))
+            fresh = [alert for alert_id, alert in first.items() if alert_id not in known_ids]
             transaction.set_alerts(fresh[::-1])
         return len(fresh)
 

@@ -1,14 +1,15 @@
-# ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
-"""Next position of each topic, independent of what was deleted before it.
+# ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
+"""The next position of each topic, and the states of stages by stage and session key.
 
-Stages remember how far they have read by position. A position that was given once is therefore never given again, not even after
-retention or an erasure has emptied the topic: the end of a topic is noted in the transaction that deletes from it.
+Stages remember how far they have read by position. A position is therefore never assigned twice, not even after retention or an
+erasure has emptied the topic: the end of a topic is noted in the transaction that deletes from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from analytics.identity.identity_index import Hashes
 from analytics.store.tables import full_name
 from analytics.sums.macros import RETENTION
 from schemas.lazy.duckdb import duckdb
@@ -46,8 +47,21 @@ def stored_ends(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
             [END],
         ).fetchall()
     )
-    found = dict(connection.execute(_ends()).fetchall())
-    return {topic: max(found[topic], noted.get(topic, 0)) for topic in topics()}
+    stored = dict(connection.execute(_ends()).fetchall())
+    return {topic: max(stored[topic], noted.get(topic, 0)) for topic in topics()}
+
+
+def _ends() -> str:
+    """The statement that answers each topic with the position after the highest that a record of it has.
+
+    One for all: each statement by itself costs every start of a command more than what it asks for.
+    """
+    tables = " UNION ALL ".join(
+        f"SELECT '{topic}' AS topic, max(_offset) AS last FROM {full_name(schema_of(name))} WHERE _topic = '{topic}'"
+        for topic, names in topics().items()
+        for name in names
+    )
+    return f"SELECT topic, coalesce(max(last) + 1, 0) FROM ({tables}) GROUP BY topic"
 
 
 def watermarks_of(connection: duckdb.DuckDBPyConnection, consumer: str) -> dict[tuple[str, int], int]:
@@ -91,14 +105,54 @@ def next_stored(connection: duckdb.DuckDBPyConnection, topic: str, start: int) -
     return None if first is None else int(first)
 
 
-def _ends() -> str:
-    """The statement that answers each topic with the position after the highest that a record of it has.
+def stored_states(connection: duckdb.DuckDBPyConnection, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
+    """Return the states of a stage for those of the keys that have one."""
+    return states_of_stages(connection, [stage], keys)[stage]
 
-    One for all: each statement by itself costs every start of a command more than what it asks for.
-    """
-    tables = " UNION ALL ".join(
-        f"SELECT '{topic}' AS topic, max(_offset) AS last FROM {full_name(schema_of(name))} WHERE _topic = '{topic}'"
-        for topic, names in topics().items()
-        for name in names
+
+def states_of_stages(
+    connection: duckdb.DuckDBPyConnection, stages: Sequence[str], keys: Sequence[str]
+) -> dict[str, dict[str, bytes]]:
+    """Return the states of each stage for those of the keys that have one: the table is read once."""
+    statement = (
+        f"SELECT stage, key, state FROM {full_name(schema_of('StageState'))} "
+        "WHERE stage IN (SELECT unnest($stages)) AND key IN (SELECT unnest($keys))"
     )
-    return f"SELECT topic, coalesce(max(last) + 1, 0) FROM ({tables}) GROUP BY topic"
+    states: dict[str, dict[str, bytes]] = {stage: {} for stage in stages}
+    for stage, key, state in connection.execute(statement, {"stages": list(stages), "keys": list(keys)}).fetchall():
+        states[stage][key] = state
+    return states
+
+
+def all_states(connection: duckdb.DuckDBPyConnection, stage: str) -> dict[str, bytes]:
+    """Return every state of a stage, by key."""
+    statement = f"SELECT key, state FROM {full_name(schema_of('StageState'))} WHERE stage = ?"
+    return dict(connection.execute(statement, [stage]).fetchall())
+
+
+class KnownSessions:
+    """Hashes of the sessions that have a state: tells that a session has none without a look through the table. Belongs to one thread at a time."""
+
+    def __init__(self, stages: Sequence[str]) -> None:
+        self._hashes = Hashes()
+        self._read = dict.fromkeys(stages, -1)
+
+    def read(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Read what the table has more than when it was read last: the positions of a stage's states only grow."""
+        for stage, position in self._read.items():
+            statement = (
+                f"SELECT key, next_position FROM {full_name(schema_of('StageState'))} "
+                "WHERE stage = $stage AND next_position >= $position"
+            )
+            rows = connection.execute(statement, {"stage": stage, "position": position}).fetchall()
+            self._hashes.add([hash(key) for key, _ in rows])
+            self._read[stage] = max((at for _, at in rows), default=position)
+
+    def add(self, keys: Sequence[str]) -> None:
+        """Take in sessions that have a state from now on."""
+        if keys:
+            self._hashes.add(list(map(hash, keys)))
+
+    def unknown(self, keys: Sequence[str]) -> list[str]:
+        """Return those of the keys that certainly have no state."""
+        return [key for key, known in zip(keys, self._hashes.which_of(list(map(hash, keys))), strict=True) if not known]

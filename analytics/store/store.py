@@ -1,6 +1,6 @@
 """The DuckDB file: append-only tables, stage state and watermarks, changed together or not at all.
 
-One process owns the file (`analytics.store.file_lock`); within it one `Store` writes, and any number of cursors read. Every change
+One process owns the file (`analytics.store.connection`); within it one `Store` writes, and any number of cursors read. Every change
 happens in a transaction: the rows of a batch, the states of the stage that made them and the watermark of what it read are committed
 together, so that a kill at any moment loses nothing that was committed and doubles nothing when the work is taken up again.
 """
@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from analytics.identity.duplicate_matching import Met
-from analytics.store.connection import connect, fetch, store_error
-from analytics.store.file_lock import FileLock
+from analytics.store.connection import FileLock, connect, fetch, store_error
 from analytics.store.positions import next_stored, stored_ends
 from analytics.store.tables import COMMENT, DIGEST, LOG, columns_of, full_name, literal, migration_statements, quote
 from analytics.store.transaction import ALL_STAGES, Appended, Transaction
@@ -155,8 +154,8 @@ class Store:
         """The position of the first record from `start` on, or the topic's end: what lies between was deleted."""
         end = self.end_of(topic)
         with contextlib.closing(self.cursor()) as cursor:
-            found = next_stored(cursor, topic, start)
-        return end if found is None else min(found, end)
+            following = next_stored(cursor, topic, start)
+        return end if following is None else min(following, end)
 
     def _migrate(self) -> None:
         # What there is, and where it ends, are questions that take as long as making the tables of a new file.

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from analytics.store.current import CURRENT_EXCHANGES_STATEMENT, current_source
+from analytics.store.views import CURRENT_EXCHANGES_STATEMENT, current_source
 from analytics.sums.macros import macro_statements, reading_statements
 from schemas.errors import StoreError
 from schemas.registry import Json, RecordSchema, current_schemas
@@ -103,13 +103,13 @@ def default_of(field: Json) -> str:
 
 def unfolding_statements(schema: RecordSchema, added: Collection[str]) -> Iterator[str]:
     """Return the statements that fill added columns with what earlier rows have in another form."""
-    for one in unfoldings(schema):
-        if one.field in added:
+    for unfolding in unfoldings(schema):
+        if unfolding.field in added:
             items = ", ".join(
-                f"{{{quote(one.key)}: {literal(name)}, {quote(one.value)}: struct_extract({quote(one.source)}, {literal(name)})}}"
-                for name in one.names
+                f"{{{quote(unfolding.key)}: {literal(name)}, {quote(unfolding.value)}: struct_extract({quote(unfolding.source)}, {literal(name)})}}"
+                for name in unfolding.names
             )
-            yield f"UPDATE {full_name(schema)} SET {quote(one.field)} = [{items}]"
+            yield f"UPDATE {full_name(schema)} SET {quote(unfolding.field)} = [{items}]"
 
 
 def full_name(schema: RecordSchema) -> str:

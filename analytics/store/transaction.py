@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from analytics.deletion.deleting import (
+    ERASURES,
     days_at,
     delete_derived,
     delete_landed,
@@ -14,12 +15,12 @@ from analytics.deletion.deleting import (
     delete_states,
     delete_sums,
     delete_tables,
+    erased_in,
+    without_erased,
 )
-from analytics.deletion.erased import ERASURES, erased_in, without_erased
-from analytics.identity.duplicate_matching import Met
+from analytics.identity.duplicate_matching import CONTENT, Met, unknown
 from analytics.identity.identity_index import KnownIdentities
-from analytics.identity.repetitions import CONTENT, unknown
-from analytics.store.inserting import BATCH, PARTITION, insert, insert_at
+from analytics.store.inserting import BATCH, PARTITION, insert, insert_at, replace
 from analytics.store.positions import (
     AHEAD,
     COMPACTION,
@@ -28,14 +29,12 @@ from analytics.store.positions import (
     RUN_NUMBERS,
     move_watermarks,
     stored_ends,
+    stored_states,
     watermarks_of,
 )
-from analytics.store.replacing import replace
-from analytics.store.stage_states import stored_states
 from analytics.store.tables import full_name
-from analytics.sums.incident_outlines import forget_outlines, outline, outline_all
 from analytics.sums.kept import KEPT
-from analytics.sums.run_numbers import forget_numbers, number_all, number_runs
+from analytics.sums.list_sums import forget_numbers, forget_outlines, number_all, number_runs, outline, outline_all
 from schemas.codec.arrow import INDEX, decode_batch, decode_own
 from schemas.errors import StoreError
 from schemas.lazy.duckdb import duckdb
@@ -281,10 +280,12 @@ class Transaction:
 
     def set_checks(self, checks: Sequence[ProjectCheck]) -> None:
         """Note when projects were checked, but for those of which a later check is known."""
-        known = dict(
+        latest = dict(
             self._connection.execute(f"SELECT project, checked_at FROM {full_name(schema_of('ProjectCheck'))}").fetchall()
         )
-        newer = [one for one in checks if one.project not in known or known[one.project] <= one.checked_at.replace(tzinfo=None)]
+        newer = [
+            one for one in checks if one.project not in latest or latest[one.project] <= one.checked_at.replace(tzinfo=None)
+        ]
         replace(self._connection, newer)
 
     def known_alerts(self, ids: Sequence[str]) -> set[str]:

@@ -1,21 +1,23 @@
-# ruff: noqa: S608 - statements are made of the names of our own tables and columns; values are always parameters
-"""Reads what scores add up to by the hour, as the macro `log.score_hours` answers it, at the price of what is there to be read.
+# ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
+"""Reads sums by hour and by day at the price of the rows there are to read.
 
-DuckDB plans a statement as it stands, whatever the number of rows: most of what the macro takes is the planning of how single scores are
-added up, though there are none as soon as their days have been. So this asks first which projects have any, and gives the macro these
-alone. Where scores come in between, the sums are those of a moment before.
+DuckDB plans a statement as written, whatever the number of rows. `log.score_hours`, `log.score_days`, `log.cost_hours` and
+`log.exchange_days` also add up single records: of days to which records came since, and of days that a window cuts. Planning that takes
+longer than all the rest, though most of the time there are none. So these functions ask first. Where the days of a query are whole, it
+reads kept sums alone; by the hour, the macro gets only the projects that have single scores. Question and query over days see the same
+moment; scores that arrive between the two by the hour are left to the next read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
+from analytics.queries import queries, query_rows
 from analytics.store.connection import fetch
-from analytics.sums.marks import SCORE_SUMS
-from analytics.sums.sums import HOUR_KEY, HOUR_SCALES
-from analytics.sums.whole_days import is_behind
+from analytics.sums.kept import ASKED, COST_SUMS, EXCHANGE_SUMS, HOUR_KEY, HOUR_SCALES, SCORE_SUMS, TABLES, behind
 from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
 
@@ -25,6 +27,19 @@ _KEPT = f"FROM log.hourly_scores WHERE {_WANTED} AND hour >= $since AND hour < $
 _EVERYTHING = "* EXCLUDE (_topic, _partition, _offset)"
 _SINGLE = "SELECT * EXCLUDE (day) FROM log.score_hours($projects::VARCHAR[], $since::TIMESTAMP, $until::TIMESTAMP)"
 _ORDER = [name.strip() for name in HOUR_KEY.split(",")]
+
+_BEGINS, _ENDS = ("from", "since"), ("to", "until", "as_of")
+"""The parameters of queries that bound their time: the first moment, and the first one after it."""
+_MARK = "SELECT next_position FROM log.watermarks WHERE consumer = $consumer AND topic = $topic AND partition = 0"
+# Hourly sums say how late the last score of a unit is. Those of long ago are deleted, and then nothing is known of the day.
+_IS_OVER = """
+    SELECT coalesce(
+        max(last_at) < $at::TIMESTAMP,
+        NOT EXISTS (SELECT 1 FROM log.daily_scores AS d WHERE d.project = $project AND d.day = date_trunc('day', $at::TIMESTAMP))
+    )
+    FROM log.hourly_scores
+    WHERE project = $project AND hour >= date_trunc('day', $at::TIMESTAMP)
+        AND hour < date_trunc('day', $at::TIMESTAMP) + INTERVAL 1 DAY"""
 
 
 def read_hours(
@@ -63,3 +78,69 @@ def _changed(cursor: duckdb.DuckDBPyConnection, wanted: Mapping[str, Any]) -> se
     if not is_behind(cursor, SCORE_SUMS, "scores"):
         return set()
     return {project for (project,) in cursor.execute(_CHANGED, dict(wanted)).fetchall()}
+
+
+def is_behind(cursor: duckdb.DuckDBPyConnection, consumer: str, topic: str) -> bool:
+    """Tell whether records of a topic have come that a consumer has not added up; the largest position is known without reading."""
+    ((last, partition),) = cursor.execute(f"SELECT max(_offset), max(_partition) FROM {TABLES[topic]}").fetchall()
+    if partition:
+        return any(cursor.execute(one).fetchall()[0][0] for one in behind(consumer, topic))
+    marks = cursor.execute(_MARK, {"consumer": consumer, "topic": topic}).fetchall()
+    return last is not None and last >= max((position for (position,) in marks), default=0)
+
+
+def query_days(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a named query that takes a project, as `query_rows` does. The cursor is in no transaction."""
+    used = [macro for macro in _MACROS if f"log.{macro}(" in queries()[name].text]
+    cursor.begin()
+    try:
+        whole = [macro for macro in used if _is_whole(cursor, _MACROS[macro], values)]
+        return query_rows(cursor, name, values, kept=whole)
+    finally:
+        cursor.rollback()
+
+
+def _is_whole(cursor: duckdb.DuckDBPyConnection, kept: _Kept, values: Mapping[str, Any]) -> bool:
+    """Tell whether kept sums alone say what the macro does: no day is cut, and to none of them did records come since."""
+    project: str | None = values["project"]
+    begins, ends = (next((values[name] for name in names if name in values), None) for names in (_BEGINS, _ENDS))
+    if not (_is_even(begins, kept) and (_is_even(ends, kept) or _is_over(cursor, kept, project, ends))):
+        return False
+    if not any(is_behind(cursor, kept.consumer, topic) for topic in kept.topics):
+        return True
+    came = f"SELECT count(*) > 0 FROM log.{kept.changed}() WHERE {ASKED.replace('asked', '$project')}"
+    return not cursor.execute(came, {"project": project}).fetchall()[0][0]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A macro that goes back to single records where it has to."""
+
+    consumer: str
+    topics: tuple[str, ...]
+    changed: str
+    """The macro that names the days of a project that records came to since."""
+    is_hourly: bool = False
+    """Whether its sums are by the hour, so that a window may begin and end with any hour."""
+
+
+def _is_even(at: datetime | None, kept: _Kept) -> bool:
+    """Tell whether a bound lies between two days, or hours, of the sums; as no bound does."""
+    if at is None:
+        return True
+    utc = at.astimezone(UTC) if at.tzinfo else at
+    return not (utc.minute or utc.second or utc.microsecond or (utc.hour and not kept.is_hourly))
+
+
+def _is_over(cursor: duckdb.DuckDBPyConnection, kept: _Kept, project: str | None, at: datetime | None) -> bool:
+    """Tell whether no score is of the day of a moment and as late, so that the day's sums are of the time before."""
+    if kept.is_hourly or project is None:
+        return False
+    return bool(cursor.execute(_IS_OVER, {"project": project, "at": at}).fetchall()[0][0])
+
+
+_MACROS: Mapping[str, _Kept] = {
+    "score_days": _Kept(SCORE_SUMS, ("scores",), "changed_scores"),
+    "cost_hours": _Kept(COST_SUMS, ("judgements", "exchanges"), "changed_judgements", is_hourly=True),
+    "exchange_days": _Kept(EXCHANGE_SUMS, ("exchanges",), "changed_exchanges"),
+}

@@ -1,5 +1,15 @@
-# ruff: noqa: S608 - statements are made of the names of our own tables and columns; values are always parameters
-"""The families of kept sums: what each is made from, which days of it are out of date, and how days are made again."""
+# ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
+"""Kept sums, family by family: what each is made from, which of its days are out of date, and how days are recomputed.
+
+1. Each family has one definition, for the sums that are kept and for those added up on request: scores by UTC day and hour, scores by
+   session and day, judgements by session and hour, exchanges by day.
+2. Billionths are added as integers, so sums depend neither on the order of scores nor on how they are split. A sum that may be too
+   large for 64 bits is rounded to a double when it is kept; adding such sums adds integers again.
+3. A judgement never changes, except where it counts: by the time of its exchange, which on Kafka may come after it, or by its own if
+   there is none. So a row says whether the exchanges were there, and the days of answers are recomputed: those to which judgements
+   came or from which some were deleted, and those that wait for exchanges of a session to which some came.
+4. A scan begins at the new rows of a topic, or at the first of the days that are read: the words after FROM say where.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +18,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-from analytics.sums.costs import COST_KEY, costs_of
-from analytics.sums.exchanges import exchanges_of
-from analytics.sums.marks import COST_SUMS, COUNTED, EXCHANGE_SUMS, SCORE_SUMS, SESSION_SUMS, TABLES, new_rows
-from analytics.sums.sessions import SESSION_KEY, sessions_of
-from analytics.sums.sums import HOUR_KEY, KEY, current_of, days_of, hours_of
+from analytics.store.views import CURRENT_EXCHANGES
 from schemas.lazy.duckdb import duckdb
 
 Day = tuple[str, date]
@@ -21,6 +27,161 @@ ROWS_AT_ONCE = 200_000
 """Records of days in a row that are added up together: statements take longer to plan than a small project's months to add up."""
 _WANTED = "SELECT unnest($projects::VARCHAR[]), unnest($days::TIMESTAMP[])"
 _PLACE = "'' AS _topic, 0 AS _partition, 0 AS _offset"
+
+SCORE_SUMS = "scores by day, hour and stratum"
+"""Name under which the watermarks of the sums of scores stand. With other sums it is another name: then all days are added up again."""
+COST_SUMS = "judgements by session and hour"
+"""The same of the sums of judgements."""
+EXCHANGE_SUMS = "exchanges by day"
+"""The same of the numbers of exchanges."""
+SESSION_SUMS = "scores by session and day"
+"""The same of the sums of sessions."""
+TABLES = {"scores": "log.scores", "judgements": "log.judgements", "exchanges": "log.exchanges"}
+"""The table of each topic that sums are made from."""
+COUNTED = TABLES | {"exchanges": CURRENT_EXCHANGES}
+"""The rows of each topic that count: of scores, which are many and revised often, the sums themselves leave earlier revisions out."""
+ASKED = "(asked IS NULL OR project = asked)"
+"""The condition of macros that answer for the project `asked`, or for all."""
+
+KEY = "project, day, agent, sampling_reason, disposition, simulated, weight"
+"""The columns that tell the rows of the daily sums apart."""
+HOUR_KEY = (
+    "project, hour, methodology, methodology_version, methodology_digest, rule_version, judge_model, simulated, policy_digest"
+)
+"""The columns that tell the rows of the hourly sums apart."""
+SCORES = {
+    "tier1": "tier1_score",
+    "tier2": "CASE WHEN tier2_state = 'scored' THEN tier2_score END",
+    "tier2_5": "CASE WHEN tier2_5_state = 'scored' THEN tier2_5_alignment END",
+    "tier3": "CASE WHEN tier3_state = 'scored' THEN tier3_score END",
+}
+"""The score of each tier, as an expression over the columns of scores."""
+UNSURE = (
+    "tier3_score BETWEEN 2.5 AND 3.5 OR tier2_score BETWEEN 0.4 AND 0.6 OR tier2_5_alignment BETWEEN 0.4 AND 0.6"
+    " OR abs(tier2_score - (tier3_score - 1) / 4) >= 0.4 OR (tier2_flagged AND tier3_score >= 4)"
+)
+"""Whether the judge was unsure of a score: a tier is near its middle, or tiers contradict each other."""
+_RATED = f"CASE WHEN tier3_score IS NOT NULL THEN CASE WHEN anomaly THEN 'anomaly' WHEN {UNSURE} THEN 'unsure' ELSE 'routine' END END"
+_STRATA = {"rated_anomalies": "anomaly", "rated_unsure": "unsure", "rated_routine": "routine"}
+"""The columns that count what Tier 3 has scored, by stratum."""
+_LEAST = 1e-4
+"""The least probability that a policy can sample with. One that landed from elsewhere with less must not break sums of all projects."""
+_COLUMNS = ", ".join(
+    (
+        "project, date_trunc('day', exchange_at) AS day, coalesce(agent, '') AS agent, sampling_reason, disposition, simulated",
+        "1 / coalesce(sampling_probability, 1) AS weight, anomaly, round(cost_usd * 1e9)::BIGINT AS nano_usd",
+        *(f"round(({score}) * 1e9)::BIGINT AS {tier}" for tier, score in SCORES.items()),
+        "\"connection\", session_id, exchange_at, coalesce(judge_model, '') AS judge_model",
+        "methodology, methodology_version, methodology_digest, rule_version, policy_digest",
+        f"round(1e6 / greatest(coalesce(sampling_probability, 1), {_LEAST}))::BIGINT AS micro_weight, {_RATED} AS rated",
+    )
+)
+# The time of an exchange never changes. It is compared first, because to sort by a number takes two thirds of the time.
+_LATEST = "QUALIFY row_number() OVER (PARTITION BY exchange_at, project, score_id ORDER BY revision DESC, _offset DESC) = 1"
+_ROUNDED = "::DOUBLE::HUGEINT"
+_SUMS = ", ".join(
+    (
+        "count(*) AS exchanges, count(*) FILTER (anomaly) AS anomalies",
+        *(
+            f"count({tier}) AS {tier}_count, coalesce(sum({tier}), 0)::BIGINT AS {tier}_sum,"
+            f" coalesce(sum({tier}::HUGEINT * {tier}), 0){_ROUNDED} AS {tier}_squares"
+            for tier in SCORES
+        ),
+        "coalesce(sum(nano_usd), 0)::BIGINT AS nano_usd, count(*) - count(nano_usd) AS unknown_costs",
+        *(f"count(*) FILTER (rated = '{stratum}') AS {column}" for column, stratum in _STRATA.items()),
+    )
+)
+_WEIGHTS = {tier: "1000000" if tier == "tier1" else "micro_weight" for tier in SCORES}
+"""For how many millionths of an exchange a score stands: each exchange has a score of Tier 1."""
+_UNIT_SUMS = ", ".join(
+    (
+        "max(exchange_at) AS last_at, count(*) AS exchanges, count(*) FILTER (anomaly) AS anomalies",
+        *(
+            f"count({tier}) AS {tier}_count, sum({tier}) AS {tier}_sum, sum({tier}::HUGEINT * {tier}) AS {tier}_squares,"
+            f" (sum({weight}) FILTER ({tier} IS NOT NULL))::HUGEINT AS {tier}_weight,"
+            f" round(sum({weight}::HUGEINT * {tier}) / 1e6)::HUGEINT AS {tier}_total"
+            for tier, weight in _WEIGHTS.items()
+        ),
+    )
+)
+_UNIT_KEY = HOUR_KEY.replace("hour", 'day, "connection", session_id', 1)
+_EXACT = {
+    "count": ("sum({tier}_count)", "::BIGINT", 1),
+    "sum": ("sum({tier}_sum)", "::BIGINT", 1e9),
+    "squares": ("sum({tier}_squares)", _ROUNDED, 1e18),
+    "units": ("count({tier}_weight)", "", 1),
+    "weight": ("sum({tier}_weight)", _ROUNDED, 1e6),
+    "total": ("sum({tier}_total)", _ROUNDED, 1e9),
+    "unit_squares": ("sum({tier}_weight * {tier}_weight)", _ROUNDED, 1e12),
+    "unit_mixed": ("sum({tier}_weight * {tier}_total)", _ROUNDED, 1e15),
+    "unit_totals": ("sum({tier}_total * {tier}_total)", _ROUNDED, 1e18),
+}
+"""The sums over the units of an hour: expression, kept form, and the number that makes 1 on the scale of scores and weights."""
+_HOUR_SUMS = ", ".join(
+    (
+        "max(last_at) AS last_at, sum(exchanges)::BIGINT AS exchanges, sum(anomalies)::BIGINT AS anomalies",
+        *(
+            ", ".join(
+                f"coalesce({text.format(tier=tier)}, 0){form} AS {tier}_{name}" for name, (text, form, _) in _EXACT.items()
+            )
+            + f", min({tier}_total / {tier}_weight) / 1e3 AS {tier}_low, max({tier}_total / {tier}_weight) / 1e3 AS {tier}_high"
+            for tier in SCORES
+        ),
+    )
+)
+WHOLE_DAYS = ", ".join(f"{tier}_squares::HUGEINT AS {tier}_squares" for tier in SCORES)
+"""Columns of kept daily sums that are added as whole numbers."""
+WHOLE_HOURS = ", ".join(
+    f"{tier}_{name}::HUGEINT AS {tier}_{name}" for tier in SCORES for name, (_, form, _) in _EXACT.items() if form == _ROUNDED
+)
+"""Columns of kept hourly sums that are added as whole numbers."""
+HOUR_SCALES = {f"{tier}_{name}": scale for tier in SCORES for name, (*_, scale) in _EXACT.items() if scale != 1}
+"""By how much the columns of kept hourly sums are divided, to be on the scale of scores and weights."""
+
+COST_KEY = 'project, day, hour, "connection", session_id, model, is_placed'
+"""The columns that tell the rows of the sums of judgements apart."""
+_TOKENS = ("input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens")
+_READ = f'project, "connection", session_id, subject_id, requested_model, attempts, {", ".join(_TOKENS)}, cost_usd, simulated, judged_at'
+_COST_SUMS = ", ".join(
+    (
+        "max(agent) AS agent, count(*) AS judgements, coalesce(sum(attempts), 0)::BIGINT AS calls",
+        *(f"coalesce(sum({name}), 0)::BIGINT AS {name}" for name in _TOKENS),
+        "coalesce(sum(round(cost_usd * 1e9)::BIGINT), 0)::BIGINT AS nano_usd",
+        "count(*) FILTER (cost_usd IS NULL) AS unknown_costs, count(*) FILTER (simulated) AS simulated",
+    )
+)
+_FIRST = "(SELECT * FROM log.exchanges WHERE revision = 0)"
+"""The first revision stands for all: none changes the time of an exchange, and what one that was withdrawn has cost was paid."""
+_SUBJECT = 'e.project = a.project AND e."connection" = a."connection" AND e.exchange_id = a.subject_id'
+_HEARD = 'e.project, e."connection", e.exchange_id AS subject_id, e.occurred_at, e.agent'
+_SAME = 'USING (project, "connection", subject_id)'
+_WAITING = 'k.project = r.project AND k."connection" = r."connection" AND k.session_id = r.session_id'
+# No judge answers before there is something to judge. An hour that the window cuts is read from its judgements.
+_COSTS_SINCE = "day >= date_trunc('day', first)"
+_CUT = "(hour > first - INTERVAL 1 HOUR AND hour < first OR hour > until - INTERVAL 1 HOUR AND hour < until)"
+KEPT_COST_HOURS = f"""
+    SELECT * EXCLUDE (_topic, _partition, _offset)
+    FROM log.session_costs
+    WHERE {ASKED} AND {_COSTS_SINCE} AND hour >= first AND hour < until"""
+"""The same as `COST_HOURS`, of hours that nothing cuts and of days to which nothing came since."""
+KEPT_EXCHANGE_DAYS = f"SELECT * EXCLUDE (_topic, _partition, _offset) FROM log.daily_exchanges WHERE {ASKED}"
+"""The same of days to which nothing came since."""
+
+SESSION_KEY = 'project, day, "connection", session_id'
+"""The columns that tell the rows of the sums of sessions apart."""
+_TIERS = {"tier1": "tier1_score", "tier2": "tier2_score", "tier2_5": "tier2_5_alignment", "tier3": "tier3_score"}
+_SESSION_SUMS = ", ".join(
+    (
+        "max(agent) AS agent, min(exchange_at) AS first_at, max(exchange_at) AS last_at, count(*) AS exchanges",
+        "count(*) FILTER (anomaly) AS anomalies, count(*) FILTER (simulated) AS simulated",
+        *(
+            f"count({score}) AS {tier}_count, coalesce(sum(round({score} * 1e9)::BIGINT), 0)::BIGINT AS {tier}_sum"
+            for tier, score in _TIERS.items()
+        ),
+        "coalesce(sum(round(cost_usd * 1e9)::BIGINT), 0)::BIGINT AS nano_usd, count(*) FILTER (cost_usd IS NULL) AS unknown_costs",
+    )
+)
+_SESSIONS_SINCE = "day >= date_trunc('day', first) AND day < until"
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,20 +228,22 @@ class KeptSums:
                 connection.execute(statement, {name: value for name, value in values.items() if f"${name}" in statement})
 
 
-def _runs(days: Iterable[Day], sizes: Mapping[date, int]) -> Iterator[Sequence[Day]]:
-    """Days, in order, in parts of days in a row with ROWS_AT_ONCE records at most, or one day; `sizes` are the records of each."""
-    run: list[Day] = []
-    rows = 0
-    for one in days:
-        is_next = bool(run) and one[1] > run[-1][1]
-        if run and (one[1] > run[-1][1] + timedelta(days=1) or (is_next and rows + sizes.get(one[1], 0) > ROWS_AT_ONCE)):
-            yield run
-            run, rows = [], 0
-        if not run or is_next:
-            rows += sizes.get(one[1], 0)
-        run.append(one)
-    if run:
-        yield run
+def new_rows(consumer: str, topic: str) -> str:
+    """The words after FROM that read the rows of a topic that `consumer` has not added up, as `r`."""
+    return f"{TABLES[topic]} AS r JOIN {marks_of(consumer, topic)} AS m ON r._partition = m.partition AND r._offset >= m.next_position"
+
+
+def marks_of(consumer: str, topic: str) -> str:
+    """The words after FROM that read how far `consumer` has added up a topic: `partition` and `next_position` of each partition there is.
+
+    An inner join with it tells the scan where to begin: then only new rows are read. So a partition without a mark gets one at 0; which
+    there are is told by the largest, which is known without reading.
+    """
+    return f"""(
+    SELECT p.partition, coalesce(w.next_position, 0) AS next_position
+    FROM (SELECT unnest(range((SELECT max(_partition) + 1 FROM {TABLES[topic]})))::INTEGER AS partition) AS p
+    LEFT JOIN log.watermarks AS w ON p.partition = w.partition AND w.consumer = '{consumer}' AND w.topic = '{topic}'
+)"""
 
 
 def _span(days: Sequence[Day]) -> dict[str, Any]:
@@ -90,6 +253,125 @@ def _span(days: Sequence[Day]) -> dict[str, Any]:
 
 def _midnight(day: date) -> datetime:
     return datetime.combine(day, time())
+
+
+def _runs(days: Iterable[Day], sizes: Mapping[date, int]) -> Iterator[Sequence[Day]]:
+    """Days, in order, in parts of days in a row with ROWS_AT_ONCE records at most, or one day; `sizes` are the records of each."""
+    run: list[Day] = []
+    rows = 0
+    for day in days:
+        is_next = bool(run) and day[1] > run[-1][1]
+        if run and (day[1] > run[-1][1] + timedelta(days=1) or (is_next and rows + sizes.get(day[1], 0) > ROWS_AT_ONCE)):
+            yield run
+            run, rows = [], 0
+        if not run or is_next:
+            rows += sizes.get(day[1], 0)
+        run.append(day)
+    if run:
+        yield run
+
+
+def rows_on(days: str, topic: str, time: str, where: str = "true") -> str:
+    """The words after FROM that read the rows of a topic whose `time` is on one of some days, each a `project` and a `day`.
+
+    An inner join tells the scan where to begin: the days of a project are its last ones, most of the time.
+    """
+    return f"""(
+        SELECT r.*
+        FROM {COUNTED[topic]} AS r
+        JOIN (SELECT project, min(day) AS first_day, max(day) + INTERVAL 1 DAY AS end_day FROM {days} GROUP BY project) AS found
+        ON r.project = found.project AND r.{time} >= found.first_day AND r.{time} < found.end_day
+        SEMI JOIN {days} AS d ON r.project = d.project AND date_trunc('day', r.{time}) = d.day
+        WHERE {where}
+    )"""
+
+
+def behind(consumer: str, topic: str) -> tuple[str, str]:
+    """The statements one of which is true where `consumer` has not added up all of a topic.
+
+    Together they take a third of the time of asking which rows it has not.
+    """
+    marked = f"(SELECT partition, next_position FROM log.watermarks WHERE consumer = '{consumer}' AND topic = '{topic}')"
+    return (
+        f"SELECT (SELECT max(_partition) + 1 FROM {TABLES[topic]}) > (SELECT count(*) FROM {marked})",
+        f"SELECT count(*) > 0 FROM {TABLES[topic]} AS s JOIN {marked} AS m ON s._partition = m.partition AND s._offset >= m.next_position",
+    )
+
+
+def current_of(scores: str) -> str:
+    """The statement that answers the latest revisions of some rows of the log's scores, given as what follows FROM, as they are added up.
+
+    Of an exchange the rows have all revisions or none.
+    """
+    return f"SELECT {_COLUMNS} FROM {scores} {_LATEST}"
+
+
+def days_of(current: str) -> str:
+    """The statement that adds up by day what `current_of` answers, given as what follows FROM."""
+    return f"SELECT {KEY}, {_SUMS} FROM {current} GROUP BY {KEY}"
+
+
+def hours_of(current: str) -> str:
+    """The statement that adds up by the hour what `current_of` answers, given as what follows FROM.
+
+    The scores of a session on a day that were made with the same are one unit, which counts in the hour of its last exchange.
+    """
+    units = f"SELECT {_UNIT_KEY}, {_UNIT_SUMS} FROM {current} GROUP BY {_UNIT_KEY}"
+    placed = f"SELECT *, date_trunc('hour', last_at) AS hour FROM ({units})"
+    return f"SELECT {HOUR_KEY}, {_HOUR_SUMS} FROM ({placed}) GROUP BY {HOUR_KEY}"
+
+
+def costs_of(judgements: str, where: str = "true") -> str:
+    """The statement that adds up judgements, given as what follows FROM; `where` is about `counted_at`, the time by which one counts.
+
+    Most answers come within a day of their exchange. Only what is not found there is looked for among all exchanges.
+    """
+    return f"""
+    WITH given AS MATERIALIZED (
+        SELECT {_READ} FROM {judgements}
+    ), near AS MATERIALIZED (
+        SELECT {_HEARD}
+        FROM {_FIRST} AS e
+        JOIN (
+            SELECT project, min(judged_at) - INTERVAL 1 DAY AS low, max(judged_at) + INTERVAL 1 DAY AS high FROM given GROUP BY project
+        ) AS times
+        ON e.project = times.project AND e.occurred_at >= low AND e.occurred_at <= high
+        SEMI JOIN given AS a ON {_SUBJECT}
+    ), elsewhere AS MATERIALIZED (
+        SELECT * FROM given ANTI JOIN near {_SAME}
+    ), far AS MATERIALIZED (
+        SELECT {_HEARD} FROM {_FIRST} AS e SEMI JOIN elsewhere AS a ON {_SUBJECT}
+    ), placed AS (
+        SELECT *, true AS is_placed, occurred_at AS counted_at FROM given JOIN near {_SAME}
+        UNION ALL
+        SELECT *, occurred_at IS NOT NULL AS is_placed, coalesce(occurred_at, judged_at) AS counted_at
+        FROM elsewhere LEFT JOIN far {_SAME}
+    )
+    SELECT
+        project, date_trunc('day', judged_at) AS day, date_trunc('hour', counted_at) AS hour, "connection", session_id,
+        requested_model AS model, is_placed, {_COST_SUMS}
+    FROM placed
+    WHERE {where}
+    GROUP BY ALL"""
+
+
+def exchanges_of(exchanges: str) -> str:
+    """The statement that counts exchanges, given as what follows FROM."""
+    return f"""
+    SELECT project, date_trunc('day', occurred_at) AS day, count(*) AS exchanges, max(occurred_at) AS last_at
+    FROM {exchanges}
+    GROUP BY ALL"""
+
+
+def sessions_of(scores: str) -> str:
+    """The statement that adds up by session and day some rows of the log's scores, given as what follows FROM.
+
+    Of an exchange the rows have all revisions or none; the latest counts.
+    """
+    return f"""
+    SELECT project, date_trunc('day', exchange_at) AS day, "connection", session_id, {_SESSION_SUMS}
+    FROM (SELECT * FROM {scores} QUALIFY row_number() OVER (PARTITION BY project, score_id ORDER BY revision DESC, _offset DESC) = 1)
+    GROUP BY ALL"""
 
 
 def _rows_of(topic: str, time: str) -> str:
@@ -161,3 +443,51 @@ OF_SESSIONS = KeptSums(
 )
 """What scores add up to, by session and day. They name sessions, so they go with what they were made from."""
 KEPT = (OF_SCORES, OF_JUDGEMENTS, OF_EXCHANGES, OF_SESSIONS)
+
+_NEW = new_rows(COST_SUMS, "judgements")
+CHANGED_JUDGEMENTS = f"""
+    SELECT project, date_trunc('day', judged_at) AS day FROM {_NEW}
+    UNION ALL
+    SELECT k.project, k.day
+    FROM {new_rows(COST_SUMS, "exchanges")} JOIN log.session_costs AS k ON {_WAITING}
+    WHERE NOT k.is_placed"""
+"""A row for each judgement that nobody has added up, and for each sum that waits for what came since."""
+COST_HOURS = f"""
+    WITH single AS MATERIALIZED (
+        SELECT project, day FROM log.changed_judgements() WHERE {ASKED} AND {_COSTS_SINCE}
+        UNION
+        SELECT project, day FROM log.session_costs WHERE {ASKED} AND {_COSTS_SINCE} AND {_CUT}
+    )
+    SELECT * EXCLUDE (_topic, _partition, _offset)
+    FROM log.session_costs ANTI JOIN single USING (project, day)
+    WHERE {ASKED} AND {_COSTS_SINCE} AND hour >= first AND hour < until
+    UNION ALL BY NAME
+    SELECT * FROM ({costs_of(rows_on("single", "judgements", "judged_at"), "counted_at >= first AND counted_at < until")})"""
+"""The sums of judgements whose exchanges happened from a moment on, until another; of a project, or of all."""
+
+CHANGED_EXCHANGES = f"SELECT project, date_trunc('day', occurred_at) AS day FROM {new_rows(EXCHANGE_SUMS, 'exchanges')}"
+"""A row for each exchange that nobody has counted."""
+EXCHANGE_DAYS = f"""
+    WITH changed AS MATERIALIZED (
+        SELECT DISTINCT project, day FROM log.changed_exchanges() WHERE {ASKED}
+    )
+    SELECT * EXCLUDE (_topic, _partition, _offset) FROM log.daily_exchanges ANTI JOIN changed USING (project, day) WHERE {ASKED}
+    UNION ALL BY NAME
+    SELECT * FROM ({exchanges_of(rows_on("changed", "exchanges", "occurred_at"))})"""
+"""The number of exchanges by day, of a project or of all."""
+
+CHANGED_SESSIONS = f"SELECT project, date_trunc('day', exchange_at) AS day FROM {new_rows(SESSION_SUMS, 'scores')}"
+"""A row for each score that is in no sum of its session yet."""
+# A day that the end of the window cuts is whole as long as nothing has come behind the end.
+SESSION_DAYS = f"""
+    WITH single AS MATERIALIZED (
+        SELECT project, day FROM log.changed_sessions() WHERE {ASKED} AND {_SESSIONS_SINCE}
+        UNION
+        SELECT project, day FROM log.session_scores WHERE {ASKED} AND {_SESSIONS_SINCE} AND (first_at < first OR last_at >= until)
+    )
+    SELECT * EXCLUDE (_topic, _partition, _offset)
+    FROM log.session_scores ANTI JOIN single USING (project, day)
+    WHERE {ASKED} AND {_SESSIONS_SINCE}
+    UNION ALL BY NAME
+    SELECT * FROM ({sessions_of(rows_on("single", "scores", "exchange_at", "r.exchange_at >= first AND r.exchange_at < until"))})"""
+"""The sums of the sessions that had exchanges from a moment on, until another, by day; of a project, or of all."""

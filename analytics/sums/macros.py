@@ -11,12 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from analytics.store.current import FINISHED_FIRST
-from analytics.sums.costs import CHANGED_JUDGEMENTS, COST_HOURS, KEPT_COST_HOURS
-from analytics.sums.exchanges import CHANGED_EXCHANGES, EXCHANGE_DAYS, KEPT_EXCHANGE_DAYS
-from analytics.sums.marks import ASKED, SCORE_SUMS, new_rows, rows_on
-from analytics.sums.sessions import CHANGED_SESSIONS, SESSION_DAYS
-from analytics.sums.sums import SCORES, UNSURE, WHOLE_DAYS, WHOLE_HOURS, current_of, days_of, hours_of
+from analytics.store.views import FINISHED_FIRST
+from analytics.sums.kept import (
+    ASKED,
+    CHANGED_EXCHANGES,
+    CHANGED_JUDGEMENTS,
+    CHANGED_SESSIONS,
+    COST_HOURS,
+    EXCHANGE_DAYS,
+    KEPT_COST_HOURS,
+    KEPT_EXCHANGE_DAYS,
+    SCORE_SUMS,
+    SCORES,
+    SESSION_DAYS,
+    UNSURE,
+    WHOLE_DAYS,
+    WHOLE_HOURS,
+    current_of,
+    days_of,
+    hours_of,
+    new_rows,
+    rows_on,
+)
 from audit.exchanges.wrap_quality import PATTERNS
 
 RETENTION = "retention"
@@ -96,7 +112,7 @@ _SCORE_DAYS = f"""
         )'''
     )
 }"""
-# For windows of whole days to which no scores came since (`analytics.sums.whole_days`): a third of the planning.
+# For windows of whole days to which no scores came since (`analytics.sums.hours`): a third of the planning.
 _KEPT_SCORE_DAYS = f"""
     SELECT * EXCLUDE (_topic, _partition, _offset) REPLACE ({WHOLE_DAYS})
     FROM log.daily_scores

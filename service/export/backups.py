@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analytics.sandbox.attached import attached, reading
 from analytics.sandbox.snapshots import copy_database
+from analytics.store.connection import attached, reading
 from analytics.store.copying import sync
 from schemas.errors import InputError
 from schemas.registry import current_schemas

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
 
-from analytics.store.current import current_source
 from analytics.store.store import Store
 from analytics.store.tables import columns_of, literal, quote
+from analytics.store.views import current_source
 from schemas.errors import InputError
 from schemas.lazy.duckdb import duckdb
 from schemas.registry import RecordSchema, current_schemas

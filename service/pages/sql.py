@@ -8,7 +8,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from analytics.sandbox.catalog import readable_catalogue
+from analytics.sandbox.snapshots import readable_catalogue
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.pages.worked_examples import worked_examples

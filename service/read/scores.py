@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from analytics.queries import query_rows
-from analytics.sums.whole_days import query_days
+from analytics.sums.hours import query_days
 from audit.exchanges.states import SCORED
 from schemas.lazy.duckdb import duckdb
 from service.read.baselines import ProjectBaseline

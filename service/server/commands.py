@@ -29,7 +29,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from analytics.identity.repetitions import unknown
+from analytics.identity.duplicate_matching import unknown
 from analytics.sandbox.snapshots import copy_database
 from analytics.sums.daily import refresh_daily
 from schemas.codec.arrow import decode_batch

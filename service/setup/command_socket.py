@@ -3,7 +3,7 @@
 1. `driftline.duckdb.commands` has mode 0700 before the socket is made in it: at no moment can another user connect.
 2. A command asks the system whose process is at the other end, and tells another user's nothing. A server is reached by its own
    user alone, for that folder lets no other in.
-3. The process that has the database (`analytics.store.file_lock`) has the folder: leftovers of a killed server are removed by
+3. The process that has the database (`analytics.store.connection`) has the folder: leftovers of a killed server are removed by
    the next one.
 4. A path that is longer than an address may be is reached through the open folder, where the system can (Linux).
 """

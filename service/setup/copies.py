@@ -11,8 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from analytics.store.connection import IN_USE
-from analytics.store.file_lock import FileLock
+from analytics.store.connection import IN_USE, FileLock
 from analytics.store.store import Store
 from schemas.errors import StoreError
 from service.setup.command_socket import folder_of

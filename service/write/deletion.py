@@ -8,8 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from analytics.deletion.plans import plan_erasure
-from analytics.deletion.retention import Purged
+from analytics.deletion.retention import Purged, plan_erasure
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.bounds.limits import EARLIEST

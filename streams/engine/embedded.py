@@ -11,9 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from analytics.deletion.erased import STAGE as ERASURE
-from analytics.deletion.retention import CUT
-from analytics.deletion.withdrawn import forget_withdrawn
+from analytics.deletion.deleting import STAGE as ERASURE
+from analytics.deletion.retention import CUT, forget_withdrawn
 from analytics.store.store import Appended, Store
 from audit.policy.policy import Policy
 from audit.redaction import Redactor

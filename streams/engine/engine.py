@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
-from analytics.deletion.erased import ERASURES
+from analytics.deletion.deleting import ERASURES
 from analytics.store.inserting import PARTITION
-from analytics.store.stage_states import KnownSessions, states_of_stages, stored_states
+from analytics.store.positions import KnownSessions, states_of_stages, stored_states
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction import Redactor

@@ -1,7 +1,7 @@
 """Records that came before in their session: the same content again changes nothing, another content is set aside.
 
 A session's state carries the hashes of the newest records' identities and contents. A record is told by its session, its type, its
-identity and, where it has one, its revision. What a record says is the field that `analytics.identity.repetitions.CONTENT` names.
+identity and, where it has one, its revision. What a record says is the field that `analytics.identity.duplicate_matching.CONTENT` names.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import NamedTuple, Self
 
 import xxhash
 
+from analytics.identity.duplicate_matching import CONTENT
 from analytics.identity.identity_index import identity_of
-from analytics.identity.repetitions import CONTENT
 from schemas.lazy.polars import pl
 from schemas.registry import schema_of
 from streams.stage_batches import KEY, OFFSET, StageBatch

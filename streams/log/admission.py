@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
-from analytics.identity.repetitions import CONTENT
+from analytics.identity.duplicate_matching import CONTENT
 from audit.diagnosis.duplicate_rules import named_differences
 from audit.fingerprints import canonical_json, stable_id
 from audit.redaction import Redactor

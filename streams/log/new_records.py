@@ -15,10 +15,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from analytics.deletion.erased import schemas_of_sessions
-from analytics.identity.duplicate_matching import may_have_twin
+from analytics.deletion.deleting import schemas_of_sessions
+from analytics.identity.duplicate_matching import CONTENT, may_have_twin, unknown
 from analytics.identity.identity_index import Identity, KnownIdentities, identities_of
-from analytics.identity.repetitions import CONTENT, unknown
 from analytics.store.store import Store
 from analytics.store.transaction import Partition
 from schemas.codec.arrow import INDEX, decode_own

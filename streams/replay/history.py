@@ -11,8 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from analytics.store.connection import connect, fetch, store_error
-from analytics.store.file_lock import FileLock
+from analytics.store.connection import FileLock, connect, fetch, store_error
 from analytics.store.inserting import BATCH, registered
 from analytics.store.tables import LOG, columns_of, default_of, literal, quote
 from audit.file_kinds import HEAD, binary_kind, unlike_json

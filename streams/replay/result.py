@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from analytics.sandbox.attached import attached
-from analytics.store.connection import connect
+from analytics.store.connection import attached, connect
 from analytics.store.store import Store
 from analytics.store.tables import full_name, literal, quote
 from audit.cost import nano_of, usd_of

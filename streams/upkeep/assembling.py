@@ -37,10 +37,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from analytics.deletion.withdrawn import forget_withdrawn
+from analytics.deletion.retention import forget_withdrawn
 from analytics.queries import query_records, query_rows
-from analytics.store.positions import watermarks_of
-from analytics.store.stage_states import all_states
+from analytics.store.positions import all_states, watermarks_of
 from audit.surrogates import json_bytes
 from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError

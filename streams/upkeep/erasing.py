@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
-from analytics.deletion.erased import ERASURES, STAGE, Erased, erased_in
+from analytics.deletion.deleting import ERASURES, STAGE, Erased, erased_in
 from analytics.deletion.erasure import Erasing
 from analytics.queries import query_rows
-from analytics.sandbox.attached import attached
+from analytics.store.connection import attached
 from analytics.store.store import Store
 from analytics.store.tables import quote
 from audit.anchors import ANCHORS

@@ -14,8 +14,7 @@ from datetime import UTC, datetime, time, timedelta
 
 import msgspec
 
-from analytics.deletion.plans import RetentionPlan, plan_retention
-from analytics.deletion.retention import CUT, FOR_EVER, Cutoffs, Purged, Retention, Unread
+from analytics.deletion.retention import CUT, FOR_EVER, Cutoffs, Purged, Retention, RetentionPlan, Unread, plan_retention
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store
 from analytics.sums.daily import forget_hours, refresh_daily

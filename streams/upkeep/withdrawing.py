@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from analytics.deletion.withdrawn import forget_withdrawn
+from analytics.deletion.retention import forget_withdrawn
 from streams.engine.record_intake import RecordIntake
 
 INTERVAL = 60.0

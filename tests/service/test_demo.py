@@ -21,8 +21,7 @@ from consoles import Terminal, is_shown, typed_in
 from servers import Child, Home, nursery, until
 
 from analytics.queries import query_rows
-from analytics.sandbox.adhoc import read_only_rows
-from analytics.sandbox.bounded import limited_frame, open_snapshot
+from analytics.sandbox.adhoc import limited_frame, open_snapshot, read_only_rows
 from analytics.sandbox.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
 from audit.anchors import anchor_project

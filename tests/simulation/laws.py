@@ -13,7 +13,7 @@ from simulation.judge import BilledCall
 from simulation.senders import Answers, Key, event_of, exchange_of, stored_keys
 from simulation.world import World
 
-from analytics.deletion.erased import schemas_of_sessions
+from analytics.deletion.deleting import schemas_of_sessions
 from analytics.identity.identity_index import identity_of
 from analytics.store.positions import PLACE
 from analytics.store.store import Store

@@ -22,7 +22,7 @@ import pytest
 from yaml_files import read_yaml
 
 from analytics.identity.duplicate_matching import Met
-from analytics.store.replacing import replace
+from analytics.store.inserting import replace
 from analytics.store.store import Store
 from analytics.store.transaction import Transaction
 from schemas.codec.single_object import encode

@@ -15,8 +15,8 @@ from engines import Clock, engine_over
 from evaluations import answer, case, plan, said
 from finished import HAIKU, SONNET, filled, session
 
-from analytics.store.readable_views import add_temporary_views
 from analytics.store.store import Store
+from analytics.store.views import add_temporary_views
 from audit.cost import Usage
 from audit.evaluation.cases import Plan
 from audit.evaluation.evaluating import asked_again

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from analytics.queries import query_rows
-from analytics.sandbox.attached import attached, reading
+from analytics.store.connection import attached, reading
 from audit.comparison import CONFIDENCE, PairedSums, by_chance, paired_interval
 from schemas.bounds.limits import NAME
 from schemas.errors import InputError, StoreError

@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from analytics.queries import query_rows
-from analytics.sums.whole_days import query_days
+from analytics.sums.hours import query_days
 from audit.drift.incident_evidence import Sighting, evidence_of
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident

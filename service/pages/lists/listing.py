@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 from starlette.datastructures import QueryParams
 
 from analytics.queries import queries, query_rows
-from analytics.sums.whole_days import query_days
+from analytics.sums.hours import query_days
 from audit.prompts.prompt_quoting import hidden_parts
 from schemas.lazy.duckdb import duckdb
 from service.text.cursors import MAX_CURSOR, NO_CURSOR

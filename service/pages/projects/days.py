@@ -7,7 +7,7 @@ from datetime import date, datetime
 from typing import Any
 
 from analytics.queries import query_rows
-from analytics.sums.whole_days import query_days
+from analytics.sums.hours import query_days
 from schemas.lazy.duckdb import duckdb
 from service.pages.charts.marks import Mark
 from service.pages.charts.projects import Stretch

@@ -17,8 +17,7 @@ from contextlib import suppress
 
 import msgspec
 
-from analytics.sandbox.adhoc import LOOK_FIRST
-from analytics.sandbox.bounded import limited_frame, open_snapshot
+from analytics.sandbox.adhoc import LOOK_FIRST, limited_frame, open_snapshot
 from analytics.sandbox.result_formats import FORMATS
 from analytics.sandbox.subprocesses import end_with_parent
 from schemas.errors import QueryError

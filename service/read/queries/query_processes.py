@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from analytics.sandbox.running import started
+from analytics.sandbox.subprocesses import started
 from schemas.errors import QueryError, StoreError
 from service.read.queries.child import TOO_MUCH
 from service.read.queries.query_protocol import Outcome, QueryLimits, Question, Task

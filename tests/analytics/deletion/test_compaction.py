@@ -15,7 +15,7 @@ from builders import exchange
 
 from analytics.deletion import compaction
 from analytics.deletion.compaction import compact, space_of
-from analytics.store.file_lock import lock_file
+from analytics.store.connection import lock_file
 from analytics.store.positions import COMPACTION
 from analytics.store.store import Store
 from schemas.codec.single_object import encode

@@ -15,7 +15,7 @@ from builders import closing, event, exchange, judgement, reservation, score
 from engines import NOW, engine_over, rows, runner_over
 
 from analytics.deletion.compaction import compact, space_of
-from analytics.deletion.erased import ERASURES, schemas_of_sessions
+from analytics.deletion.deleting import ERASURES, schemas_of_sessions
 from analytics.store.store import Store, Transaction
 from analytics.sums.daily import refresh_daily
 from schemas.codec.single_object import encode

@@ -14,8 +14,7 @@ from avro_samples import SampleMaker
 from builders import closing, event, exchange, judgement, reservation, score
 from engines import Clock, policy_of, rows, runner_over
 
-from analytics.deletion.removing import whole_since
-from analytics.deletion.retention import CUT, SESSION_STAGES
+from analytics.deletion.retention import CUT, SESSION_STAGES, whole_since
 from analytics.queries import query_rows
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store, Transaction

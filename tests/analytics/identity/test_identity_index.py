@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import analytics.identity.identity_index
+from analytics.identity.duplicate_matching import unknown
 from analytics.identity.identity_index import KnownIdentities, identities_of
-from analytics.identity.repetitions import unknown
 from analytics.store.store import Appended, Store
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import duckdb
 
-from analytics.sandbox.catalog import readable_catalogue
-from analytics.sandbox.snapshots import build_snapshot, copy_database
+from analytics.sandbox.snapshots import build_snapshot, copy_database, readable_catalogue
 from analytics.store.store import Store
 
 

@@ -16,10 +16,9 @@ from locks import OPENED, assert_ours, locked_files, opened_elsewhere
 from analytics.deletion.compaction import compact, space_of
 from analytics.sandbox import snapshots
 from analytics.sandbox.adhoc import open_read_only
-from analytics.sandbox.attached import attached
 from analytics.sandbox.snapshots import changes_of, copy_database
 from analytics.store import copying
-from analytics.store.file_lock import FileLock, lock_file
+from analytics.store.connection import FileLock, attached, lock_file
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError

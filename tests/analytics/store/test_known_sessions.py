@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.store.stage_states import KnownSessions
+from analytics.store.positions import KnownSessions
 from analytics.store.store import Store
 
 STAGES = ("intake", "scoring")

@@ -17,7 +17,7 @@ from analytics.queries import query_rows
 from analytics.store.positions import PLACE
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
-from analytics.sums.marks import COST_SUMS
+from analytics.sums.kept import COST_SUMS
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, Judgement

@@ -22,7 +22,7 @@ from analytics.store.connection import fetch
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from analytics.sums.hours import read_hours
-from analytics.sums.marks import SCORE_SUMS
+from analytics.sums.kept import SCORE_SUMS
 from benchmarks.one_by_one import ONE_BY_ONE
 from schemas.records import Score
 

@@ -8,7 +8,7 @@ import pytest
 from builders import incident
 from engines import rows
 
-from analytics.deletion.erased import Erased
+from analytics.deletion.deleting import Erased
 from analytics.deletion.erasure import Erasing
 from analytics.queries import query_rows
 from analytics.store.store import Store

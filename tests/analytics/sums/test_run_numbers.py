@@ -9,7 +9,7 @@ import pytest
 from builders import event
 from engines import Clock, rows
 
-from analytics.deletion.erased import Erased
+from analytics.deletion.deleting import Erased
 from analytics.deletion.erasure import Erasing
 from analytics.store.store import Store
 from audit.policy.policy import Policy

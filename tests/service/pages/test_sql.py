@@ -10,7 +10,7 @@ import pytest
 from api_server import Call, Tokens
 from browsers import cookie, from_page, signed_in
 
-from analytics.sandbox.catalog import readable_catalogue
+from analytics.sandbox.snapshots import readable_catalogue
 from service.pages.sql import FIRST
 from service.pages.worked_examples import worked_examples
 from service.setup.access.access import AccessStore, Holder

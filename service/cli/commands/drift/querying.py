@@ -18,8 +18,7 @@ import msgspec
 import typer
 
 from analytics.queries import Query, queries
-from analytics.sandbox.adhoc import read_only_rows
-from analytics.sandbox.file_queries import frame_of_query, frame_of_statement
+from analytics.sandbox.adhoc import frame_of_query, frame_of_statement, read_only_rows
 from analytics.sandbox.result_formats import FORMATS
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily

@@ -10,7 +10,7 @@ import typer
 
 from analytics.deletion.compaction import bytes_written, space_of
 from analytics.deletion.compaction import compact as compact_file
-from analytics.deletion.erased import ERASURES
+from analytics.deletion.deleting import ERASURES
 from schemas.codec.single_object import encode
 from schemas.errors import InputError
 from service.cli.commands.options import AsJson, AsOf, Database, PolicyFile, Yes, clock_of, print_json, settings_of

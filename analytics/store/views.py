@@ -1,9 +1,17 @@
-"""The current row of an identity: the rule that views, snapshots, exports and queries share."""
+"""The current row of an identity, which views, snapshots, exports and queries share; and the views that analysts read (`views.sql`).
+
+In a snapshot the views are part of the file. In a database that is opened for reading only, they are temporary.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from importlib import resources
 
+from schemas.lazy.duckdb import duckdb
 from schemas.registry import RecordSchema
 
 FINISHED_FIRST = "status = 'completed' DESC"
@@ -25,6 +33,9 @@ WITH newest AS (
     JOIN newest AS n ON e."connection" = n."connection" AND e.exchange_id = n.exchange_id AND e.revision < n.revision
 )
 SELECT e.* FROM log.exchanges AS e ANTI JOIN superseded USING (_partition, _offset) WHERE NOT {WITHDRAWN}"""  # noqa: S608 - names of ours
+
+_STATEMENT = re.compile(r"^(?=CREATE VIEW |COMMENT ON )", re.MULTILINE)
+_CREATE = "CREATE VIEW "
 
 
 def current_first(schema: RecordSchema) -> str:
@@ -50,3 +61,22 @@ def current_source(schema: RecordSchema, alike: Sequence[str] = ()) -> tuple[str
     identity = ", ".join(f'"{name}"' for name in (*alike, *schema.identity))
     order = current_first(schema)
     return f'log."{schema.table}"', f" QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {order}) = 1"
+
+
+def view_statements() -> Iterator[str]:
+    """The statements that make the views, each followed by its comments."""
+    return iter(_statements())
+
+
+@functools.cache
+def _statements() -> tuple[str, ...]:
+    text = (resources.files("analytics") / "views.sql").read_text(encoding="utf-8")
+    return tuple(part.strip() for part in _STATEMENT.split(text)[1:])
+
+
+def add_temporary_views(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make the views for this connection alone. One that a file of an earlier version has not the columns for is left out."""
+    for statement in _statements():
+        temporary = statement.replace(_CREATE, "CREATE TEMP VIEW ", 1) if statement.startswith(_CREATE) else statement
+        with contextlib.suppress(duckdb.CatalogException, duckdb.BinderException):
+            connection.execute(temporary)
