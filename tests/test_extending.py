@@ -210,7 +210,7 @@ def test_the_new_field_of_an_incident_is_wherever_incidents_are(copy: Copy, olde
 
     assert (1, None) == (found["alarms"], known["alarms"])
     assert [("after", 1), ("before", None)] == rows
-    assert "Number of them that raised an alarm; null in older incidents." == fields["alarms"]["description"]
+    assert "Series that raised an alarm; null in older records." == fields["alarms"]["description"]
     assert "<dt>Alarms</dt><dd>1</dd>" in page
     alerts = {alert["subject"]: alert["details"]["alarms"] for alert in (post.document for post in receiver.posts)}
     assert {found["id"]: 1, known["id"]: None} == alerts

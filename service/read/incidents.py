@@ -35,6 +35,8 @@ Decision = Literal["open", "acknowledged", "resolved", "dismissed", "accepted", 
 class IncidentAnswer(Answer, frozen=True):
     """A change that needs a person's attention."""
 
+    record_type = "Incident"
+
     id: str
     project: str
     type: IncidentType
@@ -53,27 +55,21 @@ class IncidentAnswer(Answer, frozen=True):
     resolved_at: Moment | None
     resolved_by: str | None
     tier: str | None
-    direction: Annotated[str | None, Meta(description="up or down.")]
-    rule: Annotated[str, Meta(description="Rule that found it.", examples=["sequential", "consecutive_days", "rate_ratio"])]
-    cause: Annotated[
-        str | None,
-        Meta(
-            description="Cause: agent or judge, as far as anchors show; mix, if the shares of the traffic explain the change; history, if "
-            "records that were imported later do."
-        ),
-    ]
-    confidence: Annotated[Literal["suspected", "confirmed"], Meta(description="Only confirmed incidents send alerts.")]
+    direction: str | None
+    rule: Annotated[str, Meta(examples=["sequential", "consecutive_days", "rate_ratio"])]
+    cause: str | None
+    confidence: Literal["suspected", "confirmed"]
     confirmed_at: Moment | None
-    resolution: Annotated[str | None, Meta(description="Why it is resolved: recovered, vanished, fixed or new_normal.")]
+    resolution: str | None
     acknowledged_at: Moment | None
-    acknowledged_by: Annotated[str | None, Meta(description="Person who works on it.")]
+    acknowledged_by: str | None
     assignee: Annotated[
         str | None,
         Meta(description="Person whose it is; null: nobody. Who acknowledges one that nobody has gets it."),
     ]
-    assigned_at: Annotated[Moment | None, Meta(description="When its assignee last changed.")]
-    agent: Annotated[str | None, Meta(description="Agent of the leading series; null for a series of the whole project.")]
-    first_day: date | None
+    assigned_at: Moment | None
+    agent: str | None
+    first_day: Annotated[date | None, Meta(description="First day of the change.")]
     last_day: Annotated[date | None, Meta(description="Last day of the change, once it is over.")]
     moved: Annotated[list[Moved], Meta(description="Series that moved, the leading one first.")]
     baseline_id: str | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 
@@ -25,6 +25,9 @@ def camel(name: str) -> str:
 
 class Answer(msgspec.Struct, frozen=True, rename=camel):
     """The base of every answer. The description of a field is its `msgspec.Meta`; JSON has its name in camelCase."""
+
+    record_type: ClassVar[str] = ""
+    """Type of the records that it is made of: their schema describes the fields of the same names that say nothing themselves."""
 
     @classmethod
     def of(cls, row: Mapping[str, Any], **others: Any) -> Self:

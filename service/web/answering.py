@@ -14,7 +14,8 @@ from fastapi import Response
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
-from service.text.answers import REFERENCE, Answer, document
+from schemas.registry import schema_of
+from service.text.answers import REFERENCE, Answer, camel, document
 from service.text.rounding import rounded
 
 JSON = "application/json"
@@ -66,7 +67,13 @@ def schemas_of(routes: Iterable[Any]) -> dict[str, Any]:
     """Return the schemas of the answers of routes, by name, as OpenAPI has them."""
     answers = {answer for route in routes if isinstance(route, AnswerRoute) for answer in route.answers}
     ordered = sorted(answers, key=lambda answer: answer.__name__)
-    return msgspec.json.schema_components(ordered, ref_template=f"{REFERENCE}{{name}}")[1]
+    schemas = msgspec.json.schema_components(ordered, ref_template=f"{REFERENCE}{{name}}")[1]
+    for answer in Answer.__subclasses__():
+        if answer.record_type and answer.__name__ in schemas:
+            properties = schemas[answer.__name__]["properties"]
+            for field in schema_of(answer.record_type).fields:
+                properties.get(camel(field["name"]), {}).setdefault("description", field["doc"])
+    return schemas
 
 
 def _kinds_of(answer: Any) -> tuple[type[Answer], ...]:
