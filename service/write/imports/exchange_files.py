@@ -11,8 +11,8 @@ from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Exchange
 from service.write.imports.input_files import Found, files_below, require
-from streams.sources.exchange_files.first_look import LOOKED, Layout, Prefilter, look
 from streams.sources.exchange_files.mapping import Fields
+from streams.sources.exchange_files.profiling import PROFILED_ROWS, FileProfile, Layout, profile_file
 from streams.sources.exchange_files.reading import Labels, read_exchange_file
 from streams.sources.exchange_files.rows import PATTERNS, WORDS, unlike_exchanges
 from streams.sources.exchange_files.span_exports import LANGFUSE, LANGFUSE_TRACES
@@ -29,7 +29,7 @@ SHOWN = 10
 class Source:
     """The files at some paths by their first looks, those in folders that are something else, and how many hold other tables of ours."""
 
-    looks: dict[Path, Prefilter] = field(default_factory=dict)
+    looks: dict[Path, FileProfile] = field(default_factory=dict)
     refused: list[InputError] = field(default_factory=list)
     other_tables: int = 0
 
@@ -58,7 +58,7 @@ def looked_at(paths: Iterable[Path], given: Fields | None, redactor: Redactor, *
         is_named = file in paths
         try:
             require(file, SORT)
-            found = look(file, given)
+            found = profile_file(file, given)
             if found.own_table not in (None, EXCHANGES) and not is_named:
                 looked.other_tables += 1
                 continue
@@ -97,7 +97,7 @@ def first_exchanges(
     """Return the first exchanges as an import would take them, and the faults among the rows that were read for them."""
     exchanges: list[Exchange] = []
     faults: list[LineFault] = []
-    for reading in read_exchange_file(path, context, layout, labels, rows=LOOKED):
+    for reading in read_exchange_file(path, context, layout, labels, rows=PROFILED_ROWS):
         exchanges += islice(reading.exchanges, SHOWN - len(exchanges))
         faults += reading.faults
     return exchanges, faults

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from schemas.records import Exchange, Span, TraceAssembly
-from streams.sources.exchange_files.first_look import Layout
+from streams.sources.exchange_files.profiling import Layout
 from streams.sources.exchange_files.rows import Json, Row, read_rows
 from streams.sources.exchange_files.span_exports import SpanExport
 from streams.sources.exchange_files.tables import TableReader, exported_exchange

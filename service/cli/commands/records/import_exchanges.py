@@ -45,8 +45,8 @@ from service.write.imports.exchange_files import Source, exchange_source, exchan
 from service.write.imports.history import begin_history
 from service.write.imports.importing import Importer
 from streams.judging.rejudging import estimate_bulk
-from streams.sources.exchange_files.first_look import Layout, Prefilter
 from streams.sources.exchange_files.mapping import load_mapping, mapping_text
+from streams.sources.exchange_files.profiling import FileProfile, Layout
 from streams.sources.exchange_files.reading import Labels
 from streams.sources.source import ReadingContext
 from streams.watch.history import EVERY_PROJECT
@@ -182,14 +182,14 @@ def _show_first(looked: Source, context: ReadingContext, rules: Policy, *, as_js
             err.say(f"{plain(path)}: {plain(words, 400)}: would be set aside")
 
 
-def _say_format(first: Prefilter) -> None:
+def _say_format(first: FileProfile) -> None:
     known = first.export.name if first.export else "Driftline's export" if first.own_table else ""
     out.say(f"{plain(first.path)}: {first.form.value}{f', {known}: no mapping is needed' if known else ''}")
     if not known:
         print_text(mapping_text(first.sources))
 
 
-def _document(first: Prefilter, layout: Layout, exchanges: Sequence[Exchange], faults: Sequence[str]) -> dict[str, Any]:
+def _document(first: FileProfile, layout: Layout, exchanges: Sequence[Exchange], faults: Sequence[str]) -> dict[str, Any]:
     fields = None if layout.fields is None else layout.fields.model_dump(exclude_none=True)
     return {
         "file": str(first.path),

@@ -10,8 +10,8 @@ import pytest
 
 from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor
-from streams.sources.exchange_files.first_look import look
 from streams.sources.exchange_files.mapping import Fields
+from streams.sources.exchange_files.profiling import profile_file
 from streams.sources.exchange_files.reading import read_exchange_file
 from streams.sources.source import Reading, ReadingContext
 
@@ -32,7 +32,7 @@ def read_file(redacting: ReadingContext) -> Read:
     """Reads a file whole, as one reading; by a mapping, if one is given."""
 
     def read(path: Path, fields: Fields | None = None, context: ReadingContext = redacting) -> Reading:
-        layout = look(path, fields).layout(context.redactor)
+        layout = profile_file(path, fields).layout(context.redactor)
         whole = Reading()
         for part in read_exchange_file(path, context, layout, LABELS):
             whole.exchanges += part.exchanges

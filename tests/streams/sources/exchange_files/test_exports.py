@@ -11,7 +11,7 @@ from exchange_tables import EXPORTS, write_lines
 
 from schemas.records import Exchange
 from streams.sources.exchange_files import reading
-from streams.sources.exchange_files.first_look import look
+from streams.sources.exchange_files.profiling import profile_file
 from streams.sources.source import Reading
 
 Read = Callable[..., Reading]
@@ -124,7 +124,7 @@ def test_the_answer_of_an_api_is_read(tmp_path: Path, read_file: Read) -> None:
 
 def test_an_export_of_langfuse_is_not_taken_for_a_transcript() -> None:
     """Claude Code names its sessions in the same way."""
-    assert "Langfuse observations" == getattr(look(EXPORTS / LANGFUSE[0]).export, "name", "")
+    assert "Langfuse observations" == getattr(profile_file(EXPORTS / LANGFUSE[0]).export, "name", "")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from trials import examples
 
 from schemas.errors import InputError, PolicyError
 from schemas.records import Exchange
-from streams.sources.exchange_files.first_look import NAMES, look, propose_sources
 from streams.sources.exchange_files.mapping import (
     Fields,
     TimeSource,
@@ -31,6 +30,7 @@ from streams.sources.exchange_files.mapping import (
     question_in,
     time_in,
 )
+from streams.sources.exchange_files.profiling import NAMES, profile_file, propose_sources
 from streams.sources.exchange_files.tables import TableReader
 from streams.sources.lines import Problem
 from streams.sources.source import Reading, ReadingContext
@@ -234,7 +234,7 @@ def test_a_field_that_no_column_gives_is_named_with_what_to_do(tmp_path: Path, r
     """A table without a time is no log of exchanges."""
     rows = [{name: value for name, value in row.items() if name != "timestamp"} for row in ROWS]
     with pytest.raises(InputError, match="no column gives occurred_at") as refused:
-        look(write_lines(tmp_path / "a.jsonl", rows)).layout(redacting.redactor)
+        profile_file(write_lines(tmp_path / "a.jsonl", rows)).layout(redacting.redactor)
     assert "session_id, prompt, response" in refused.value.hint
     assert "--save-map" in refused.value.hint
 
@@ -251,7 +251,7 @@ def test_a_mapping_that_names_a_missing_column_is_refused(tmp_path: Path) -> Non
     fields = Fields.model_validate({**MAPPED, "user_message": "qestion"})
     path = write_lines(tmp_path / "a.jsonl", [{"s": "s", "t": 1793534400, "a": "a"}])
     with pytest.raises(InputError, match="no column qestion, which the mapping names for user_message"):
-        look(path, fields)
+        profile_file(path, fields)
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from servers import ROOT
 from trials import examples
 
 from schemas.errors import InputError
-from streams.sources.exchange_files.first_look import look
 from streams.sources.exchange_files.mapping import Fields
+from streams.sources.exchange_files.profiling import profile_file
 from streams.sources.source import Reading, ReadingContext
 
 KEY = "sk-ant-api03-" + "A" * 40
@@ -85,7 +85,7 @@ def test_a_packed_file_that_was_cut_short_is_refused_as_one(tmp_path: Path, name
     path = tmp_path / name
     path.write_bytes((gzip.compress if name.endswith("gz") else zstandard.compress)(whole)[:40])
     with pytest.raises(InputError, match=r"cannot be unpacked|is empty"):
-        look(path)
+        profile_file(path)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_file_of_another_format_is_refused_in_one_line(tmp_path: Path, name: s
     else:
         path.write_text(content)
     with pytest.raises(InputError, match=words) as refused:
-        look(path)
+        profile_file(path)
     assert "\n" not in str(refused.value)
 
 
@@ -257,13 +257,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor
-from streams.sources.exchange_files.first_look import look
+from streams.sources.exchange_files.profiling import profile_file
 from streams.sources.exchange_files.reading import read_exchange_file
 from streams.sources.source import ReadingContext
 path, redactor = Path(sys.argv[1]), Redactor(RedactionSettings())
 context = ReadingContext("conn", "ops", None, datetime(2026, 11, 20, tzinfo=UTC), timedelta(minutes=30), redactor)
 rows, first = 0, None
-for reading in read_exchange_file(path, context, look(path).layout(redactor), {}):
+for reading in read_exchange_file(path, context, profile_file(path).layout(redactor), {}):
     rows += len(reading.exchanges)
     if first is None and reading.exchanges:
         first = reading.exchanges[0].user_message.split()[1]
@@ -283,7 +283,7 @@ def test_a_table_in_another_encoding_is_refused_as_such(tmp_path: Path, encoding
     path = tmp_path / "rows.csv"
     path.write_bytes(f"{HEADER}s,{TIME},{texts.get(encoding, 'Où est-elle ?')},ok\n".encode(encoding))
     with pytest.raises(InputError, match="encoding") as raised:
-        look(path)
+        profile_file(path)
     assert "UTF-8" in str(raised.value.hint)
 
 
@@ -292,7 +292,7 @@ def test_bytes_of_no_text_are_binary(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes(bytes(range(1, 256)) * 4)
     with pytest.raises(InputError, match="binary"):
-        look(path)
+        profile_file(path)
 
 
 def test_columns_of_one_name_that_differ_are_refused_by_name(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_columns_of_one_name_that_differ_are_refused_by_name(tmp_path: Path) -> 
     path = tmp_path / "rows.csv"
     path.write_text(f"{HEADER.strip()},answer\ns,{TIME},Hi,first,second\n")
     with pytest.raises(InputError, match="several columns named answer"):
-        look(path)
+        profile_file(path)
 
 
 def test_columns_of_one_name_that_are_equal_are_one(tmp_path: Path, read_file: Read) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from schemas.bounds.limits import EARLIEST, LATEST
 from schemas.errors import InputError
-from streams.sources.exchange_files.first_look import look
 from streams.sources.exchange_files.mapping import TimeSource, time_in
+from streams.sources.exchange_files.profiling import profile_file
 from streams.sources.source import Reading, ReadingContext
 
 Read = Callable[..., Reading]
@@ -157,6 +157,6 @@ def test_a_time_that_cannot_be_read_is_named_with_column_and_form(tmp_path: Path
     """Who has to write a mapping learns which column it is and what to write."""
     rows = "session_id,created,question,answer\ns-1,03/06/2026 17:05,Hi,Hello\n"
     with pytest.raises(InputError) as raised:
-        look(table(tmp_path, rows)).layout(redacting.redactor)
+        profile_file(table(tmp_path, rows)).layout(redacting.redactor)
     assert "column created" in str(raised.value.hint)
     assert '"%m/%d/%Y %H:%M"' in str(raised.value.hint)

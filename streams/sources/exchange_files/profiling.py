@@ -1,4 +1,4 @@
-"""A first look at a file of exchanges: its format, the export that it is, or the mapping that its columns suggest.
+"""The profile of a file of exchanges: its format, the export that it is, or the mapping that its columns suggest.
 
 A mapping is proposed by the names of a table's columns and what its first rows hold.
 """
@@ -34,8 +34,8 @@ from streams.sources.exchange_files.rows import Format, Json, Row, detect_format
 from streams.sources.exchange_files.span_exports import SPAN_EXPORTS, SpanExport
 from streams.sources.exchange_files.tables import EXCHANGES, table_of
 
-LOOKED = 100
-"""Rows that a first look reads."""
+PROFILED_ROWS = 100
+"""Rows that a profile is made of."""
 OWN = "Driftline's export"
 _NAMED = 40
 """Columns that an error names."""
@@ -106,8 +106,8 @@ class Layout(NamedTuple):
         return self.name if self.fields is None else self.fields.model_dump_json()
 
 
-class Prefilter(NamedTuple):
-    """The result of a first look. `sources` are the proposed mapping of a table, or the given one.
+class FileProfile(NamedTuple):
+    """What the first rows of a file show. `sources` are the proposed mapping of a table, or the given one.
 
     `time_problem` says why a column that is named like a time is none.
     """
@@ -153,8 +153,8 @@ def _fields(sources: Mapping[str, Source]) -> Fields:
     return Fields(**own, labels=labels)
 
 
-def look(path: Path, mapping: Fields | None = None) -> Prefilter:
-    """Look at a file. InputError where it holds no exchanges, or where a given mapping names a column that it does not have."""
+def profile_file(path: Path, mapping: Fields | None = None) -> FileProfile:
+    """Profile a file by its first rows. InputError where it holds no exchanges, or where a given mapping names a column that it does not have."""
     form = detect_format(path).form
     rows = list(_first_rows(path))
     columns = parquet_columns(path) if form is Format.PARQUET else list(dict.fromkeys(name for row in rows for name in row))
@@ -163,16 +163,16 @@ def look(path: Path, mapping: Fields | None = None) -> Prefilter:
         raise InputError(f"{path}: holds no row that can be read", hint="Check how it was written, or name another file.")
     if mapping is not None:
         _require_columns(path, mapping, rows, form)
-        return Prefilter(path, form, columns, sources=mapping.sources())
+        return FileProfile(path, form, columns, sources=mapping.sources())
     export = next((one for one in SPAN_EXPORTS if one.known_by(frozenset(columns))), None) if table is None else None
     sources = propose_sources(rows) if table is None and export is None else {}
     problem = time_problem(rows) if sources and "occurred_at" not in sources else None
-    return Prefilter(path, form, columns, table, export, sources, problem)
+    return FileProfile(path, form, columns, table, export, sources, problem)
 
 
 def _first_rows(path: Path) -> Iterator[Json]:
     with closing(read_rows(path)) as rows:
-        read = (row.value for row in islice(rows, LOOKED) if isinstance(row, Row))
+        read = (row.value for row in islice(rows, PROFILED_ROWS) if isinstance(row, Row))
         yield from (value for value in read if isinstance(value, dict))
 
 
