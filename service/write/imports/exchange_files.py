@@ -1,4 +1,4 @@
-"""Files of exchanges for an import: looked at first, one by one, and then read by what was found."""
+"""Files of exchanges for an import: profiled one by one, and then read accordingly."""
 
 from __future__ import annotations
 

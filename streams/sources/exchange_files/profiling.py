@@ -97,7 +97,7 @@ class Layout(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of what the file is."""
+        """The name of the file's kind."""
         return OWN if self.own else self.export.name if self.export is not None else "a table"
 
     @property
@@ -177,7 +177,7 @@ def _first_rows(path: Path) -> Iterator[Json]:
 
 
 def _require_columns(path: Path, mapping: Fields, rows: Sequence[Json], form: Format) -> None:
-    """InputError where no row looked at has the column of a field. In JSON an optional one may come later."""
+    """InputError where none of the rows has the column of a field. In JSON an optional one may come later."""
     for name, source in mapping.sources().items():
         is_fixed = form is not Format.JSON and source.column is not None and "." not in source.column
         if source.column is None or not (name in REQUIRED or is_fixed):
@@ -227,7 +227,7 @@ def _paths(value: Mapping[str, Any], depth: int, before: str = "") -> Iterator[s
 
 
 def _names(path: str) -> frozenset[str]:
-    """Return what a column is called: by its last step, and by the last two, which alone say what an `id` is of."""
+    """Return the names of a column: its last step, and its last two, because an `id` alone does not say whose it is."""
     *around, last = map(_plain_name, path.split("."))
     pair = "".join((*around[-1:], last))
     return frozenset({pair} if around and last in _OF else {last, pair})
@@ -246,7 +246,7 @@ def _fitting(field: str, names: Sequence[str], columns: Sequence[_Column]) -> It
 
 
 def _source(field: str, column: _Column) -> Source | None:
-    """Return the column as the source of a field; None where its values are no such thing."""
+    """Return the column as the source of a field; None where its values do not fit."""
     if field == "occurred_at":
         return _time_source(column)
     if field in UNIQUE and len(set(map(str, column.values))) < MOST * len(column.values):
@@ -294,7 +294,7 @@ def _is_spoken(read: Callable[[Any], str]) -> Callable[[Any], bool]:
 
 
 def _whole_usage(source: Source | None, read: Callable[[Any], int | None], rows: Sequence[Json]) -> Source | None:
-    """The object around a count of tokens, where it says another number: Anthropic counts cached tokens beside the input."""
+    """The object around a count of tokens, where the object gives another number: Anthropic counts cached tokens beside the input."""
     around = "" if source is None or source.column is None else source.column.rpartition(".")[0]
     if not around or source is None:
         return None

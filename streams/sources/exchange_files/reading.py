@@ -99,7 +99,7 @@ class _Spool:
 
 
 def _row_reader(aside: _Spool, context: ReadingContext, layout: Layout, labels: Labels) -> Callable[[Json], list[Problem]]:
-    """Return the function that puts what a row is aside, and returns what is wrong with it."""
+    """Return the function that puts the exchange or spans of a row aside and returns the row's problems."""
     if layout.export is not None:
         return _span_reader(aside, context, layout.export, labels)
     if layout.fields is not None:
@@ -136,7 +136,7 @@ def _span_reader(aside: _Spool, context: ReadingContext, export: SpanExport, lab
 
 
 def _tear(waiting: Reading, path: Path, context: ReadingContext, fault: LineFault) -> None:
-    """Report a torn line where the file was left alone; else the rest of it is awaited."""
+    """Report a torn line if nothing was written to the file for long; else wait for the rest of it."""
     written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     if context.ingested_at - written > context.session_gap:
         waiting.faults.append(fault)

@@ -123,7 +123,7 @@ def _readable_column(name: str, kind: str) -> str:
 
 
 def _clean_value(value: Any) -> Any:
-    """Return a value as JSON could have it, but for a time."""
+    """Return a value as JSON has it; only times stay as they are."""
     if isinstance(value, float) and math.isnan(value):
         return None
     return value if isinstance(value, _PLAIN) else msgspec.to_builtins(value, str_keys=True, enc_hook=str)
@@ -197,7 +197,7 @@ class _Counted:
         self.read = 0
 
     def taken(self, number: int) -> Line:
-        """Return what was taken since the last time, as the line with this number."""
+        """Return the text that was read since the last call, as the line with this number."""
         body = "".join(self._since).rstrip("\r\n").encode("utf-8", "surrogateescape")
         self._since.clear()
         return Line(number, body, len(body), ended=True)
@@ -329,7 +329,7 @@ def _packed(path: Path) -> Kind | None:
 
 
 def unlike_exchanges(head: bytes) -> Kind | None:
-    """Return the kind of a file that holds no exchanges; None for one that may. What a packed one holds is seen when it is unpacked."""
+    """Return the kind of a file that holds no exchanges; None for one that may. The content of a packed file is checked when it is unpacked."""
     kind = exchanges_kind(head)
     return None if kind in (None, CSV, PARQUET, TEXT, GZIP, ZSTANDARD) else kind
 

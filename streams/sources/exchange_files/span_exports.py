@@ -72,7 +72,7 @@ def _phoenix_spans(row: Json, context: ReadingContext) -> Iterator[Observed | Pr
 
 
 def _flatten(name: str, value: Any, into: dict[str, Any]) -> None:
-    """Write the objects of a list flat, as `NAME.0.message.role`: so OpenInference's conventions have them."""
+    """Write the objects of a list flat, as OpenInference does: `NAME.0.message.role`."""
     if len(into) >= MAX_FLAT:
         return
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
@@ -148,7 +148,7 @@ def _observed(
 
 
 def _name_in_row(value: Any) -> str | None:
-    """Return a name; None for what is none."""
+    """Return a name; None where there is none."""
     try:
         return name_in(value)
     except ValueError:

@@ -23,6 +23,7 @@ Beside a transcript in a file:
 from __future__ import annotations
 
 import functools
+import glob
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -77,7 +78,7 @@ class Window(NamedTuple):
 
 
 def read_windows(connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]]) -> dict[str, Window]:
-    """Read what the database says of each session, by its id; nothing if it has no such table."""
+    """Read the windows of a database by session id; empty if it has no such table."""
     if WINDOWS not in tables or not {"session_id", "session_key"} <= tables[WINDOWS]:
         return {}
     wanted = ", ".join(name if name in tables[WINDOWS] else f"NULL AS {name}" for name in _READ)
@@ -109,7 +110,7 @@ def _decode_text(value: bytes | None) -> str:
 
 
 def _read_entries(connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]]) -> dict[str, SessionEntry]:
-    """The entries of the conversations, by the ids of their current sessions; one that cannot be read tells nothing."""
+    """The entries of the conversations, by the ids of their current sessions; one that cannot be read is ignored."""
     if not {"current_session_id", "entry_json"} <= tables.get(NODES, frozenset()):
         return {}
     statement = f"SELECT current_session_id, CAST(entry_json AS BLOB) FROM {NODES} WHERE length(CAST(entry_json AS BLOB)) <= {MAX_ENTRY}"
@@ -166,7 +167,7 @@ def is_set_aside(name: str) -> bool:
 
 
 def stem_of(name: str) -> str:
-    """The name of a transcript without what says that it is one, or that it was put aside."""
+    """The name of a transcript without its suffix, also that of one that was put aside."""
     return name[: aside.start()] if (aside := _SET_ASIDE.search(name)) else name.removesuffix(".jsonl")
 
 
@@ -194,7 +195,7 @@ def read_header(transcript: Path) -> Json:
 
 
 def read_window(transcript: Path, header: Json) -> Window:
-    """Read what is known of a transcript's session beside its lines."""
+    """Read the window of a transcript in a file."""
     session = header.get("id") if isinstance(header.get("id"), str) else stem_of(transcript.name)
     file = transcript.with_name(SESSIONS)
     try:
@@ -209,7 +210,7 @@ def read_window(transcript: Path, header: Json) -> Window:
 
 @functools.lru_cache(maxsize=16)
 def _read_session_file(file: Path, _modified: int, size: int) -> dict[str, _WindowArguments]:
-    """The entries by the ids of their current sessions, as `window_of` takes them; what cannot be read tells nothing."""
+    """The entries by the ids of their current sessions, as `window_of` takes them; entries that cannot be read are ignored."""
     if size > MAX_SESSIONS or file.is_symlink():
         return {}
     try:
@@ -248,12 +249,8 @@ def _find_parent(transcript: Path, named: Any) -> Path | None:
     if not name.endswith(".jsonl"):
         return None
     folder = transcript.parent
-    candidates = [folder / name, *sorted(file for file in folder.glob(f"{_escape_glob(name)}.*") if is_set_aside(file.name))]
+    candidates = [folder / name, *sorted(file for file in folder.glob(f"{glob.escape(name)}.*") if is_set_aside(file.name))]
     return next((file for file in candidates if file != transcript and not file.is_symlink() and file.is_file()), None)
-
-
-def _escape_glob(name: str) -> str:
-    return re.sub(r"([*?\[])", r"[\1]", name)
 
 
 def _age_key(header: Json, file: Path) -> tuple[str, str]:

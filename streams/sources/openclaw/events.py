@@ -77,7 +77,7 @@ _OURS = frozenset(
 def events_of(entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str] = _NO_CALLS) -> list[Json]:
     """The events of one entry in order, without ids; texts are whole.
 
-    `wrapped` has the tool inside each wrapped call that was met before, by the id of the call.
+    `wrapped` has the tool inside each earlier wrapped call, by the id of the call.
     """
     if entry.kind == "message":
         reader = _BY_ROLE.get(entry.role or "")
@@ -107,7 +107,7 @@ def _copy_fields(event: Json, source: Json, fields: Names) -> None:
 
 
 def shortened(event: Json) -> Json:
-    """The event with its long texts cut, the cut shown; to be done after secrets were taken out, which a cut could halve."""
+    """The event with its long texts cut and the cut marked. Redact before: a cut could halve a secret."""
     short = {name: _shorten_text(name, value) if type(value) is str else value for name, value in event.items()}
     if event.get("arguments") is not None:
         short["arguments"] = _shorten_arguments(event["arguments"])
@@ -191,7 +191,7 @@ def output_events(message: Json, text: str, wrapped: Mapping[str, str]) -> list[
 
 
 def _recall_action(text: str, details: Json, *, is_error: bool) -> str:
-    """recall_failed, miss or hit: what a memory tool came back with."""
+    """recall_failed, miss or hit: the outcome of a memory tool."""
     if is_error:
         return "recall_failed"
     content = details if "results" in details or "text" in details else _parse_json(text)

@@ -206,7 +206,7 @@ def read_session(
 ) -> Reading:
     """The records of one session's lines.
 
-    `session_id` and `agent` are what the place of the lines says; a session line at the beginning overrides the first unless
+    `session_id` and `agent` are derived from where the lines lie; a session line at the beginning overrides the first unless
     `follows_header` is off, the context overrides the second. `is_left` says that nothing was written there for longer than
     the session gap: what is torn then stays torn. `window` is what is known of the session beside its lines, `trajectory` the second
     account of its runs. `dialect` reads the lines.
@@ -248,7 +248,7 @@ def read_session(
 
 
 class _Records:
-    """Builds records from what a transcript gives: takes secrets out, then cuts, then fills the fields."""
+    """Builds the records of a transcript: takes secrets out, then cuts, then fills the fields."""
 
     transcript: Transcript
 
@@ -311,7 +311,7 @@ def _skill_names(window: Window, trajectory: Trajectory | None) -> frozenset[str
 
 
 def _emit_runs(transcript: Transcript, notes: Notes, trajectory: Trajectory, window: Window, context: ReadingContext) -> bool:
-    """Hand out what the second account of the runs adds; whether it was all there was."""
+    """Emit the events that only the trajectory has. Returns whether every run in it was settled."""
     runs = list(trajectory.settled(context.ingested_at, context.session_gap))
     begins = sorted(run.started_at for run in trajectory.runs.values() if run.started_at is not None)
     for run in runs:
@@ -334,7 +334,7 @@ def _open_answer(answer: Answer, transcript: Transcript, context: ReadingContext
 
 
 class Transcript:
-    """Reads the lines of one transcript; `session_id` stands until a session line before all other entries says otherwise.
+    """Reads the lines of one transcript; `session_id` is valid until a session line before all other entries names another.
 
     `inherited` are the ids of entries that were copied from another session: they give the others their place, and nothing else,
     for they count where they were written first. `began_at` is the time of the first entry that has one; `own_answers` are the keys of the answers that have an entry of this session.
@@ -397,7 +397,7 @@ class Transcript:
         self.faults.append(line_fault(line, problem))
 
     def _take(self, entry: Entry, line: Line) -> Problem | None:
-        """Take one entry; what was wrong with it, which need not keep it from being taken."""
+        """Take one entry. Returns its problem, if any; it may be taken all the same."""
         content = line.body if entry.digest is None and line.size <= MAX_KEPT else self._content(entry, line)
         earlier = self._seen.get(entry.id)
         if earlier is not None:
@@ -432,7 +432,7 @@ class Transcript:
         return None if placement.problem is None else self._rename_field(placement.problem)
 
     def _emit_events(self, entry: Entry, at: datetime, placement: Placement) -> None:
-        """Hand out the events of an entry that counts here, and show it to the rules as long as its answer may grow."""
+        """Emit the events of an entry that counts here, and pass it to the rules of derived evidence while its answer may grow."""
         answer = placement.answer
         events = self._dialect.events(entry, is_retry=placement.is_retry, wrapped=self._wrapped)
         if answer is not None:
@@ -443,13 +443,13 @@ class Transcript:
             self._emit(entry, at, events, answer=answer)
 
     def _content(self, entry: Entry, line: Line) -> bytes:
-        """The bytes that tell an entry from another one of its id: short lines as they are, because few have to be compared."""
+        """The bytes that distinguish an entry from another one with the same id: short lines as they are, because few have to be compared."""
         if entry.digest is not None:
             return entry.digest
         return line.body if line.size <= MAX_KEPT else _digest(content_of(line.body))
 
     def _rename_field(self, problem: Problem) -> Problem:
-        """The problem with the dialect's name of the field, where the tree names OpenClaw's."""
+        """The problem with the dialect's name of the parent field instead of OpenClaw's."""
         if self._dialect.parent_field == "parentId":
             return problem
         return problem._replace(detail=problem.detail.replace("parentId:", f"{self._dialect.parent_field}:", 1))
@@ -464,7 +464,7 @@ class Transcript:
         return None
 
     def end(self) -> None:
-        """Nothing follows: every answer is over. Tells what that shows."""
+        """End the transcript: every answer is over. Emits their derived events."""
         for answer in self.tree.answers:
             if not answer.sealed:  # what was sealed has told already
                 self._emit_derived(answer)
@@ -476,7 +476,7 @@ class Transcript:
                 self.emit(event, at)
 
     def exchange_id(self, answer: Answer) -> str:
-        """The id of an answer's exchange: the session's id stands before the first entry is taken."""
+        """The id of an answer's exchange: the session's id is final before the first entry is taken."""
         if not answer.exchange_id:
             answer.exchange_id = exchange_id_of(self.session_id, answer.key)
         return answer.exchange_id
@@ -496,13 +496,13 @@ class Transcript:
             self._sink(event, at)
 
     def emit(self, event: Json, at: datetime) -> None:
-        """Hand out one event of the session."""
+        """Emit one event of the session."""
         event["source"] = self._dialect.source
         event["timestamp"] = at.isoformat()
         self._sink(event, at)
 
     def _note_message(self, notes: Notes, entry: Entry, at: datetime, answer: Answer | None) -> None:
-        """Note what the trajectory may tell again."""
+        """Note the calls, results and messages that the trajectory may repeat."""
         if entry.role == "assistant":
             notes.calls.update(block["id"] for block in entry.calls if isinstance(block.get("id"), str))
             if not entry.is_mirror:
@@ -552,7 +552,7 @@ class _DerivedEvents:
 
 
 class _OpenAnswer(msgspec.Struct, gc=False):
-    """An answer that is not over: what it shows so far, the id its events hang on, and the time of its last entry."""
+    """An answer that is not over: its evidence so far, the entry id that its events refer to, and the time of its last entry."""
 
     evidence: ExchangeEvidence
     anchor: str
@@ -573,12 +573,12 @@ def _take_message(evidence: ExchangeEvidence, entry: Entry, events: Iterable[Jso
 
 
 def _is_same(kept: bytes, content: bytes) -> bool:
-    """Tell whether two entries of one id have the same content, given what is kept of them."""
+    """Tell whether two entries with the same id have the same content, from the line or the digest that is kept of each."""
     return kept == content or _compared(kept) == _compared(content)
 
 
 def _compared(kept: bytes) -> bytes:
-    """The digest of a content of which the line was kept: no entry's line is as short as a digest."""
+    """The digest of a kept line or digest: no entry's line is as short as a digest."""
     return kept if len(kept) == _DIGEST_SIZE else _digest(content_of(kept))
 
 

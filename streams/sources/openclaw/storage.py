@@ -146,9 +146,9 @@ def _may_have_transcripts(path: Path) -> bool:
 
 
 def session_ranges(path: Path, count: int) -> list[SessionRange]:
-    """At most `count` ranges that hold about as many sessions each, and all together every session there is or will be.
+    """At most `count` ranges with about as many sessions each; together they cover every session, also future ones.
 
-    One range for what cannot be read: reading it says why.
+    One range for a file that cannot be read: reading it reports why.
     """
     try:
         with closing(_open_database(path)) as connection:
@@ -181,7 +181,7 @@ def _list_sessions(connection: sqlite3.Connection, tables: dict[str, frozenset[s
 def read_database(path: Path, context: ReadingContext, sessions: SessionRange = EVERY_SESSION) -> Iterator[Reading]:
     """One reading a session of the range, in the order of the session ids; none where the file holds only login state.
 
-    All are of one moment: a session that is forked meanwhile is read next time, whole, and not as if its copies were its own.
+    All are read from one snapshot: a session that is forked meanwhile is read next time, whole, and not as if its copies were its own.
 
     A fault's line is the position of the row in its session. InputError when the file is no SQLite database, or has a table of
     transcripts in a form that is not known.
@@ -325,7 +325,7 @@ class _SessionRows:
 
 
 def _decompress(decompressor: zstandard.ZstdDecompressor, compressed: bytes) -> bytes:
-    """The text of a compressed row; the size that its frame claims is not believed beyond the longest line."""
+    """The text of a compressed row. A frame that claims to be larger than the longest line is refused."""
     claimed = zstandard.frame_content_size(compressed)
     if claimed > MAX_LINE:
         raise _TooLargeError(f"it claims {claimed} bytes; the longest line that is read has {MAX_LINE}")
@@ -472,7 +472,7 @@ def _describe_database(path: Path) -> tuple[str | None, bool] | None:
 
 
 def _newest_version(versions: set[str | None]) -> str | None:
-    """The newest of some versions, which are dates and a number; what looks otherwise is left out."""
+    """The newest of some versions, which are dates and a number; others are ignored."""
     readable = [version for version in versions if version and _VERSION.fullmatch(version)]
     return max(readable, key=lambda version: [int(part) for part in re.findall(r"\d+", version)], default=None)
 

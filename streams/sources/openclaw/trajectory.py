@@ -67,7 +67,7 @@ _RunEvent = tuple[str, str, Json, datetime]
 
 
 class ToolRecord(msgspec.Struct, gc=False):
-    """One call of a tool as the trajectory has it: the times and data of the call and of its result, where they are there."""
+    """One call of a tool in the trajectory: the times and data of the call and of its result, as far as they are recorded."""
 
     called_at: datetime | None = None
     call: Json = {}
@@ -78,7 +78,7 @@ class ToolRecord(msgspec.Struct, gc=False):
 class Attempt(msgspec.Struct, gc=False):
     """One attempt of a run: when it began, and what its completion says, where there is one.
 
-    `error` are the words of its last answer's failure; `prompt_tokens` what the last request of the model was made of.
+    `error` is the message of its last answer's failure; `prompt_tokens` are those of the last request to the model.
     """
 
     started_at: datetime
@@ -170,7 +170,7 @@ class Trajectory:
 
 
 def _metadata(line: Line) -> Json | None:
-    """A line of the kind METADATA, read in part; None for any other, and for one that has to be looked at closely."""
+    """A line of the kind METADATA, read in part; None for any other, and for one that has to be decoded whole."""
     if b'"type":"%b"' % METADATA.encode() not in line.body[:_HEAD]:
         return None
     try:
@@ -380,7 +380,7 @@ def _has_failed_message(messages: list[Note], attempts: list[Attempt], index: in
 
 
 def _failure_fields(run: Run, attempt: Attempt) -> Json:
-    """The words of a failure, and the model that was asked."""
+    """The message of a failure, and the model that was asked."""
     message = attempt.error or attempt.completion.get("promptError")
     named = {"message": message if isinstance(message, str) else None, "provider": run.provider, "model": run.model}
     return {name: value for name, value in named.items() if value is not None}
@@ -425,7 +425,7 @@ def _saturation_event(run: Run, fill: Fill | None) -> Iterator[_RunEvent]:
 
 
 def _event_id(run: str, kind: str, key: str) -> str:
-    """The id of an event: always the same for a run, a kind and a place; digested where it would be too long."""
+    """The id of an event: always the same for a run, a kind and a key; digested where it would be too long."""
     name = _BETWEEN.join(part for part in (TRAJECTORY, run, kind, key) if part)
     return name if len(name) <= MAX_ID else f"{TRAJECTORY}{_BETWEEN}{blake2b(name.encode(), digest_size=16).hexdigest()}"
 

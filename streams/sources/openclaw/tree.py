@@ -116,7 +116,7 @@ class Tree:
         return Placement(own, may_retry and self._is_retry(entry, own), problem)
 
     def _base(self, index: int) -> tuple[int, Fold]:
-        """The answer that the entry at a place belongs to, and what it had come to there."""
+        """The answer of the entry at an index, and its fold up to there."""
         return (_NOBODY, _EMPTY) if index == _ROOT else (self._belonging[index], self._folds[index])
 
     def _stand(self, parent: int, answer: int, fold: Fold) -> None:
@@ -181,7 +181,7 @@ class Tree:
         return None
 
     def _belongs(self, entry: Entry, parent: int, at: datetime) -> tuple[int, Fold, Problem | None]:
-        """The answer that a message of the user or the assistant belongs to, and what it comes to with this entry."""
+        """The answer that a message of the user or the assistant belongs to, and its fold with this entry."""
         index, before = self._base(parent)
         if entry.role == "user":
             joined = entry.message.get("joins") is True and self._join(entry, index, before)
@@ -199,7 +199,7 @@ class Tree:
         return self._branch(entry, answer.question, before, at)
 
     def _join(self, entry: Entry, index: int, before: Fold) -> bool:
-        """Add a message of the user to the question whose answer is under way at a place; False where none is."""
+        """Add a message of the user to the question whose answer is under way at an index; False where none is."""
         answer = None if index == _NOBODY else self.answers[index]
         if answer is None or answer.sealed or before.length != answer.fold.length or answer.side != entry.side:
             return False
@@ -332,7 +332,7 @@ class Answer(msgspec.Struct, gc=False):
 
     @property
     def waits_for(self) -> str:
-        """What is awaited before the answer counts, in words."""
+        """A sentence that says what is awaited before the answer counts."""
         if not self.fold.length:
             return "it has no answer yet"
         return _AWAITED.get(self.fold.stop or "", "its turn has not ended")
@@ -355,7 +355,7 @@ def _escaped(part: str) -> str:
 
 
 def exchange_id_of(session_id: str, key: str) -> str:
-    """The id of the exchange of an answer: no two sessions and answers come to the same one."""
+    """The id of the exchange of an answer, unique per session and answer."""
     return f"{_escaped(session_id)}:{key}"
 
 

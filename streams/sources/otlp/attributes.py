@@ -59,7 +59,7 @@ def _plain(value: AnyValue, kind: str | None, depth: int) -> Any:
 
 
 class Parsed(msgspec.Struct, frozen=True):
-    """A value that may have been a text of JSON. `is_cut`: the text broke off or halved a character, and `value` is what could be read."""
+    """A value that may have been a text of JSON. `is_cut`: the text broke off or halved a character, and `value` is the readable part."""
 
     value: Any
     is_cut: bool = False
@@ -102,7 +102,7 @@ def _decoded_again(text: str) -> str | None:
 
 
 def _beginning(text: str) -> Parsed:
-    """Read what is whole of a text of JSON that was cut; the text itself where it is no JSON."""
+    """Read the complete part of a text of JSON that was cut; the text itself where it is no JSON."""
     try:
         return Parsed(pydantic_core.from_json(text, allow_partial="trailing-strings", allow_inf_nan=False), is_cut=True)
     except ValueError:

@@ -52,7 +52,7 @@ class SpanOwner(NamedTuple):
 
 
 class SpanDraft(NamedTuple):
-    """A span before its secrets are taken out: as it was observed, what is kept of it, and whose it is."""
+    """A span before its secrets are taken out: the observed span, the facts that are kept, and its owner."""
 
     observed: Observed
     facts: SpanFacts
@@ -66,7 +66,7 @@ class SpanDraft(NamedTuple):
 def span_record(
     observed: Observed, owner: SpanOwner, redactor: Redactor, now: datetime, labels: Mapping[str, Sequence[str]]
 ) -> Span:
-    """The record of a span; `labels` are the attributes that tell each label."""
+    """The record of a span; `labels` are the attributes of each label."""
     return record_of(draft_of(observed, owner, FactReader(labels)), redactor, now)
 
 
@@ -192,7 +192,7 @@ def _is_fit(name: str) -> bool:
 
 
 def _clean_texts(facts: SpanFacts, redactor: Redactor) -> dict[str, Any]:
-    """The names and texts that are others without their secrets, or as long as a record takes."""
+    """The names and texts that change when secrets are taken out, or when they are cut to what a record takes."""
     changes: dict[str, Any] = {}
     for field, name in zip(_NAMES, _names(facts), strict=True):
         if name is not None and (clean := _clean_name(name, redactor)) is not name:
@@ -261,7 +261,7 @@ def _cut(facts: SpanFacts, share: int) -> SpanFacts:
 
 
 def _cut_texts(short: SpanFacts, facts: SpanFacts) -> list[bool]:
-    """Tell of each text of the exchange whether it was cut: those of tools are cut everywhere, and that says nothing of the exchange."""
+    """Whether each text of the exchange was cut. Texts of tools are cut everywhere, so they do not mark the exchange as cut."""
     return [getattr(short, name) != getattr(facts, name) for name in _TEXTS]
 
 

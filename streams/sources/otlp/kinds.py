@@ -64,7 +64,7 @@ COUNTS = ("input", "output", "cache_read", "cache_write", "reasoning", "total")
 
 
 class KindReading(NamedTuple):
-    """The kind of a span, the dialect that says so, and what it says of itself where that was not understood: `attribute = value`."""
+    """The kind of a span, the dialect that determined it, and the value that was not understood, if any: `attribute = value`."""
 
     kind: Kind
     dialect: str
@@ -107,7 +107,7 @@ def _kind_by_content(values: Mapping[str, Any], has: Present) -> Kind:
 
 
 def _kind_by_signs(values: Mapping[str, Any], has: Present, *, is_named: bool) -> Kind:
-    """The kind of a span by its attributes. `is_named`: it says in words of its own that it is one of a model's or an agent's."""
+    """The kind of a span by its attributes. `is_named`: it has a kind of its own that no table has."""
     names = values.keys()
     if not names.isdisjoint(HELPER_SIGNS):
         return "helper"

@@ -127,7 +127,7 @@ _MAX_DEPTH = 4
 
 
 class Side(NamedTuple):
-    """Messages of one side, and whether a part of them was cut off; of those that were sent, what is kept of them."""
+    """Messages of one side of a span: sent, or returned. `is_cut` says that a part of them was lost; the other fields are of sent messages."""
 
     messages: Sequence[Message] = ()
     is_cut: bool = False
@@ -141,7 +141,7 @@ class Side(NamedTuple):
 
     @property
     def has_content(self) -> bool:
-        """Tell whether anything is in a message: some write one without parts where they put its content elsewhere."""
+        """Tell whether any message has content: some senders write one without parts and put its content elsewhere."""
         return any(message.has_content for message in self.messages)
 
 
@@ -152,7 +152,7 @@ class ConversationReader:
         self._read: dict[tuple[str, str], Side] = {}
 
     def read(self, values: Values, has: Present, events: Sequence[Event], kind: Kind) -> tuple[Side, Side]:
-        """Return the messages that a span tells were sent, and those that came back."""
+        """Return the messages that were sent in a span, and those that came back."""
         sent = self._read_first(has.sent, values, "user") if has.sent else _NOTHING
         came = self._read_first(has.came, values, "assistant") if has.came else _NOTHING
         if (has.whole or events) and not (came.has_content and sent.has_content):
@@ -165,7 +165,7 @@ class ConversationReader:
         return sent, came
 
     def _with_rest(self, sent: Side, came: Side, values: Values, has: Present, events: Sequence[Event]) -> tuple[Side, Side]:
-        """Both sides, with what a whole conversation and events tell of the one that is missing."""
+        """Both sides; a missing one is taken from a whole conversation or from events."""
         whole = self._read_first(has.whole, values, "user")
         for questions, answers in (_parted(whole.messages), _messages_of_events(events)):
             if questions and not sent.has_content:
@@ -198,7 +198,7 @@ class ConversationReader:
 
 
 def _sent(messages: Sequence[Message], *, is_cut: bool) -> Side:
-    """Messages that were sent, with what is kept of them."""
+    """The side of messages that were sent, with the fields that are kept of it."""
     if not messages:
         return Side(messages, is_cut)
     last = _last_of_model(messages)
@@ -230,7 +230,7 @@ def _thoughts_before(messages: Sequence[Message], last: int) -> tuple[str, ...]:
 
 
 def _last_turn(came: Sequence[Message]) -> Sequence[Message]:
-    """The answer that ends what an agent or chain gives back, with the thoughts that led to it: its state may have the whole history."""
+    """The answer at the end of an agent's or chain's output, with the thoughts that led to it: the output may have the whole history."""
     last_question = max((index for index, message in enumerate(came) if message.role == "user" and message.asks), default=-1)
     turn = [message for message in came[last_question + 1 :] if message.role == "assistant"]
     if len(turn) < 2:
@@ -239,13 +239,13 @@ def _last_turn(came: Sequence[Message]) -> Sequence[Message]:
 
 
 def _parted(whole: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
-    """A conversation as what was sent for its last answer, and that answer."""
+    """A conversation split into the messages before its last answer, and that answer."""
     last = _last_of_model(whole)
     return (whole, ()) if last < 0 or last < len(whole) - 1 else (whole[:last], whole[last:])
 
 
 def _messages_of_events(events: Iterable[Event]) -> tuple[list[Message], list[Message]]:
-    """The messages that events tell were sent, and those that came back."""
+    """The messages in events: those that were sent, and those that came back."""
     sent, came = list[Message](), list[Message]()
     for event in events:
         role = named.MESSAGE_EVENTS.get(event.name)
@@ -300,7 +300,7 @@ def _build_side(messages: Sequence[Message], role: str, *, is_cut: bool = False)
 
 
 def _messages_of_task(value: Any) -> list[Message]:
-    """The question that the only task of a crew is. A description with names to fill in is a template, and no question."""
+    """The question in the only task of a crew. A description with names to fill in is a template, and no question."""
     tasks = parsed(value).value
     if not isinstance(tasks, list) or len(tasks) != 1 or not isinstance(tasks[0], dict):
         return []
@@ -309,7 +309,7 @@ def _messages_of_task(value: Any) -> list[Message]:
 
 
 def is_elided(value: Any) -> bool:
-    """Tell whether a value, or all that an object has in it, is kept back by its sender."""
+    """Tell whether the sender withheld a value, or everything in an object."""
     parts = value.values() if isinstance(value, dict) else (value,)
     return bool(parts) and all(isinstance(part, str) and part in ELIDED for part in parts)
 
@@ -400,7 +400,7 @@ def _messages_in_list(values: list[Any], role: str, depth: int) -> list[Message]
 
 
 def _is_pair(value: Any) -> bool:
-    """Tell whether a value is a role and a text, which LangChain takes for a message."""
+    """Tell whether a value is a pair of a role and a text, which is a message to LangChain."""
     return (
         isinstance(value, list)
         and len(value) == 2
@@ -428,7 +428,7 @@ def _is_message(value: Json) -> bool:
 
 
 def _wrapped(value: Json) -> Json | None:
-    """The message inside a choice of a chat completion, or inside what LangChain makes of one."""
+    """The message inside a choice of a chat completion, or inside LangChain's form of one."""
     if _WRAPPING.isdisjoint(value):
         return None
     for name in _WRAPPERS:
@@ -563,7 +563,7 @@ def _messages_in_object(value: Json, role: str, depth: int) -> list[Message]:
 
 
 def spoken_in(value: Any, role: str, depth: int = MAX_NESTED) -> str | None:
-    """The text that is the question or the answer in what a function was called with or gave back; None where no member tells it."""
+    """The question or answer in the arguments or the result of a function; None where no member has it."""
     if not isinstance(value, dict) or depth <= 0:
         return None
     for name in _ANSWERS if role == "assistant" else _QUESTIONS:
@@ -665,7 +665,7 @@ def _result(value: Json, text: str | None) -> ToolResult:
 
 
 def result_of(value: Any) -> ToolResult | None:
-    """The output of a tool that a whole message tells, with the id of its call: LangChain's, or a function's response of Gemini."""
+    """The output of a tool in a message of its own, with the id of its call: LangChain's, or Gemini's function response."""
     if isinstance(value, dict) and isinstance(value.get("response"), dict) and isinstance(value.get("name"), str):
         return _result(value, None)
     return next((message.results[0] for message in messages_of(value) if message.results), None)
@@ -755,7 +755,7 @@ def failed_by_attributes(values: Mapping[str, Any]) -> bool:
 
 
 def _flag(value: Any) -> bool | None:
-    """A flag, which some write as a text."""
+    """A flag; some senders write it as a text."""
     if isinstance(value, bool):
         return value
     return {"true": True, "false": False}.get(value.casefold()) if isinstance(value, str) else None

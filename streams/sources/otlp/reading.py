@@ -63,9 +63,9 @@ _DIGITS = len(str(MAX_COUNT))
 
 
 class FactReader:
-    """Reads the facts of the spans of one request. What a resource alone tells is found once for its spans, and texts that they repeat, too.
+    """Reads the facts of the spans of one request. Facts of a resource are read once for all its spans, and so are repeated texts.
 
-    `wanted` are the attributes that tell each label.
+    `wanted` are the attributes of each label.
     """
 
     def __init__(self, wanted: Mapping[str, Sequence[str]]) -> None:
@@ -185,7 +185,7 @@ def _first_text(names: Iterable[str], *sources: Values) -> str | None:
 
 
 def _evaluation(observed: Observed, environment: str) -> SpanFacts:
-    """The facts of a span of an evaluator or an experiment: that it was there, for the count. Its texts are no agent's."""
+    """The facts of a span of an evaluator or an experiment. It is only counted: its texts are no agent's."""
     unknown = _identifier(f"{named.ENVIRONMENT} = {environment}")
     return SpanFacts("evaluation", _clean_label(observed.name), "langfuse", scope=_identifier(observed.scope), unknown=unknown)
 
@@ -254,7 +254,7 @@ def _returned(values: Values, has: Present, observed: Observed) -> ToolResult | 
 
 
 def _first(names: Names, values: Values) -> Any:
-    """The first of the attributes that has a value, which its sender does not keep to itself; an empty text only where no other has any."""
+    """The first of the attributes whose value was not withheld by its sender; an empty text only where no other has any."""
     empty = None
     for name in names:
         value = values[name]
@@ -267,7 +267,7 @@ def _first(names: Names, values: Values) -> Any:
 
 
 def _read_event_field(events: Iterable[Event], fields: Sequence[tuple[str, str]]) -> Any:
-    """What the first of these events of a tool's span has in its field; None without such an event."""
+    """The field of the first of these events of a tool's span; None without such an event."""
     field_of = dict(fields)
     return next((event.attributes.get(field_of[event.name]) for event in events if event.name in field_of), None)
 
@@ -285,7 +285,7 @@ def _error(observed: Observed, values: Values, has: Present) -> str | None:
 
 
 def _tool_name(name: str | None) -> str | None:
-    """The name of a tool; of an object that Python calls without that of the method."""
+    """The name of a tool; of a callable Python object without the name of its method."""
     return _identifier(None if name is None else name.removesuffix(".__call__"))
 
 
@@ -417,7 +417,7 @@ class UsageReading(NamedTuple):
 
 
 def read_usage(values: Mapping[str, Any], conventions: Sequence[Counting]) -> UsageReading | None:
-    """Return the usage that the attributes tell by one of the conventions; None where they tell none."""
+    """Return the usage in the attributes of one of the conventions; None where there is none."""
     best: tuple[Counting, _Counts] | None = None
     most = 0
     for convention in conventions:
@@ -509,7 +509,7 @@ def _interpret(convention: Counting, counts: _Counts) -> UsageReading:
 
 
 def _read_tokens(counts: _Counts, cache_is: Included) -> list[int | None]:
-    """All that the model read, as it can be: by the convention first, then the other way."""
+    """The possible counts of all that the model read: by the convention first, then the other way."""
     cached = (counts.cache_read or 0) + (counts.cache_write or 0)
     return _both_ways(counts.input, cached, cache_is)
 

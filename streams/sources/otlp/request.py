@@ -80,14 +80,14 @@ class Read(Protocol):
 
 
 class Rejection(NamedTuple):
-    """The reason why so many `items` were not taken; of none, what the sender should know."""
+    """The reason why `items` were not taken. With no items it is a warning to the sender."""
 
     reason: str
     items: int = 1
 
 
 class Signal(NamedTuple):
-    """A signal: `read` reads a request, `build_answer` makes the answer of so many that were not taken, in which words."""
+    """A signal: `read` reads a request, `build_answer` makes the answer from the number of items that were not taken and a message."""
 
     read: Read
     build_answer: Callable[[int, str], Message]
@@ -226,7 +226,7 @@ def _json_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
 
 
 def _decode_request(body: bytes) -> tuple[Any, bool]:
-    """The value of a body, and whether all its texts are Unicode: where they are not they hold halves of surrogate pairs."""
+    """The value of a body, and whether all its texts are Unicode: those that are not hold halves of surrogate pairs."""
     try:
         return msgspec.json.decode(body), True
     except UnicodeDecodeError:
@@ -240,7 +240,7 @@ def _decode_request(body: bytes) -> tuple[Any, bool]:
 
 
 def _refuse_other_signal(name: str, groups: Any) -> Refused:
-    """The refusal of what another signal's request holds."""
+    """The refusal of the items of another signal's request."""
     form, message = _ELSEWHERE[name]
     scopes = (scope for group in _members({name: groups}, form.groups) for scope in _members(group, form.scopes))
     return Refused(f"{name}: {message}", json_bytes(groups), sum(1 for scope in scopes for _ in _members(scope, form.items)))
@@ -300,7 +300,7 @@ def _json_scope(scoped: Any) -> _Scope:
 
 
 def _both_spellings(*fields: str) -> dict[str, None]:
-    """Names of protobuf with those that its JSON mapping makes of them, in order: both are legal."""
+    """Names of protobuf with their names in its JSON mapping, in order: both are legal."""
     return dict.fromkeys(name for field in fields for name in (_camel(field), field))
 
 
@@ -370,7 +370,7 @@ def _repaired_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
 
 
 def _bound(item: Any) -> None:
-    """Leave out what is not looked at, so that nothing of it is repaired."""
+    """Drop fields that are not read, so that they are not repaired."""
     for name, limit in (("attributes", MAX_ATTRIBUTES + 1), ("events", _MAX_EVENTS + 1), ("links", 0)):
         if name in item.DESCRIPTOR.fields_by_name:
             del getattr(item, name)[limit:]
@@ -427,7 +427,7 @@ def _time_problem(nanoseconds: int, now: datetime) -> str:
 
 @functools.lru_cache(16)
 def _latest(now: datetime) -> int:
-    """The latest time, in nanoseconds, that is taken at a moment; asked for every span of a request."""
+    """The latest time, in nanoseconds, that is accepted at a moment; cached, because every span of a request is checked."""
     return (now + CLOCK_TOLERANCE - EPOCH) // timedelta(microseconds=1) * 1000
 
 
@@ -456,7 +456,7 @@ def read_logs(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
 
 
 def _record(part: _Part[LogRecord], now: datetime) -> Observed | Refused | None:
-    """The record; None for one that is of anything else than a model: an application's whole log may come along."""
+    """The record; None for one that does not concern a model: an application's whole log may come along."""
     record = part.item
     if isinstance(record, Refused):
         return record

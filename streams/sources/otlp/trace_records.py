@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -588,7 +589,7 @@ def _join_calls(tools: list[KeptSpan], messages: list[_MessageCall]) -> dict[str
     """The message with the same call as a span, by the id of the span."""
     joined: dict[str, _MessageCall] = {}
     left_spans, left_told = list(tools), list(messages)
-    for key in (_by_id, _by_arguments, _by_name, _by_handoff):
+    for key in (attrgetter("call_id"), _by_arguments, attrgetter("name"), _by_handoff):
         waiting = defaultdict[Any, list[_MessageCall]](list)
         for message in left_told:
             waiting[key(message.call)].append(message)
@@ -600,14 +601,6 @@ def _join_calls(tools: list[KeptSpan], messages: list[_MessageCall]) -> dict[str
         left_spans = [span for span in left_spans if span.span_id not in joined]
         left_told = [message for message in left_told if (message.span.span_id, message.position) not in taken]
     return joined
-
-
-def _by_id(call: ToolCall) -> str | None:
-    return call.call_id
-
-
-def _by_name(call: ToolCall) -> str | None:
-    return call.name
 
 
 def _by_handoff(call: ToolCall) -> str | None:
