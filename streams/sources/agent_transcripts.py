@@ -96,7 +96,7 @@ class AgentDialect:
 
 
 class UnknownKinds:
-    """The kinds of lines and blocks that are not known, each reported where it is met first.
+    """Unknown kinds of lines and blocks, each reported once.
 
     A new version of a program brings new kinds. Each is worth one fault a file: that it is unknown is reported then, and a
     file of a thousand such lines is no thousand faults.
@@ -132,7 +132,7 @@ def is_identifier(value: Any) -> bool:
 
 
 def moment(value: Any) -> datetime | None:
-    """The time that a field tells; None where it tells none."""
+    """The time in a field; None where there is none."""
     if isinstance(value, str | int | float):
         try:
             return parse_timestamp(value) or None
@@ -194,7 +194,7 @@ def make_entry(
 
 
 def call_block(call_id: Any, name: Any, arguments: Any) -> Json:
-    """The block of a tool's call, with what of it can be used."""
+    """The block of a tool's call, with its valid fields."""
     block: Json = {"type": "toolCall"}
     if isinstance(call_id, str):
         block["id"] = call_id

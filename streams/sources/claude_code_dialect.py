@@ -195,7 +195,7 @@ ASSISTANT_BLOCKS = frozenset(
 
 
 class Copied(NamedTuple):
-    """What a transcript has from other ones.
+    """The ids of what a transcript copied from other ones.
 
     Of earlier ones these are uuids of lines, ids of the model's messages, and digests of questions; `by_subagents` are uuids and ids of
     messages in the transcripts of its subagents.
@@ -320,7 +320,7 @@ class ClaudeCodeDialect(AgentDialect):
         return [*answered, *entries, *self._unknown_blocks(blocks, USER_BLOCKS)]
 
     def _ask(self, body: Json, position: Position, text: str) -> list[Entry | Problem]:
-        """The entries of a text in the user's name: none where it is not the user's, until the agent answers it."""
+        """The entries of a text in the user's name. A text that is not the user's is deferred until the agent answers it."""
         uuid = body["uuid"]
         is_meta = any(body.get(name) is True for name in _META)
         is_prompt = _is_from_program(body, text)
@@ -346,7 +346,7 @@ class ClaudeCodeDialect(AgentDialect):
         return [*unanswered, question]
 
     def _is_new_result(self, uuid: str, message: Json, text: str) -> bool:
-        """Tell whether no other line gave this result of this call."""
+        """Tell whether no other line has this result of this call."""
         call_id = message.get("toolCallId")
         if call_id is None:
             return True
@@ -692,7 +692,7 @@ def session_of(line: dict[str, Any]) -> str | None:
 
 
 def question_digest(text: str) -> bytes:
-    """Return the digest by which a question is known again."""
+    """Return the digest that identifies a repeated question."""
     return blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
 
 
@@ -715,9 +715,9 @@ def _is_reminder(block: Json) -> bool:
 
 @dataclass(eq=False, slots=True)
 class Position:
-    """A place: `leaf` is the entry that the next one follows, `is_under_way` says that an answer is awaited or goes on.
+    """A position: `leaf` is the entry that the next one follows, `is_under_way` says that an answer is awaited or goes on.
 
-    `question` waits there to be asked, until the agent answers it.
+    `question` is deferred there until the agent answers it.
     """
 
     leaf: str | None
@@ -738,13 +738,13 @@ class Message(Generic[Content]):
         return self.position.leaf is not None
 
     def follows(self, parent: Position) -> Position:
-        """The place that its next line follows: its own, or that of the parent where it is the first."""
+        """The position that its next line follows: its own, or that of the parent if it is the first."""
         return parent if self.position.leaf is None else self.position
 
 
 @dataclass(slots=True)
 class Positions:
-    """The places of the lines so far, by uuid, and the messages by their ids."""
+    """The positions of the lines so far, by uuid, and the messages by their ids."""
 
     _by_uuid: dict[str, Position] = field(default_factory=dict)
     _messages: dict[tuple[bool, str, str | None], Message[Any]] = field(default_factory=dict)
@@ -753,13 +753,13 @@ class Positions:
         return uuid in self._by_uuid
 
     def at(self, parent: Any) -> Position:
-        """The place of a parent; a parent that was never seen is a place of its own, and null the beginning."""
+        """The position of a parent; an unknown parent has a position of its own, and null is the beginning."""
         if not isinstance(parent, str):
             return Position(None)
         return self._by_uuid.get(parent) or Position(parent)
 
     def stand_in(self, uuid: str, position: Position) -> None:
-        """Have a line stand where its parent does."""
+        """Give a line the position of its parent."""
         self._by_uuid.setdefault(uuid, position)
 
     def ask(self, uuid: str) -> None:
@@ -767,11 +767,11 @@ class Positions:
         self._by_uuid.setdefault(uuid, Position(uuid, is_under_way=True))
 
     def ask_later(self, uuid: str, position: Position, question: Entry) -> None:
-        """Note a question that is one only when the agent answers it."""
+        """Note a text that becomes a question only when the agent answers it."""
         self._by_uuid.setdefault(uuid, Position(position.leaf, is_under_way=True, question=question))
 
     def take_question(self, position: Position) -> list[Entry]:
-        """The question that waits at a place, which now is asked."""
+        """Take the question that is deferred at a position: the agent answers it now."""
         question, position.question = position.question, None
         if question is None:
             return []
@@ -779,7 +779,7 @@ class Positions:
         return [question]
 
     def replay(self, uuid: str, position: Position, message: Message[Any]) -> None:
-        """Have a line that repeats a message stand where the message does, and what led to it as well."""
+        """Give a line that repeats a message, and what led to it, the position of the message."""
         position.question, position.leaf, position.is_under_way = None, message.position.leaf, message.position.is_under_way
         self._by_uuid.setdefault(uuid, message.position)
 

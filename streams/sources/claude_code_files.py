@@ -55,9 +55,9 @@ from streams.sources.openclaw.reader import read_session
 from streams.sources.source import Reading, ReadingContext
 
 _LOOKED_AT = 64
-"""Lines of a file elsewhere that tell whether it is a transcript."""
+"""Lines of a file elsewhere that are checked for whether it is a transcript."""
 NO_PROMPT = "[the prompt is not in the log]"
-"""The question of a run whose prompt the log does not tell."""
+"""The question of a run whose prompt is not in the log."""
 KINDS = frozenset({"system", "assistant", "user", "result", "stream_event"})
 """Kinds of lines by which a log is known."""
 Json = dict[str, Any]
@@ -179,7 +179,7 @@ def session_of_claude_code(path: Path) -> str | None:
 
 @lru_cache(maxsize=65_536)
 def _first_run(path: Path, _inode: int) -> str:
-    """The run that a log begins with; LookupError where it is none. What is there never changes, so it is remembered."""
+    """The run that a log begins with; LookupError where it is none. The beginning of a file never changes, so it is cached."""
     with path.open("rb") as stream:
         for line in read_lines(stream):
             value = decode_line(line)
@@ -258,7 +258,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _Chain:
-    """The lines of one agent in a run, as those of a transcript."""
+    """The lines of one agent in a run, converted to those of a transcript."""
 
     session: Json
     lines: list[Line] = field(default_factory=list)
@@ -317,7 +317,7 @@ def _system_line(line: Json) -> Json:
 
 
 def _is_text(message: Any) -> bool:
-    """Tell whether a message in the user's role is one of the user: results of tools have another form."""
+    """Tell whether a message in the user's role is the user's: results of tools have another form."""
     content = message.get("content") if isinstance(message, dict) else None
     blocks = content if isinstance(content, list) else []
     return isinstance(content, str) or any(isinstance(block, dict) and block.get("type") == "text" for block in blocks)
@@ -450,7 +450,7 @@ def _uuids(path: Path, first: str = "") -> set[str]:
 
 
 def _questions(path: Path) -> set[bytes]:
-    """The digests of the texts in the user's name of a transcript."""
+    """The digests of the texts in the user's name in a transcript."""
     digests = set()
     with path.open("rb") as stream:
         for line in read_lines(stream):
@@ -485,7 +485,7 @@ def read_head(path: Path) -> Head | None:
 
 @lru_cache(maxsize=65_536)
 def _read_head(path: Path) -> Head:
-    """As `read_head`; LookupError where nothing is there yet. What is there never changes, so it is remembered."""
+    """As `read_head`; LookupError where nothing is there yet. The beginning of a file never changes, so it is cached."""
     begun: datetime | None = None
     with path.open("rb") as stream:
         for line in read_lines(stream):

@@ -57,7 +57,7 @@ CALLS = frozenset(
 )
 """Kinds of items that call a tool."""
 OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "tool_search_output", "mcp_tool_call_output"})
-"""Kinds of items that hold what a tool gave."""
+"""Kinds of items that hold the output of a tool."""
 _ARGUMENTS = ("arguments", "input", "action", "query")
 _PASSED = "internal_chat_message_metadata_passthrough"
 _CONTEXTS = (
@@ -172,7 +172,7 @@ SHOWN = frozenset(
         "guardian_assessment",
     }
 )
-"""Kinds of `event_msg` that tell for the screen what other lines say."""
+"""Kinds of `event_msg` that repeat other lines for the screen."""
 
 
 class CodexDialect(AgentDialect):
@@ -249,7 +249,7 @@ class CodexDialect(AgentDialect):
         return [make_entry("session", payload["id"], line)]
 
     def _settings(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        """Changes of the model and of how much it thinks."""
+        """Changes of the model and of its reasoning effort."""
         entries: list[Entry | Problem] = []
         model, effort = payload.get("model"), payload.get("effort")
         if isinstance(model, str) and model != self._model:
@@ -590,7 +590,7 @@ def output_of(payload: Json, tools: Mapping[str, str], outcomes: Outcomes) -> tu
 
 
 def _read_output(output: Any) -> tuple[str, Json]:
-    """The text of an output, and what its form or its first lines say of the end of the call."""
+    """The text of an output, and the details of the call's end that its form or its first lines have."""
     details: Json = {}
     if isinstance(output, dict):
         details["failed"] = output.get("success") is False
@@ -620,7 +620,7 @@ def _read_output(output: Any) -> tuple[str, Json]:
 
 
 def in_envelope(line: Json) -> Json:
-    """Return a line as today's rollouts have it; one that is not known is returned as it is."""
+    """Return a line in the form of today's rollouts; an unknown one is returned as it is."""
     if "payload" in line:
         return line
     kind = line.get("type")

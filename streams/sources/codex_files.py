@@ -117,7 +117,7 @@ def _positions_in(path: Path, _size: int, _modified_ns: int) -> Mapping[bytes, l
 
 
 def _contents(path: Path) -> Iterator[tuple[int, bytes]]:
-    """What the lines of a rollout say, each with its line's number, as digests; lines that only accompany others are left out."""
+    """The contents of a rollout's lines as digests, each with its line number; lines that only accompany others are left out."""
     with open_lines(path) as lines:
         for line in lines:
             body = decode_line(line)
@@ -146,7 +146,7 @@ def _content(line: Json) -> tuple[Any, ...] | None:
 
 
 def _message(payload: Json) -> tuple[Any, ...] | None:
-    """A message of the user or the model. What the program tells the model stands in every rollout anew."""
+    """A message of the user or the model. Texts of the program are left out: every rollout has its own."""
     role, blocks = payload.get("role"), blocks_of("content", payload.get("content"))
     if role not in ("user", "assistant") or not isinstance(blocks, list):
         return None
@@ -194,7 +194,7 @@ def _header_or_none(path: Path) -> Header | None:
 
 
 class Header(NamedTuple):
-    """What the first line of a rollout says: its session, when that began, and the sessions it may have copied."""
+    """The first line of a rollout: its session, when that began, and the sessions it may have copied."""
 
     session: str
     begun: str
@@ -202,7 +202,7 @@ class Header(NamedTuple):
 
 
 def read_header(path: Path) -> Header | None:
-    """Return what the first line of a rollout says; None where it says nothing of a session."""
+    """Return the header in the first line of a rollout; None where the line names no session."""
     try:
         return _read_header(path)
     except LookupError:
@@ -211,7 +211,7 @@ def read_header(path: Path) -> Header | None:
 
 @lru_cache(maxsize=65_536)
 def _read_header(path: Path) -> Header:
-    """As `read_header`; LookupError where there is none yet. A header never changes, so it is remembered."""
+    """As `read_header`; LookupError where there is none yet. A header never changes, so it is cached."""
     with open_lines(path) as lines:
         for line in lines:
             body = decode_line(line)

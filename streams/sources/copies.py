@@ -22,7 +22,7 @@ import zstandard
 from streams.sources.lines import Line, decode_line, open_lines
 
 Key = bytes
-"""What a line is known by in any account: its id, else its bytes."""
+"""The identity of a line in any account: a digest of its id, else of its bytes."""
 
 
 _BEFORE, _AFTER = b"before", b"after"
@@ -39,7 +39,7 @@ class Account(NamedTuple):
 def find_accounts(files: Iterable[Path], session_of: Callable[[Path], str | None], id_field: str | None) -> list[Account]:
     """Return the accounts of the sessions in some files, in the order of the files.
 
-    `session_of` gives the session that a file tells of, None where it may be several or none; `id_field` names the field of a line's id.
+    `session_of` gives the session of a file, None where it may be several or none; `id_field` names the field of a line's id.
     """
     groups: dict[str | Path, list[Path]] = {}
     for file in files:

@@ -72,7 +72,7 @@ MAX_EXCHANGE = 4 * 1024 * 1024
 MAX_SESSION = 8 * 1024 * 1024
 """Characters of a session in which figures are looked for."""
 MAX_REMEMBERED = 250_000
-"""Figures of a session that are remembered."""
+"""Figures of a session that are kept in memory."""
 MAX_FIGURES = 64
 """Figures of an output that are computed with; with more, any figure may be their result."""
 NO_USE_NEEDED = frozenset(
@@ -344,7 +344,7 @@ class Output(msgspec.Struct, frozen=True):
 
 
 class SessionTexts:
-    """The figures that were stated in a session so far, as far as they are remembered.
+    """The figures that were stated in a session so far, up to a limit.
 
     A figure is looked up and not searched for: a session of weeks has thousands of texts, and each answer asks.
     """
@@ -558,7 +558,7 @@ class ExchangeEvidence:
 
 
 class _SkillUse:
-    """The use of skills in one exchange.
+    """Follows the use of skills in one exchange.
 
     `skills` are those that the agent has. `read` are those that it read before, and is added to.
     """
@@ -617,7 +617,7 @@ def _write_json(arguments: Any) -> str:
 
 
 def _may_have_reason(text: str, answer: Answer) -> bool:
-    """Tell whether there may be a reason why an answer passed over an output: a first look, which misses none."""
+    """Prefilter: tell whether there may be a reason why an answer passed over an output. It misses none."""
     return bool(answer.claims) or reports_trouble(text) or len(text) > _LONG or _count_grammar_words(text) >= MIN_PROSE
 
 
@@ -819,7 +819,7 @@ def skill_files(tool: Any, arguments: Any) -> list[str]:
 
 
 def _may_name_file(text: str) -> bool:
-    """Tell whether a text may have the name of a skill's file: the pattern tries some sixty lengths at each character."""
+    """Prefilter: tell whether a text may have the name of a skill's file. The pattern tries some sixty lengths at each character."""
     return not text.isascii() or "skill.md" in text.lower()
 
 

@@ -117,7 +117,7 @@ def _build_items(
     context: ReadingContext,
     sessions: dict[tuple[str, str], SessionEvents],
 ) -> Iterator[AgentEvent | LineFault]:
-    """The records of one line and what is wrong with it; `sessions` remembers each session so far."""
+    """The records of one line and what is wrong with it; `sessions` has the state of each session so far."""
     if isinstance(value, Problem):
         yield line_fault(line, value)
         return
@@ -228,7 +228,7 @@ def _add_events(part: _SessionPart, session: Session, memory: SessionEvents, rep
 
 
 class _SessionPart(NamedTuple):
-    """Events of one session, each with the words that say where in its line it stood."""
+    """Events of one session, each with its position in its line."""
 
     session_id: str
     connection: str | None
@@ -380,7 +380,7 @@ class Owner(NamedTuple):
 
 
 class SessionEvents:
-    """The memory of one session while its file is read: how many events it had, and their ids."""
+    """The state of one session while its file is read: how many events it had, and their ids."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -394,7 +394,7 @@ class SessionEvents:
         self._has_lost = True
 
     def record(self, raw: Any, position: str, owner: Owner, context: ReadingContext) -> AgentEvent | Problem:
-        """The record of the session's next event, or why it cannot be taken; `place` says where in its line it stood."""
+        """The record of the session's next event, or why it cannot be taken; `position` says where in its line it stood."""
         seq = self._count
         self._count += 1
         if problem := _broken_id(raw, position):
@@ -432,7 +432,7 @@ class SessionEvents:
     def plain(self, raw: Any, position: str) -> Json | Problem:
         """The session's next event as it is, for a diagnosis, or why it cannot be taken.
 
-        Once one could not be taken, those after it are given the ids they have by their places.
+        Once an event could not be taken, those after it get the ids of their positions.
         """
         seq = self._count
         self._count += 1
@@ -466,7 +466,7 @@ def _broken_id(raw: Any, position: str) -> Problem | None:
 
 
 def _explain_malformed(raw: Any, error: InputError, seq: int, position: str) -> Problem:
-    """Return why the value is no event, in the words of the file."""
+    """Return why the value is no event, with its position in the file."""
     if not isinstance(raw, dict):
         return Problem("malformed_event", f"{position or 'the event'}: is {json_type(raw)}, not an object")
     where = str(error).removeprefix(f"events[{seq}]")

@@ -52,7 +52,7 @@ _NO_ANSWERS = {"data": "embedding", "results": "relevance_score"}
 """The list in the output of an embedding model or a reranker, and a member of each of its items: no answer of an agent."""
 _SHOWN = 40
 _FAR = 1e11
-"""Seconds that lie outside all bounds, and within what a datetime holds."""
+"""Seconds outside all bounds, but within the range of a datetime."""
 LONGEST = 120
 """Characters of the longest text that is read as a time."""
 _CLOCK = r"(?P<clock>\d{1,2}:\d{2}(?::\d{2})?)(?:[.,](?P<fraction>\d{1,12}))?"
@@ -260,7 +260,7 @@ def conversation_in(value: Any, role: str) -> list[Message]:
 
 
 def helper_output_in(value: Any) -> str | None:
-    """Return the sort of things that a helper of the program gave, such as embeddings; None where a value is no such list."""
+    """Return the kind of output that a helper of the program returned, such as embeddings; None where a value is no such list."""
     read = as_json(value) if isinstance(value, str) else value
     for name, sign in _NO_ANSWERS.items() if isinstance(read, Mapping) else ():
         items = read.get(name)
@@ -384,7 +384,7 @@ def _parse_exponent(text: str) -> float | None:
 def written_time(text: str, zone: str | None = None) -> datetime:
     """Return the instant that a text says, in UTC; one without a zone is in the given one, else in UTC.
 
-    ValueError that says why it is none, and what a mapping can say of it.
+    ValueError that says why it is none, with a hint for the mapping.
     """
     try:
         plain = datetime.fromisoformat(text)
@@ -399,7 +399,7 @@ def written_time(text: str, zone: str | None = None) -> datetime:
 
 
 def _refuse(text: str) -> NoReturn:
-    """Raise the ValueError of a text of no form, with what a mapping can say of it."""
+    """Raise the ValueError of a text in no known form, with a hint for the mapping."""
     if (numeric := _NUMERIC_DATE.fullmatch(text)) is not None:
         mark, year, clock = numeric[1], "%Y" if len(numeric[2]) == 4 else "%y", _clock_form(numeric[3])
         forms = " or ".join(f'"{mark.join(order)}{clock}"' for order in (("%d", "%m", year), ("%m", "%d", year)))
@@ -496,7 +496,7 @@ def moment_of(value: datetime, zone: str | None = None) -> datetime:
 
 
 def _from_name(column: Any) -> Any:
-    """Take a column that stands alone."""
+    """Accept a column name in place of a source."""
     return {"column": column} if isinstance(column, str) else column
 
 

@@ -121,7 +121,7 @@ AGENT = (
     "lk.agent_name",
 )
 ANSWER_TOOLS = frozenset({"final_answer"})
-"""Tools that a model is made to call for giving its answer: smolagents has no other way."""
+"""Tools that a model has to call to give its answer: smolagents has no other way."""
 AGENT_OF_ENTITY, AGENT_NODE = "traceloop.entity.name", "graph.node.id"
 """They name the agent where the span is one."""
 METADATA = "metadata"
@@ -421,7 +421,7 @@ QUOTED = (
     *("traceloop.entity.output", "langfuse.observation.metadata.finish_reason"),
     *("mlflow.spanInputs", "mlflow.spanOutputs", "mlflow.llm.model", "mlflow.trace.session", "genkit:input", "genkit:output"),
 )
-"""Texts that are written as JSON, quotes and escapes included."""
+"""Attributes whose texts are written as JSON, quotes and escapes included."""
 ELIDED = dict.fromkeys(
     (
         "gcp.vertex.agent.llm_request",
@@ -431,9 +431,9 @@ ELIDED = dict.fromkeys(
     ),
     "{}",
 )
-"""What stands in an attribute whose content its sender keeps to itself."""
+"""Placeholders for content that its sender withholds."""
 SCRUBBED = "[Scrubbed due to "
-"""The beginning of what Logfire puts in the place of a value that it takes for a secret: it may be a session's id."""
+"""The beginning of Logfire's placeholder for a value that looks like a secret: it may be a session's id."""
 NAMELESS = frozenset(
     {
         *("LangGraph", "RunnableSequence", "AgentExecutor", "ClaudeAgentSDK.query", "ClaudeAgentSDK.ClaudeSDKClient"),
