@@ -12,7 +12,7 @@ from reference.markdown import code, first_paragraph, page, table, words
 
 def detectors() -> str:
     """The page."""
-    scoring = re.split(r"^Scoring: ", SCORING or "", flags=re.MULTILINE)[1]
+    scoring = re.split(r"^\d\. ", SCORING or "", flags=re.MULTILINE)[1]
     return page(
         "Detectors",
         "Each reads the folded events of a finished session and says what went wrong, or nothing; `driftline diagnose FILE` runs them on a "
@@ -27,7 +27,7 @@ def detectors() -> str:
         "A diagnosis says which profile it was made with, and what the policy changed. `driftline tune` holds them against an agent's own "
         "runs: [Tune](../how-to/tune.md#detectors-by-an-agents-own-history).",
         "## Trust and readiness",
-        words(scoring[0].upper() + scoring[1:]),
+        words(scoring),
         *(part for one in DETECTORS for part in _detector(one)),
         "## Findings",
         "Off unless the [policy](policy.md#detectors-events) sets their threshold. They are listed with the causes, with an impact of 0: no trust score, readiness or gate depends on "
