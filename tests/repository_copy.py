@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,19 +54,17 @@ class Copy:
         """The standard output of a Python module, as `run`."""
         return self.run(sys.executable, "-m", module, *arguments)
 
-    def follow(self, guide: str) -> Iterator[tuple[str, set[str]]]:
-        """Write the files of a guide's titled blocks, and change those that its diffs change: each section's heading, with its files."""
-        for section in (ROOT / guide).read_text("utf-8").split("\n## "):
-            blocks = _BLOCK.findall(section)
-            for kind, title, text in blocks:
-                path = self.root / title
-                if kind == "diff":
-                    path.write_text(changed(path.read_text("utf-8"), text, title), "utf-8")
-                else:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_text(text, "utf-8")
-            if blocks:
-                yield section.partition("\n")[0], {title for _, title, _ in blocks}
+    def follow(self, text: str) -> set[str]:
+        """Write the files of the titled blocks of a guide, or of a section of it, and change those that its diffs change; their names."""
+        blocks = _BLOCK.findall(text)
+        for kind, title, block in blocks:
+            path = self.root / title
+            if kind == "diff":
+                path.write_text(changed(path.read_text("utf-8"), block, title), "utf-8")
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(block, "utf-8")
+        return {title for _, title, _ in blocks}
 
 
 def copy_repository(folder: Path) -> Copy:
