@@ -39,13 +39,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Annotated, Literal
-
-from pydantic import AfterValidator, StringConstraints
+from typing import Literal
 
 from audit.comparison import CONFIDENCE, t_quantile
 from audit.fingerprints import digest
-from schemas.bounds.limits import NAME
 
 ANCHORS = "anchors"
 """Connection of what anchors are judged by, a reserved name."""
@@ -375,7 +372,3 @@ def _cause(shift: Shift, moved: Moved) -> Cause | None:
     if along >= EXPLAINS * moved.size and beyond(CERTAIN)[0] > 0:
         return "judge"
     return None
-
-
-OwnName = Annotated[str, StringConstraints(pattern=f"^{NAME}$"), AfterValidator(checked_own_name)]
-"""The name of a connection or project that records may be filed under."""

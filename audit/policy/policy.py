@@ -17,9 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, PrivateAttr, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, StringConstraints, model_validator
 
-from audit.anchors import OwnName, anchor_project, is_reserved
+from audit.anchors import anchor_project, checked_own_name, is_reserved
 from audit.cost import MODEL_NAME, ModelPrice, nano_of, price_of
 from audit.detectors.thresholds import Detectors
 from audit.fingerprints import canonical_json, digest
@@ -41,6 +41,8 @@ __all__ = [
 ]
 _MODEL_NAME = compile_pattern(MODEL_NAME, where="prices", ignore_case=False)
 ProjectName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
+OwnName = Annotated[str, StringConstraints(pattern=f"^{NAME}$"), AfterValidator(checked_own_name)]
+"""The name of a connection or project that records may be filed under."""
 
 MAX_NAMES = 10_000
 """Names of projects whose policy is remembered: records can have any."""
