@@ -86,9 +86,9 @@ class _Pair:
 def agreement(labels: Sequence[Label], population: Mapping[str, int]) -> Agreement:
     """The agreement by labels, of each rater and exchange the newest; `population` counts the judged exchanges of each stratum."""
     by_rater: dict[str, list[Label]] = defaultdict(list)
-    for one in labels:
-        by_rater[one.rater].append(one)
-    seen = {one.stratum for one in labels}
+    for label in labels:
+        by_rater[label.rater].append(label)
+    seen = {label.stratum for label in labels}
     everything = sum(population.values())
     return Agreement(
         overall=_with_judge(labels, population),
@@ -116,17 +116,17 @@ def _with_judge(labels: Sequence[Label], population: Mapping[str, int]) -> Estim
 def _between(labels: Sequence[Label], population: Mapping[str, int]) -> Estimate:
     """People among themselves, over exchanges that two or more have scored: each pair of them, both ways round."""
     by_exchange: dict[str, list[Label]] = defaultdict(list)
-    for one in labels:
-        by_exchange[one.exchange].append(one)
+    for label in labels:
+        by_exchange[label.exchange].append(label)
     shared = [group for group in by_exchange.values() if len(group) > 1]
-    weights = _weights([one for group in shared for one in group], population)
+    weights = _weights([label for group in shared for label in group], population)
     pairs = [
         _Pair(a.session, weights[a.stratum] / (len(group) * (len(group) - 1)), a.human, b.human, 0.0)
         for group in shared
         for a, b in itertools.permutations(group, 2)
     ]
-    found = _estimate(pairs, labels=sum(map(len, shared)), exchanges=len(shared))
-    return replace(found, bias=None, bias_low=None, bias_high=None)
+    estimate = _estimate(pairs, labels=sum(map(len, shared)), exchanges=len(shared))
+    return replace(estimate, bias=None, bias_low=None, bias_high=None)
 
 
 def _weights(labels: Iterable[Label], population: Mapping[str, int]) -> dict[str, float]:

@@ -104,8 +104,8 @@ _SPANS = re.compile(
 
 def binary_kind(head: bytes) -> Kind | None:
     """Return the kind of a file that is no text in UTF-8, by its first bytes; None for one that may be."""
-    for place, magic, kind in MAGIC:
-        if head[place : place + len(magic)] == magic:
+    for offset, magic, kind in MAGIC:
+        if head[offset : offset + len(magic)] == magic:
             return kind
     return None
 
@@ -114,9 +114,9 @@ def unlike_json(head: bytes) -> Kind | None:
     """Return the kind of a file that can hold no JSON, neither lines nor a document; None for one that may."""
     if not head.removeprefix(_BOM).strip():
         return EMPTY if len(head) < HEAD else None
-    found = binary_kind(head)
-    if found is not None or _JSON_LINE.search(head.removeprefix(_BOM)):
-        return found
+    kind = binary_kind(head)
+    if kind is not None or _JSON_LINE.search(head.removeprefix(_BOM)):
+        return kind
     return _text_kind(head)
 
 
@@ -145,13 +145,13 @@ def exchanges_kind(head: bytes) -> Kind | None:
     text = head.removeprefix(_BOM).lstrip()
     if not text:
         return EMPTY
-    found = binary_kind(head)
-    if found is not None:
-        return found
+    kind = binary_kind(head)
+    if kind is not None:
+        return kind
     if text[:1] not in (b"{", b"["):
         return _text_kind(head)
-    if found := unlike_json(head) or _trace_kind(text):
-        return found
+    if kind := unlike_json(head) or _trace_kind(text):
+        return kind
     agent = _agent_kind(head)
     # Other programs write a session's id in the same way.
     is_claude = agent is CLAUDE_CODE and _CLAUDE_CODE_LINE.search(head.split(b"\n", 1)[0])
@@ -163,9 +163,9 @@ def unlike_transcript(head: bytes) -> Kind | None:
 
     A SQLite database may hold transcripts.
     """
-    found = unlike_json(head)
-    if found is not None:
-        return None if found is SQLITE else found
+    kind = unlike_json(head)
+    if kind is not None:
+        return None if kind is SQLITE else kind
     return EVENTS if not _is_transcript(head) and _is_events(head) else None
 
 
@@ -180,8 +180,8 @@ def unlike_codex(head: bytes) -> Kind | None:
 
 
 def _unlike_agent(head: bytes, wanted: Kind) -> Kind | None:
-    found = unlike_json(head) or _agent_kind(head) or (EVENTS if _is_events(head) else None)
-    return None if found is wanted else found
+    kind = unlike_json(head) or _agent_kind(head) or (EVENTS if _is_events(head) else None)
+    return None if kind is wanted else kind
 
 
 def _agent_kind(head: bytes) -> Kind | None:

@@ -11,8 +11,7 @@ import builders as build
 import msgspec
 
 from schemas import records
-from schemas.bounds.contract import rules_of, times_of
-from schemas.bounds.field_rules import Between, Identifier, JsonObject, Labels, Named, OneOf, Rule
+from schemas.bounds.contract import Between, Identifier, JsonObject, Labels, Named, OneOf, Rule, rules_of, times_of
 from schemas.bounds.limits import EARLIEST, LATEST
 from schemas.codec.single_object import encode
 from schemas.records import Record

@@ -49,8 +49,8 @@ def alternating_calls(evidence: SessionEvidence, thresholds: Thresholds) -> list
     if seen.rounds < thresholds.alternating_rounds:
         return []
     first, second = map(shown, seen.pair)
-    said = f"Two tool calls alternated for {seen.rounds} rounds with unchanged arguments. Tools: {first}, {second}."
-    return [ALTERNATING_CALLS.cause("medium", 0, said, seen.references, evidence_count=seen.calls)]
+    description = f"Two tool calls alternated for {seen.rounds} rounds with unchanged arguments. Tools: {first}, {second}."
+    return [ALTERNATING_CALLS.cause("medium", 0, description, seen.references, evidence_count=seen.calls)]
 
 
 @detector(
@@ -75,5 +75,5 @@ def near_duplicate_calls(evidence: SessionEvidence, thresholds: Thresholds) -> l
     ):
         return []
     n = patterns.near_duplicates
-    said = f"{counted(n, 'tool call')} nearly repeated an earlier one. First tool: {shown(patterns.near_tool)}."
-    return [NEAR_DUPLICATE_CALLS.cause("medium", 0, said, patterns.near_references, evidence_count=n)]
+    description = f"{counted(n, 'tool call')} nearly repeated an earlier one. First tool: {shown(patterns.near_tool)}."
+    return [NEAR_DUPLICATE_CALLS.cause("medium", 0, description, patterns.near_references, evidence_count=n)]

@@ -174,16 +174,16 @@ def sketch_of(payload: str | Mapping[str, Any]) -> Sketch | None:
     arguments = _parsed(call_arguments(event)) if isinstance(event, Mapping) else None
     if arguments is None or len(canonical_json(arguments)) > LONGEST:
         return None
-    keys, said = list[str](), list[str]()
+    keys, texts = list[str](), list[str]()
     for key, value in _leaves(arguments):
         keys.append(key if isinstance(value, str) else f"{key}={canonical_json(value)}")
-        said.append(value if isinstance(value, str) else "")
-    tokens = _TOKENS.findall(" ".join(said).casefold())
-    words = {token for token in tokens if not token[0].isdecimal()}
-    if not words:
+        texts.append(value if isinstance(value, str) else "")
+    tokens = _TOKENS.findall(" ".join(texts).casefold())
+    terms = {token for token in tokens if not token[0].isdecimal()}
+    if not terms:
         return None
     bits = 0
-    for word in words:
+    for word in terms:
         bits |= 1 << zlib.crc32(word.encode("utf-8", "surrogatepass")) % BITS
     numbers = sorted(token for token in tokens if token[0].isdecimal())
     return Sketch(digest(canonical_json([sorted(keys), numbers])), bits.to_bytes(BITS // 8, "big"))

@@ -33,5 +33,5 @@ def context_pollution(evidence: SessionEvidence, thresholds: Thresholds) -> list
         return []
     severity = "high" if evidence.context_full else "medium"
     level = f", with saturation of {evidence.severe_saturation:g} % or more" if evidence.context_full else ""
-    said = f"Context saturated or compacted in {counted(n, 'context event')}{level}."
-    return [CONTEXT_POLLUTION.cause(severity, 7 + 5 * n, said, seen.references, evidence_count=n)]
+    description = f"Context saturated or compacted in {counted(n, 'context event')}{level}."
+    return [CONTEXT_POLLUTION.cause(severity, 7 + 5 * n, description, seen.references, evidence_count=n)]

@@ -33,5 +33,5 @@ def ignoring_tool_outputs(evidence: SessionEvidence, thresholds: Thresholds) -> 
     if n < thresholds.unused_outputs:
         return []
     severity = "high" if n >= thresholds.severe_unused_outputs else "medium"
-    said = f"{counted(n, 'tool output')} not used by later decisions."
-    return [IGNORING_TOOL_OUTPUTS.cause(severity, 10 + 7 * n, said, seen.references, evidence_count=n)]
+    description = f"{counted(n, 'tool output')} not used by later decisions."
+    return [IGNORING_TOOL_OUTPUTS.cause(severity, 10 + 7 * n, description, seen.references, evidence_count=n)]

@@ -36,5 +36,5 @@ def memory_degradation(evidence: SessionEvidence, thresholds: Thresholds) -> lis
     if n < thresholds.lost_memories:
         return []
     severity = "high" if n >= thresholds.severe_lost_memories else "medium"
-    said = f"Memory recall failed, was ignored or lost in {counted(n, 'memory event')}."
-    return [MEMORY_DEGRADATION.cause(severity, 8 + 5 * n, said, seen.references, evidence_count=n)]
+    description = f"Memory recall failed, was ignored or lost in {counted(n, 'memory event')}."
+    return [MEMORY_DEGRADATION.cause(severity, 8 + 5 * n, description, seen.references, evidence_count=n)]

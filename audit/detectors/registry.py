@@ -136,10 +136,10 @@ def detector(
     """
 
     def register(detect: Detect) -> Detect:
-        for one in _registered.values():
-            taken = {one.failure.name, one.failure.dimension or None, one.place} - {None}
+        for earlier in _registered.values():
+            taken = {earlier.failure.name, earlier.failure.dimension or None, earlier.place} - {None}
             if again := taken & {failure.name, failure.dimension, place}:
-                raise ValueError(f"{again.pop()} is registered by {one.detect.__module__} already")
+                raise ValueError(f"{again.pop()} is registered by {earlier.detect.__module__} already")
         _registered[failure.name] = Detector(
             failure=failure, version=version, rule=rule, cases=cases, detect=detect, place=place, threshold=threshold
         )
@@ -150,7 +150,12 @@ def detector(
 
 def registered() -> tuple[Detector, ...]:
     """Return the detectors registered so far, in the order in which they run."""
-    return tuple(sorted(_registered.values(), key=lambda one: (one.place is None, one.place or 0, one.failure_type)))
+    return tuple(
+        sorted(
+            _registered.values(),
+            key=lambda registration: (registration.place is None, registration.place or 0, registration.failure_type),
+        )
+    )
 
 
 def shown(name: str) -> str:

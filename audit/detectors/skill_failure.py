@@ -33,5 +33,5 @@ def skill_failure(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cau
     if n < thresholds.failed_skills:
         return []
     severity = "high" if n >= thresholds.severe_failed_skills else "medium"
-    said = f"Skill not invoked, ignored, mismatched or failed in {counted(n, 'skill event')}."
-    return [SKILL_FAILURE.cause(severity, 8 + 6 * n, said, seen.references, evidence_count=n)]
+    description = f"Skill not invoked, ignored, mismatched or failed in {counted(n, 'skill event')}."
+    return [SKILL_FAILURE.cause(severity, 8 + 6 * n, description, seen.references, evidence_count=n)]

@@ -144,8 +144,8 @@ class Detectors(AgentDetectors):
         """Yield the contradictions between thresholds: the place within this part of the policy, and the words."""
         for agent in (None, *self.agents):
             for name in PROFILES:
-                place = (name,) if agent is None else ("agents", agent, name)
-                yield from (((*place, field), words) for field, words in _contradictions(self.profile(name, agent).thresholds))
+                path = (name,) if agent is None else ("agents", agent, name)
+                yield from (((*path, field), reason) for field, reason in _contradictions(self.profile(name, agent).thresholds))
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -196,10 +196,10 @@ def default_profile(source: str | None) -> Profile:
 
 def recorded_profile(version: str | None, changes_json: str | None) -> Profile | None:
     """The profile that a diagnosis says it was made with; None for an older one, and for a profile of another version."""
-    found = next((profile for profile in DEFAULTS.values() if profile.version == version), None)
-    if found is None or changes_json is None:
-        return found
-    return Profile.of(found.name, _set(type(found.thresholds).model_validate_json(changes_json)))
+    default = next((profile for profile in DEFAULTS.values() if profile.version == version), None)
+    if default is None or changes_json is None:
+        return default
+    return Profile.of(default.name, _set(type(default.thresholds).model_validate_json(changes_json)))
 
 
 def _set(thresholds: Thresholds) -> dict[str, Any]:

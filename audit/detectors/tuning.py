@@ -115,10 +115,10 @@ def _proposal(name: str, values: Sequence[float], profile: Profile, share: float
     return max(_unlikely(sorted(values), share, name), getattr(PROFILES[profile.name], name) or 0)
 
 
-def _tuned(name: str, found: Sequence[tuple[int, float]], profile: Profile, proposed: float | None, named: int) -> Tuned:
+def _tuned(name: str, measurements: Sequence[tuple[int, float]], profile: Profile, proposed: float | None, named: int) -> Tuned:
     value = getattr(profile.thresholds, name)
-    values = sorted(measured for _, measured in found)
-    flagged = [number for number, measured in found if value is not None and measured >= value]
+    values = sorted(measured for _, measured in measurements)
+    flagged = [number for number, measured in measurements if value is not None and measured >= value]
     return Tuned(
         threshold=name,
         value=value,

@@ -108,32 +108,32 @@ def is_read(exchange: Fields) -> bool:
     return bool(read_digest(*texts, exchange["occurred_at"]) == exchange["content_digest"])
 
 
-def exchange_differences(held: Fields, given: Fields) -> tuple[str, ...]:
+def exchange_differences(held: Fields, incoming: Fields) -> tuple[str, ...]:
     """The fields in which two Exchanges of one id contradict each other; none where both are accounts of the same one.
 
     Both have EXCHANGE_FIELDS, FILED_FIELDS and `content_digest`; times are in UTC.
     """
-    if held["content_digest"] == given["content_digest"] and held["session_id"] == given["session_id"]:
+    if held["content_digest"] == incoming["content_digest"] and held["session_id"] == incoming["session_id"]:
         return ()
-    if is_read(held) != is_read(given):
-        return tuple(name for name in EXCHANGE_FIELDS if not _agree(name, held[name], given[name]))
-    named = tuple(name for name in (*EXCHANGE_FIELDS, *FILED_FIELDS) if held[name] != given[name])
+    if is_read(held) != is_read(incoming):
+        return tuple(name for name in EXCHANGE_FIELDS if not _agree(name, held[name], incoming[name]))
+    named = tuple(name for name in (*EXCHANGE_FIELDS, *FILED_FIELDS) if held[name] != incoming[name])
     return named or ("content_digest",)
 
 
-def payload_differences(held: Fields, given: Fields) -> tuple[str, ...]:
+def payload_differences(held: Fields, incoming: Fields) -> tuple[str, ...]:
     """The fields in which two payloads of one event contradict each other; none where both are accounts of the same entry."""
-    if (_SOURCE in held) != (_SOURCE in given):
+    if (_SOURCE in held) != (_SOURCE in incoming):
         # What was delivered before senders named their source is the same event.
-        held, given = ({name: value for name, value in fields.items() if name != _SOURCE} for fields in (held, given))
-    if held == given:
+        held, incoming = ({name: value for name, value in fields.items() if name != _SOURCE} for fields in (held, incoming))
+    if held == incoming:
         return ()
     entry = held.get("entry_id")
-    if not isinstance(entry, str) or entry != given.get("entry_id"):
-        return tuple(sorted(name for name in {*held, *given} if held.get(name) != given.get(name))) or ("event",)
-    both = sorted((held.keys() & given.keys()) - _ASIDE)
-    differing = [name for name in both if not _agree_in(name, held[name], given[name])]
-    return (*differing, *(() if _is_near(held.get("timestamp"), given.get("timestamp")) else ("timestamp",)))
+    if not isinstance(entry, str) or entry != incoming.get("entry_id"):
+        return tuple(sorted(name for name in {*held, *incoming} if held.get(name) != incoming.get(name))) or ("event",)
+    both = sorted((held.keys() & incoming.keys()) - _ASIDE)
+    differing = [name for name in both if not _agree_in(name, held[name], incoming[name])]
+    return (*differing, *(() if _is_near(held.get("timestamp"), incoming.get("timestamp")) else ("timestamp",)))
 
 
 def is_told_by_hook(payload: Fields) -> bool:
@@ -146,11 +146,11 @@ def is_of_entry(payload: Fields) -> bool:
     return isinstance(payload.get("entry_id"), str) or payload.get("told_by") == TRAJECTORY
 
 
-def twins(held: Iterable[Told], given: Iterable[Told]) -> dict[int, int]:
+def twins(held: Iterable[Told], incoming: Iterable[Told]) -> dict[int, int]:
     """The given events that are twins of held ones, by their places, each with the place of the held one; each has one at most."""
     waiting = _by_twin(held)
     pairs: dict[int, int] = {}
-    for (is_hook, *key), ones in _by_twin(given).items():
+    for (is_hook, *key), ones in _by_twin(incoming).items():
         pairs |= _paired(waiting.get((not is_hook, *key), []), ones)
     return pairs
 
@@ -164,17 +164,17 @@ def named_differences(differing: Sequence[str]) -> str:
     return f" (it differs in {names}{more})"
 
 
-def _paired(held: Sequence[Told], given: Sequence[Told]) -> dict[int, int]:
+def _paired(held: Sequence[Told], incoming: Sequence[Told]) -> dict[int, int]:
     """Given events, each with the next held one that may be its twin; both come in the order of time and have all in common."""
     if not held:
         return {}
     rule = _TWINS[held[0].payload["event"]]
     # A call that is told of once on either side is the same one, however late the transcript was written.
-    ahead = CLOCKS if rule.same == _CALL and len(held) == len(given) == 1 else SKEW
+    ahead = CLOCKS if rule.same == _CALL and len(held) == len(incoming) == 1 else SKEW
     pairs: dict[int, int] = {}
     taken: set[int] = set()
     start = 0
-    for event in given:
+    for event in incoming:
         # What is too old for one is too old for all that follow.
         while start < len(held) and (start in taken or event.at > min(held[start].at + rule.reach, held[start].came + ahead)):
             start += 1
@@ -186,11 +186,11 @@ def _paired(held: Sequence[Told], given: Sequence[Told]) -> dict[int, int]:
     return pairs
 
 
-def _are_twins(held: Told, given: Told, rule: _Twins, ahead: timedelta) -> bool:
+def _are_twins(held: Told, incoming: Told, rule: _Twins, ahead: timedelta) -> bool:
     return (
-        abs(held.at - given.at) <= rule.reach
-        and given.at <= held.came + ahead
-        and all(_agree_in(name, held.payload.get(name), given.payload.get(name)) for name in rule.agreed)
+        abs(held.at - incoming.at) <= rule.reach
+        and incoming.at <= held.came + ahead
+        and all(_agree_in(name, held.payload.get(name), incoming.payload.get(name)) for name in rule.agreed)
     )
 
 
@@ -213,16 +213,16 @@ def _tells(value: Any) -> bool:
     return bool(value.get("total")) if isinstance(value, Mapping) else bool(value)
 
 
-def _agree(name: str, one: Any, other: Any) -> bool:
+def _agree(name: str, first: Any, second: Any) -> bool:
     """Tell whether two accounts of an exchange agree in a field."""
     if name == "occurred_at":
-        return bool(abs(one - other) <= CLOCKS)
-    return one is None or other is None or one == other or _begin_alike(one, other)
+        return bool(abs(first - second) <= CLOCKS)
+    return first is None or second is None or first == second or _begin_alike(first, second)
 
 
-def _agree_in(name: str, one: Any, other: Any) -> bool:
+def _agree_in(name: str, first: Any, second: Any) -> bool:
     """Tell whether two accounts of an event agree in a field of its payload."""
-    return _is_left_out(name, one) or _is_left_out(name, other) or one == other or _begin_alike(one, other)
+    return _is_left_out(name, first) or _is_left_out(name, second) or first == second or _begin_alike(first, second)
 
 
 def _is_left_out(name: str, value: Any) -> bool:
@@ -232,15 +232,15 @@ def _is_left_out(name: str, value: Any) -> bool:
     return value is None or (name == "result" and value == _WITHHELD)
 
 
-def _begin_alike(one: Any, other: Any) -> bool:
+def _begin_alike(first: Any, second: Any) -> bool:
     """Tell whether one text is the beginning of the other: it was cut, and says how many characters are missing."""
-    if not (isinstance(one, str) and isinstance(other, str)):
+    if not (isinstance(first, str) and isinstance(second, str)):
         return False
-    (start, missing), (longer, beyond) = sorted((_uncut(one), _uncut(other)), key=lambda cut: (len(cut[0]), cut[1] is None))
+    (start, missing), (longer, beyond) = sorted((_uncut(first), _uncut(second)), key=lambda cut: (len(cut[0]), cut[1] is None))
     if missing is None or len(start) < MIN_CUT or not longer.startswith(start):
         return False
     # A secret that is taken out after the cut changes how much there is.
-    return _MARKER in one + other or len(start) + missing == len(longer) + (beyond or 0)
+    return _MARKER in first + second or len(start) + missing == len(longer) + (beyond or 0)
 
 
 def _uncut(text: str) -> tuple[str, int | None]:
@@ -249,9 +249,9 @@ def _uncut(text: str) -> tuple[str, int | None]:
     return (text, None) if cut is None else (text[: cut.start()], int(cut[1]))
 
 
-def _is_near(one: Any, other: Any) -> bool:
+def _is_near(value: Any, other_value: Any) -> bool:
     try:
-        first, second = parse_timestamp(one), parse_timestamp(other)
+        first, second = parse_timestamp(value), parse_timestamp(other_value)
     except ValueError:
         return False
     return first is None or second is None or abs(first - second) <= CLOCKS

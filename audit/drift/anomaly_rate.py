@@ -78,12 +78,12 @@ class _Sums(NamedTuple):
     """Of anomalies squared by exchanges."""
     days: int = 0
 
-    def plus(self, one: Day) -> _Sums:
+    def plus(self, day: Day) -> _Sums:
         """These, and a day more."""
         return _Sums(
-            self.anomalies + one.anomalies,
-            self.exchanges + one.exchanges,
-            self.squares + one.anomalies**2 / one.exchanges,
+            self.anomalies + day.anomalies,
+            self.exchanges + day.exchanges,
+            self.squares + day.anomalies**2 / day.exchanges,
             self.days + 1,
         )
 
@@ -106,31 +106,31 @@ def anomaly_spike(days: Iterable[Day], as_of: date) -> Spike | None:
     `days` come in any order, one each; later ones and those before the last `HISTORY_DAYS` do not matter.
     """
     oldest, first = (as_of - timedelta(days=count - 1) for count in (HISTORY_DAYS, DAYS))
-    known = sorted(one for one in days if oldest <= one.day <= as_of and one.exchanges > 0)
-    sums = list(itertools.accumulate(known, _Sums.plus, initial=_Sums()))
-    places = [place for place in range(REFERENCE_DAYS, len(known)) if known[place].day >= first]
+    days_with_exchanges = sorted(one for one in days if oldest <= one.day <= as_of and one.exchanges > 0)
+    sums = list(itertools.accumulate(days_with_exchanges, _Sums.plus, initial=_Sums()))
+    places = [place for place in range(REFERENCE_DAYS, len(days_with_exchanges)) if days_with_exchanges[place].day >= first]
     terms = [_log_evidence(sums[place], sums[-1]) for place in places]
     total = _log_sum(terms)
     if total < math.log(SUSPECTED):
         return None
     best = places[max(range(len(terms)), key=terms.__getitem__)]
-    found = _spike(known, best, sums, total)
-    return found if found.anomalies >= FEWEST_ANOMALIES else None
+    spike = _spike(days_with_exchanges, best, sums, total)
+    return spike if spike.anomalies >= FEWEST_ANOMALIES else None
 
 
-def _spike(known: Sequence[Day], place: int, sums: Sequence[_Sums], total: float) -> Spike:
-    before = sums[place]
+def _spike(days: Sequence[Day], index: int, sums: Sequence[_Sums], total: float) -> Spike:
+    before = sums[index]
     anomalies, exchanges = sums[-1].anomalies - before.anomalies, sums[-1].exchanges - before.exchanges
     rate, rate_before = anomalies / exchanges, before.anomalies / before.exchanges
     # None in a hundred does not mean that there never is one.
     expected = rate_before or 1 / before.exchanges
     return Spike(
         severity="critical" if rate >= CRITICAL * expected else "warning",
-        first_day=known[place].day,
+        first_day=days[index].day,
         anomalies=anomalies,
         exchanges=exchanges,
         rate=rate,
-        start=known[0].day,
+        start=days[0].day,
         anomalies_before=before.anomalies,
         exchanges_before=before.exchanges,
         rate_before=rate_before,

@@ -211,13 +211,13 @@ def looks_of(series: Series, days: Iterable[int], least: float = -math.inf) -> L
     if least > -math.inf:
         may = _may_reach(least, series, tried, normal, pairs)
         pairs = _Pairs(*(part[may] for part in pairs))
-    found, evidence = _weighed(series, tried, normal, pairs)
+    contrasts, evidence = _weighed(series, tried, normal, pairs)
     starts, stands_for = pairs.starts, tried.stands_for[pairs.row]
     terms = evidence + np.log(stands_for)
     chance = np.log(np.add.reduceat(stands_for, starts))
     best = pairs.of_each(np.maximum.reduceat(terms, starts))
     likeliest = np.maximum.reduceat(np.where(terms == best, np.arange(len(terms)), 0), starts)
-    return Looks(pairs.cell[starts], np.maximum(0.0, np.logaddexp.reduceat(terms, starts)), chance, found.size[likeliest])
+    return Looks(pairs.cell[starts], np.maximum(0.0, np.logaddexp.reduceat(terms, starts)), chance, contrasts.size[likeliest])
 
 
 def _tried(series: Series, days: Ints) -> _Tried:
@@ -310,14 +310,14 @@ def _weighed(
     daily = series.daily[[BLOCK_SQUARES, DAY_SQUARES]][..., day]
     so_far = np.where(begun == series.starts[day], daily, series.partial[..., begun - 1])
     partial = np.take(series.partial, cell, axis=-1) - np.take(so_far, row, axis=-1)
-    found = contrast(normal, Later(_later(series.sums, tried, pairs), partial, row), reference)
+    contrasts = contrast(normal, Later(_later(series.sums, tried, pairs), partial, row), reference)
     low, high = series.range(series.starts[tried.start], begun - 1)
     ranges = (low[row], high[row]), series.range(begun[row], cell)
     if series.is_share:
         most = _by_counts(series, tried, pairs, partial[1].sum(axis=0))
     else:
-        most = _by_rare_values(tried, pairs, found, ranges[0], series=series, squares=partial[1].sum(axis=0))
-    return found, np.minimum(log_evidence(found, *ranges), most)
+        most = _by_rare_values(tried, pairs, contrasts, ranges[0], series=series, squares=partial[1].sum(axis=0))
+    return contrasts, np.minimum(log_evidence(contrasts, *ranges), most)
 
 
 def _by_counts(series: Series, tried: _Tried, pairs: _Pairs, squares: Floats) -> Floats:
@@ -346,18 +346,18 @@ def _sums_of_days(series: Series, first: Ints, last: Ints) -> Days:
 
 
 def _by_rare_values(
-    tried: _Tried, pairs: _Pairs, found: Contrast, before: Ranges, *, series: Series, squares: Floats
+    tried: _Tried, pairs: _Pairs, contrasts: Contrast, before: Ranges, *, series: Series, squares: Floats
 ) -> Floats:
     """The logarithms of the evidence of scores of which nearly all have one value before a change; infinity where they vary.
 
     Units count by whether they have another value, before it and after it: see `Off`. `before` is the range of the units before,
     `squares` are those of the days after each change.
     """
-    usual = np.where(2 * found.before > before[0] + before[1], before[1], before[0])
+    usual = np.where(2 * contrasts.before > before[0] + before[1], before[1], before[0])
     begun, end = tried.begun[pairs.row], pairs.cell + 1
     earlier = _off(series, series.starts[tried.start[pairs.row]], begun, usual)
     most = np.full(len(usual), math.inf)
-    where = np.flatnonzero(found.is_usable & (earlier.least < KNOWN))
+    where = np.flatnonzero(contrasts.is_usable & (earlier.least < KNOWN))
     if not where.size:
         return most
     usual, row = usual[where], pairs.row[where]

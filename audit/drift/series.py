@@ -343,11 +343,11 @@ def cells_of(units: Iterable[Unit]) -> Cells:
     count, *sums = np.add.reduceat(columns, starts, axis=1)
     mean = total / weight
     ends = np.append(starts[1:], len(rows)) - 1
-    known, weights, totals, squares, mixed, squared = sums
+    unit_counts, weights, totals, squares, mixed, squared = sums
     return Cells(
         last[ends],
         count,
-        known,
+        unit_counts,
         weights,
         totals,
         squares,
@@ -368,13 +368,13 @@ def _columns(scores: Floats, weight: Floats, total: Floats) -> tuple[Floats, ...
 
 def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
     """Spans as few as can be: those that overlap, or follow each other without a day between, are one."""
-    found: list[Span] = []
+    merged: list[Span] = []
     for first, last in sorted(spans):
-        if found and first.toordinal() <= found[-1][1].toordinal() + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
+        if merged and first.toordinal() <= merged[-1][1].toordinal() + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
         else:
-            found.append((first, last))
-    return tuple(found)
+            merged.append((first, last))
+    return tuple(merged)
 
 
 class Counts(NamedTuple):

@@ -224,17 +224,17 @@ def explain(
     `whole` has the moments of all scores before and after. Labels with a single slice say nothing, and are left out. `versions` are the
     labels whose values are states of an agent, such as its version or model: their shares are no mix.
     """
-    if min(one.sessions for one in whole) < FEWEST_SESSIONS or min(one.w for one in whole) <= 0:
+    if min(side.sessions for side in whole) < FEWEST_SESSIONS or min(side.w for side in whole) <= 0:
         return None
-    first, second = (_Side(one, one) for one in whole)
+    first, second = (_Side(side, side) for side in whole)
     change = second.whole - first.whole
     if abs(change) < 1e-12:
         return None
     doubt = _Doubt.of(first, second, (0, 0, 1), (0, 0, 1))
     pairs = _pairs(before, after, whole)
     groups: dict[object, list[Key]] = defaultdict(list)
-    for key, (one, other) in pairs.items():
-        groups[one.own, other.own].append(key)
+    for key, (side, other) in pairs.items():
+        groups[side.own, other.own].append(key)
     width = _NORMAL.inv_cdf(1 - _CHANCE / 2 / max(1, len(groups)))
     explained = [
         _slice(key, *pairs[key], width, tuple(other for other in sorted(keys) if other != key))
@@ -242,7 +242,7 @@ def explain(
         for key in keys
     ]
     # Ranks are compared to nine places, so that equal explanations stand in the order of their names.
-    explained.sort(key=lambda one: (-round(one.score, 9), one.key))
+    explained.sort(key=lambda side: (-round(side.score, 9), side.key))
     return Explanation(_part(change, doubt), tuple(explained), len(groups), _find_mix(pairs, explained, change, versions))
 
 
@@ -267,8 +267,8 @@ def _find_mix(
         if sign * amount + doubt.half(width) < EXPLAINS * abs(change):
             moves = [_both(before.mean, after.mean) for before, after in common]
             own = sorted(
-                (one for one in slices if one.key.label == label),
-                key=lambda one: (-abs(one.share_after - one.share_before), one.key),
+                (part for part in slices if part.key.label == label),
+                key=lambda part: (-abs(part.share_after - part.share_before), part.key),
             )
             is_better = all(sign * (mean1 - mean0) < 0 for mean0, mean1 in moves) and sign * amount + doubt.half(_WIDTH) < 0
             mix = Mix(label=label, within=_part(amount, doubt), all_better=is_better, moved=tuple(own[:MIX_SHOWN]))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from audit.redaction import Redactor
-from schemas.bounds.name_rules import labels_fault
+from schemas.bounds.limits import labels_fault
 from schemas.errors import BoundsError
 from schemas.records import Label
 
@@ -19,20 +19,20 @@ FIELD = "labels"
 """The name of the field in bodies, files and records."""
 
 
-def read_labels(given: Any, redactor: Redactor, where: str = FIELD) -> tuple[Label, ...]:
+def read_labels(sent: Any, redactor: Redactor, where: str = FIELD) -> tuple[Label, ...]:
     """The labels that were sent, without secrets, sorted by name; none for null.
 
     BoundsError naming the label, below `where`, when the value is no object or a label breaks a rule.
     """
-    if given is None:
+    if sent is None:
         return ()
-    if not isinstance(given, dict):
+    if not isinstance(sent, dict):
         raise BoundsError(f"{where}: must be an object of names and texts", hint='Send {"agent_version": "1.4.0"}.')
-    clean, _ = redactor.redact_json(given)
-    found = [{"name": name, "value": value} for name, value in sorted(clean.items())]
-    if fault := labels_fault(found):
+    clean, _ = redactor.redact_json(sent)
+    pairs = [{"name": name, "value": value} for name, value in sorted(clean.items())]
+    if fault := labels_fault(pairs):
         raise BoundsError(f"{where}{fault}" if fault.startswith(".") else f"{where}: {fault}")
-    return tuple(Label(**one) for one in found)
+    return tuple(Label(**one) for one in pairs)
 
 
 def labels_json(labels: tuple[Label, ...]) -> dict[str, str]:

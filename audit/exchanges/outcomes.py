@@ -137,9 +137,9 @@ def score_of(
 
     `paid` is everything the exchange was judged by so far, these and others: what it cost.
     """
-    found = tiers.found
-    dimensions = {one.dimension: one.score for one in found["tier3_dimensions"]}
-    reasons = anomaly_reasons(task.tier1_flags, dimensions, found["tier2_5_alignment"], tamper_reasons(exchange))
+    tier_fields = tiers.found
+    dimensions = {one.dimension: one.score for one in tier_fields["tier3_dimensions"]}
+    reasons = anomaly_reasons(task.tier1_flags, dimensions, tier_fields["tier2_5_alignment"], tamper_reasons(exchange))
     return Score(
         score_id=score_id(exchange.connection, exchange.exchange_id),
         revision=task.revision,
@@ -162,7 +162,7 @@ def score_of(
         tier2_5_reason=tiers.tier2_5.reason,
         tier3_state=tiers.tier3.state,
         tier3_reason=tiers.tier3.reason,
-        **found,
+        **tier_fields,
         anomaly=bool(reasons),
         anomaly_reasons=reasons,
         judge_model=_judge_model(judgements),
@@ -189,8 +189,8 @@ def _judge_model(judgements: Sequence[Judgement]) -> str | None:
 def total_cost(judgements: Sequence[Judgement]) -> float | None:
     """The exact sum in USD, 0 when nothing was asked; None when the cost of one is unknown."""
     costs = [one.cost_usd for one in judgements]
-    known = [nano_of(cost) for cost in costs if cost is not None]
-    return usd_of(sum(known)) if len(known) == len(costs) else None
+    known_costs = [nano_of(cost) for cost in costs if cost is not None]
+    return usd_of(sum(known_costs)) if len(known_costs) == len(costs) else None
 
 
 def anomaly_reasons(

@@ -154,10 +154,10 @@ def decide(state: SamplingState, candidate: Candidate, settings: Sampling) -> tu
     turn = ordinal if candidate.turn_number is None else candidate.turn_number
     decision = _decision(candidate, turn, settings)
     seen = Turn(turn, ordinal, _parked(candidate, turn) if may_become_last(decision.reason) else None)
-    known = (*state.newest, seen)
+    newest = (*state.newest, seen)
     if state.newest and turn < state.newest[-1].turn:  # turns come in their order, but for odd sources
-        known = tuple(sorted(known, key=lambda one: (one.turn, one.ordinal)))
-    return decision, SamplingState(ordinal, _last(known, settings))
+        newest = tuple(sorted(newest, key=lambda one: (one.turn, one.ordinal)))
+    return decision, SamplingState(ordinal, _last(newest, settings))
 
 
 def close(state: SamplingState, settings: Sampling) -> tuple[tuple[Parked, ...], SamplingState]:
@@ -171,20 +171,23 @@ def close(state: SamplingState, settings: Sampling) -> tuple[tuple[Parked, ...],
     return handed_out, SamplingState(state.exchanges, tuple(_with(seen, by_id) for seen in newest))
 
 
-def ask_again(state: SamplingState, exchange_id: str, asked: Decision, revision: int) -> tuple[Decision, int, SamplingState]:
+def ask_again(state: SamplingState, exchange_id: str, decision: Decision, revision: int) -> tuple[Decision, int, SamplingState]:
     """Decide on a request to judge an exchange again under this revision: the decision, the revision, the new state.
 
     A request made before the session's close was known has a revision that the close gave away. It then comes after the
     close, and the turn stays one of the last.
     """
-    known = next((seen.parked for seen in state.newest if seen.parked and seen.parked.exchange_id == exchange_id), None)
-    if known is None:
-        return asked, revision, state
-    if not known.record and revision <= known.revision:
-        asked, revision = Decision(sampled=True, reason=LAST_TURNS, probability=1.0, turn=asked.turn), known.revision + 1
-    later = msgspec.structs.replace(known, revision=max(known.revision, revision))
+    deferred = next((seen.parked for seen in state.newest if seen.parked and seen.parked.exchange_id == exchange_id), None)
+    if deferred is None:
+        return decision, revision, state
+    if not deferred.record and revision <= deferred.revision:
+        decision, revision = (
+            Decision(sampled=True, reason=LAST_TURNS, probability=1.0, turn=decision.turn),
+            deferred.revision + 1,
+        )
+    later = msgspec.structs.replace(deferred, revision=max(deferred.revision, revision))
     newest = tuple(_with(seen, {exchange_id: later}) for seen in state.newest)
-    return asked, revision, SamplingState(state.exchanges, newest)
+    return decision, revision, SamplingState(state.exchanges, newest)
 
 
 def revised(state: SamplingState, exchange_id: str, record: bytes) -> SamplingState:
@@ -221,8 +224,8 @@ def _next_revision(parked: Parked) -> Parked:
 
 def _with(turn: Turn, parked: Mapping[str, Parked]) -> Turn:
     """The turn with what is parked of it now, where that changed."""
-    known = turn.parked
-    return Turn(turn.turn, turn.ordinal, parked.get(known.exchange_id, known)) if known else turn
+    deferred = turn.parked
+    return Turn(turn.turn, turn.ordinal, parked.get(deferred.exchange_id, deferred)) if deferred else turn
 
 
 def _decision(candidate: Candidate, turn: int, settings: Sampling) -> Decision:

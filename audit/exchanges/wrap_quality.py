@@ -37,6 +37,6 @@ class WrapQuality:
 def wrap_quality(exchanges: Sequence[str]) -> WrapQuality:
     """Look for the steps in the last exchanges of a session; each text is what user and agent said, oldest first."""
     texts = [encode(straighten(text)) for text in exchanges[-LAST_EXCHANGES:]]
-    found = tuple(name for name, pattern in _STEPS.items() if any(pattern.found_in(text) for text in texts))
-    missing = tuple(name for name in STEPS if name not in found)
-    return WrapQuality(found, missing, len(found) / len(STEPS))
+    steps_found = tuple(name for name, pattern in _STEPS.items() if any(pattern.found_in(text) for text in texts))
+    missing = tuple(name for name in STEPS if name not in steps_found)
+    return WrapQuality(steps_found, missing, len(steps_found) / len(STEPS))

@@ -72,7 +72,7 @@ def literal(text: str) -> Literal:
 
 def visible(text: str) -> str:
     r"""One line of trusted text without marks and without anything invisible; these are shown as `\uXXXX`."""
-    return _ESCAPED.sub(_code, text)
+    return _ESCAPED.sub(_escape_match, text)
 
 
 def hidden_parts(text: str) -> list[tuple[str, str]]:
@@ -91,12 +91,12 @@ def _escape(text: str) -> str:
     # One after the other: `any` over these four takes longer than all else here.
     if quoted.isascii() and "<" not in quoted and ">" not in quoted and "&" not in quoted and "\x7f" not in quoted:
         return quoted
-    return _ESCAPED.sub(_code, quoted)
+    return _ESCAPED.sub(_escape_match, quoted)
 
 
-def _code(found: re.Match[str]) -> str:
+def _escape_match(match: re.Match[str]) -> str:
     """A character as JSON writes it in ASCII: beyond U+FFFF as two surrogates."""
-    units = found.group().encode("utf-16-be", "surrogatepass")
+    units = match.group().encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 

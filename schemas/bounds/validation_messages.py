@@ -60,8 +60,8 @@ _AT = re.compile(r" - at `\$\.?([^`]*)`$")
 @functools.cache
 def words_by_kind() -> Mapping[str, str]:
     """Return the words for each sort of pydantic error. `words_of` adds three more, with the words of a rule or a pattern."""
-    said = resources.files("schemas.bounds").joinpath("validation_messages.yaml").read_bytes()
-    kinds = {kind: words for words, kinds in msgspec.yaml.decode(said, type=dict[str, list[str]]).items() for kind in kinds}
+    table = resources.files("schemas.bounds").joinpath("validation_messages.yaml").read_bytes()
+    kinds = {kind: words for words, kinds in msgspec.yaml.decode(table, type=dict[str, list[str]]).items() for kind in kinds}
     return kinds | {"string_unicode": NOT_UNICODE}
 
 
@@ -72,10 +72,10 @@ def words_of(error: Mapping[str, Any]) -> str:
         return _form(context["pattern"])
     if context.get("field_type") == _TEXT_TYPE:
         kind = f"string_{kind}"
-    words = words_by_kind().get(kind)
-    if words is None:
+    template = words_by_kind().get(kind)
+    if template is None:
         return _without(str(error["msg"]))
-    return words.format_map({name: f"{value:g}" if isinstance(value, float) else value for name, value in context.items()})
+    return template.format_map({name: f"{value:g}" if isinstance(value, float) else value for name, value in context.items()})
 
 
 def _without(message: str) -> str:
@@ -86,26 +86,26 @@ def _without(message: str) -> str:
 
 def decoding_words(error: msgspec.MsgspecError) -> str:
     """Return the words of a msgspec error: the field where it names one, and what the field must be."""
-    place, words = place_and_words(error)
-    return f"{place}: {words}" if place else words
+    location, reason = place_and_words(error)
+    return f"{location}: {reason}" if location else reason
 
 
 def place_and_words(error: msgspec.MsgspecError) -> tuple[str, str]:
     """Return the place of a msgspec error, such as `exchange.id`, empty where it names none, and what is to be there."""
-    said = str(error)
-    found = _AT.search(said)
-    return found[1] if found else "", _msgspec_words(_AT.sub("", said))
+    message = str(error)
+    location = _AT.search(message)
+    return location[1] if location else "", _msgspec_words(_AT.sub("", message))
 
 
-def _msgspec_words(said: str) -> str:
-    if found := _PATTERN.fullmatch(said):
-        return _form(found[1].encode().decode("unicode_escape"))
-    for pattern, words in _MSGSPEC:
-        if found := pattern.match(said):
-            return words.format(*found.groups())
-    if found := _EXPECTED.match(said):
-        return f"must be {_kinds(found[1])}" + (f", not {_kinds(found[2])}" if found[2] else "")
-    return said
+def _msgspec_words(message: str) -> str:
+    if match := _PATTERN.fullmatch(message):
+        return _form(match[1].encode().decode("unicode_escape"))
+    for pattern, template in _MSGSPEC:
+        if match := pattern.match(message):
+            return template.format(*match.groups())
+    if match := _EXPECTED.match(message):
+        return f"must be {_kinds(match[1])}" + (f", not {_kinds(match[2])}" if match[2] else "")
+    return message
 
 
 def _kinds(names: str) -> str:

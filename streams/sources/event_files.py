@@ -34,8 +34,7 @@ from audit.fingerprints import canonical_json
 from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor
 from audit.times import parse_timestamp
-from schemas.bounds.contract import IDENTIFIER, NAMED
-from schemas.bounds.field_rules import Rule
+from schemas.bounds.contract import IDENTIFIER, NAMED, Rule
 from schemas.bounds.limits import MAX_ID, NOT_UNICODE, has_surrogates
 from schemas.errors import InputError
 from schemas.records import AgentEvent

@@ -20,8 +20,7 @@ from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.fingerprints import stable_id
 from audit.redaction import Redactor
-from schemas.bounds.limits import CLOCK_TOLERANCE, LABEL_NAME, MAX_LABEL
-from schemas.bounds.name_rules import identifier_fault
+from schemas.bounds.limits import CLOCK_TOLERANCE, LABEL_NAME, MAX_LABEL, identifier_fault
 from schemas.errors import InputError
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Deployment, Exchange

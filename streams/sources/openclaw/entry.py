@@ -18,8 +18,7 @@ import msgspec
 from audit.surrogates import mended
 from audit.times import parse_timestamp
 from schemas.bounds.contract import IDENTIFIER
-from schemas.bounds.limits import MAX_ID, NOT_UNICODE, has_surrogates
-from schemas.bounds.name_rules import is_plain_identifier
+from schemas.bounds.limits import MAX_ID, NOT_UNICODE, has_surrogates, is_plain_identifier
 from streams.sources.lines import Problem, decode_json, json_type
 from streams.sources.media import placeholders_in
 from streams.sources.openclaw.text import MIRROR_MODEL

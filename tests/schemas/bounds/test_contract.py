@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.bounds.contract import breaches, check_record, rules_of
-from schemas.bounds.field_rules import Between, Identifier, JsonObject, Named, OneOf, Rule
+from schemas.bounds.contract import Between, Identifier, JsonObject, Named, OneOf, Rule, breaches, check_record, rules_of
 from schemas.bounds.limits import MAX_COUNT, MAX_DEPTH, MAX_ID, MAX_MADE_ID, OUTCOMES
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import encode
