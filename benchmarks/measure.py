@@ -50,10 +50,12 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 
 def process_cost(command: Sequence[str], *, stdin: Path | None = None) -> tuple[float, float]:
-    """Wall seconds and peak resident memory in MB of a command, given by its path; CalledProcessError when it fails."""
+    """Wall seconds and peak resident memory in MB of a command, given by its path; RuntimeError when it fails."""
     launcher = [sys.executable, "-S", "-E", "-c", LAUNCHER, *command]
     with Path(stdin or os.devnull).open("rb") as source:
-        done = subprocess.run(launcher, stdin=source, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(launcher, stdin=source, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{command} ended with {done.returncode}: {done.stderr[-2000:]}")
     seconds, megabytes = map(float, done.stderr.splitlines()[-1].split())
     return seconds, megabytes
 
