@@ -135,8 +135,14 @@ def test_the_tests_that_the_guide_adds_pass(copy: Copy) -> None:
     copy.python("pytest", *PYTEST, "tests/sql/test_queries.py", "-k", "busiest_agents")
     own = ("tests/service/test_busiest_agents.py", "tests/streams/watch/incidents/test_alarms.py")
     copy.python("pytest", *PYTEST, *own, "tests/service/http/test_endpoints.py")
-    alike = ("tests/service/cli", "tests/service/read/test_known_projects.py")
-    copy.python("pytest", *PYTEST, *alike, "tests/test_docs.py::test_the_handbook_names_every_command")
+    alike = [f"tests/service/cli/test_{name}.py" for name in ("completion", "options_alike", "start")]
+    copy.python(
+        "pytest",
+        *PYTEST,
+        *alike,
+        "tests/service/read/test_known_projects.py",
+        "tests/test_docs.py::test_the_handbook_names_every_command",
+    )
 
 
 def test_the_new_page_is_walked_in_a_browser(copy: Copy) -> None:
