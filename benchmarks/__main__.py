@@ -11,7 +11,7 @@ import sys
 from itertools import takewhile
 from pathlib import Path
 
-from service.server.child_processes import unwound_by_signals
+from service.server.supervisor import unwound_by_signals
 
 FOUND = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
 

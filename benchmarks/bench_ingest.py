@@ -32,11 +32,11 @@ from benchmarks.load import CREATED, Load, body, load
 from benchmarks.measure import print_rows, print_table, started
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
-from service.server.child_processes import serving
 from service.server.http_server import run, server_of
+from service.server.supervisor import serving
 from service.setup.access.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now
-from service.text.paths import EXCHANGES, INGEST
+from service.text.links import EXCHANGES, INGEST
 from service.web.bounds import ApiSettings
 from service.web.models import IngestBody
 from streams.engine.engine import INTAKE

@@ -28,7 +28,7 @@ from service.cli.reports.cost_comparison import VARIANTS, Answers, bill
 from service.demo.conversations import PROJECTS, dialogues
 from service.demo.days import SCRIPT_END
 from service.http.routes.ingest import exchange_of
-from service.server.child_processes import serving
+from service.server.supervisor import serving
 from service.setup.access.access import Holder
 from service.web.models import IngestBody
 from streams.engine.engine import Engine

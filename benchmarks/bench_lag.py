@@ -28,7 +28,7 @@ from benchmarks.streams.fleet import Message, produce
 from benchmarks.streams.running import kafka, make_topics
 from schemas.codec.single_object import decode, encode
 from schemas.records import Exchange, Reservation
-from service.server.child_processes import serving
+from service.server.supervisor import serving
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import key_of, partition_of
 from streams.kafka.topics import GROUP

@@ -17,8 +17,8 @@ from pathlib import Path
 from analytics.sandbox.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
 from benchmarks.measure import print_table
-from service.read.queries.query_processes import ask
-from service.read.queries.query_protocol import QueryLimits, Question
+from service.read.queries.pool import ask
+from service.read.queries.protocol import QueryLimits, Question
 
 SCORES = int(os.environ.get("DRIFTLINE_BENCH_SCORES", "1000000"))
 STEP = 1_000_000

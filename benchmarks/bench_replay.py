@@ -26,7 +26,7 @@ from benchmarks.streams.running import environment, kafka, make_topics, measured
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, Judgement, Record, ScoringTask
 from service.simulator.scoring import simulated_answer
-from service.write.replays.replays import replays_in
+from service.write.replays import replays_in
 from streams.engine.embedded import EmbeddedRunner
 from streams.judging.judged_stages import SCORING
 from streams.kafka.connection import KafkaConnection

@@ -20,8 +20,7 @@ from benchmarks.measure import print_table
 from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import decode_fields, encode
 from service.setup.settings import Settings
-from service.write.replays.jobs import Aim, ReplayJob
-from service.write.replays.replays import Wanted, replay_of
+from service.write.replays import Aim, ReplayJob, Wanted, replay_of
 from streams.process import collect_rarely
 from streams.replay.plan import Asking, Scope
 from streams.replay.result import read_digests

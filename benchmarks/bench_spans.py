@@ -31,11 +31,11 @@ from benchmarks.measure import print_table, started
 from benchmarks.streams.fleet import Message, produce
 from benchmarks.streams.running import kafka, make_topics
 from benchmarks.traces import SPANS, TURNS, requests
-from service.server.child_processes import serving
 from service.server.http_server import run
+from service.server.supervisor import serving
 from service.setup.access.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now
-from service.text.paths import TRACES
+from service.text.links import TRACES
 from streams.kafka.connection import KafkaConnection
 
 COUNT = int(os.environ.get("DRIFTLINE_BENCH_SPANS", "50000"))

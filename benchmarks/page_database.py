@@ -17,7 +17,7 @@ from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from analytics.sums.list_sums import outline_all
 from benchmarks.bench_sql import DAYS, MEMORY, fill
-from service.server.child_processes import serving
+from service.server.supervisor import serving
 from service.setup.workspace import utc_now
 from streams.engine.engine import INTAKE
 

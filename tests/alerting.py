@@ -11,11 +11,9 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy, RedactionSettings
 from audit.redaction import Redactor
 from service.alerts.channels import Channel
-from service.alerts.delivery import Delivery
+from service.alerts.delivery import Alerts, Delivery, Held
 from service.alerts.notices import Notice
-from service.alerts.raising import Alerts, Held
-from service.setup.access.secret_values import Secret
-from service.setup.quiet_hours import QuietHours
+from service.setup.settings import QuietHours, Secret
 
 PUBLIC_URL = "https://audit.example/driftline/"
 

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction import Redactor
-from service.read.queries.query_protocol import QueryLimits
+from service.read.queries.protocol import QueryLimits
 from service.server.app import ROUTERS, create_app
 from service.server.http_server import server_of
 from service.server.server_lifecycle import listen

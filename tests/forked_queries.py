@@ -20,7 +20,7 @@ from forking import Forked
 from soak import SOAK
 
 from analytics.sandbox.subprocesses import environment
-from service.read.queries import query_processes
+from service.read.queries import pool as query_processes
 
 CHUNK = 256 * 1024
 _VARIABLES = {"POLARS_MAX_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
@@ -107,7 +107,7 @@ async def _started(
     files: tuple[int, ...] = (),
     keeps_errors: bool = False,  # noqa: ARG001 - it always does
 ) -> AsyncIterator[_Process]:
-    """What `service.read.queries.query_processes` has as `started`, with a process that was forked; it is gone when the context is left."""
+    """What `service.read.queries.pool` has as `started`, with a process that was forked; it is gone when the context is left."""
     (given, stdin), (stdout, printed), (stderr, said) = os.pipe(), os.pipe(), os.pipe()
     command = Forked(arguments, Path("/"), environment(**_VARIABLES), [given, printed, said, *files], module)
     for end in (given, printed, said):

@@ -21,7 +21,7 @@ def test_the_hard_mechanisms_have_a_theory() -> None:
     guide = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     assert {f"{path}" for path in THEORIES} == set(re.findall(r"\(([\w/]+/README\.md)\)", guide))
     assert {
-        *("analytics/deletion", "analytics/identity", "service/write/imports"),
+        *("analytics/deletion", "analytics/identity", "service/write"),
         *("streams/judging", "streams/kafka", "streams/log", "streams/replay"),
     } <= {f"{path.parent}" for path in THEORIES}
 

@@ -1,19 +1,243 @@
-"""Channels of alerts from the settings. Their addresses are secrets: Slack's is all that is needed to post there."""
+"""Channels of alerts: where they go by the settings, the forms in which they go there, and one attempt to post with one deadline.
+
+Addresses of channels are secrets: Slack's is all that is needed to post there. Errors are reported without them.
+
+Slack: texts come from agents in part, and agents are hostile. They are shown as plain text, which Slack gives no meaning. In the line that
+notifications show, which Slack reads as mrkdwn, `&`, `<` and `>` are escaped, so that nothing in it is a link or a mention, and mentions of
+everybody are taken apart.
+
+Webhooks send JSON, signed if there is a secret; the form has a version, and fields may be added to it.
+`Driftline-Signature: t=SECONDS,v1=HEX`: HEX is the HMAC-SHA256, by the secret, of the seconds since 1970, a full stop and the body.
+A receiver checks it and refuses old times, so that no message can be replayed.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import hmac
+import logging
+import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
+from typing import Any, Literal
+
+import msgspec
 
 from audit.fingerprints import stable_id
+from schemas.lazy.httpx2 import httpx2
 from schemas.records import Alert
 from service.alerts.notices import Notice
-from service.alerts.slack import slack_body, slack_digest
-from service.alerts.webhook import signature, webhook_body, webhook_digest
-from service.setup.access.secret_values import Secret
-from service.setup.settings import Settings
-from service.text.plain import counted
+from service.setup.settings import Secret, Settings
+from service.setup.workspace import Clock
+from service.text.plain import MISSING, counted, plain
+from streams.judges.rate_limits import retry_after
+
+DEADLINE_SECONDS = 10.0
+"""Seconds for the receiver's whole answer."""
+MOST_READ = 256
+"""Bytes of an answer that are read."""
+_WORD = re.compile(r"[a-z_]{1,40}")
+"""A word that Slack answers, such as `no_service`; other answers are not repeated."""
+
+
+@cache
+def _failures() -> tuple[tuple[type[Exception], str], ...]:
+    """Return the words for each kind of failure, the narrowest first."""
+    late = f"no answer within {DEADLINE_SECONDS:g} s"
+    return (
+        (httpx2.TimeoutException, late),
+        (TimeoutError, late),
+        (httpx2.ConnectError, "no connection"),
+        (httpx2.ProxyError, "the proxy did not pass it on"),
+        (httpx2.TransportError, "the connection broke off"),
+    )
+
+
+def open_client() -> httpx2.AsyncClient:
+    """Open a client that follows no redirects: messages go where the settings say, or nowhere."""
+    # At this level it logs every address it calls.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    return httpx2.AsyncClient(follow_redirects=False, timeout=DEADLINE_SECONDS, headers={"Accept-Encoding": "identity"})
+
+
+_LATER = frozenset({408, 425, 429})
+"""Statuses below 500 after which the same call may be made again."""
+Verdict = Literal["delivered", "later", "never"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of an attempt: a reason unless it was delivered, and the seconds that the receiver asks to wait."""
+
+    verdict: Verdict
+    reason: str | None = None
+    retry_after: float | None = None
+
+
+def verdict_of(status: int) -> Verdict:
+    """Return what an HTTP status means for a delivery."""
+    if 200 <= status < 300:
+        return "delivered"
+    return "later" if status in _LATER or status >= 500 else "never"
+
+
+async def post(client: httpx2.AsyncClient, channel: Channel, letter: Letter, now: Clock) -> Outcome:
+    """Post a message once, and return the outcome."""
+    url, content, headers = channel.url.reveal(), letter.body.encode(), channel.headers(letter, now())
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS), client.stream("POST", url, content=content, headers=headers) as response:
+            return _outcome(response, await _beginning(response))
+    except (httpx2.HTTPError, TimeoutError) as error:
+        return Outcome("later", _in_words(error))
+    except httpx2.InvalidURL:
+        return Outcome("never", "the address is no URL")
+
+
+async def _beginning(response: httpx2.Response) -> str:
+    """Return the first bytes of an answer as text."""
+    body = b""
+    async for chunk in response.aiter_raw():
+        body += chunk[:MOST_READ]
+        if len(body) >= MOST_READ:
+            break
+    return body[:MOST_READ].decode("ascii", "replace")
+
+
+def _outcome(response: httpx2.Response, body: str) -> Outcome:
+    verdict = verdict_of(response.status_code)
+    if verdict == "delivered":
+        return Outcome(verdict)
+    word = f": {body}" if _WORD.fullmatch(body) else ""
+    reason = f"the answer was {response.status_code}{word}"
+    if response.is_redirect:
+        reason += ", and redirects are not followed"
+    return Outcome(verdict, reason, retry_after(response.headers, time.time))
+
+
+def _in_words(error: BaseException) -> str:
+    """Say why there was no answer. Only types are named: a message may hold the address."""
+    words = next((words for kind, words in _failures() if isinstance(error, kind)), "the call failed")
+    root = error
+    while (deeper := root.__cause__ or root.__context__) is not None:
+        root = deeper
+    return f"{words} ({type(root).__name__})"
+
+
+MAX_HEADER = 150
+"""Characters that Slack takes in a header."""
+MAX_TEXT = 2_900
+"""Of the 3000 that Slack takes in a section."""
+MAX_LINE = 300
+MOST_LINES = 20
+"""Alerts that a digest shows; it counts them all."""
+_MARKS = {"critical": "🔴", "warning": "🟡"}
+_CALLS = re.compile(r"@(?=(?:channel|here|everyone|group)\b)", re.IGNORECASE)
+_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+
+def slack_body(notice: Notice, url: str | None) -> str:
+    """Return one alert as a message."""
+    where = f"project {notice.project}, {notice.kind}, {notice.severity}" if notice.project else notice.kind
+    blocks: list[dict[str, Any]] = [
+        {"type": "header", "text": _plain(f"{_MARKS[notice.severity]} {notice.title}", MAX_HEADER)},
+        {"type": "section", "text": _plain(notice.text or notice.title, MAX_TEXT)},
+        {"type": "context", "elements": [_plain(where, MAX_LINE)]},
+    ]
+    if url is not None:
+        blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": f"<{escaped(url)}|Open>", "verbatim": True}})
+    return _message(f"{_MARKS[notice.severity]} {where}: {notice.title}", blocks)
+
+
+def slack_digest(alerts: Sequence[Alert], title: str) -> str:
+    """Return several alerts as one message, oldest first."""
+    lines = [msgspec.json.decode(alert.body)["text"] for alert in alerts[:MOST_LINES]]
+    more = len(alerts) - len(lines)
+    if more:
+        lines.append(f"and {more} more")
+    header = {"type": "header", "text": _plain(title, MAX_HEADER)}
+    # The lines are escaped already. One block each would be too many.
+    blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": line, "verbatim": True}} for line in lines]
+    return _message(title, [header, *blocks])
+
+
+def escaped(text: str) -> str:
+    """Return the text without a meaning in mrkdwn: neither a link nor a mention."""
+    return text.translate(_ESCAPES)
+
+
+def _plain(text: str, limit: int) -> dict[str, Any]:
+    return {"type": "plain_text", "text": _visible(text, limit), "emoji": False}
+
+
+def _visible(text: str, limit: int) -> str:
+    """Return at most `limit` characters of the text; invisible and direction characters are shown as their code points."""
+    lines = (plain(line, limit) for line in _CALLS.sub("@ ", text[:limit]).splitlines())
+    # An empty text is refused.
+    shown = "\n".join(lines).strip() or MISSING
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def _message(line: str, blocks: list[dict[str, Any]]) -> str:
+    text = escaped(_visible(line.replace("\n", " "), MAX_LINE))
+    return msgspec.json.encode({"text": text, "blocks": blocks, "unfurl_links": False, "unfurl_media": False}).decode()
+
+
+VERSION = 1
+DIGEST = "digest"
+MOST_IN_DIGEST = 100
+"""Alerts that a digest holds in full; it counts them all."""
+
+
+def webhook_body(notice: Notice, alert_id: str, url: str | None, created_at: datetime) -> str:
+    """Return one alert as a JSON document."""
+    return _json(
+        {
+            "version": VERSION,
+            "id": alert_id,
+            "kind": notice.kind,
+            "severity": notice.severity,
+            "project": notice.project,
+            "subject": notice.subject,
+            "title": notice.title,
+            "text": notice.text,
+            "url": url,
+            "createdAt": created_at.isoformat(),
+            "details": notice.details,
+        }
+    )
+
+
+def webhook_digest(alerts: Sequence[Alert], digest_id: str, title: str, created_at: datetime) -> str:
+    """Return several alerts as one JSON document, oldest first."""
+    severities = {alert.severity for alert in alerts}
+    return _json(
+        {
+            "version": VERSION,
+            "id": digest_id,
+            "kind": DIGEST,
+            "severity": "critical" if "critical" in severities else "warning",
+            "title": title,
+            "createdAt": created_at.isoformat(),
+            "count": len(alerts),
+            "alerts": [msgspec.json.decode(alert.body) for alert in alerts[:MOST_IN_DIGEST]],
+        }
+    )
+
+
+def signature(secret: str, body: bytes, at: datetime) -> str:
+    """Return the value of the header Driftline-Signature."""
+    seconds = int(at.timestamp())
+    signed = hmac.new(secret.encode(), f"{seconds}.".encode() + body, hashlib.sha256)
+    return f"t={seconds},v1={signed.hexdigest()}"
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(document).decode()
+
 
 WEBHOOK, SLACK = "webhook", "slack"
 ID_HEADER = "Driftline-Delivery"

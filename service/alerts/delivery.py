@@ -1,4 +1,4 @@
-"""Delivering alerts: the periodic task that raises alerts about new incidents and posts what waits in the outbox.
+"""Raising and delivering alerts: a notice becomes one entry of the outbox per channel; a periodic task raises and posts alerts.
 
 1. Incidents are found by looking: those that are live, that the project wants alerts about, and that have none yet. So none is lost
    to a kill between the two.
@@ -6,7 +6,8 @@
    whole fleet falls silent.
 3. An alert is delivered at least once: a kill between the post and its note sends it again, under the same id.
 4. A judge whose answers cannot be read raises one alert, until it answers again.
-5. A receiver that fails is left alone for the rest of the run, and holds up no other channel.
+5. A receiver that fails is left alone for the rest of the run, and holds up no other channel. An alert that failed is due again later, or
+   given up.
 """
 
 from __future__ import annotations
@@ -16,19 +17,43 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Literal
 
 import msgspec
 
-from analytics.store.outbox import DELIVERED, GIVEN_UP
+from analytics.store.outbox import DELIVERED, GIVEN_UP, WAITING, Outbox
+from analytics.store.store import Store
+from audit.policy.policy import Policy
+from audit.redaction import Redactor
 from schemas.lazy.httpx2 import httpx2
-from schemas.records import Alert
-from service.alerts.channels import Channel
-from service.alerts.notices import incident_notice, judge_notice
-from service.alerts.posting import open_client, post
-from service.alerts.raising import Alerts
-from service.alerts.retrying import MOST_ATTEMPTS, Outcome, pause
+from schemas.records import Alert, Incident
+from service.alerts.channels import Channel, Outcome, channels_of, open_client, post
+from service.alerts.notices import Notice, incident_notice, judge_notice
 from service.read.unreadable_judges import UnreadableJudge, unreadable_judges
+from service.setup.settings import QuietHours, Settings, quiet_hours_of
+from service.setup.workspace import Clock
+from streams.engine.record_intake import RecordIntake
+from streams.watch.lifecycle import CONFIRMED
+
+FIRST_SECONDS = 5.0
+LONGEST_SECONDS = 3600.0
+LONGEST_WAIT_SECONDS = 6 * 3600.0
+"""Longest wait that a receiver can ask for."""
+MOST_ATTEMPTS = 15
+"""Attempts before an alert is given up: over about five hours, unless the receiver asks for pauses."""
+
+
+def pause(attempts: int, chance: float, retry_after: float | None) -> float:
+    """Return the seconds until the next attempt, after a number of attempts.
+
+    They double from FIRST_SECONDS to LONGEST_SECONDS; `chance`, from 0 to 1, takes up to half away, so that many who failed together do
+    not come back together. Never sooner than the receiver asked for.
+    """
+    grown = min(FIRST_SECONDS * 2.0 ** min(max(attempts, 1) - 1, 32), LONGEST_SECONDS)
+    return max(grown * (0.5 + chance / 2), min(retry_after or 0.0, LONGEST_WAIT_SECONDS))
+
 
 INTERVAL_SECONDS = 5.0
 RECENT = timedelta(days=1)
@@ -125,3 +150,87 @@ def _letters(due: Sequence[Alert]) -> Iterator[Sequence[Alert]]:
         yield due
     else:
         yield from ([alert] for alert in due)
+
+
+Held = Literal["warning", "all"]
+"""Alerts that wait for the end of the quiet hours: warnings alone, or all."""
+
+
+class Alerts:
+    """Puts notices into the outbox. Without a channel it does nothing."""
+
+    def __init__(
+        self,
+        store: Store,
+        channels: Sequence[Channel],
+        redactor: Redactor,
+        now: Clock,
+        *,
+        quiet: QuietHours | None = None,
+        held: Held = "warning",
+        policy: Policy | None = None,
+    ) -> None:
+        self.channels = tuple(channels)
+        self.store = store
+        self.outbox = Outbox(store)
+        self.now = now
+        self._redactor = redactor
+        self._quiet = quiet
+        self._held = held
+        self._policy = policy
+
+    async def raise_alerts(self, notices: Sequence[Notice]) -> int:
+        """Queue these alerts; durable on return. Repeated alerts are left out, so that raising twice changes nothing.
+
+        Answers how many entries of the outbox are new.
+        """
+        if not self.channels or not notices:
+            return 0
+        return await asyncio.to_thread(lambda: self.outbox.put(self._entries(notices)))
+
+    def wants(self, incident: Incident) -> bool:
+        """Tell whether an incident raises an alert: if confirmed, or if suspected and the project's policy says so."""
+        if incident.confidence == CONFIRMED:
+            return True
+        return self._policy is not None and self._policy.for_project(incident.project).settings.alert_on_suspected
+
+    def not_before(self, severity: str, moment: datetime) -> datetime:
+        """Return the earliest time for an alert that is ready at a moment: then, or the end of the quiet hours."""
+        if self._quiet is None or (self._held == "warning" and severity == "critical"):
+            return moment
+        return self._quiet.over(moment)
+
+    def _entries(self, notices: Sequence[Notice]) -> list[Alert]:
+        now = self.now()
+        clean = [self._redacted(notice) for notice in notices]
+        return [self._entry(notice, channel, now) for notice in clean for channel in self.channels]
+
+    def _redacted(self, notice: Notice) -> Notice:
+        """Return the notice without secrets: agents' texts leave the installation."""
+        (title, text), _ = self._redactor.redact_json([notice.title, notice.text])
+        details, _ = self._redactor.redact_json(dict(notice.details))
+        return replace(notice, title=title, text=text, details=details)
+
+    def _entry(self, notice: Notice, channel: Channel, now: datetime) -> Alert:
+        return Alert(
+            alert_id=notice.alert_id(channel.name),
+            channel=channel.name,
+            kind=notice.kind,
+            subject_id=notice.subject,
+            project=notice.project,
+            severity=notice.severity,
+            body=channel.body(notice, now),
+            created_at=now,
+            not_before=self.not_before(notice.severity, now),
+            attempts=0,
+            status=WAITING,
+        )
+
+
+def open_alerts(engine: RecordIntake, settings: Settings) -> Alerts:
+    """Open the alerts of an engine's store, by the settings."""
+    quiet = None if settings.quiet_hours is None else quiet_hours_of(settings.quiet_hours)
+    channels = channels_of(settings)
+    return Alerts(
+        engine.store, channels, engine.redactor, engine.now, quiet=quiet, held=settings.quiet_for, policy=engine.policy
+    )

@@ -16,7 +16,7 @@ from service.read.incidents import incident_answer
 from service.read.telemetry import OpenSession
 from service.read.unreadable_judges import UnreadableJudge
 from service.text.answers import camel
-from service.text.paths import API
+from service.text.links import API
 from streams.watch.lifecycle import SUSPECTED
 
 Severity = Literal["warning", "critical"]

@@ -14,7 +14,7 @@ from service.cli.progress import counting
 from service.cli.terminal import table
 from service.setup.judge_setup import SIMULATED, OpenedJudge
 from service.text.plain import MISSING, counted
-from service.write.replays.replays import Replay
+from service.write.replays import Replay
 from streams.replay.asking import Estimate
 from streams.replay.part_processes import Heard
 from streams.replay.plan import Asking, Outcome, Plan

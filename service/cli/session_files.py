@@ -13,7 +13,7 @@ from audit.diagnosis.diagnosis import diagnose_events
 from schemas.errors import InputError
 from service.cli.terminal import err, warn_skipped
 from service.text.plain import counted, plain
-from service.write.imports.input_files import SESSIONS, STANDARD_INPUT, input_files, require_stream
+from service.write.import_files import SESSIONS, STANDARD_INPUT, input_files, require_stream
 from streams.sources.event_files import read_sessions
 
 FAULTS_SHOWN = 20

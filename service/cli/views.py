@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from service.read.people import Estimate
     from service.read.runs import Run
     from service.read.scores import Score
-    from service.read.sessions.findings import MarkedTurn, SessionFindings
+    from service.read.sessions import MarkedTurn, SessionFindings
     from service.read.wrap_quality import WrapUp
 
 EVIDENCE_SHOWN = 5

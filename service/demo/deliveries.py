@@ -20,11 +20,11 @@ from service.demo.conversations import PROJECTS, Session
 from service.demo.days import present_of
 from service.demo.judge_change import STRICTNESS, JudgeSchedule, judge_anchors
 from service.demo.releases import Release, releases_until
-from service.server.child_processes import serving
+from service.server.supervisor import serving
 from service.setup.access.access import AccessStore, Holder, access_file
 from service.setup.settings import Settings
 from service.setup.workspace import Clock, utc_now
-from service.text.paths import API, EVENTS, INGEST
+from service.text.links import API, EVENTS, INGEST
 
 AT_ONCE = 48
 """Sessions that are delivered at once: records that arrive together are committed together."""

@@ -18,7 +18,7 @@ from schemas.bounds.limits import NAME
 from schemas.lazy.duckdb import duckdb
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
-from service.read.unused_spans import WITHIN, read_unused_spans, sum_up_expected
+from service.read.telemetry import WITHIN, read_unused_spans, sum_up_expected
 from service.setup.access.access import Holder
 from service.web.bounds import OTLP_LETTERS
 from service.web.context import ApiContext, Services

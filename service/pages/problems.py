@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from service.pages.rendering import page
-from service.text.paths import CALLS
+from service.text.links import CALLS
 
 _TITLES = {
     400: "The address is not valid",

@@ -24,8 +24,7 @@ from service.read.runs import EXCHANGES_ONLY
 from service.setup.access.access import Holder
 from service.setup.access.sign_ins import mark_of
 from service.setup.version import version
-from service.text.links import Links
-from service.text.paths import INBOX_PAGE
+from service.text.links import INBOX_PAGE, Links
 from service.text.rounding import counted, grouped
 from service.text.window import kept_of
 from service.text.words import TERMS, WORDS

@@ -12,8 +12,8 @@ from fastapi.responses import HTMLResponse
 
 from service.pages.rendering import page
 from service.pages.viewing import local_path
-from service.web.compression import VARIES, packed, takes_gzip
 from service.web.errors import ApiError
+from service.web.transfer import VARIES, packed, takes_gzip
 
 router = APIRouter(include_in_schema=False)
 _FILES = Path(__file__).parent / "static"

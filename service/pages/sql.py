@@ -12,7 +12,7 @@ from analytics.sandbox.snapshots import readable_catalogue
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.pages.worked_examples import worked_examples
-from service.read.queries.query_protocol import DEFAULT_ROWS, MAX_ROWS
+from service.read.queries.protocol import DEFAULT_ROWS, MAX_ROWS
 from service.web.authentication import Querier
 from service.web.models import MAX_SQL
 

@@ -9,8 +9,7 @@ from msgspec import Meta
 from service.setup.access.access import SCOPES, AccessStore, Scope, Token
 from service.setup.access.audit_log import AuditLine
 from service.setup.access.sign_ins import SignIn
-from service.text.answers import Answer
-from service.text.cursors import NextCursor
+from service.text.answers import Answer, NextCursor
 
 
 class ConnectionAccess(Answer, frozen=True):

@@ -9,8 +9,7 @@ from msgspec import Meta
 
 from analytics.queries import query_rows
 from schemas.lazy.duckdb import duckdb
-from service.text.answers import Answer, Moment
-from service.text.cursors import NextCursor
+from service.text.answers import Answer, Moment, NextCursor
 
 AlertStatus = Literal["waiting", "delivered", "given_up"]
 

@@ -9,8 +9,7 @@ from msgspec import Meta
 
 from analytics.queries import run_query
 from schemas.lazy.duckdb import duckdb
-from service.text.answers import Answer
-from service.text.cursors import NextCursor
+from service.text.answers import Answer, NextCursor
 
 
 class JudgeCost(Answer, frozen=True):

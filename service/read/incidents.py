@@ -19,8 +19,7 @@ from schemas.records import Incident
 from service.read.baselines import ProjectBaseline, project_baseline
 from service.read.project import spot_words
 from service.read.why.reasons import Why, why
-from service.text.answers import Answer, Moment
-from service.text.cursors import NextCursor
+from service.text.answers import Answer, Moment, NextCursor
 from streams.watch.checking import Checked
 from streams.watch.findings import Finding
 from streams.watch.lifecycle import assignee_of

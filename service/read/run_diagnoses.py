@@ -1,7 +1,7 @@
 """The full diagnosis of a run, with evidence and graph, and runs exported as files.
 
-A diagnosis record keeps references to its evidence; the events themselves are in the log. The full document is made of both on
-request, by the same fold that made the record.
+A diagnosis record keeps references to its evidence; the events themselves are in the log. The full document is made of both on request,
+by the same fold that made the record.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from audit.diagnosis.events import raw_event
 from schemas.errors import InputError
 from schemas.lazy.duckdb import duckdb
 from service.read.runs import Run, find_run, runs_of
-from service.read.sessions.findings import SessionFinding, SessionFindings, finding_answers
-from service.read.sessions.session import run_findings
+from service.read.sessions import SessionFinding, SessionFindings, finding_answers, run_findings
 from service.text.answers import Answer, Document
 
 _EXPORTED = (

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta
 
-from analytics.queries import query_rows
+from analytics.queries import query_rows, run_query
 from analytics.store.store import Store
 from schemas.codec.single_object import record_from
 from schemas.lazy.duckdb import duckdb
+from schemas.lazy.polars import pl
 from schemas.records import Diagnosis
-from service.text.answers import Answer, Moment
-from service.text.cursors import NextCursor, Place
+from service.text.answers import Answer, Moment, NextCursor, Place
 
 Row = dict[str, Any]
 Between = tuple[datetime | None, datetime | None]
@@ -179,3 +179,16 @@ def read_run(cursor: duckdb.DuckDBPyConnection, named: Row) -> RecordedRun | Non
 
 def _number_of(run_id: str) -> int:
     return int(run_id.removeprefix("run_"))
+
+
+QUERY = "call_payloads"
+
+
+def with_payloads(
+    cursor: duckdb.DuckDBPyConnection, events: pl.DataFrame, runs: Sequence[Mapping[str, Any]], *, wanted: bool
+) -> pl.DataFrame:
+    """Return the events of some runs with the column `payload`: of calls if wanted, else empty, because it may be large."""
+    if not wanted:
+        return events.with_columns(pl.lit(None, pl.String).alias("payload"))
+    payloads = run_query(cursor, QUERY, {"runs": list(runs)})
+    return events.join(payloads.unique(["run", "event_id"]), on=["run", "event_id"], how="left", maintain_order="left")

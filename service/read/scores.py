@@ -14,8 +14,7 @@ from analytics.sums.hours import query_days
 from audit.exchanges.states import SCORED
 from schemas.lazy.duckdb import duckdb
 from service.read.baselines import ProjectBaseline
-from service.text.answers import Answer, Moment, Share
-from service.text.cursors import NextCursor
+from service.text.answers import Answer, Moment, NextCursor, Share
 
 Row = Mapping[str, Any]
 

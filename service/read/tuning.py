@@ -15,7 +15,7 @@ from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from audit.policy.policy import Policy
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
-from service.read.call_payloads import with_payloads
+from service.read.runs import with_payloads
 from streams.watch.lifecycle import CONFIRMED, DISMISSED, NEW_NORMAL
 
 RUNS_AT_ONCE = 500

@@ -1,9 +1,10 @@
-"""Versions of agents: is an agent better since its last version than with the one before?
+"""Deployments, and versions of agents: is an agent better since its last version than with the one before?
 
-1. A version is what exchanges name in a label such as agent_version. If an agent's exchanges name none, it is that of the deployment before them.
-2. Versions are compared, and not the times before and after: two may run beside each other. Of several labels, that of the newest version counts.
-3. Scores are of Tier 2, or of Tier 1 where no judge was asked. Their interval has sessions as clusters (`audit.drift.slices`), that of unsafe
-   runs is Newcombe's (`audit.comparison`). What chance may explain is called no difference; with too few sessions nothing is said.
+1. A version is what exchanges name in a label such as agent_version. If an agent's exchanges name none, it is that of the deployment
+   before them.
+2. Versions are compared, not the times before and after: two may run beside each other. Of several labels, that of the newest version counts.
+3. Scores are of Tier 2, or of Tier 1 if no judge was asked. Their interval has sessions as clusters (`audit.drift.slices`), that of unsafe
+   runs is Newcombe's (`audit.comparison`). What chance may explain is called no difference; with too few sessions no verdict is given.
 """
 
 from __future__ import annotations
@@ -20,8 +21,54 @@ from audit.comparison import Pair, share_difference
 from audit.drift.slices import FEWEST_SESSIONS, Moments, Part, explain
 from audit.drift.watched_series import TIERS
 from schemas.lazy.duckdb import duckdb
+from service.text.answers import Answer, Moment
 from service.text.rounding import counted, signed
-from streams.upkeep.deployments import VERSIONS
+from streams.upkeep.deployments import MOST, VERSIONS, deployments
+
+
+class DeployedVersion(Answer, frozen=True):
+    """A deployment."""
+
+    id: str
+    project: str
+    label: str
+    version: str
+    agent: str | None
+    at: Moment
+    by: str
+    comment: str | None
+    url: str | None
+
+
+class RecordedDeployment(Answer, frozen=True):
+    """A recorded deployment; `known` if it was recorded before."""
+
+    deployment: DeployedVersion
+    known: bool
+
+
+class DeploymentList(Answer, frozen=True):
+    """Deployments, newest first."""
+
+    deployments: list[DeployedVersion]
+    count: int
+
+
+def deployed_version(row: Mapping[str, Any]) -> DeployedVersion:
+    """Return the deployment of a row or of the fields of a record."""
+    return DeployedVersion.of(row, id=row["deployment_id"], at=row["occurred_at"], by=row["deployed_by"])
+
+
+def deployed_versions(
+    cursor: duckdb.DuckDBPyConnection,
+    project: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int = MOST,
+) -> list[DeployedVersion]:
+    """Return the deployments of a project, newest first; `since` is inclusive, `until` is not."""
+    return [deployed_version(row) for row in deployments(cursor, project, since, until, limit)]
+
 
 Row = Mapping[str, Any]
 Verdict = Literal["better", "worse", "mixed", "no difference", "too early", "first"]

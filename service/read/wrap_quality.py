@@ -11,8 +11,7 @@ from analytics.queries import query_rows
 from audit.exchanges.wrap_quality import STEPS, wrap_quality
 from audit.policy.policy import Policy
 from schemas.lazy.duckdb import duckdb
-from service.text.answers import Answer, Moment, Share
-from service.text.cursors import NextCursor, Place
+from service.text.answers import Answer, Moment, NextCursor, Place, Share
 
 
 class WrapUp(Answer, frozen=True):

@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 from schemas.errors import BrokerError, BusyError
 from service.http.answers.description import TAGS, describe
 from service.pages.problems import add_problem_pages
-from service.read.queries.query_pool import QueryPool
+from service.read.queries.pool import QueryPool
 from service.setup.access.access import AccessStore
 from service.setup.version import version
 from service.web.answering import RoundedJson
@@ -26,11 +26,10 @@ from service.web.authentication import Authentication
 from service.web.bounds import ApiSettings
 from service.web.context import ApiContext
 from service.web.errors import ApiError, add_error_answers, error_response
-from service.web.etags import Etags
 from service.web.metrics import Metrics
 from service.web.parameters import refuse_unknown
-from service.web.request_limits import BodyLimits, HostCheck, InFlight
-from service.web.request_middleware import RequestRecord
+from service.web.request_layers import BodyLimits, HostCheck, InFlight, RequestRecord
+from service.web.transfer import Etags
 from streams.engine.record_intake import RecordIntake
 
 RETRY_AFTER = "2"

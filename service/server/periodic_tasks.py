@@ -1,14 +1,32 @@
-"""Periodic tasks of the serving process, in one list."""
+"""Periodic tasks of the serving process, in one list; with those that are nobody else's: the use of tokens, and the watchdog of sessions.
+
+The watchdog detects silent sessions, and raises alerts about them:
+
+1. Any record of a session is a sign of life at the time it was taken in, unless it was history even then: more than a day old.
+   So a backfill raises no alarm, and a sender whose clock is off, or who forgot the time zone, is heard.
+2. A session whose last turn ended is idle: it waits for its user, and misses nothing. In progress are a turn without its exchange, such
+   as events that go on after the last one, and whatever sends heartbeats.
+3. A session is watched until it is closed, or until nothing came for longer than the session gap, after which it is.
+4. Silence counts only while this server listens: a session that was silent during a break may only have gone unheard.
+5. Each level of a silence raises one alert: to people by the outbox, across restarts; in the log by each process.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import os
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 
-from service.alerts.delivery import Delivery
-from service.alerts.raising import open_alerts
-from service.export.otlp_collector import collector_of
-from service.server.silence_watchdog import SilenceWatchdog
-from service.server.token_use import TokenUse
+from audit.policy.policy import Policy
+from audit.silence import STOPPED, listening_since
+from service.alerts.delivery import Alerts, Delivery, open_alerts
+from service.alerts.notices import Notice, fleet_notice, silence_notice
+from service.export.otlp import collector_of
+from service.read.telemetry import OpenSession, listening_of, note_listening, open_sessions
+from service.setup.access.access import AccessStore
 from service.setup.settings import Settings
 from service.web.context import ApiContext
 from streams.engine.record_intake import RecordIntake
@@ -20,6 +38,115 @@ from streams.upkeep.periodic_tasks import PeriodicTask
 from streams.upkeep.retention import RetentionTask
 from streams.upkeep.withdrawing import Withdrawing
 from streams.watch.rounds import WatchRounds
+
+INTERVAL = 60.0
+"""Seconds between two entries: a use is known to the minute."""
+
+
+class TokenUse:
+    """The periodic task `token use`. Entries are batched: each one makes every server look tokens up again."""
+
+    name = "token use"
+    interval = INTERVAL
+
+    def __init__(self, access: AccessStore) -> None:
+        self._access = access
+
+    async def run(self) -> None:
+        """Write down the uses since the last run."""
+        await asyncio.to_thread(self._access.note_use)
+
+
+LONGEST_SECONDS = 30.0
+"""Longest time between two checks, in seconds."""
+MANY = 100
+"""Sessions of a project that get an alert each when they reach a level at once; more share one."""
+_ALERTED = frozenset({"warning", "critical"})
+_LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.ERROR}
+log = logging.getLogger(__name__)
+
+
+class SilenceWatchdog:
+    """The periodic task `telemetry`."""
+
+    name = "telemetry"
+
+    def __init__(self, engine: RecordIntake, alerts: Alerts) -> None:
+        self._engine = engine
+        self._alerts = alerts
+        intervals = _intervals(engine.policy)
+        self._shortest = min(intervals.values())
+        self.interval = min(self._shortest.total_seconds() / 3, LONGEST_SECONDS)
+        self._last_look: datetime | None = None
+        gap = timedelta(minutes=engine.policy.session_gap_minutes)
+        if any(STOPPED * interval >= gap for interval in intervals.values()):
+            names = ", ".join(name or "every other" for name, interval in intervals.items() if STOPPED * interval >= gap)
+            log.warning(
+                "sessions are over by sessionGapMinutes before they miss %d of heartbeatInterval: %.500s", STOPPED, names
+            )
+        self._told: dict[tuple[str, str], str] = {}
+
+    async def run(self) -> None:
+        """Check the sessions once."""
+        now, ready = self._engine.now(), self._engine.state().ready
+        patience = timedelta(seconds=2 * self.interval + LONGEST_SECONDS)
+        listening = listening_since(listening_of(self._engine), self._last_look, now, ready=ready, patience=patience)
+        note_listening(self._engine, listening)
+        self._last_look = now
+        if now - listening <= self._shortest:
+            return
+        await self._engine.flush()
+        silent = await asyncio.to_thread(self._silent, now, listening)
+        fresh = self._fresh(silent)
+        await self._alerts.raise_alerts(list(_notices(fresh)))
+        self._told |= {(one.connection, one.session_id): _cause(one) for one in fresh}
+        _log(fresh)
+
+    def _silent(self, now: datetime, listening: datetime) -> list[OpenSession]:
+        """Return the sessions that have missed a sign of life."""
+        engine = self._engine
+        with contextlib.closing(engine.store.cursor()) as cursor:
+            found = open_sessions(cursor, engine.policy, now, listening, silent_since=now - self._shortest)
+        audited = engine.policy.for_project
+        return [one.session for one in found if one.session.missed_intervals and audited(one.session.project).settings.enabled]
+
+    def _fresh(self, silent: Sequence[OpenSession]) -> list[OpenSession]:
+        """Return those whose level raised no alert yet; sessions that are no longer silent are forgotten."""
+        present = {(one.connection, one.session_id) for one in silent}
+        self._told = {key: cause for key, cause in self._told.items() if key in present}
+        return [one for one in silent if self._told.get((one.connection, one.session_id)) != _cause(one)]
+
+
+def _intervals(policy: Policy) -> dict[str, timedelta]:
+    """Return the interval of each project that the policy names, and under no name that of every other."""
+    names = ("", *policy.projects)
+    return {name: timedelta(milliseconds=policy.for_project(name).settings.heartbeat_interval) for name in names}
+
+
+def _notices(sessions: Sequence[OpenSession]) -> Iterator[Notice]:
+    """Return alerts about sessions that have reached a level: one each, or one for all of a project if there are many."""
+    groups: dict[tuple[str, str], list[OpenSession]] = {}
+    for one in sessions:
+        if one.level in _ALERTED:
+            groups.setdefault((one.project, one.level), []).append(one)
+    for group in groups.values():
+        if len(group) > MANY:
+            yield fleet_notice(group)
+        else:
+            yield from map(silence_notice, group)
+
+
+def _log(sessions: Sequence[OpenSession]) -> None:
+    for one in sessions[:MANY]:
+        words = "session %s of connection %s (%s): no sign of life for %d s, %d intervals missed"
+        seconds, level = one.elapsed_ms / 1000, _LOG_LEVELS[one.level or "info"]
+        log.log(level, words, one.session_id, one.connection, one.project, seconds, one.missed_intervals)
+    if len(sessions) > MANY:
+        log.warning("%d more sessions have missed a sign of life", len(sessions) - MANY)
+
+
+def _cause(session: OpenSession) -> str:
+    return f"{session.last_received.isoformat()} {session.level}"
 
 
 def periodic_tasks_of(
@@ -50,6 +177,6 @@ def _score_events(engine: RecordIntake, settings: Settings) -> list[PeriodicTask
     collector = collector_of(settings, os.environ)
     if collector is None:
         return []
-    from service.export.otlp_export import ScoreEvents  # noqa: PLC0415 - the collector's format takes a while to load, and most have none
+    from service.export.otlp import ScoreEvents  # noqa: PLC0415 - the collector's format takes a while to load, and most have none
 
     return [ScoreEvents(engine.store, collector)]

@@ -31,7 +31,7 @@ from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of
 from service.setup.workspace import Clock, Workspace, open_workspace, utc_now
-from service.text.paths import LOOPBACK_NAMES
+from service.text.links import LOOPBACK_NAMES
 from service.web.bounds import ApiSettings
 from streams.engine.engine import Engine
 from streams.engine.record_intake import RecordIntake

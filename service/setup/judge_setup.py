@@ -1,18 +1,49 @@
-"""Setup of the judge: the one place where settings and the environment become a judge, or the reason there is none."""
+"""Setup of the judge: the one place where settings and the environment become a judge, or the reason there is none.
+
+Judges of other providers are asked over Anthropic's Messages API, so they need a gateway, and a price in the policy.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from audit.cost import price_of
+from audit.evaluation.cases import Plan
 from audit.policy.policy import Policy, ProjectPolicy
+from schemas.errors import SettingsError
 from service.setup.server_link import ServerLink
 from service.setup.settings import Settings
-from service.text.paths import LOOPBACK_NAMES
+from service.text.links import LOOPBACK_NAMES
 from streams.judges.protocol import DEFAULT_BASE_URL, SIMULATED_HEADER, Judge, credentials
+
+ANTHROPIC = "https://api.anthropic.com"
+"""Address that serves models of Anthropic alone."""
+_OWN = "claude"
+"""Parts of the names of Anthropic's models, on any cloud."""
+
+
+def refuse_unconfigured(plans: Iterable[Plan], policy: Policy, address: str) -> None:
+    """SettingsError for another provider's model that would never be asked; `address` is the judge's, empty if unknown.
+
+    At Anthropic's own address nothing answers for it, and under a cap nothing is asked without a price.
+    """
+    for plan in plans:
+        model = plan.judge.model
+        if plan.judge.type == "recorded" or _OWN in model.lower():
+            continue
+        if address == ANTHROPIC or (plan.cost_cap_usd is not None and price_of(model, policy.prices) is None):
+            raise SettingsError(
+                f"judge {plan.judge.judge_id}: judges are asked over Anthropic's Messages API, and {model} is a model of another maker",
+                hint=(
+                    "Name a Claude model. Or put a gateway in between that offers the model over the Messages API, such as LiteLLM: "
+                    f"set ANTHROPIC_BASE_URL to its address, and give {model} a price under prices: in the policy "
+                    "(or set cost_cap_usd: null in the profile)."
+                ),
+            )
+
 
 NONE, LIVE, SIMULATED, WORKERS = "none", "live", "simulated judge", "asked by the workers"
 """Names of a judge for people."""

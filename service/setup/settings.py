@@ -1,11 +1,15 @@
-"""Settings: where things are. The rules for judging agents are in the policy, a separate file."""
+"""Settings: where things are, secrets that no log, error or repr shows, and quiet hours. The rules for judging agents are in the policy."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
 
 import msgspec
 from msgspec import Meta
@@ -15,9 +19,106 @@ from audit.anchors import checked_own_name
 from schemas.bounds.limits import NAME
 from schemas.bounds.validation_messages import place_and_words
 from schemas.errors import SettingsError
-from service.setup.access.secret_values import Key, Secret, SecretAddress
-from service.setup.quiet_hours import quiet_hours_of
 from streams.kafka.connection import SaslMechanism, SecurityProtocol
+
+_SECRET_ADDRESS = re.compile(r"https?://[^\s/@?#]+(?:@[^\s/@?#]+)?(?:[/?][^\s#]*)?")
+
+
+class Secret:
+    """A text that its repr hides: `reveal` is the only way to it. ValueError if it is too short."""
+
+    __slots__ = ("_text",)
+    SHORTEST = 1
+    """Characters at least."""
+
+    def __init__(self, text: str) -> None:
+        if len(text) < self.SHORTEST:
+            raise ValueError(f"must have {self.SHORTEST} or more characters")
+        self._text = text
+
+    def reveal(self) -> str:
+        """Return the text itself."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}('**********')"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other.reveal() == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+class Key(Secret):
+    """A secret that markers or signatures are made with."""
+
+    __slots__ = ()
+    SHORTEST = 16
+
+
+class SecretAddress(Secret):
+    """An address that is a secret itself: who knows it can post there. ValueError if it is none."""
+
+    __slots__ = ()
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        if not _SECRET_ADDRESS.fullmatch(text):
+            raise ValueError("must be an address that begins with https:// or http://")
+
+
+_FORM = re.compile(r"([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2})(?: ([A-Za-z0-9_+/-]{1,64}))?")
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class QuietHours:
+    """From `start` until before `end`; over midnight if the end is the earlier one."""
+
+    start: time
+    end: time
+    zone: tzinfo
+
+    def over(self, moment: datetime) -> datetime:
+        """Return the moment itself, or the end of the quiet hours that it falls into, UTC."""
+        local = moment.astimezone(self.zone)
+        clock = local.time()
+        if not self._holds(clock):
+            return moment
+        day = local.date() + (_DAY if clock >= self.start > self.end else timedelta(0))
+        end = datetime.combine(day, self.end, self.zone)
+        # When clocks are put back, a time of the day comes twice, and the first of the two may have passed.
+        return next((at for fold in (0, 1) if (at := end.replace(fold=fold).astimezone(UTC)) > moment), moment)
+
+    def _holds(self, clock: time) -> bool:
+        if self.start < self.end:
+            return self.start <= clock < self.end
+        return clock >= self.start or clock < self.end
+
+
+def quiet_hours_of(text: str) -> QuietHours:
+    """Parse quiet hours such as `22:00-07:00 Europe/Berlin`, in UTC without a zone; ValueError saying what is wrong."""
+    form = _FORM.fullmatch(text.strip())
+    if form is None:
+        raise ValueError("must be like 22:00-07:00 Europe/Berlin")
+    try:
+        start, end = time(int(form[1]), int(form[2])), time(int(form[3]), int(form[4]))
+    except ValueError:
+        raise ValueError("must be two times of the day, 00:00 to 23:59") from None
+    if start == end:
+        raise ValueError("must begin and end at different times")
+    return QuietHours(start, end, _zone_of(form[5] or "UTC"))
+
+
+def _zone_of(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError):
+        raise ValueError(f"knows no time zone {name}; name one such as Europe/Berlin, or install tzdata") from None
+
 
 PREFIX = "DRIFTLINE_"
 _TOPICS = "^([A-Za-z0-9._-]{1,249}(,[A-Za-z0-9._-]{1,249})*)?$"

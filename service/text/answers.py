@@ -1,12 +1,22 @@
-"""Answers: what is told about an entity, described once, for the API and its documentation, the pages, the command line and alerts."""
+"""Answers: what is told about an entity, described once, for the API and its documentation, the pages, the command line and alerts.
+
+Lists come in pages, newest first, and each names the beginning of the next, however the list grows meanwhile. A cursor is the place of
+the last entry of a page: its time, and what orders entries of one time. It is no secret and grants nothing, so it is not signed: a
+caller who writes one begins at a place of their own, in lists that they may see anyway.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
-from typing import Annotated, Any, ClassVar, Self
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import msgspec
+
+from schemas.bounds.limits import EARLIEST, LATEST
 
 Document = dict[str, Any]
 REFERENCE = "#/components/schemas/"
@@ -46,3 +56,56 @@ def any_of(*kinds: type[Answer]) -> Document:
     """Describe a value that is one of some answers: msgspec describes no union of structs without tags."""
     described = msgspec.json.schema_components(kinds, ref_template=f"{REFERENCE}{{name}}")[1]
     return {"anyOf": [described[kind.__name__] for kind in kinds]}
+
+
+Entry = TypeVar("Entry")
+MAX_CURSOR = 2048
+"""Characters of a cursor: a connection's name and a session id, which has 256 characters of up to four bytes, take 1500."""
+NextCursor = Annotated[str | None, msgspec.Meta(description="Cursor of the next page; null on the last one.")]
+"""The field `next_cursor` of a list."""
+NO_CURSOR = "must be the nextCursor of an earlier answer"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_BASE64 = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_CURSOR}}}")
+
+
+class Place(msgspec.Struct, frozen=True, order=True):
+    """The place of an entry in a list that is ordered by all of these, the largest first."""
+
+    at: datetime
+    """UTC."""
+    id: str
+    """Distinguishes the entries of one time."""
+    number: int = -1
+    """Comes before the id, in lists that are ordered by it, too."""
+
+
+def encode_place(place: Place) -> str:
+    """Return the place as a cursor: text that is safe in an address."""
+    body = msgspec.json.encode(((place.at - _EPOCH) // timedelta(microseconds=1), place.number, place.id))
+    return base64.urlsafe_b64encode(body).rstrip(b"=").decode()
+
+
+def decode_place(text: Any) -> Place:
+    """Return the place of a cursor; ValueError for text that is not one, without repeating it."""
+    try:
+        if not _BASE64.fullmatch(text):
+            raise ValueError(NO_CURSOR)
+        body = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        micros, number, identity = msgspec.json.decode(body, type=tuple[int, int, str])
+        at = _EPOCH + timedelta(microseconds=micros)
+    except (TypeError, binascii.Error, msgspec.MsgspecError, UnicodeDecodeError, OverflowError):
+        raise ValueError(NO_CURSOR) from None
+    if not (EARLIEST <= at < LATEST and -1 <= number < 2**63):
+        raise ValueError(NO_CURSOR)
+    return Place(at, identity, number)
+
+
+def page_of(entries: Sequence[Entry], limit: int, place: Callable[[Entry], Place]) -> tuple[list[Entry], str | None]:
+    """Return the first `limit` entries, and the cursor of the next page if there are more: read one more than is shown."""
+    shown = list(entries[:limit])
+    return shown, encode_place(place(shown[-1])) if len(entries) > limit else None
+
+
+def after(cursor: Place | None) -> tuple[datetime, str] | None:
+    """Return the time and the id after which a list continues, as queries take them; None for its beginning."""
+    return None if cursor is None else (cursor.at, cursor.id)

@@ -1,4 +1,4 @@
-"""Addresses of the pages, in one place, for links in pages and in alerts."""
+"""Addresses: the pages', for links in pages and in alerts, and paths of the API, of OpenTelemetry and of forms, as routes and clients name them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,29 @@ from datetime import datetime
 from urllib.parse import quote, urlencode
 
 from audit.times import time_text
-from service.text.paths import INBOX_PAGE, INBOX_VIEWS_PAGE, POLICY_TRIAL_PART
 from service.text.window import ALL
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+API = "/api/audit"
+"""The beginning of every call's path."""
+CALLS = ("/api/", "/v1/")
+"""The beginnings of the paths that only somebody with a token may call: our API and OpenTelemetry's protocol."""
+INGEST = f"{API}/ingest"
+EVENTS = f"{API}/events"
+EVENTS_BULK = f"{EVENTS}/bulk"
+EXCHANGES = f"{API}/exchanges"
+EVALUATIONS = f"{API}/evaluations"
+POLICY = f"{API}/policy"
+POLICY_TRIAL = f"{POLICY}/trial"
+POLICY_TRIAL_PART = "/admin/policy/trial"
+"""The same as a part of a page."""
+TRACES, LOGS, METRICS = "/v1/traces", "/v1/logs", "/v1/metrics"
+"""Paths of OpenTelemetry's protocol: exporters add them to an address by themselves."""
+INBOX = f"{API}/incidents"
+INBOX_BULK = f"{INBOX}/bulk"
+INBOX_PAGE = "/incidents"
+INBOX_VIEWS_PAGE = f"{INBOX_PAGE}/views"
+
 
 OWN_TIME = frozenset({"window", "since", "until"})
 """Parameters by which an address says a time of its own."""

@@ -1,22 +1,56 @@
 """The one rule for time, on every page, in the API and on the command line: a period counts back from now, in UTC.
 
+People type an age, a date, or a time.
+
 1. Without an end, a period of days ends with today, and one of hours with the hour that has begun. It never moves to where the newest
    data is: with that, 7 days would be one week on one page and another week on the next, and 30 days could have less than 14.
 2. A period without data says so, and offers the last one of the same length that has some (`last_period`).
-3. Pages of a project show `USUAL` where the address names no length; lists show all of the time only where it says `window=all`.
-   The inbox and the lists of the API and the command line are of everything unless a period is named.
-4. Up to three days are told hour by hour, more day by day: that is 72 points in an hour chart and 90 in a day chart at most.
+3. Pages of a project show `USUAL` if the address names no length; lists show all of the time only if it says `window=all`.
+   The inbox and the lists of the API and the command line cover everything unless a period is named.
+4. Up to three days are shown hour by hour, more day by day: that is 72 points in an hour chart and 90 in a day chart at most.
 5. `until` is the last UTC day, or a time. A window of days ends with that day; one of hours ends at that time, or with that day.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Final, Literal
 
+from audit.times import parse_timestamp
 from schemas.bounds.limits import EARLIEST, LATEST
+from schemas.errors import SettingsError
+
+GIVE_A_TIME = "Give an age such as 24h or 7d, a date such as 2026-11-01, or a time such as 2026-11-01T12:00:00Z."
+_AGE = re.compile(r"(\d{1,6})([mhdw])")
+_UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def moment_of(
+    given: str, option: str, now: datetime, start_of: Callable[[timedelta, datetime], datetime] = lambda age, now: now - age
+) -> datetime:
+    """Return the time given with an option, UTC: an age is taken off `now`, a date is its first moment.
+
+    `start_of` takes an age off in another way. SettingsError that names the option if it is none of these.
+    """
+    text = given.strip()
+    try:
+        if age := _AGE.fullmatch(text):
+            return max(start_of(int(age[1]) * _UNITS[age[2]], now), EARLIEST)
+        if _DATE.fullmatch(text):
+            text = datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC).isoformat()
+        moment = parse_timestamp(text)
+    except OverflowError:
+        return EARLIEST
+    except ValueError as error:
+        raise SettingsError(f"{option}: {str(error).removeprefix('timestamp: ')}", hint=GIVE_A_TIME) from error
+    if moment is None:
+        raise SettingsError(f"{option}: no time given", hint=GIVE_A_TIME)
+    return moment
+
 
 Length = Literal["6h", "24h", "3d", "7d", "14d", "30d", "90d"]
 LENGTHS: Mapping[Length, timedelta] = {

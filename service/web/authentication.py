@@ -29,11 +29,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from schemas.bounds.limits import NAME
 from service.setup.access.access import AccessStore, Holder, prefix_of
 from service.setup.access.sign_ins import is_mark
-from service.text.paths import CALLS
+from service.text.links import CALLS
 from service.web.bounds import FORMS, ApiSettings
 from service.web.context import Services
 from service.web.errors import ApiError, refuse
-from service.web.request_limits import header_values, is_same_origin
+from service.web.request_layers import header_values, is_same_origin
 
 WINDOW = 60.0
 """Seconds over which failures are counted."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from service.read.queries.query_protocol import QueryLimits
-from service.text.paths import (
+from service.read.queries.protocol import QueryLimits
+from service.text.links import (
     API,
     EVALUATIONS,
     EVENTS,

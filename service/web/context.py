@@ -15,7 +15,7 @@ from fastapi import Depends, Request
 
 from schemas.errors import DriftlineError, RecordError, StoredRecordError, StoreError
 from schemas.lazy.duckdb import duckdb
-from service.read.inbox.incident_list import OpenIncidents, open_incidents
+from service.read.inbox import OpenIncidents, open_incidents
 from service.read.known_projects import is_known, known_projects, named_projects, nearest
 from service.read.people import ScoreTimes
 from service.read.project import worst_incidents

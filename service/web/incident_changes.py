@@ -1,21 +1,92 @@
-"""Changes of selected incidents by a caller: each within what the caller may see, and each with how it went."""
+"""Changes of incidents by a caller: their bodies, each change within what the caller may see, and saved views of the inbox."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from fastapi import Request
+from pydantic import Field, StringConstraints
 
+from audit.redaction import Redactor
 from schemas.errors import DriftlineError
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
-from service.read.inbox.assignees import assignee_problem, people_of
+from service.read.inbox import ME, NOBODY, assignee_problem, people_of, query_of, read_query
 from service.setup.access.access import Holder
+from service.setup.access.saved_views import View
 from service.web.audit_trail import name_subject
-from service.web.context import ApiContext
+from service.web.authentication import require_project
+from service.web.bounds import MAX_SELECTED
+from service.web.context import ApiContext, durable_or_refused
+from service.web.errors import ApiError
+from service.web.models import ConnectionName, Id, OperatorBody, Text
+from streams.upkeep.reviewing import MAX_COMMENT
+from streams.watch.lifecycle import ACCEPTED, RESOLVED, decision_of
 from streams.watch.watching import PROBLEMS, Change, Person, Which, change
+
+GivenStatus = Literal["open", "acknowledged", "resolved", "dismissed", "accepted"]
+"""States as callers name them; `accepted` is the earlier name of resolved as the new normal."""
+
+
+class ChangeBody(OperatorBody):
+    """A change of an incident: a decision, an assignee, a comment, or several of them."""
+
+    status: GivenStatus | None = Field(
+        None,
+        description="acknowledged: you work on it, and it stays red; resolved: it is over or fixed; dismissed: it does not matter; "
+        "open: reopened. accepted is the earlier name of resolved with newNormal.",
+    )
+    new_normal: bool = Field(
+        False,
+        alias="newNormal",
+        description="With resolved: the change is the new normal, and comparisons begin with its first day.",
+    )
+    assignee: Id | None = Field(
+        None,
+        description="Person whose it is from now on: an operator who may see the project, or me; null or nobody: nobody. "
+        "Left out: unchanged, except that who acknowledges an incident that nobody has gets it.",
+    )
+    resolved_by: Id | None = Field(None, alias="resolvedBy", description="Person who does this; by default the operator.")
+    comment: Annotated[Text, StringConstraints(max_length=MAX_COMMENT)] | None = Field(
+        None, description="Why; without a status and an assignee, a comment alone."
+    )
+
+    def change(self, caller: Holder, redactor: Redactor) -> tuple[Change, Person]:
+        """Return the change and the person who makes it; ApiError (400) that names a field if it says nothing, or contradicts itself."""
+        assigns = "assignee" in self.model_fields_set
+        comment = self.comment.strip() if self.comment else ""
+        if self.status is None and not assigns and not comment:
+            raise ApiError(400, "invalid", "status: give a status, an assignee or a comment")
+        if self.new_normal and self.status not in {RESOLVED, ACCEPTED}:
+            raise ApiError(400, "invalid", "newNormal: needs the status resolved")
+        wanted = Change(
+            decision=None if self.status is None else decision_of(self.status, new_normal=self.new_normal),
+            assigns=assigns,
+            assignee=_assignee(self.assignee, caller),
+            comment=redactor.redact(comment)[0] if comment else None,
+        )
+        return wanted, Person(redactor.redact(self.resolved_by or caller.name)[0], caller.name)
+
+
+class Selected(OperatorBody):
+    """An incident of a project."""
+
+    project: ConnectionName
+    id: Id
+
+
+class BulkBody(ChangeBody):
+    """One change of many incidents, with one reason for all."""
+
+    incidents: Annotated[list[Selected], Field(min_length=1, max_length=MAX_SELECTED)]
+
+
+def _assignee(given: str | None, caller: Holder) -> str | None:
+    return {None: None, NOBODY: None, ME: caller.name}.get(given, given)
+
 
 log = logging.getLogger(__name__)
 
@@ -67,3 +138,33 @@ async def _changed(services: ApiContext, caller: Holder, which: Which, wanted: C
 def name_selected(request: Request, selected: Sequence[tuple[str, str]]) -> None:
     """Name the incidents that a call changes in its line of the audit log: how many, and as many ids as have room."""
     name_subject(request, f"{len(selected)} incidents: {' '.join(identity for _, identity in selected)}")
+
+
+def views_of(services: ApiContext, caller: Holder) -> list[View]:
+    """Return the views that a caller sees: own ones, and shared ones that name no project which the caller may not see."""
+    found = services.access.saved_views.seen_by(caller.name)
+    return [one for one in found if one.owner == caller.name or _names_no_other(one, caller)]
+
+
+def saved_view(services: ApiContext, caller: Holder, name: str, query: str, *, is_shared: bool) -> View:
+    """Save a view; InputError that names a wrong field, ApiError (403) for what the caller may not do."""
+    asked = read_query(query)
+    for project in asked.get("project", ()):
+        require_project(caller, project)
+    if is_shared and "review" not in caller.scopes:
+        raise ApiError(403, "scope_required", "shared: the token lacks the scope review")
+    view = View(name.strip(), caller.name, query_of(asked), is_shared)
+    with durable_or_refused():
+        services.access.saved_views.save(view)
+    return view
+
+
+def deleted_view(services: ApiContext, caller: Holder, name: str) -> None:
+    """Delete a view of the caller; ApiError (404) if there is none of this name."""
+    with durable_or_refused():
+        if not services.access.saved_views.delete(caller.name, name):
+            raise ApiError(404, "not_found", "you have no view of this name")
+
+
+def _names_no_other(view: View, caller: Holder) -> bool:
+    return caller.project is None or set(read_query(view.query).get("project", ())) <= {caller.project}

@@ -1,19 +1,22 @@
-"""Parameters of calls: unknown ones are refused.
+"""Parameters of calls: unknown ones are refused, and those of lists that come in pages.
 
-1. A parameter that is misspelt: without that filter the call would answer everything.
-2. Bytes that are not UTF-8: frameworks replace them, and the id of one session would then name another.
+1. A misspelt parameter is refused: without that filter the call would answer everything.
+2. So are bytes that are not UTF-8: frameworks replace them, and the id of one session would then name another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 from urllib.parse import unquote_to_bytes
 
-from fastapi import Request
+from fastapi import Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
+from pydantic import PlainValidator, WithJsonSchema
 
-from service.text.paths import CALLS
+from service.text.answers import MAX_CURSOR, Place, decode_place
+from service.text.links import CALLS
 from service.web.errors import ApiError
 
 
@@ -48,3 +51,15 @@ def _names(dependant: Dependant) -> Iterator[str]:
     yield from (field.alias for field in dependant.query_params)
     for inner in dependant.dependencies:
         yield from _names(inner)
+
+
+Cursor = Annotated[
+    Place | None,
+    Query(description="Where to continue: the nextCursor of an earlier answer."),
+    PlainValidator(lambda text: None if text is None else decode_place(text)),
+    WithJsonSchema({"type": "string", "maxLength": MAX_CURSOR, "pattern": "^[A-Za-z0-9_-]+$"}),
+]
+"""The parameter `cursor` of a list: the place after which to continue, or None for its beginning."""
+MAX_PAGE = 1000
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number.")]
+"""The parameter `limit` of a list."""

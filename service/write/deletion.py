@@ -13,8 +13,7 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from schemas.bounds.limits import EARLIEST
 from schemas.records import Erasure
-from service.text.answers import Answer, Moment
-from service.text.cursors import NextCursor, Place
+from service.text.answers import Answer, Moment, NextCursor, Place
 from streams.upkeep.erasing import Requested, erasures
 from streams.upkeep.retention import cutoff, plan_purge
 

@@ -18,7 +18,7 @@ from playwright.sync_api import Page, expect
 from windows import browser
 
 from service.demo.days import SCRIPT_END, present_of
-from service.server.child_processes import serving
+from service.server.supervisor import serving
 from service.setup.access.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now
 from service.text.links import Links

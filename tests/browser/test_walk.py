@@ -21,7 +21,7 @@ from sites import DRIFTED, Site
 from windows import PHONE, Window
 
 from service.server.app import ROUTERS
-from service.text.paths import API
+from service.text.links import API
 from service.text.window import BEFORE, LENGTHS
 from service.web.authentication import cookie_name
 

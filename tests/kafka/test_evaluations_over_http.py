@@ -20,7 +20,7 @@ from audit.evaluation.cases import Case, LoadedProfile, Profile, plans, shipped_
 from schemas.registry import topics
 from service.cli.evaluations.client import EvaluationClient, Terms
 from service.simulator import running
-from service.write.evaluations.evaluating import Progress
+from service.write.evaluating import Progress
 from streams.evaluations.finished_sessions import Wanted
 from streams.judging.judged_stages import EVALUATION
 from streams.kafka.connection import KafkaConnection

@@ -11,9 +11,9 @@ from sinks import MakeTopics, gateway_over, until
 from analytics.store.store import Store
 from schemas.records import Heartbeat
 from schemas.registry import topics
-from service.alerts.raising import Alerts
+from service.alerts.delivery import Alerts
 from service.read.telemetry import listening_of, open_sessions
-from service.server.silence_watchdog import SilenceWatchdog
+from service.server.periodic_tasks import SilenceWatchdog
 from streams.engine.engine import Engine
 from streams.kafka.connection import KafkaConnection
 

@@ -27,7 +27,7 @@ from openclaw.instance import Instance
 from openclaw.played import DATABASE, Played
 from openclaw.provider import Play, Step, stand_in
 from schemas.registry import current_schemas
-from service.write.imports.importing import stamp_of
+from service.write.importing import stamp_of
 
 ROOT = Path(__file__).parents[2]
 KILLS = times(2, soak=10)

@@ -13,7 +13,7 @@ from analytics.store.store import Store
 from schemas.records import Diagnosis
 from service.cli.main import run as run_command
 from service.pages.runs.run_data import read_events
-from service.read.sessions.findings import finding_events
+from service.read.sessions import finding_events
 
 QUESTION = "Where is the parcel of the customer Miller, order 4711"
 CALLS = [

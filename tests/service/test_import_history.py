@@ -18,9 +18,8 @@ from service.cli.commands.drift.watching import check_projects
 from service.setup.settings import load_settings
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import open_workspace
-from service.write.imports.exchange_files import exchange_source, looked_at
-from service.write.imports.history import begin_history
-from service.write.imports.importing import Importer
+from service.write.import_files import exchange_source, looked_at
+from service.write.importing import Importer, begin_history
 from streams.sources.transcript_sources import SOURCES
 
 Command = Callable[..., tuple[int, str, str]]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from service.write.imports import file_reading
-from service.write.imports.file_reading import parts_of
+from service.write import import_files as file_reading
+from service.write.import_files import parts_of
 from streams.sources.copies import Account
 from streams.sources.transcript_sources import OPENCLAW
 

@@ -42,10 +42,10 @@ REFUSALS = {"busy", "log_unavailable", "no_snapshot"}
 """What a 503 may be for."""
 CONNECTION = "bench"
 OFTEN = """
-    import functools, service.read.queries.snapshot_cache, service.server.server_lifecycle
-    from service.read.queries.query_protocol import QueryLimits
+    import functools, service.read.queries.pool, service.server.server_lifecycle
+    from service.read.queries.protocol import QueryLimits
 
-    service.read.queries.snapshot_cache.REST = 0
+    service.read.queries.pool.REST = 0
     service.server.server_lifecycle.ApiSettings = functools.partial(service.server.server_lifecycle.ApiSettings, queries=QueryLimits(fresh_for=0.2))
 """
 """Has a server copy its database for analysts all the time, instead of once a minute."""

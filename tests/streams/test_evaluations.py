@@ -28,7 +28,7 @@ from schemas.errors import InputError
 from schemas.records import DeadLetter, EvaluationRequest
 from service.read.evaluations import evaluation_page, evaluation_state
 from service.text.answers import document
-from service.write.evaluations.requested import evaluation_estimate
+from service.write.evaluating import evaluation_estimate
 from streams.evaluations import finished_sessions as reading
 from streams.evaluations.finished_sessions import Limits, Wanted, finished_sessions, read_runs
 from streams.evaluations.preparing import Estimate, Prepared, prepare

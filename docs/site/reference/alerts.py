@@ -8,6 +8,7 @@ import msgspec
 
 from reference.markdown import fenced, page
 from schemas.records import Alert, Incident
+from service.alerts.channels import signature, slack_body, webhook_body, webhook_digest
 from service.alerts.notices import (
     INCIDENT,
     JUDGE,
@@ -19,8 +20,6 @@ from service.alerts.notices import (
     silence_notice,
     trial_notice,
 )
-from service.alerts.slack import slack_body
-from service.alerts.webhook import signature, webhook_body, webhook_digest
 from service.read.telemetry import OpenSession
 from service.read.unreadable_judges import UnreadableJudge
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from msgspec.inspect import CustomType, LiteralType, Type
 
 from reference.markdown import code, page, sentence, words
-from service.setup.access.secret_values import Secret
-from service.setup.settings import PREFIX, Settings, kinds_of_settings
+from service.setup.settings import PREFIX, Secret, Settings, kinds_of_settings
 
 _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "min_length": "characters at least:"}
 

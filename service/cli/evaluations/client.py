@@ -24,9 +24,8 @@ from audit.evaluation.cases import Case, LoadedProfile, Plan
 from audit.evaluation.report import Evaluated
 from schemas.errors import DriftlineError, SettingsError
 from service.read.evaluations import evaluation_of
-from service.text.paths import EVALUATIONS
-from service.write.evaluations.evaluating import Progress, failed_evaluations, numbered
-from service.write.evaluations.requested import EvaluationEstimate
+from service.text.links import EVALUATIONS
+from service.write.evaluating import EvaluationEstimate, Progress, failed_evaluations, numbered
 from streams.evaluations.finished_sessions import Wanted
 from streams.evaluations.preparing import Estimate, Prepared
 

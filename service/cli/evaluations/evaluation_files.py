@@ -13,7 +13,7 @@ from audit.evaluation.report import Evaluated, EvaluationRow, row_of
 from audit.prompts.prompt_quoting import visible
 from service.cli.evaluations.summary import summary_markdown
 from service.cli.reports.result_files import folder_names, write_file
-from service.text.markdown import fenced, inline
+from service.text.plain import fenced, inline
 
 RAW = "raw_outputs"
 

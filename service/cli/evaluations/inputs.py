@@ -9,7 +9,7 @@ from audit.diagnosis.diagnosis import LOWEST_TRUST
 from audit.evaluation.cases import Case, LoadedProfile, Plan, TrustAtLeast, load_case, plans
 from schemas.errors import InputError, SettingsError
 from service.cli.evaluations.gate import never_fails
-from service.write.imports.input_files import files_below
+from service.write.import_files import files_below
 
 CASE_FILES = ("*.yaml", "*.yml")
 """File names of cases in a folder."""

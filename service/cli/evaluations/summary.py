@@ -8,7 +8,7 @@ from rich.cells import cell_len
 
 from audit.evaluation.report import EvaluationRow
 from audit.evaluation.results import AggregateScore, DimensionResolution, FinalResult, Iteration, JudgeResult
-from service.text.markdown import inline
+from service.text.plain import inline
 
 NOT_AVAILABLE = "n/a"
 UNKNOWN = "not known"

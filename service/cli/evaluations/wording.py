@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from service.cli.progress import counting
 from service.text.plain import counted
-from service.write.evaluations.evaluating import Progress
+from service.write.evaluating import Progress
 from streams.evaluations.preparing import Estimate, Prepared
 
 

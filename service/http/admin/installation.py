@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from service.read.installation import Installation
 from service.read.installation import installation as installation_of
-from service.text.paths import API
+from service.text.links import API
 from service.web.answering import AnswerRoute
 from service.web.authentication import FleetAdmin
 from service.web.context import Services

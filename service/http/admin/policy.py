@@ -12,7 +12,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from service.text.paths import POLICY, POLICY_TRIAL
+from service.text.links import POLICY, POLICY_TRIAL
 from service.web.audit_trail import name_subject
 from service.web.authentication import FleetAdmin
 from service.web.bodies import JsonRoute
@@ -28,9 +28,8 @@ from service.web.policy import (
     standing,
     tried,
 )
-from service.write.policies.changes import changes, effective
-from service.write.policies.effect import PolicyTrial
-from service.write.policies.policy_file import (
+from service.write.policy_effect import PolicyTrial
+from service.write.policy_file import (
     AppliedPolicy,
     EffectivePolicy,
     PolicyProblem,
@@ -38,7 +37,9 @@ from service.write.policies.policy_file import (
     SavedPolicy,
     StaleError,
     StoredPolicy,
+    changes,
     check,
+    effective,
     fingerprint,
 )
 

@@ -14,7 +14,7 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
-from service.text.paths import API
+from service.text.links import API
 from service.web.answering import schemas_of
 from service.web.bounds import LINES
 

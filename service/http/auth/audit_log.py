@@ -7,14 +7,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from service.read.access import AuditLines
-from service.text.cursors import Place, page_of
-from service.text.paths import API
+from service.text.answers import Place, page_of
+from service.text.links import API
 from service.web.answering import AnswerRoute
 from service.web.authentication import FleetAdmin
 from service.web.context import Services
 from service.web.errors import documented
 from service.web.models import ConnectionName
-from service.web.paging import Cursor, Limit
+from service.web.parameters import Cursor, Limit
 
 router = APIRouter(route_class=AnswerRoute, tags=["access"])
 

@@ -6,7 +6,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 
 from service.setup.access.sign_ins import LASTS
-from service.text.paths import API
+from service.text.links import API
 from service.web.authentication import Reader, is_encrypted, name_in
 from service.web.bodies import JsonRoute
 from service.web.context import Services, durable_or_refused

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 
 from service.http.auth.tokens import WRITES, Name, require_holder
 from service.read.access import EndedSignIns, SignInList
-from service.text.paths import API
+from service.text.links import API
 from service.web.authentication import FleetAdmin
 from service.web.bodies import JsonRoute
 from service.web.context import Services

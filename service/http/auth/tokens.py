@@ -18,7 +18,7 @@ from service.read.access import ConnectionList, IssuedToken, OperatorList, Revok
 from service.read.access import connections as connection_list
 from service.read.access import operators as operator_list
 from service.setup.access.access import MARK, SCOPES, AccessStore, Holder, Kind, Scope
-from service.text.paths import API
+from service.text.links import API
 from service.web.audit_trail import name_subject
 from service.web.authentication import FleetAdmin
 from service.web.bodies import JsonRoute

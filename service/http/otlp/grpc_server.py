@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from schemas.errors import BrokerError, BusyError
 from service.http.otlp.receiving import Body, receive
 from service.setup.access.access import Holder
-from service.text.paths import TRACES
+from service.text.links import TRACES
 from service.web.authentication import Failures, bearer_token, counted_address, why_refused
 from service.web.bounds import BODY_LIMITS
 from service.web.context import ApiContext

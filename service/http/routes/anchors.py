@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from schemas.errors import InputError
 from service.read.anchors import Anchors, BegunRound, ChosenAnchors, OneAnchor, anchored_exchange, project_anchors
-from service.text.paths import API
+from service.text.links import API
 from service.web.authentication import Admin, Reader, Reviewer, VisibleProject
 from service.web.bodies import JsonRoute
 from service.web.context import ApiContext, Services, durable_or_refused

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from schemas.records import Baseline
 from service.read.baselines import NO_BASELINE, LatestBaseline, project_baseline
-from service.text.paths import API
+from service.text.links import API
 from service.web.authentication import Admin, Reader, VisibleProject
 from service.web.bodies import JsonRoute
 from service.web.context import ApiContext, Services, durable_or_refused

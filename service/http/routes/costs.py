@@ -10,14 +10,14 @@ from fastapi import APIRouter, Query
 from schemas.bounds.limits import EARLIEST
 from service.http.routes.scores import PROJECT, require_window
 from service.read.costs import CostList, judge_costs
-from service.text.cursors import Place, page_of
-from service.text.paths import API
+from service.text.answers import Place, page_of
+from service.text.links import API
 from service.web.answering import AnswerRoute
 from service.web.authentication import Reader, VisibleProject
 from service.web.context import ApiContext, Services
 from service.web.errors import documented
 from service.web.models import QueryMoment
-from service.web.paging import Cursor, Limit
+from service.web.parameters import Cursor, Limit
 
 router = APIRouter(route_class=AnswerRoute, tags=["reading"])
 From = Annotated[QueryMoment | None, Query(alias="from", description="Only judgements at or after this time.")]

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from schemas.bounds.limits import MAX_LABEL
-from service.read.deployments import DeploymentList, RecordedDeployment, deployed_version, deployed_versions
-from service.text.paths import API
+from service.read.versions import DeploymentList, RecordedDeployment, deployed_version, deployed_versions
+from service.text.links import API
 from service.web.answering import answering
 from service.web.authentication import Reader, Reviewer, VisibleProject
 from service.web.bodies import JsonRoute

@@ -14,18 +14,17 @@ from analytics.queries import query_rows
 from schemas.errors import SettingsError
 from service.http.answers.evaluation_bodies import MAX_EVALUATIONS, EvaluateBody, Terms, terms_of
 from service.read.evaluations import Evaluations, OneEvaluation, evaluation_page, evaluation_state
-from service.setup.judge_models import refuse_unconfigured
-from service.setup.judge_setup import LIVE
-from service.text.cursors import Place, after, page_of
-from service.text.paths import EVALUATIONS
+from service.setup.judge_setup import LIVE, refuse_unconfigured
+from service.text.answers import Place, after, page_of
+from service.text.links import EVALUATIONS
 from service.web.audit_trail import name_subject
 from service.web.authentication import Admin, Reader, VisibleProject
 from service.web.bodies import JsonRoute
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.models import Id
-from service.web.paging import Cursor, Limit
-from service.write.evaluations.requested import RequestedEvaluations, requested_evaluations
+from service.web.parameters import Cursor, Limit
+from service.write.evaluating import RequestedEvaluations, requested_evaluations
 from streams.evaluations.finished_sessions import FinishedSession, Wanted, finished_sessions
 from streams.evaluations.preparing import Prepared, prepare
 from streams.judging.judged_stages import EVALUATION

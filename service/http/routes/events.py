@@ -25,7 +25,7 @@ from schemas.errors import RecordError
 from schemas.records import AgentEvent
 from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
 from service.setup.access.access import Holder
-from service.text.paths import EVENTS
+from service.text.links import EVENTS
 from service.web.authentication import Connection
 from service.web.bodies import BatchRoute
 from service.web.context import ApiContext, Services, durable_or_refused

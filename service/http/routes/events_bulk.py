@@ -30,7 +30,7 @@ from service.http.routes.events import (
 )
 from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
 from service.setup.access.access import Holder
-from service.text.paths import EVENTS_BULK
+from service.text.links import EVENTS_BULK
 from service.web.authentication import Connection
 from service.web.bodies import BatchRoute
 from service.web.context import ApiContext, Services, durable_or_refused

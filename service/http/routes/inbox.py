@@ -7,19 +7,17 @@ from typing import Annotated, Literal, cast
 from fastapi import APIRouter, Query, Request
 from msgspec import Meta
 
-from service.read.inbox.incident_list import MAX_TEXT, ME, InboxFilter, Sort, inbox
+from service.read.inbox import MAX_TEXT, ME, InboxFilter, Sort, inbox
 from service.read.incidents import IncidentAnswer, IncidentStatus, IncidentType, incident_answer
-from service.text.answers import Answer
-from service.text.cursors import NextCursor, page_of
-from service.text.paths import INBOX, INBOX_BULK
+from service.text.answers import Answer, NextCursor, page_of
+from service.text.links import INBOX, INBOX_BULK
 from service.web.authentication import Reader, Reviewer, require_project
 from service.web.bodies import JsonRoute
 from service.web.context import Services, durable_or_refused
 from service.web.errors import documented
-from service.web.incident_bodies import BulkBody, GivenStatus
-from service.web.incident_changes import Outcome, change_selected, name_selected
+from service.web.incident_changes import BulkBody, GivenStatus, Outcome, change_selected, name_selected
 from service.web.models import ConnectionName, Id
-from service.web.paging import Cursor, Limit
+from service.web.parameters import Cursor, Limit
 from streams.watch.lifecycle import assignee_of, current_status
 
 router = APIRouter(route_class=JsonRoute, tags=["incidents"])

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Path, Response
 from pydantic import Field, StringConstraints
 
 from service.setup.access.saved_views import MAX_VIEW_NAME, View, ViewList
-from service.text.paths import INBOX
+from service.text.links import INBOX
 from service.web.authentication import Reader
 from service.web.bodies import JsonRoute
 from service.web.context import Services
 from service.web.errors import documented
-from service.web.inbox_views import deleted_view, saved_view, views_of
+from service.web.incident_changes import deleted_view, saved_view, views_of
 from service.web.models import OperatorBody
 
 router = APIRouter(route_class=JsonRoute, tags=["incidents"])

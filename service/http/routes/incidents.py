@@ -19,16 +19,15 @@ from service.read.incidents import (
     incident_records,
     one_incident,
 )
-from service.text.cursors import Place, after, page_of
-from service.text.paths import API
+from service.text.answers import Place, after, page_of
+from service.text.links import API
 from service.web.authentication import Admin, Reader, Reviewer, VisibleProject
 from service.web.bodies import JsonRoute
 from service.web.context import Services, durable_or_refused
 from service.web.errors import ApiError, documented
-from service.web.incident_bodies import ChangeBody, GivenStatus
-from service.web.incident_changes import change_selected
+from service.web.incident_changes import ChangeBody, GivenStatus, change_selected
 from service.web.models import Id
-from service.web.paging import Cursor, Limit
+from service.web.parameters import Cursor, Limit
 from streams.watch.lifecycle import confidence_of, current_status
 from streams.watch.watching import PROBLEMS
 

@@ -17,7 +17,7 @@ from schemas.bounds.limits import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES
 from schemas.errors import BoundsError
 from schemas.records import Exchange, Label
 from service.setup.access.access import Holder
-from service.text.paths import INGEST
+from service.text.links import INGEST
 from service.web.answering import answering
 from service.web.authentication import Connection
 from service.web.bodies import JsonRoute

@@ -29,7 +29,7 @@ from service.http.routes.ingest import (
     require_audit,
 )
 from service.setup.access.access import Holder
-from service.text.paths import EXCHANGES
+from service.text.links import EXCHANGES
 from service.web.authentication import Connection
 from service.web.bodies import BatchRoute
 from service.web.context import ApiContext, Services, durable_or_refused

@@ -20,7 +20,7 @@ from service.read.people import (
     with_human_score,
 )
 from service.read.scores import OneScore, Score, score_by_id
-from service.text.paths import API
+from service.text.links import API
 from service.web.authentication import Reader, Reviewer, VisibleProject
 from service.web.bodies import JsonRoute
 from service.web.context import ApiContext, Services, durable_or_refused

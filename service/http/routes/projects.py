@@ -10,14 +10,14 @@ from pydantic import BeforeValidator
 
 from schemas.bounds.limits import EARLIEST
 from service.read.project import Health, Projects, with_blind_spots
-from service.text.cursors import Place, page_of
-from service.text.paths import API
+from service.text.answers import Place, page_of
+from service.text.links import API
 from service.text.window import read_day
 from service.web.answering import AnswerRoute
 from service.web.authentication import Reader
 from service.web.context import Services
 from service.web.errors import documented
-from service.web.paging import Cursor
+from service.web.parameters import Cursor
 from service.web.projects import projects_of, with_their_changes
 
 router = APIRouter(route_class=AnswerRoute, tags=["reading"])

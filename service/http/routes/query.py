@@ -15,16 +15,15 @@ from pydantic import ConfigDict, Field, StringConstraints
 from analytics.sandbox.result_formats import FORMATS
 from audit.times import iso_time
 from schemas.errors import QueryError, StoreError
-from service.read.queries import query_pool
-from service.read.queries.query_protocol import DEFAULT_ROWS, MAX_ROWS, Question
-from service.read.queries.query_result import QueryColumn, QueryResult
-from service.text.paths import API
+from service.read.queries import pool as query_pool
+from service.read.queries.protocol import DEFAULT_ROWS, MAX_ROWS, QueryColumn, QueryResult, Question
+from service.text.links import API
 from service.web.authentication import Querier
 from service.web.bodies import JsonRoute
 from service.web.errors import ApiError, documented
 from service.web.examples import EXAMPLES
 from service.web.models import MAX_SQL, OperatorBody, Text
-from service.web.request_limits import ClientGone
+from service.web.request_layers import ClientGone
 
 router = APIRouter(route_class=JsonRoute, tags=["query"])
 MAX_PARAMETERS = 100

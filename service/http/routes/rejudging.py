@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from service.text.paths import API
+from service.text.links import API
 from service.web.authentication import Admin, VisibleProject
 from service.web.bodies import JsonRoute
 from service.web.context import Services, durable_or_refused

@@ -9,15 +9,15 @@ from fastapi import APIRouter, Request
 from pydantic import AliasChoices, Field
 
 from audit.policy.policy import Days
-from service.text.cursors import page_of
-from service.text.paths import API
+from service.text.answers import page_of
+from service.text.links import API
 from service.web.audit_trail import name_subject
 from service.web.authentication import FleetAdmin
 from service.web.bodies import JsonRoute
 from service.web.context import Services, durable_or_refused
 from service.web.errors import documented
 from service.web.models import MAX_COMMENT, ConnectionName, Id, OperatorBody, Text
-from service.web.paging import Cursor, Limit
+from service.web.parameters import Cursor, Limit
 from service.write.deletion import (
     ErasureDryRun,
     ErasureList,

@@ -7,13 +7,13 @@ from fastapi import APIRouter, Response
 from service.http.routes.scores import PROJECT
 from service.read.run_diagnoses import DiagnosedRun, diagnosed_run
 from service.read.runs import Runs, run_page
-from service.text.cursors import page_of
+from service.text.answers import page_of
 from service.web.answering import AnswerRoute
 from service.web.authentication import Reader, VisibleProject
 from service.web.context import Services
 from service.web.errors import ApiError, documented
 from service.web.models import RunId
-from service.web.paging import Cursor, Limit
+from service.web.parameters import Cursor, Limit
 
 router = APIRouter(route_class=AnswerRoute, tags=["reading"])
 

@@ -23,14 +23,14 @@ from service.read.scores import (
     project_summary,
     score_by_id,
 )
-from service.text.cursors import Place, page_of
-from service.text.paths import API
+from service.text.answers import Place, page_of
+from service.text.links import API
 from service.web.answering import AnswerRoute
 from service.web.authentication import Reader, VisibleProject
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError, documented
 from service.web.models import Id, QueryMoment
-from service.web.paging import Cursor, Limit
+from service.web.parameters import Cursor, Limit
 
 router = APIRouter(route_class=AnswerRoute, tags=["reading"])
 PROJECT = f"{API}/{{project}}"

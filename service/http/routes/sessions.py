@@ -9,9 +9,9 @@ from fastapi import APIRouter, Path, Query, Response
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Heartbeat
 from service.http.routes.ingest import require_audit
-from service.read.sessions.session import Part, SessionWithTurns, session_places, session_with_turns
+from service.read.sessions import Part, SessionWithTurns, session_places, session_with_turns
 from service.setup.access.access import Holder
-from service.text.paths import API
+from service.text.links import API
 from service.web.authentication import Caller, Reader, VisibleProject
 from service.web.bodies import JsonRoute
 from service.web.context import ApiContext, Services, durable_or_refused

@@ -7,11 +7,11 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from service.setup.access.access import Holder
-from service.text.paths import LOGS, METRICS, TRACES
+from service.text.links import LOGS, METRICS, TRACES
 from service.web.authentication import Connection
 from service.web.context import ApiContext, Services
 from service.web.errors import documented
-from service.web.request_limits import GZIP, JSON, PROTOBUF, body_kind, header_values
+from service.web.request_layers import GZIP, JSON, PROTOBUF, body_kind, header_values
 
 router = APIRouter(tags=["traces"])
 _CONTENT: dict[str, Any] = {

@@ -13,13 +13,13 @@ from service.http.routes.scores import PROJECT, From, To, require_window
 from service.read.trends import SamplingMix, Trends, sampling_mix
 from service.read.trends import trends as trends_of
 from service.read.wrap_quality import WrapUpList, wrap_ups
-from service.text.cursors import after, page_of
+from service.text.answers import after, page_of
 from service.text.window import AskedRange, read_day, window_of
 from service.web.answering import AnswerRoute
 from service.web.authentication import Reader, VisibleProject
 from service.web.context import Services
 from service.web.errors import documented
-from service.web.paging import Cursor, Limit
+from service.web.parameters import Cursor, Limit
 
 router = APIRouter(route_class=AnswerRoute, tags=["reading"])
 

@@ -10,11 +10,11 @@ from fastapi.responses import HTMLResponse
 from service.pages.admin.deeds import deed_of
 from service.pages.admin.viewing import Administrator
 from service.pages.rendering import page
-from service.text.cursors import Place, page_of
+from service.text.answers import Place, page_of
 from service.text.links import Links
 from service.web.context import Services
 from service.web.models import ConnectionName
-from service.web.paging import Cursor
+from service.web.parameters import Cursor
 
 router = APIRouter(include_in_schema=False)
 SHOWN = 100

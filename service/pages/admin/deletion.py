@@ -12,11 +12,11 @@ from schemas.errors import InputError
 from service.pages.admin.viewing import Administrator
 from service.pages.rendering import page
 from service.read.known_projects import known_projects, named_projects
-from service.text.cursors import page_of
+from service.text.answers import page_of
 from service.text.links import Links
 from service.web.context import Services
 from service.web.models import MAX_COMMENT, ConnectionName, Id
-from service.web.paging import Cursor
+from service.web.parameters import Cursor
 from service.write.deletion import all_erasures, erasure_dry_run, purge_dry_run
 from streams.upkeep.erasing import erasure, remains
 

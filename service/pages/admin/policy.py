@@ -14,14 +14,13 @@ from audit.policy.settings_files import MAX_FILE_BYTES
 from service.pages.admin.viewing import Administrator, Sender
 from service.pages.rendering import page
 from service.read.known_projects import known_projects, named_projects
-from service.text.paths import POLICY_TRIAL_PART
+from service.text.links import POLICY_TRIAL_PART
 from service.web.bodies import JsonRoute
 from service.web.context import Services
 from service.web.models import ConnectionName
 from service.web.policy import TrialBody, is_in_force, policy_file, standing, tried
-from service.write.policies.changes import EVERY_OTHER, FLEET, changes, effective
-from service.write.policies.effect import DAYS, MOST
-from service.write.policies.policy_file import fingerprint
+from service.write.policy_effect import DAYS, MOST
+from service.write.policy_file import EVERY_OTHER, FLEET, changes, effective, fingerprint
 from streams.log.ownership import is_fed_by_kafka
 
 router = APIRouter(include_in_schema=False, route_class=JsonRoute)

@@ -23,7 +23,7 @@ from analytics.queries import query_rows
 from analytics.sums.hours import read_hours
 from schemas.lazy.duckdb import duckdb
 from schemas.records import Incident
-from service.read.deployments import DeployedVersion, deployed_versions
+from service.read.versions import DeployedVersion, deployed_versions
 from streams.watch.lifecycle import DISMISSED
 
 KINDS = {"deployment": "Deployment", "policy": "Policy changed", "judge": "Judge changed"}

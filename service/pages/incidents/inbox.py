@@ -15,20 +15,33 @@ from service.pages.incidents.incidents import USUAL, since_of
 from service.pages.rendering import page
 from service.pages.times.range_control import range_control
 from service.pages.viewing import Viewer
-from service.read.inbox.assignees import people_of
-from service.read.inbox.inbox_address import FIELDS, Asked, filter_of, query_of, read_address, read_query
-from service.read.inbox.incident_list import ANY, MAX_TEXT, ME, NOBODY, SEVERITIES, TYPES, choices, inbox
+from service.read.inbox import (
+    ANY,
+    FIELDS,
+    MAX_TEXT,
+    ME,
+    NOBODY,
+    SEVERITIES,
+    TYPES,
+    Asked,
+    choices,
+    filter_of,
+    inbox,
+    people_of,
+    query_of,
+    read_address,
+    read_query,
+)
 from service.setup.access.access import Holder
 from service.setup.access.saved_views import MAX_VIEW_NAME
-from service.text.cursors import Place, encode_place, page_of
-from service.text.links import Links
-from service.text.paths import INBOX_PAGE
+from service.text.answers import Place, encode_place, page_of
+from service.text.links import INBOX_PAGE, Links
 from service.text.window import bounds, listed_window, range_of
 from service.web.authentication import require_project
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
-from service.web.inbox_views import views_of
-from service.web.paging import Cursor
+from service.web.incident_changes import views_of
+from service.web.parameters import Cursor
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.lifecycle import STATUSES
 

@@ -15,17 +15,14 @@ from service.pages.forms import Fields, Form
 from service.pages.incidents.inbox import asked_of, inbox_values
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
-from service.read.inbox.inbox_address import read_query
-from service.read.inbox.incident_list import ME, NOBODY
+from service.read.inbox import ME, NOBODY, read_query
 from service.setup.access.access import Holder
-from service.text.links import Links
-from service.text.paths import INBOX_PAGE, INBOX_VIEWS_PAGE
+from service.text.links import INBOX_PAGE, INBOX_VIEWS_PAGE, Links
 from service.web.bounds import MAX_SELECTED
 from service.web.context import Services, durable_or_refused
 from service.web.errors import ApiError
-from service.web.inbox_views import deleted_view, saved_view
-from service.web.incident_changes import Outcome, change_selected, name_selected
-from service.web.paging import Cursor
+from service.web.incident_changes import Outcome, change_selected, deleted_view, name_selected, saved_view
+from service.web.parameters import Cursor
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.lifecycle import ACKNOWLEDGED, DISMISSED, NEW_NORMAL, OPEN, RESOLVED
 from streams.watch.watching import Change, Person

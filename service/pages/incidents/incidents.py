@@ -25,20 +25,20 @@ from service.pages.times.asked import AskedOfList
 from service.pages.times.comparison import compared
 from service.pages.times.range_control import range_control
 from service.pages.viewing import ShownProject, Viewer
-from service.read.inbox.assignees import people_of
+from service.read.inbox import people_of
 from service.read.incidents import IncidentType, history_of, incident_records
 from service.read.project import check_by_hand, check_words, read_project, with_blind_spots
 from service.read.runs import Wanted, worst_runs
 from service.read.why.facts import Facts, slice_counts, slice_means, slice_rates, which_part_words
 from service.read.why.reasons import APART, suspected_cause, twins_of, why_of
-from service.text.cursors import Place, after, page_of
+from service.text.answers import Place, after, page_of
 from service.text.window import Window, bounds, last_period, listed_window
 from service.text.words import WORDS
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
-from service.web.incident_bodies import GivenStatus
+from service.web.incident_changes import GivenStatus
 from service.web.models import Id
-from service.web.paging import Cursor
+from service.web.parameters import Cursor
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.lifecycle import STATUSES, assignee_of, confidence_of, current_status, is_live
 

@@ -24,7 +24,7 @@ from analytics.queries import queries, query_rows
 from analytics.sums.hours import query_days
 from audit.prompts.prompt_quoting import hidden_parts
 from schemas.lazy.duckdb import duckdb
-from service.text.cursors import MAX_CURSOR, NO_CURSOR
+from service.text.answers import MAX_CURSOR, NO_CURSOR
 from service.web.errors import ApiError
 
 Row = dict[str, Any]

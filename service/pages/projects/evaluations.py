@@ -26,8 +26,14 @@ from service.pages.texts import MAX_SHOWN, excerpt
 from service.pages.times.asked import AskedOfList
 from service.pages.times.comparison import compared, compared_means
 from service.pages.viewing import ShownProject, Viewer
-from service.read.evaluation_history import CaseQuality, models_compared, quality_by_case
-from service.read.evaluations import RequestedEvaluation, WholeEvaluation, evaluation_state
+from service.read.evaluations import (
+    CaseQuality,
+    RequestedEvaluation,
+    WholeEvaluation,
+    evaluation_state,
+    models_compared,
+    quality_by_case,
+)
 from service.text.links import Links
 from service.text.window import Window, bounds
 from service.web.context import ApiContext, Services

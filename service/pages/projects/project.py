@@ -37,7 +37,7 @@ from service.pages.times.comparison import compared, compared_means
 from service.pages.times.range_control import range_control
 from service.pages.viewing import ShownProject, Viewer
 from service.read.banner import banner_text
-from service.read.inbox.incident_list import LIVE_STATES, InboxFilter, inbox
+from service.read.inbox import LIVE_STATES, InboxFilter, inbox
 from service.read.incidents import incident_records
 from service.read.project import check_by_hand, check_words, read_project, with_blind_spots
 from service.read.scores import newest_score

@@ -14,12 +14,12 @@ from service.pages.viewing import Viewer
 from service.read.alerts import AlertDelivery, AlertStatus, alert_deliveries
 from service.read.telemetry import Listed, listening_of, open_sessions
 from service.setup.access.access import Holder
-from service.text.cursors import Place, after, page_of
+from service.text.answers import Place, after, page_of
 from service.text.links import Links
 from service.web.authentication import require_project
 from service.web.context import ApiContext, Services
 from service.web.models import ConnectionName
-from service.web.paging import Cursor
+from service.web.parameters import Cursor
 
 router = APIRouter(include_in_schema=False)
 STATUSES: tuple[Status, ...] = ("red", "yellow", "green")

@@ -29,7 +29,7 @@ from service.pages.times.asked import AskedOfList
 from service.pages.times.comparison import compared
 from service.pages.viewing import ShownProject
 from service.read.runs import Row, find_run
-from service.read.sessions.findings import finding_events
+from service.read.sessions import finding_events
 from service.text.window import Window as TimeWindow
 from service.web.context import Services
 from service.web.errors import ApiError

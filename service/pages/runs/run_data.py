@@ -1,7 +1,7 @@
 """Data of a run's page: the recorded diagnosis, and its events without their payloads.
 
 The verdict is the recorded one, which lists, alerts and gates go by. Which events its findings are about is told by
-`service.read.sessions.findings`. What is read is bounded, whatever a session holds.
+`service.read.sessions`. What is read is bounded, whatever a session holds.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from service.pages.charts.marks import Mark, marks_between
 from service.pages.sessions.finding_links import finding_links
 from service.read.evaluations import EvaluatedRun, evaluation_page
 from service.read.runs import RecordedRun, Row, Run
-from service.read.sessions.findings import FindingEvents, session_findings
-from service.read.sessions.session import session_places
+from service.read.sessions import FindingEvents, session_findings, session_places
 
 EVENTS_READ = 20_000
 """Events of a session that a page reads: the first ones. All of them are in its files."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from service.read.sessions.findings import Finding, MarkedEvent, MarkedTurn
-from service.read.sessions.session import SessionPlace
+from service.read.sessions import Finding, MarkedEvent, MarkedTurn, SessionPlace
 from service.text.links import Links
 
 STEPS = 12

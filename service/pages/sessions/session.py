@@ -13,7 +13,7 @@ from schemas.lazy.duckdb import duckdb
 from service.pages.rendering import day, page
 from service.pages.sessions.view import Asked, session_values, shown_part
 from service.pages.viewing import ShownProject, Viewer
-from service.read.sessions.session import SessionPlace, read_session, session_places
+from service.read.sessions import SessionPlace, read_session, session_places
 from service.text.links import Links
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError

@@ -13,7 +13,7 @@ from service.pages.runs.run_data import PAYLOAD_SHOWN, payloads_of, tells_of_fai
 from service.pages.runs.view import gist, indented
 from service.pages.sessions.finding_links import STEPS, event_link, finding_links
 from service.pages.texts import Excerpt, excerpt
-from service.read.sessions.session import (
+from service.read.sessions import (
     Part,
     Row,
     SessionPlace,

@@ -21,7 +21,7 @@ from analytics.sandbox.adhoc import LOOK_FIRST, limited_frame, open_snapshot
 from analytics.sandbox.result_formats import FORMATS
 from analytics.sandbox.subprocesses import end_with_parent
 from schemas.errors import QueryError
-from service.read.queries.query_protocol import Outcome, QueryLimits, Task
+from service.read.queries.protocol import Outcome, QueryLimits, Task
 
 FILES = 64
 NICE = 10

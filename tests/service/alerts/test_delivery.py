@@ -15,10 +15,10 @@ from receivers import Answer, Receiver
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Incident
-from service.alerts import posting
+from service.alerts import channels as posting
+from service.alerts.delivery import MOST_ATTEMPTS
 from service.alerts.notices import Notice, incident_notice
-from service.alerts.retrying import MOST_ATTEMPTS
-from service.setup.quiet_hours import quiet_hours_of
+from service.setup.settings import quiet_hours_of
 from streams.judges.rate_limits import MAX_UNREADABLE
 
 HUSH = "hush-hush"

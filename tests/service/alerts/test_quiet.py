@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from service.setup.quiet_hours import QuietHours, quiet_hours_of
+from service.setup.settings import QuietHours, quiet_hours_of
 
 BERLIN = "Europe/Berlin"
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from receivers import Receiver
 
+from service.alerts.channels import slack_body, slack_digest
 from service.alerts.notices import Notice, incident_notice, silence_notice
-from service.alerts.slack import slack_body, slack_digest
 from service.read.incidents import incident_answer
 from service.read.telemetry import OpenSession
 from service.text.answers import document

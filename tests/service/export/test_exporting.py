@@ -17,7 +17,7 @@ from schemas.codec.single_object import encode
 from schemas.errors import InputError
 from schemas.registry import current_schemas
 from service.cli.main import application
-from service.export.partitions import EVENT_TIMES, Selection, days_of, export_partitions
+from service.export.parquet import EVENT_TIMES, Selection, days_of, export_partitions
 
 DAY = datetime(2026, 10, 1, 23, 30, tzinfo=UTC)
 

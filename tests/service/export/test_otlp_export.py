@@ -17,8 +17,8 @@ from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import SettingsError
 from schemas.records import DimensionScore, Score
-from service.export import otlp_export
-from service.export.otlp_collector import Collector, collector_of
+from service.export import otlp as otlp_export
+from service.export.otlp import Collector, collector_of
 from service.setup.settings import Settings
 
 SECRET = "Bearer collector-secret-0123456789"

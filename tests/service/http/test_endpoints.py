@@ -28,7 +28,7 @@ from service.server.app import prepare_routes
 from service.setup.access.access import SCOPES, AccessStore, Holder
 from service.simulator import running
 from service.web.bounds import LINES, ApiSettings
-from service.write.policies.policy_file import SKELETON, fingerprint
+from service.write.policy_file import SKELETON, fingerprint
 from streams.engine.engine import Engine
 
 Who = Literal["connection", "read", "review", "query", "admin", "open"]

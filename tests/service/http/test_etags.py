@@ -9,7 +9,7 @@ from api_server import BodyBuilder, Call, Tokens
 from browsers import cookie, signed_in
 from starlette.types import Send
 
-from service.web import etags
+from service.web import transfer as etags
 from streams.engine.engine import Engine
 
 SCORES = "/api/audit/ops/scores"

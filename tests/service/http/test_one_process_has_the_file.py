@@ -18,8 +18,7 @@ from servers import LONG, ROOT, Home, Nursery, nursery, until
 from analytics.deletion.compaction import compact_at_start
 from analytics.store.store import Store
 from service.cli.main import run
-from service.export.exporting import export_tables
-from service.export.partitions import days_of, export_partitions
+from service.export.parquet import days_of, export_partitions, export_tables
 from streams.engine.engine import Engine
 from streams.upkeep.retention import purge
 

@@ -13,7 +13,7 @@ from api_server import BodyBuilder, Call, Tokens
 from fastapi import FastAPI
 
 from service.web.bounds import ApiSettings
-from service.web.request_limits import BodyLimits, InFlight, host_name
+from service.web.request_layers import BodyLimits, InFlight, host_name
 from streams.engine.engine import Engine
 
 INGEST = "/api/audit/ingest"

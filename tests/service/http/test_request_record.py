@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from service.text.paths import INGEST
+from service.text.links import INGEST
 from service.web.metrics import Metrics
-from service.web.request_middleware import RequestRecord
+from service.web.request_layers import RequestRecord
 
 
 class Clock:
@@ -55,7 +55,7 @@ def record(clock: Clock, caplog: pytest.LogCaptureFixture) -> RequestRecord:
     async def app(scope: Any, _: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": scope["answer"], "headers": []})
 
-    caplog.set_level(logging.INFO, "service.web.request_middleware")
+    caplog.set_level(logging.INFO, "service.web.request_layers")
     return RequestRecord(app, Metrics(), clock)
 
 

@@ -9,7 +9,7 @@ from api_server import BodyBuilder, Call, Tokens
 
 from analytics.store.store import Store
 from schemas.errors import BoundsError, BrokerError, BusyError, StoreError
-from service.text.paths import EVENTS, EVENTS_BULK, EXCHANGES, INGEST
+from service.text.links import EVENTS, EVENTS_BULK, EXCHANGES, INGEST
 from streams.engine.engine import Engine
 
 EVENT = {"session_id": "s", "event": "x", "event_id": "e"}

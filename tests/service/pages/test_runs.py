@@ -19,7 +19,7 @@ from analytics.sandbox.snapshots import copy_database
 from analytics.store.store import Store
 from schemas.bounds.limits import EARLIEST
 from service.pages.lists.listing import SHOWN as PAGE
-from service.text.cursors import Place, encode_place
+from service.text.answers import Place, encode_place
 from service.text.links import Links
 
 LINKS = Links()

@@ -30,10 +30,9 @@ from analytics.sandbox.snapshots import LEFT_OUT, WORK, copy_database, shown_col
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import BusyError, QueryError, StoreError
-from service.read.queries import snapshot_cache as keeping
-from service.read.queries.query_pool import Answer, QueryPool
-from service.read.queries.query_protocol import MAX_ROWS, QueryLimits, Question
-from service.read.queries.snapshot_cache import NO_STATE, SnapshotState
+from service.read.queries import pool as keeping
+from service.read.queries.pool import NO_STATE, Answer, QueryPool, SnapshotState
+from service.read.queries.protocol import MAX_ROWS, QueryLimits, Question
 
 LIMITS = msgspec.structs.replace(PATIENT, fresh_for=0.0)
 SHORT = msgspec.structs.replace(LIMITS, seconds=2.0, grace=0.5, fresh_for=3600.0)

@@ -18,7 +18,7 @@ from otlp.spans import agent, body, request, span
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import TraceAssembly
-from service.read.unused_spans import WITHIN, WORDS, count_by_state, read_unused_spans, sum_up_expected
+from service.read.telemetry import WITHIN, WORDS, count_by_state, read_unused_spans, sum_up_expected
 from service.setup.workspace import utc_now
 from streams.sources.otlp.trace_records import STATES
 

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from schemas.errors import DriftlineError
-from service.server.child_processes import ChildError, serving, unwound_by_signals
+from service.server.supervisor import ChildError, serving, unwound_by_signals
 
 SIMULATOR = ["simulate-judge", "--port", "0"]
 

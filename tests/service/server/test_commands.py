@@ -29,7 +29,7 @@ from service.setup.command_socket import connect, folder_of, listening
 from service.setup.judge_setup import paid_note
 from service.setup.server_link import Rows, ServerLink, pack
 from service.setup.server_store import ServerStore
-from service.write.imports.importing import ImportSummary
+from service.write.importing import ImportSummary
 from streams.engine.engine import Engine
 from streams.watch.watching import Watch
 

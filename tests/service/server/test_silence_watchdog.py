@@ -17,9 +17,8 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import AgentEvent, Exchange, Heartbeat, Record, TraceAssembly
-from service.alerts.delivery import Delivery
-from service.alerts.raising import Alerts
-from service.server.silence_watchdog import SilenceWatchdog
+from service.alerts.delivery import Alerts, Delivery
+from service.server.periodic_tasks import SilenceWatchdog
 from streams.engine.engine import Engine
 
 START = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
@@ -92,7 +91,7 @@ def yard() -> Iterator[Yard]:
 
 def test_a_session_that_falls_silent_is_told_of_twice(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
     """One interval is a line in the log, two are a warning, three mean that it has stopped; then nothing more is said."""
-    caplog.set_level(logging.INFO, "service.server.silence_watchdog")
+    caplog.set_level(logging.INFO, "service.server.periodic_tasks")
     yard.beat()
     assert [] == yard.watch(10)
     assert ["INFO"] == [record.levelname for record in caplog.records]
@@ -265,6 +264,6 @@ def test_without_a_channel_the_log_still_says_it(yard: Yard, caplog: pytest.LogC
     yard.beat()
     assert [] == yard.watch(16)
     assert ["WARNING", "ERROR"] == [
-        record.levelname for record in caplog.records if record.name == "service.server.silence_watchdog"
+        record.levelname for record in caplog.records if record.name == "service.server.periodic_tasks"
     ]
     assert "session s1 of connection local (ops)" in caplog.text

@@ -12,7 +12,7 @@ import pytest
 from clients import INGEST, bearer, exchange_body
 from servers import PATIENCE, Home, Nursery, nursery, until
 
-from service.write.policies.policy_file import fingerprint
+from service.write.policy_file import fingerprint
 
 pytestmark = pytest.mark.slow
 CHANGED = "version: 1\ndefaults: {retentionDays: null, sampling: {routineInterval: 9}}\n"

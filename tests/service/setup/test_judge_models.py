@@ -10,7 +10,7 @@ from evaluations import plan
 
 from audit.policy.policy import Policy
 from schemas.errors import SettingsError
-from service.setup.judge_models import ANTHROPIC, refuse_unconfigured
+from service.setup.judge_setup import ANTHROPIC, refuse_unconfigured
 from streams.judges.protocol import DEFAULT_BASE_URL
 
 GATEWAY = "http://127.0.0.1:4000"

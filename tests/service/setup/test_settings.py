@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import SettingsError
-from service.setup.access.secret_values import Key, Secret, SecretAddress
-from service.setup.settings import PREFIX, Settings, load_settings
+from service.setup.settings import PREFIX, Key, Secret, SecretAddress, Settings, load_settings
 
 HOOK = "https://hooks.example/T0/very-secret"
 

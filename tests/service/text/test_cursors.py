@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.text.cursors import MAX_CURSOR, Place, decode_place, encode_place, page_of
+from service.text.answers import MAX_CURSOR, Place, decode_place, encode_place, page_of
 
 TIMES = st.datetimes(datetime(2000, 1, 1), datetime(2099, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001 - the zone is beside it
 IDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=100)

@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from service.text.markdown import MAX_SHOWN, fenced, inline
-from service.text.plain import plain
+from service.text.plain import MAX_SHOWN, fenced, inline, plain
 
 RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 MARKS = st.text(alphabet="\\`*_{}[]()<>#+-.!|~&;:/@$=\"' \n\t\x1b\u202e19aw", max_size=60)

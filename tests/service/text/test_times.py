@@ -8,7 +8,7 @@ import pytest
 
 from schemas.bounds.limits import EARLIEST
 from schemas.errors import SettingsError
-from service.text.times import moment_of
+from service.text.window import moment_of
 
 NOW = datetime(2026, 11, 8, 12, tzinfo=UTC)
 

@@ -16,7 +16,7 @@ from service.cli.main import run
 from streams.replay import part_processes
 
 NAME = "driftline.duckdb"
-PARTS = ["service.write.replays.jobs", "streams.replay.part"]
+PARTS = ["service.write.replays", "streams.replay.part"]
 """What the process of a part loads."""
 
 

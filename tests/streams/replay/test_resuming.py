@@ -15,7 +15,7 @@ from servers import Child, Home, Nursery, nursery, until
 from soak import SOAK
 
 from service.simulator import running
-from service.write.replays import replays
+from service.write import replays
 from streams.replay import result as results
 from streams.replay.plan import ReplayFiles
 
@@ -24,7 +24,7 @@ LOADED_ONCE = """
 import multiprocessing
 from streams.replay import part_processes
 part_processes._SPAWN = multiprocessing.get_context("forkserver")
-part_processes._SPAWN.set_forkserver_preload(["service.write.replays.jobs", "streams.replay.part"])
+part_processes._SPAWN.set_forkserver_preload(["service.write.replays", "streams.replay.part"])
 """
 """Has the processes of a replay's parts load their code once, and not each for itself; not run in a soak run."""
 BEFORE = "" if SOAK else LOADED_ONCE

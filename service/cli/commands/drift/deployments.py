@@ -26,12 +26,12 @@ from service.cli.commands.options import (
     since_of,
 )
 from service.cli.terminal import out, table
-from service.read.deployments import DeployedVersion, deployed_version, deployed_versions
 from service.read.known_projects import require_known
+from service.read.versions import DeployedVersion, deployed_version, deployed_versions
 from service.setup.workspace import open_workspace, utc_now
 from service.text.answers import document
 from service.text.plain import MISSING, plain
-from service.text.times import moment_of
+from service.text.window import moment_of
 from streams.log.admission import Accepted, admissible
 from streams.upkeep.deployments import DEFAULT_LABEL, TOPIC, deployment, known_already
 

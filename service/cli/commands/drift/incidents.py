@@ -36,8 +36,7 @@ from service.cli.commands.runs.listing import of_project, opened_to_show
 from service.cli.completion.values import completed
 from service.cli.incident_views import incident_view, incidents_table, state_words
 from service.cli.terminal import out
-from service.read.inbox.assignees import assignee_problem, people_of
-from service.read.inbox.incident_list import ME, NOBODY, SEVERITIES, SORTS, TYPES, InboxFilter, inbox
+from service.read.inbox import ME, NOBODY, SEVERITIES, SORTS, TYPES, InboxFilter, assignee_problem, inbox, people_of
 from service.read.incidents import history_of, incident_answer, one_incident
 from service.read.project import Project as ProjectAnswer
 from service.read.project import read_project, read_projects, unchecked_words

@@ -32,7 +32,7 @@ from service.setup.copies import readable_file
 from service.setup.settings import Settings
 from service.setup.workspace import open_workspace, require_database, utc_now
 from service.text.plain import MISSING, counted, plain
-from service.text.times import moment_of
+from service.text.window import moment_of
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 """Text that can only be the name of a query: a statement has more than one word."""

@@ -30,7 +30,7 @@ from service.read.known_projects import require_known
 from service.read.project import moment_words
 from service.setup.workspace import Workspace, open_workspace
 from service.text.answers import document
-from service.write.imports.history import resume_histories
+from service.write.importing import resume_histories
 from streams.watch.checking import Checked
 from streams.watch.rounds import recent_projects
 from streams.watch.watching import AT_ONCE, Watch

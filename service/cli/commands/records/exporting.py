@@ -12,8 +12,7 @@ from schemas.errors import InputError
 from service.cli.commands.options import AsJson, Database, Project, Since, print_json, settings_of, since_of
 from service.cli.progress import working
 from service.cli.terminal import out
-from service.export.exporting import export_tables
-from service.export.partitions import KEYS, days_of, export_partitions
+from service.export.parquet import KEYS, days_of, export_partitions, export_tables
 from service.read.known_projects import require_known
 from service.setup.copies import own_store
 from service.setup.workspace import open_workspace

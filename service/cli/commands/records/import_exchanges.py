@@ -41,9 +41,8 @@ from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import Clock, Workspace
 from service.text.plain import counted, plain
-from service.write.imports.exchange_files import Source, exchange_source, exchanges_in, first_exchanges, looked_at
-from service.write.imports.history import begin_history
-from service.write.imports.importing import Importer
+from service.write.import_files import Source, exchange_source, exchanges_in, first_exchanges, looked_at
+from service.write.importing import Importer, begin_history
 from streams.judging.rejudging import estimate_bulk
 from streams.sources.exchange_files.mapping import load_mapping, mapping_text
 from streams.sources.exchange_files.profiling import FileProfile, Layout

@@ -33,8 +33,7 @@ from service.setup.judge_setup import paid_note
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace
 from service.text.plain import counted, plain
-from service.write.imports.history import check_history
-from service.write.imports.importing import ImportSummary, Report, stamp_of
+from service.write.importing import ImportSummary, Report, check_history, stamp_of
 
 REFUSED = "a file or a record is refused, or you decline"
 """When an import ends with `FAILED`."""

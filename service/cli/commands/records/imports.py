@@ -28,9 +28,8 @@ from service.cli.entry.exit_codes import fails_when, leave
 from service.cli.import_findings import Drift
 from service.cli.terminal import err, warn_skipped
 from service.setup.workspace import Workspace
-from service.write.imports.history import begin_history, check_history
-from service.write.imports.importing import Importer, ImportSummary, Stamp, stamp_of_account
-from service.write.imports.input_files import checked, input_files
+from service.write.import_files import checked, input_files
+from service.write.importing import Importer, ImportSummary, Stamp, begin_history, check_history, stamp_of_account
 from streams.process import handled
 from streams.sources.copies import Account
 from streams.sources.event_files import EVENT_FILES

@@ -40,7 +40,7 @@ from service.cli.replay_wording import (
 )
 from service.cli.terminal import err, out
 from service.setup.judge_setup import OpenedJudge
-from service.write.replays.replays import OffsetRange, Replay, Wanted, default_workers, replay_of, replays_in
+from service.write.replays import OffsetRange, Replay, Wanted, default_workers, replay_of, replays_in
 from streams.judging.call_budget import StoppedError
 from streams.replay.plan import Asking, Outcome, Plan, Scope
 

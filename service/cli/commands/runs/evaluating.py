@@ -41,15 +41,13 @@ from service.cli.evaluations.wording import estimate_in_words, telling
 from service.cli.reports.result_files import make_folder
 from service.cli.terminal import err, out, print_text, warn
 from service.read.known_projects import require_known
-from service.setup.judge_models import refuse_unconfigured
-from service.setup.judge_setup import LIVE, who_judges
+from service.setup.judge_setup import LIVE, refuse_unconfigured, who_judges
 from service.setup.settings import Settings
 from service.setup.workspace import open_workspace
 from service.text.answers import document
 from service.text.plain import counted
-from service.write.evaluations.evaluating import catch_up
-from service.write.evaluations.evaluating import evaluate as make_evaluations
-from service.write.evaluations.requested import evaluation_estimate
+from service.write.evaluating import catch_up, evaluation_estimate
+from service.write.evaluating import evaluate as make_evaluations
 from streams.evaluations.finished_sessions import MOST, Wanted
 from streams.evaluations.preparing import Prepared, prepare
 from streams.judging.call_budget import StoppedError

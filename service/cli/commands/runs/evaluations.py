@@ -35,15 +35,17 @@ from service.cli.evaluations.output_tables import SIMULATED_NOTE, model_name, us
 from service.cli.evaluations.summary import summary_markdown
 from service.cli.terminal import err, print_text, table
 from service.cli.views import agreement_cells
-from service.read.evaluation_history import (
+from service.read.evaluations import (
     CaseQuality,
+    EvaluatedRun,
     JudgeBesidePeople,
     ModelsCompared,
     beside_people,
+    evaluation_page,
+    evaluation_state,
     models_compared,
     quality_by_case,
 )
-from service.read.evaluations import EvaluatedRun, evaluation_page, evaluation_state
 from service.read.known_projects import require_known
 from service.setup.workspace import open_workspace
 from service.text.answers import document

@@ -39,7 +39,7 @@ from service.cli.views import diagnosis_view, findings_view, wrap_table
 from service.read.known_projects import require_known
 from service.read.run_diagnoses import diagnosed, export_runs, runs_named
 from service.read.runs import Run, runs_of
-from service.read.sessions.session import run_findings
+from service.read.sessions import run_findings
 from service.read.wrap_quality import wrap_ups
 from service.setup.workspace import CATCH_UP, open_workspace, stages_behind
 from service.text.answers import Document, document

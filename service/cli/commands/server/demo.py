@@ -34,10 +34,10 @@ from service.demo.judge_change import JudgeSchedule
 from service.demo.releases import worse_since
 from service.demo.texts import policy_file
 from service.read.why.reasons import why
-from service.server.child_processes import unwound_by_signals
+from service.server.supervisor import unwound_by_signals
 from service.setup.settings import Settings, load_settings
 from service.setup.workspace import Workspace, open_workspace, utc_now
-from service.write.imports.importing import Importer
+from service.write.importing import Importer
 from streams.sources.transcript_sources import OPENCLAW
 
 MARKER = ".driftline-demo"

@@ -14,7 +14,7 @@ from service.server.logs import configure_logs
 from service.setup.judge_setup import LIVE, NONE, SIMULATED, WORKERS
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import utc_now
-from service.text.times import moment_of
+from service.text.window import moment_of
 
 JUDGES = {
     NONE: "no judge: Tiers 2, 2.5 and 3 stay unscored (no_judge); `driftline rejudge` scores them later",

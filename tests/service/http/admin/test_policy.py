@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from service.setup.access.access import AccessStore
 from service.web.bounds import ApiSettings
-from service.write.policies.policy_file import fingerprint
+from service.write.policy_file import fingerprint
 
 POLICY, TRIAL = "/api/audit/policy", "/api/audit/policy/trial"
 PRESENT = "version: 1\nprojects: {dark: {enabled: false}, capped: {costCapPerSession: 0}}\n"

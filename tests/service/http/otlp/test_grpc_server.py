@@ -25,7 +25,7 @@ from service.http.otlp.grpc_listener import listen
 from service.http.otlp.grpc_server import SERVICES
 from service.setup.access.access import AccessStore
 from service.setup.settings import Settings
-from service.text.paths import TRACES
+from service.text.links import TRACES
 from service.web.bounds import BODY_LIMITS, ApiSettings
 from service.web.context import ApiContext
 from service.web.metrics import Metrics

@@ -8,7 +8,7 @@ from typing import Any
 from api_server import Call, Tokens
 
 from analytics.store.store import Store
-from service.text.paths import EVENTS, EVENTS_BULK
+from service.text.links import EVENTS, EVENTS_BULK
 from service.web.bounds import BODY_LIMITS, MAX_BULK
 
 LINES = {"content-type": "application/x-ndjson"}

@@ -10,7 +10,7 @@ from api_server import BodyBuilder, Call, Tokens
 
 from analytics.store.store import Store
 from schemas.errors import BusyError
-from service.text.paths import EXCHANGES
+from service.text.links import EXCHANGES
 from service.web.bounds import BODY_LIMITS, MAX_BULK
 from streams.engine.engine import Engine
 

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from forked_queries import forked
 from servers import LONG, until
 
-from service.read.queries import query_pool
+from service.read.queries import pool as query_pool
 from service.setup.access.access import AccessStore, Holder
 from service.web.bounds import ApiSettings
 from streams.engine.engine import Engine

@@ -15,8 +15,8 @@ from analytics.store.store import Store
 from audit.times import iso_time
 from schemas.codec.single_object import encode
 from schemas.records import Alert, Heartbeat
-from service.alerts.raising import Alerts
-from service.server.silence_watchdog import SilenceWatchdog
+from service.alerts.delivery import Alerts
+from service.server.periodic_tasks import SilenceWatchdog
 from streams.engine.engine import Engine
 
 TELEMETRY, ALERTS = "/api/audit/telemetry", "/api/audit/alerts"

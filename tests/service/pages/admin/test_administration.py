@@ -16,7 +16,7 @@ from service.setup.access.audit_log import Write
 from service.text.words import WORDS
 from service.web.audit_trail import READS
 from service.web.bounds import DRY_RUNS, ApiSettings
-from service.write.policies.policy_file import SKELETON
+from service.write.policy_file import SKELETON
 
 PAGES = (
     "/admin",

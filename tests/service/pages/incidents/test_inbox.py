@@ -24,8 +24,7 @@ from schemas.errors import InputError
 from schemas.records import Incident
 from service.pages.incidents.inbox import HEADINGS, ORDERS, PAGE
 from service.pages.incidents.inbox_actions import DONE
-from service.read.inbox.inbox_address import FIELDS, filter_of, read_address
-from service.read.inbox.incident_list import ANY, LIVE_STATES, SORTS
+from service.read.inbox import ANY, FIELDS, LIVE_STATES, SORTS, filter_of, read_address
 from service.setup.access.access import AccessStore, Holder
 from service.setup.access.sign_ins import mark_of
 from service.text.links import Links

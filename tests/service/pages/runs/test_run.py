@@ -27,7 +27,7 @@ from service.pages.runs.run_data import PAYLOAD_SHOWN, read_context, read_events
 from service.pages.runs.view import GIST_SHOWN, because
 from service.read.run_diagnoses import events_of
 from service.read.runs import find_run
-from service.read.sessions.findings import finding_events
+from service.read.sessions import finding_events
 from streams.engine.engine import Engine
 
 RUNS = "/projects/ops/runs"

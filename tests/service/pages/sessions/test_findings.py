@@ -23,8 +23,8 @@ from audit.diagnosis.evidence import SessionEvidence
 from schemas.records import AgentEvent, Diagnosis, Record
 from service.cli.main import run as run_command
 from service.pages.sessions.finding_links import STEPS
-from service.read.sessions import findings as module
-from service.read.sessions.findings import NOT_MARKED
+from service.read import sessions as module
+from service.read.sessions import NOT_MARKED
 from service.text.links import Links
 
 LINKS = Links()

@@ -28,8 +28,7 @@ from service.cli.evaluations.wording import estimate_in_words
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace
 from service.simulator import RunningJudge, running
-from service.write.evaluations.evaluating import Progress, catch_up, evaluate, journal_of
-from service.write.evaluations.judge_reach import JudgeOutOfReachError
+from service.write.evaluating import JudgeOutOfReachError, Progress, catch_up, evaluate, journal_of
 from streams.engine.engine import Engine
 from streams.evaluations.finished_sessions import Wanted
 from streams.evaluations.preparing import Prepared, prepare

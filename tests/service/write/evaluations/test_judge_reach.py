@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.write.evaluations.judge_reach import JudgeOutOfReachError, Reach
+from service.write.evaluating import JudgeOutOfReachError, Reach
 
 
 def test_rounds_of_calls_without_any_answer_end_the_waiting() -> None:

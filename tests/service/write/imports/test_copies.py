@@ -15,7 +15,7 @@ from agents import claude_code_lines, codex_lines
 
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace
-from service.write.imports.importing import Importer, ImportSummary
+from service.write.importing import Importer, ImportSummary
 from streams.sources.transcript_sources import CLAUDE_CODE, CODEX, OPENCLAW, TranscriptSource
 
 Json = dict[str, Any]

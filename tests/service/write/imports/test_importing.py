@@ -17,8 +17,8 @@ from service.cli.commands.records.import_results import Filing
 from service.cli.commands.records.imports import WHOLE_EVERY, _follow
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace
-from service.write.imports import importing
-from service.write.imports.importing import Importer
+from service.write import importing
+from service.write.importing import Importer
 from streams.sources.transcript_sources import OPENCLAW
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)

@@ -15,8 +15,8 @@ from audit.exchanges.sampling import SAMPLING_SKIP
 from audit.policy.policy import Sampling
 from audit.redaction import Redactor
 from schemas.records import Exchange
-from service.write.policies.changes import changes
-from service.write.policies.effect import effects
+from service.write.policy_effect import effects
+from service.write.policy_file import changes
 from streams.log.admission import Accepted, Admission
 
 SAMPLINGS = st.builds(

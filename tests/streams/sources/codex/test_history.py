@@ -13,7 +13,7 @@ import zstandard
 from agents.codex_lines import Lines, exec_output
 
 from schemas.errors import InputError
-from service.write.imports.input_files import require
+from service.write.import_files import require
 from streams.sources.codex_files import find_codex, read_codex
 from streams.sources.source import Reading, ReadingContext
 from streams.sources.transcript_sources import CODEX

@@ -1,8 +1,9 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are literals, quoted
-"""Records as Parquet by project and day: `TABLE/project=…/day=…/*.parquet`, each in its latest revision, times in UTC.
+"""Exports to Parquet, times in UTC: the log whole, or the latest revisions by project and day.
 
-The day is the UTC day of the event. A partition is there whole or not at all, in place of the one before; partitions that have no
-rows any more are left alone, for retention here says nothing of what is kept elsewhere.
+The log has one file per table, with rows in the order of topic, partition and offset. By project and day the files are
+`TABLE/project=…/day=…/*.parquet`, and the day is the UTC day of the event. A partition is there whole or not at all, in place of the one
+before; partitions that have no rows any more are left alone, because retention here decides nothing about what is kept elsewhere.
 """
 
 from __future__ import annotations
@@ -14,11 +15,45 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from analytics.store.store import Store
-from analytics.store.tables import columns_of, literal, quote
+from analytics.store.tables import SYSTEM_COLUMNS, columns_of, full_name, literal, quote
 from analytics.store.views import current_source
 from schemas.errors import InputError
 from schemas.lazy.duckdb import duckdb
 from schemas.registry import RecordSchema, current_schemas
+
+ROW_GROUP = 10_000
+"""Rows of one row group: a replay reads windows, and exchanges are large."""
+
+
+def export_tables(store: Store, folder: Path, tell: Callable[[str], None] = lambda _: None) -> dict[str, int]:
+    """Write every table whose records travel on a topic; return the rows of each. `tell` hears the name of each before.
+
+    A file is there whole or not at all, in place of one of that name. InputError when the folder cannot be written to.
+    """
+    written = {}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for schema in current_schemas().values():
+            if schema.topics:
+                tell(schema.table)
+                written[schema.table] = _export_table(store, schema, folder)
+    except (OSError, duckdb.IOException) as error:
+        raise InputError(f"{folder}: {str(error).splitlines()[0]}", hint="Choose a writable folder.") from error
+    return written
+
+
+def _export_table(store: Store, schema: RecordSchema, folder: Path) -> int:
+    columns = [*(quote(name) for name in SYSTEM_COLUMNS)]
+    columns += [f"{quote(name)}::{kind} AS {quote(name)}" for name, kind in columns_of(schema, timestamp="TIMESTAMPTZ").items()]
+    unfinished = folder / f".{schema.table}.parquet"
+    statement = (
+        f"COPY (SELECT {', '.join(columns)} FROM {full_name(schema)} ORDER BY _topic, _partition, _offset) "
+        f"TO {literal(str(unfinished))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP})"
+    )
+    ((rows,),) = store.cursor().execute(statement).fetchall()
+    unfinished.replace(folder / f"{schema.table}.parquet")
+    return int(rows)
+
 
 EVENT_TIMES = {
     "agent_events": "occurred_at",
@@ -79,7 +114,7 @@ def export_partitions(
     try:
         for schema in schemas:
             tell(schema.table)
-            written[schema.table] = _export(store, schema, folder, selection)
+            written[schema.table] = _export_partitions_of(store, schema, folder, selection)
     except (OSError, duckdb.IOException) as error:
         raise InputError(f"{folder}: {str(error).splitlines()[0]}", hint="Choose a writable folder.") from error
     return written
@@ -92,7 +127,7 @@ def days_of(since: date | None, until: date | None) -> Selection:
     return Selection(since=since, until=None if until is None else until + timedelta(days=1))
 
 
-def _export(store: Store, schema: RecordSchema, folder: Path, selection: Selection) -> int:
+def _export_partitions_of(store: Store, schema: RecordSchema, folder: Path, selection: Selection) -> int:
     target, unfinished = folder / schema.table, folder / f"{UNFINISHED}-{schema.table}"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)

@@ -1,9 +1,9 @@
-"""The policy file of a server: what stands in it, whether another text could, and putting that in its place.
+"""The policy file of a server: what stands in it, how another text differs, whether it could stand there, and putting it there.
 
 1. A text is checked as a whole before it is written, against the folder of the file, because methodologies are files beside it.
 2. It is written beside the file and takes its name in one step: a reader finds the old text or the new one. The text before is kept
    under the same name with `.previous` at its end, and can be taken back in the same way.
-3. A save names the text that it was made from. Where the file has another one meanwhile, nothing is written.
+3. A save names the text that it was made from. If the file has another one meanwhile, nothing is written.
 4. A running server keeps the policy that it began with until it starts again: see `service.server.server_lifecycle`.
 """
 
@@ -15,7 +15,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +24,58 @@ from msgspec import Meta
 from audit.policy.policy import Policy, load_policy
 from schemas.errors import DriftlineError, PolicyError
 from service.text.answers import Answer
-from service.write.policies.changes import SettingChange
+
+EVERY_OTHER = ""
+"""Stands for the projects that neither policy names."""
+FLEET = "*"
+"""Stands for settings that belong to no project: redaction, prices, the session gap, spans on Kafka."""
+
+
+class SettingChange(Answer, frozen=True):
+    """A setting that would be another one."""
+
+    setting: Annotated[str, Meta(examples=["sampling.routineInterval"])]
+    before: Annotated[Any, Meta(examples=[3])]
+    after: Annotated[Any, Meta(examples=[5])]
+    projects: Annotated[
+        list[str], Meta(description='Of projects; "" stands for all that are not named, "*" for the whole server.')
+    ]
+
+
+def changes(before: Policy, after: Policy) -> list[SettingChange]:
+    """Return what is in force otherwise after than before, by setting; empty if nothing is."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    values: dict[tuple[str, str, str], tuple[Any, Any]] = {}
+    for project in (FLEET, EVERY_OTHER, *sorted({*before.projects, *after.projects})):
+        old, new = effective(before, project), effective(after, project)
+        for setting in sorted(old.keys() | new.keys()):
+            was, will = old.get(setting), new.get(setting)
+            if was != will:
+                key = (setting, repr(was), repr(will))
+                found.setdefault(key, []).append(project)
+                values[key] = (was, will)
+    return [SettingChange(key[0], *values[key], projects) for key, projects in sorted(found.items())]
+
+
+def effective(policy: Policy, project: str) -> dict[str, Any]:
+    """Return the settings in force for a project, by their names in the file; of FLEET, those that belong to no project."""
+    if project == FLEET:
+        parts = policy.model_dump(
+            mode="json", by_alias=True, include={"redaction", "collector", "prices", "session_gap_minutes"}
+        )
+        return dict(_flat("", parts))
+    resolved = policy.for_project(project)
+    settings = dict(_flat("", resolved.settings.model_dump(mode="json", by_alias=True)))
+    return settings | {"methodology": f"{resolved.settings.methodology} ({resolved.methodology.digest[:8]})"}
+
+
+def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict) or not value:
+        yield path, value
+        return
+    for name, inner in value.items():
+        yield from _flat(f"{path}.{name}" if path else str(name), inner)
+
 
 NO_FILE = "The server was started without a policy file, so every default is in force. Set DRIFTLINE_POLICY to a file."
 SKELETON = "version: 1\n"

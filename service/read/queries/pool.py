@@ -1,12 +1,15 @@
-"""The snapshot that analysts' statements read: made on the first request, and again when it is old and records have changed.
+"""Analysts' statements: a bounded number at once, each answered by a process of its own over the present snapshot.
+
+A process ends when it is done, overdue, or no longer asked for. The snapshot is made on the first request, and again when it is old and
+records have changed:
 
 1. Never two at once: one task copies and builds; others wait for that one.
 2. A snapshot that is ready has no name: it is deleted as soon as it is open, and its room on the disk is free again when the last
    statement that reads it has ended. A crash leaves at most a copy or a half of one, which the next start removes.
-3. While a new one is made there is the old one. Each answer says of what time it is. One that has become too old is given up, so
-   that it holds no room in vain and nothing that was deleted lives on in it.
-4. A slow one comes to its end all the same: it gets a larger share of a busy machine where statements wait for it, and the server's
-   own priority and more time after an attempt that failed.
+3. While a new one is made the old one is used. Each answer says of what time it is. One that has become too old is given up, so that it
+   holds no room in vain and nothing that was deleted lives on in it.
+4. A slow one comes to its end all the same: it gets a larger share of a busy machine if statements wait for it, and the server's own
+   priority and more time after an attempt that failed.
 5. What was answered before the time that a snapshot says is in it: `flush` is awaited after that time is read, and before the copy.
 """
 
@@ -17,6 +20,7 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
@@ -26,12 +30,82 @@ from pathlib import Path
 import msgspec
 
 from analytics.sandbox.snapshots import Changes, changes_of, copy_database, progress_of
+from analytics.sandbox.subprocesses import started
 from analytics.store.store import Store
-from schemas.errors import BusyError, DriftlineError, StoreError
+from schemas.errors import BusyError, DriftlineError, QueryError, StoreError
 from schemas.lazy.duckdb import duckdb
-from service.read.queries.query_processes import build
-from service.read.queries.query_protocol import QueryLimits
+from service.read.queries.child import TOO_MUCH
+from service.read.queries.protocol import Outcome, QueryLimits, Question, Task
 from service.text.rounding import grouped
+
+START = 60.0
+"""Seconds within which a process has to begin, many on a busy machine; from then on it watches its time itself."""
+LINE = 1024 * 1024
+CHUNK = 256 * 1024
+OVERDUE = frozenset({signal.SIGALRM, signal.SIGXCPU, signal.SIGKILL})
+"""The signals that end an overdue process; the last is ours."""
+
+
+async def ask(file: int, question: Question, limits: QueryLimits) -> tuple[Outcome, bytes]:
+    """Return the answer of a separate process to a question about an open snapshot.
+
+    QueryError when the statement cannot be answered, or not within its limits. Cancelled, it takes the process with it.
+    """
+    task = Task(f"/proc/self/fd/{file}", question, limits)
+    async with started("service.read.queries.child", files=(file,)) as process:
+        try:
+            async with asyncio.timeout(START + limits.seconds + limits.grace):
+                outcome, body = await _exchange(process, msgspec.json.encode(task), limits)
+        except TimeoutError:
+            raise _overdue(limits) from None
+    if outcome.error:
+        raise QueryError(outcome.error, hint=outcome.hint)
+    return outcome, body
+
+
+async def build(copy: Path, target: Path, spill: Path, limits: QueryLimits, nice: int = 0) -> None:
+    """Have a process make a snapshot from a copy, `nice` steps below the server's priority; StoreError if it fails or takes too long."""
+    arguments = (str(copy), str(target), str(spill), str(nice))
+    async with started("service.read.queries.building", arguments, keeps_errors=True) as process:
+        try:
+            async with asyncio.timeout(limits.building):
+                _, said = await process.communicate()
+        except TimeoutError:
+            raise StoreError(f"the snapshot was not made within {limits.building:g} seconds") from None
+    if process.returncode:
+        words = said.decode("utf-8", "replace").strip().splitlines()
+        raise StoreError(f"the snapshot was not made: {words[-1] if words else f'ended with {process.returncode}'}")
+
+
+async def _exchange(process: asyncio.subprocess.Process, task: bytes, limits: QueryLimits) -> tuple[Outcome, bytes]:
+    assert process.stdin is not None  # noqa: S101 - it was started with pipes
+    assert process.stdout is not None  # noqa: S101
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it ended before it listened: its status tells why
+        process.stdin.write(task)
+        await process.stdin.drain()
+    process.stdin.close()
+    answer = bytearray()
+    while chunk := await process.stdout.read(CHUNK):
+        answer += chunk
+        if len(answer) > limits.answer + LINE:
+            raise QueryError(
+                f"the answer is larger than {limits.answer} bytes", hint="Ask for fewer rows or columns, or for Parquet."
+            )
+    head, found, body = bytes(answer).partition(b"\n")
+    status = await process.wait()
+    if found and status == 0:
+        return msgspec.json.decode(head, type=Outcome), body
+    if -status in OVERDUE:
+        raise _overdue(limits)
+    raise QueryError(TOO_MUCH.error, hint=TOO_MUCH.hint)
+
+
+def _overdue(limits: QueryLimits) -> QueryError:
+    return QueryError(
+        f"the statement took longer than {limits.seconds:g} seconds",
+        hint="Query less: a shorter time, fewer sessions, no cross joins.",
+    )
+
 
 SUFFIX = ".analysts"
 """The suffix of the folder beside the database in which snapshots are made."""
@@ -245,3 +319,65 @@ def _prepare(folder: Path, database: Path) -> None:
         raise StoreError(
             f"a snapshot needs {needed} bytes and the disk has {free}", hint="Free disk space beside the database."
         )
+
+
+async def _nothing() -> None:
+    """Land nothing: the store has every record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The bytes of an answer, a description of them, and the time of their snapshot."""
+
+    outcome: Outcome
+    body: bytes
+    at: datetime
+
+
+class QueryPool:
+    """Answers questions about a store; made once per server. `flush` writes pending records to the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        now: Callable[[], datetime],
+        limits: QueryLimits | None = None,
+        flush: Callable[[], Awaitable[None]] = _nothing,
+    ) -> None:
+        self.limits = limits or QueryLimits()
+        self._snapshots = Snapshots(store, now, self.limits, flush)
+        self._running = 0
+
+    async def answer(self, question: Question) -> Answer:
+        """Return the answer to a question.
+
+        QueryError when it cannot be answered within the limits, BusyError when too many are being answered or there is no snapshot
+        yet, StoreError when none can be made. Cancelled, it stops the work at once.
+        """
+        if self._running >= self.limits.at_once:
+            raise BusyError(f"{self._running} statements are running already")
+        self._running += 1
+        try:
+            snapshot = await self._snapshots.fresh()
+            with self._snapshots.reading(snapshot) as file:
+                outcome, body = await ask(file, question, self.limits)
+            return Answer(outcome, body, snapshot.at)
+        finally:
+            self._running -= 1
+
+    def prepare(self) -> None:
+        """Make a snapshot ahead of time, so that the next statement need not wait for it."""
+        self._snapshots.prepare()
+
+    def snapshot_state(self) -> SnapshotState:
+        """Tell of what time the snapshot is, since when a new one is being made, and why the last attempt failed."""
+        return self._snapshots.state()
+
+    async def ready(self) -> None:
+        """Return as soon as there is a snapshot, however long that takes; StoreError when none can be made."""
+        await self._snapshots.ready()
+
+    async def close(self) -> None:
+        """Release its resources; callers end their own questions."""
+        with contextlib.suppress(OSError):
+            await self._snapshots.close()

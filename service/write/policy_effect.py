@@ -19,8 +19,7 @@ from audit.exchanges.tier1 import check_structure
 from audit.policy.policy import Policy, ProjectPolicy
 from schemas.lazy.duckdb import duckdb
 from service.text.answers import Answer
-from service.write.policies.changes import EVERY_OTHER, SettingChange
-from service.write.policies.policy_file import PolicyProblem
+from service.write.policy_file import EVERY_OTHER, PolicyProblem, SettingChange
 from streams.stage_batches import named_session
 
 Row = Mapping[str, Any]

@@ -1,7 +1,11 @@
-"""Importing: the records of files are published in batches, and the stages run over them (see `README.md`)."""
+"""Importing: the records of files are published in batches, and the stages run over them (see `README.md`).
+
+The history that an import brought is checked by this process, or by the server that has the database (`streams.watch.history`).
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -18,9 +22,9 @@ from audit.fingerprints import canonical_json, digest
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, ImportProgress, JudgingRequest
 from service.setup.wiring import redaction_key_of
-from service.setup.workspace import Workspace
+from service.setup.workspace import Workspace, utc_now
 from service.write.ending_sessions import close_idle_sessions
-from service.write.imports.file_reading import FileReader, FileRecords, parts_of, read_transcripts
+from service.write.import_files import FileReader, FileRecords, parts_of, read_transcripts
 from streams.judging.revising import revise
 from streams.log.admission import Accepted, Admission
 from streams.sources.copies import Account, count_own_lines
@@ -29,6 +33,41 @@ from streams.sources.event_files import EVENT_FILES
 from streams.sources.openclaw.companions import trajectory_beside
 from streams.sources.source import FileSource, LeftOut, OpenAnswer
 from streams.sources.transcript_sources import TranscriptSource
+from streams.watch.history import History, ProjectHistory
+from streams.watch.history import Report as HistoryReport
+from streams.watch.watching import Watch
+
+
+def begin_history(workspace: Workspace, target: str) -> None:
+    """Note that an import into a project, or into `EVERY_PROJECT`, begins."""
+    if workspace.server is None:
+        _history(workspace).begin(target)
+    else:
+        workspace.server.call("begin_history", type(None), target)
+
+
+def check_history(workspace: Workspace, target: str, report: HistoryReport = lambda *_: None) -> list[ProjectHistory]:
+    """Check the days that imports brought and that are over by the workspace's present, each as of its end.
+
+    A server does not report how far it is.
+    """
+    if workspace.server is None:
+        return asyncio.run(_history(workspace).check(target, workspace.now(), report))
+    return workspace.server.call("check_history", list[ProjectHistory], target, workspace.now())
+
+
+def resume_histories(workspace: Workspace, report: HistoryReport) -> list[ProjectHistory]:
+    """Check what imports that were killed left unchecked, in a database that this process has."""
+    history = _history(workspace)
+    checked: list[ProjectHistory] = []
+    for target in history.pending():
+        checked += asyncio.run(history.check(target, workspace.now(), report))
+    return checked
+
+
+def _history(workspace: Workspace) -> History:
+    return History(Watch(workspace.publisher), workspace.store, utc_now)
+
 
 EXCHANGES = "exchanges"
 BATCH_BYTES = 64 * 1024 * 1024

@@ -1,16 +1,17 @@
-"""Evaluating in this process: the judges of the plans, the engine, and the results.
+"""Evaluating in this process: the judges of the plans, the engine, and the results. Requested evaluations, and what they take.
 
 1. Nothing is written before it is known who judges.
-2. Batches are asked before the requests are published: a request whose batch is under way would be judged, call by call, by whatever
+2. Batches are asked before the requests are published: a request whose batch is in progress would be judged, call by call, by whatever
    process opens the database next.
 3. A judge that is out of reach is not asked for hours: after some rounds of calls without an answer it ends with an error.
-4. However it ends, what was recorded stays. Asked for again, it goes on from there and pays for nothing twice.
+4. However it ends, what was recorded stays. Asked again, it goes on from there and pays for nothing twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 from collections import Counter
@@ -18,27 +19,122 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta, field
 
 from analytics.queries import query_records, query_rows
 from audit.evaluation.report import LATER_ATTEMPT_FAILED, Evaluated
 from audit.exchanges.questions import ANSWERED
-from schemas.errors import InputError, SettingsError
+from schemas.errors import DriftlineError, InputError, SettingsError
 from schemas.records import Evaluation, EvaluationRequest
 from service.setup.judge_setup import NAME_A_JUDGE, OpenedJudge, open_judge, traits_of
 from service.setup.settings import Settings
 from service.setup.wiring import embedded_runner
 from service.setup.workspace import Workspace
-from service.write.evaluations.judge_reach import Reach
+from service.text.answers import Answer
 from streams.engine.engine import Engine
-from streams.evaluations.preparing import Prepared, is_batched
+from streams.evaluations.preparing import Estimate, Prepared, is_batched
 from streams.judges.protocol import credentials
 from streams.judging.call_budget import StoppedError
 from streams.judging.judged_stages import EVALUATION
 from streams.judging.judging_partition import JudgeCalls
 from streams.process import handled_in_loop
+
+_LOST = ("provider_error", "timeout")
+"""Outcomes of questions to a judge that is unreachable or refuses access."""
+_ROUNDS = 3
+"""Rounds of calls, each as many as are made at once, that may fail before the judge counts as out of reach."""
+
+
+class JudgeOutOfReachError(DriftlineError):
+    """The judge does not answer any more, so no further calls are made."""
+
+
+class Reach:
+    """Watches the outcomes of calls. Without it, a thousand calls would wait for a dead judge, one by one, for hours."""
+
+    def __init__(self, calls_at_once: int) -> None:
+        self._most = _ROUNDS * calls_at_once
+        self._answered = self._lost = 0
+
+    def hear(self, calls: Mapping[str, int]) -> None:
+        """Take the outcomes of all calls so far. JudgeOutOfReachError if none of the last ones was answered."""
+        answered, lost = calls.get(ANSWERED, 0), sum(calls.get(outcome, 0) for outcome in _LOST)
+        if answered != self._answered:
+            self._answered, self._lost = answered, lost
+        if lost - self._lost >= self._most:
+            raise JudgeOutOfReachError(
+                f"the judge has answered none of its last {lost - self._lost} questions",
+                hint="`driftline doctor` shows how it is reached. The same command goes on from here; "
+                "with --retry-failed it asks again for what got no answer.",
+            )
+
+
+class EvaluationEstimate(Answer, frozen=True):
+    """The estimate of evaluations, made without asking a judge."""
+
+    evaluations: Annotated[int, Meta(description="Evaluations to make.")]
+    reused: Annotated[int, Meta(description="Evaluations that exist already.")]
+    taken_up: Annotated[int, Meta(description="Those of them that were requested before, and wait for the judge.")]
+    left_over: Annotated[int, Meta(description="Other evaluations that were requested before, and wait for the judge.")]
+    calls: Annotated[int, Meta(description="Questions to ask the judge.")]
+    answered: Annotated[int, Meta(description="Questions that it has answered already, for this evaluation or another.")]
+    not_asked: Annotated[
+        int, Meta(description="Questions that are not asked: no answer is recorded, no price known, or no room left.")
+    ]
+    unpriced: Annotated[int, Meta(description="Calls without a known price; the sums leave them out.")]
+    expected_usd: Annotated[float | None, Meta(description="null if nothing is known.")]
+    at_most_usd: Annotated[float | None, Meta(description="If every answer had its maximum length.")]
+
+
+class RequestedEvaluation(Answer, frozen=True):
+    """An evaluation that was requested."""
+
+    evaluation_id: Annotated[str, Meta(description="Its id: the same for the same run, case, judge and prompt.")] = field(
+        name="id"
+    )
+    attempt: Annotated[
+        int, Meta(description="The revision that its result will have; if it fails, an earlier finished one stays.")
+    ]
+    connection: str
+    project: str
+    session_id: str
+    case_id: str
+    judge_run_id: str
+    repetition: Annotated[int, Meta(description="Number of the run among those of its model.")]
+    reused: Annotated[bool, Meta(description="Whether the result exists already, so that no judge is asked.")]
+
+
+class RequestedEvaluations(Answer, frozen=True):
+    """The requested evaluations, and what they take."""
+
+    sessions: int
+    estimate: EvaluationEstimate
+    evaluations: list[RequestedEvaluation]
+
+
+def requested_evaluations(prepared: Prepared) -> RequestedEvaluations:
+    """Return every prepared evaluation, in order, and what they take."""
+    reused = [_requested(found.evaluation, found.evaluation.revision, reused=True) for found in prepared.reused]
+    asked = [_requested(request, request.attempt, reused=False) for request in prepared.asked]
+    return RequestedEvaluations(
+        sessions=prepared.sessions,
+        estimate=evaluation_estimate(prepared.estimate),
+        evaluations=sorted((*reused, *asked), key=lambda evaluation: prepared.order[evaluation.evaluation_id]),
+    )
+
+
+def evaluation_estimate(estimate: Estimate) -> EvaluationEstimate:
+    """Return an estimate; the costs are None where no price is known."""
+    unknown = dict.fromkeys(("expected_usd", "at_most_usd")) if estimate.calls and estimate.unpriced == estimate.calls else {}
+    return EvaluationEstimate.of(dataclasses.asdict(estimate), **unknown)
+
+
+def _requested(evaluation: Evaluation | EvaluationRequest, attempt: int, *, reused: bool) -> RequestedEvaluation:
+    return RequestedEvaluation.of(msgspec.structs.asdict(evaluation), attempt=attempt, reused=reused)
+
 
 _AT_ONCE = 50
 """Requests in one commit; each holds prompts of some hundred kilobytes."""

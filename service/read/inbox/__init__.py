@@ -1,1 +1,0 @@
-"""Incidents of all projects: the filters of an address, the list, and who may be the assignee."""

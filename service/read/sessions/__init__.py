@@ -1,1 +1,0 @@
-"""A session as a document: everything that is known of it."""

@@ -1,1 +1,0 @@
-"""Evaluating finished sessions in this process."""

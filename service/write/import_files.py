@@ -1,0 +1,376 @@
+"""Input files of commands, and reading them into encoded records, in this process or in several.
+
+1. A path is a file or a folder, and several may be given. A folder stands for the files of the command's kind below it, in the order of
+   their names; hidden files and symbolic links are left out.
+2. A file that is named and is missing, empty or something else is refused, before anything is written.
+3. A file in a folder that is something else is named and passed over, and the exit code is 1. An empty one holds nothing.
+4. Files of exchanges are looked at first, one by one, and then read by what was found.
+5. Reading is most of an import's work, and files do not depend on each other, so a large import reads them in worker processes and
+   takes what they read in the order of the files: the log is the same as with one process.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from audit.file_kinds import HEAD, unlike_json
+from audit.policy.policy import RedactionSettings
+from audit.redaction import Redactor
+from schemas.errors import InputError
+from schemas.records import Exchange
+from streams.log.admission import Accepted, Admission, Place, Refusal
+from streams.process import collect_rarely, end_with_parent
+from streams.sources.copies import Account
+from streams.sources.event_files import EVENT_FILES
+from streams.sources.exchange_files.mapping import Fields
+from streams.sources.exchange_files.profiling import PROFILED_ROWS, FileProfile, Layout, profile_file
+from streams.sources.exchange_files.reading import Labels, read_exchange_file
+from streams.sources.exchange_files.rows import PATTERNS, WORDS, unlike_exchanges
+from streams.sources.exchange_files.span_exports import LANGFUSE, LANGFUSE_TRACES
+from streams.sources.exchange_files.tables import EXCHANGES
+from streams.sources.lines import visible_files
+from streams.sources.source import (
+    EVERY_SESSION,
+    FileSort,
+    FileSource,
+    LeftOut,
+    LineFault,
+    OpenAnswer,
+    Reading,
+    ReadingContext,
+    SessionRange,
+)
+from streams.sources.transcript_sources import SOURCES, TranscriptSource
+
+STANDARD_INPUT = "-"
+
+
+SESSIONS = FileSort("sessions, event JSON lines or a transcript", EVENT_FILES.patterns, unlike_json)
+
+
+class Found(NamedTuple):
+    """The files to read, and those in folders that are something else."""
+
+    files: list[Path]
+    refused: list[InputError]
+
+
+def input_files(paths: Iterable[Path], reads: FileSort) -> Found:
+    """Return the files at the paths, each once. InputError for a refused path, or if no file is left."""
+    given = list(paths)
+    files = (file for path in given for file in (files_below(path, reads.patterns) if path.is_dir() else [path]))
+    return checked(dict.fromkeys(files), given, reads)
+
+
+def checked(files: Iterable[Path], paths: Sequence[Path], reads: FileSort, *, allow_empty: bool = False) -> Found:
+    """Return those files that can be read. A file that is one of the paths is refused with an InputError, others are skipped.
+
+    It is an InputError, too, where no file holds anything, unless that is allowed.
+    """
+    found, named, empty = Found([], []), set(paths), 0
+    for file in files:
+        if file not in named and _is_empty(file):
+            empty += 1
+            continue
+        try:
+            require(file, reads, allow_empty=allow_empty)
+        except InputError as error:
+            if file in named:
+                raise
+            found.refused.append(error)
+        else:
+            found.files.append(file)
+    if found.refused and not found.files:
+        raise found.refused[0]
+    if empty and not found.files and not allow_empty:
+        where = ", ".join(map(str, paths))
+        raise InputError(f"{where}: every file in it is empty", hint=f"Give {reads.description}, or a folder of them.")
+    return found
+
+
+def files_below(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    """Return the files of these names below a folder, by name; InputError if there is none."""
+    files = visible_files(folder, patterns)
+    if not files:
+        raise InputError(f"{folder}: holds no {_either(patterns)}", hint="Give a file, or a folder that holds some.")
+    return files
+
+
+def require(file: Path, reads: FileSort, *, allow_empty: bool = False) -> None:
+    """Refuse a file that is missing, empty or of another kind with an InputError. Pipes and devices are not looked into."""
+    if not file.exists():
+        raise InputError(f"{file}: does not exist", hint=f"Give {reads.description}, or a folder of them.")
+    if not file.is_file():
+        return
+    try:
+        with file.open("rb") as stream:
+            head = stream.read(HEAD)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror}", hint="Check the path and its permissions.") from error
+    if head or not allow_empty:
+        _refuse(str(file), head, reads)
+
+
+def require_stream(stream: BinaryIO, reads: FileSort) -> None:
+    """Refuse empty or other standard input with an InputError, consuming nothing. It waits for the first bytes."""
+    peek = getattr(stream, "peek", None)
+    if peek is not None:
+        _refuse("standard input", peek(HEAD)[:HEAD], reads)
+
+
+def _refuse(name: str, head: bytes, reads: FileSort) -> None:
+    kind = reads.unlike(head)
+    if kind is not None:
+        but = f", not {reads.description}" if head.strip() else ""
+        raise InputError(f"{name}: is {kind.name}{but}", hint=kind.hint)
+
+
+def _is_empty(file: Path) -> bool:
+    return file.is_file() and not file.stat().st_size
+
+
+def _either(patterns: Sequence[str]) -> str:
+    """Join patterns as in `*.jsonl, *.json or *.ndjson`."""
+    return f"{', '.join(patterns[:-1])} or {patterns[-1]}"
+
+
+NAME = "exchanges"
+SORT = FileSort(f"exchanges as {WORDS}", PATTERNS, unlike_exchanges)
+SHOWN = 10
+"""Exchanges that a dry run shows of a file."""
+
+
+@dataclass
+class Source:
+    """The files at some paths by their first looks, those in folders that are something else, and how many hold other tables of ours."""
+
+    looks: dict[Path, FileProfile] = field(default_factory=dict)
+    refused: list[InputError] = field(default_factory=list)
+    other_tables: int = 0
+
+    def found(self) -> Found:
+        """Return the files that can be read, and the refused ones."""
+        return Found(list(self.looks), self.refused)
+
+    def layouts(self, redactor: Redactor) -> dict[Path, Layout]:
+        """Return how each file is read; InputError where a required field has no column, or two files tell of the same traces."""
+        exports = {one.export for one in self.looks.values()}
+        if {LANGFUSE, LANGFUSE_TRACES} <= exports:
+            raise InputError(
+                "traces and observations of Langfuse tell of the same exchanges", hint="Import the files of one of the two."
+            )
+        return {path: one.layout(redactor) for path, one in self.looks.items()}
+
+
+def looked_at(paths: Iterable[Path], given: Fields | None, redactor: Redactor, *, whole: bool = True) -> Source:
+    """Look at the files at the paths, by the rules of `service.write.import_files`.
+
+    InputError for a refused path, or if no file is left. Not `whole`: a table may lack columns of required fields.
+    """
+    looked, paths = Source(), list(paths)
+    files = dict.fromkeys(file for path in paths for file in (files_below(path, PATTERNS) if path.is_dir() else [path]))
+    for file in files:
+        is_named = file in paths
+        try:
+            require(file, SORT)
+            found = profile_file(file, given)
+            if found.own_table not in (None, EXCHANGES) and not is_named:
+                looked.other_tables += 1
+                continue
+            if whole:
+                found.layout(redactor)
+        except InputError as error:
+            if is_named:
+                raise
+            looked.refused.append(error)
+        else:
+            looked.looks[file] = found
+    if not looked.looks:
+        raise looked.refused[0] if looked.refused else InputError("no file with exchanges", hint=f"Give {WORDS}.")
+    return looked
+
+
+def exchange_source(layouts: Mapping[Path, Layout], labels: Labels) -> FileSource:
+    """Return the source that reads each file by its layout; `labels` are the attributes of spans that tell each label."""
+
+    def read(path: Path, context: ReadingContext, _sessions: SessionRange) -> Iterator[Reading]:
+        return read_exchange_file(path, context, layouts[path], labels)
+
+    return FileSource(name=NAME, description=SORT.description, patterns=SORT.patterns, unlike=SORT.unlike, read=read)
+
+
+def exchanges_in(layouts: Mapping[Path, Layout], context: ReadingContext, labels: Labels) -> Iterator[Exchange]:
+    """Return the exchanges of files as an import would take them, one after the other."""
+    for path, layout in layouts.items():
+        for reading in read_exchange_file(path, context, layout, labels):
+            yield from reading.exchanges
+
+
+def first_exchanges(
+    path: Path, context: ReadingContext, layout: Layout, labels: Labels
+) -> tuple[Sequence[Exchange], Sequence[LineFault]]:
+    """Return the first exchanges as an import would take them, and the faults among the rows that were read for them."""
+    exchanges: list[Exchange] = []
+    faults: list[LineFault] = []
+    for reading in read_exchange_file(path, context, layout, labels, rows=PROFILED_ROWS):
+        exchanges += islice(reading.exchanges, SHOWN - len(exchanges))
+        faults += reading.faults
+    return exchanges, faults
+
+
+PARALLEL_BYTES = 20_000_000
+"""Size from which an import is worth worker processes: each takes half a second to start."""
+PART_BYTES = 64_000_000
+"""Bytes of a database from which it is read in parts: each part is in memory whole."""
+AHEAD_BYTES = 48_000_000
+"""Bytes of files that are read ahead, so that workers are busy while a batch is committed and scored."""
+
+
+@dataclass
+class FileRecords:
+    """The result of reading a file or a part of one: encoded records, session ids, whether all of it was read, and traces that gave no exchange."""
+
+    accepted: Accepted = field(default_factory=Accepted)
+    revisable: list[Exchange] = field(default_factory=list)
+    """Exchanges that may be known with what was read of them before."""
+    open: list[OpenAnswer] = field(default_factory=list)
+    session_ids: list[str] = field(default_factory=list)
+    complete: bool = True
+    left_out: Counter[LeftOut] = field(default_factory=Counter)
+
+
+class Part(NamedTuple):
+    """A unit of reading: a file, or the sessions of a range in a large database; `ends` marks the last part of the file.
+
+    `copies` are other accounts of the file's session.
+    """
+
+    path: Path
+    size: int
+    sessions: SessionRange
+    ends: bool
+    copies: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """Reads files into encoded records. A plain value, so that it can be sent to a worker process."""
+
+    connection: str
+    project: str
+    agent: str | None
+    now: datetime
+    session_gap: timedelta
+    redaction: RedactionSettings
+    redaction_key: bytes
+
+    @functools.cached_property
+    def _context(self) -> ReadingContext:
+        return ReadingContext(
+            connection=self.connection,
+            project=self.project,
+            agent=self.agent,
+            ingested_at=self.now,
+            session_gap=self.session_gap,
+            redactor=Redactor(self.redaction, self.redaction_key),
+        )
+
+    @functools.cached_property
+    def _admission(self) -> Admission:
+        return Admission(Redactor(self.redaction, self.redaction_key), self.now)
+
+    def transcripts(self, source: str, part: Part) -> FileRecords:
+        """Read a file of the source with this name, whole, or the sessions of a range of it."""
+        context = dataclasses.replace(self._context, copies=part.copies) if part.copies else self._context
+        return _merged(self._parts(part.path, SOURCES[source].read(part.path, context, part.sessions)))
+
+    def parts(self, source: FileSource, path: Path) -> Iterator[FileRecords]:
+        """Read a file of a source, part by part."""
+        return self._parts(path, source.read(path, self._context, EVERY_SESSION))
+
+    def _parts(self, path: Path, readings: Iterable[Reading]) -> Iterator[FileRecords]:
+        try:
+            for reading in readings:
+                yield self._encoded(path, reading)
+        except InputError as error:  # one file that cannot be read stops no other
+            part = FileRecords(complete=False)
+            self._admission.set_aside(part.accepted, Place(str(path), 0), Refusal("import", "unreadable_file", str(error)), b"")
+            yield part
+
+    def _encoded(self, path: Path, reading: Reading) -> FileRecords:
+        part = FileRecords(session_ids=reading.session_ids, complete=reading.complete, left_out=reading.left_out)
+        part.open = reading.open
+        part.revisable = [one for one in reading.exchanges if one.exchange_id in reading.revisable] if reading.revisable else []
+        settled = (
+            [one for one in reading.exchanges if one.exchange_id not in reading.revisable]
+            if part.revisable
+            else reading.exchanges
+        )
+        self._admission.admit(part.accepted, "exchanges", settled, source=str(path))
+        self._admission.admit(part.accepted, "agent-events", reading.events, source=str(path))
+        for fault in reading.faults:
+            place, refusal = Place(str(path), fault.line), Refusal("import", fault.reason, fault.detail)
+            self._admission.set_aside(part.accepted, place, refusal, fault.body, size=fault.size, digest=fault.digest)
+        return part
+
+
+def _merged(parts: Iterable[FileRecords]) -> FileRecords:
+    whole = FileRecords()
+    for part in parts:
+        whole.accepted.extend(part.accepted)
+        whole.session_ids += part.session_ids
+        whole.revisable += part.revisable
+        whole.open += part.open
+        whole.complete &= part.complete
+        whole.left_out += part.left_out
+    return whole
+
+
+def parts_of(source: TranscriptSource, account: Account, size: int) -> list[Part]:
+    """Return the parts that a file is read in: the records of a large database would not fit into memory together."""
+    path, count = account.path, -(-size // PART_BYTES)
+    ranges = source.ranges(path, count) if count > 1 else [EVERY_SESSION]
+    last = len(ranges) - 1
+    return [
+        Part(path, size // len(ranges), sessions, ends=index == last, copies=account.copies)
+        for index, sessions in enumerate(ranges)
+    ]
+
+
+def read_transcripts(reader: FileReader, source: str, parts: Iterable[Part]) -> Iterator[FileRecords]:
+    """Yield the records of each part of a source's files, in order; several processes read a large import."""
+    listed, workers = list(parts), os.cpu_count() or 1
+    if workers == 1 or sum(part.size for part in listed) < PARALLEL_BYTES:
+        yield from (reader.transcripts(source, part) for part in listed)
+        return
+    # Forked workers would inherit DuckDB's and polars' locks without the threads that hold them.
+    spawn = multiprocessing.get_context("spawn")
+    waiting: collections.deque[tuple[Future[FileRecords], int]] = collections.deque()
+    ahead = 0
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin) as pool:
+        for part in listed:
+            while waiting and len(waiting) >= workers and ahead + part.size > AHEAD_BYTES:
+                first, taken = waiting.popleft()
+                ahead -= taken
+                yield first.result()
+            waiting.append((pool.submit(reader.transcripts, source, part), part.size))
+            ahead += part.size
+        for first, _ in waiting:
+            yield first.result()
+
+
+def _begin() -> None:
+    collect_rarely()
+    end_with_parent()

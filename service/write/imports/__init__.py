@@ -1,1 +1,0 @@
-"""Importing files: found, read in one process or several, published in batches."""

@@ -1,1 +1,0 @@
-"""Replays: planned, estimated, run and put together, each in a file of its own."""
