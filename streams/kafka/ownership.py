@@ -1,11 +1,10 @@
-"""Whether this process still has its partitions, and what ends it when it does not get on.
+"""Ownership of partitions: whether this process still has its partitions, and a watchdog that ends the process when one stalls.
 
-1. A worker of which the broker heard nothing for the session timeout has lost its partitions to others. A process that was frozen does
-   not know for how long, nor whether the broker was the one that stood still: what counts is when the last request was sent that was
-   answered (`Membership`).
-2. While that is too long ago, nothing is written that must not be written by two: it waits until the next heartbeat is answered, or
-   until the partitions are taken away (`OwnershipGuard`).
-3. A client can stop bringing the records of a partition without a word: then another process takes this one's place (`Watchdog`).
+1. A worker that is silent for the session timeout loses its partitions to other workers. A frozen process knows neither how long it was
+   frozen nor whether the broker was frozen instead. So the time that counts is when the last answered request was sent (`Membership`).
+2. If that time is too long ago, writes that only the owner may make wait until the next heartbeat is answered or the partitions are
+   revoked (`OwnershipGuard`).
+3. A client can silently stop delivering the records of a partition. Then this process ends and another takes its place (`Watchdog`).
 """
 
 from __future__ import annotations
@@ -44,16 +43,16 @@ def boot_time() -> float:
 
 
 def leave(reason: str) -> None:
-    """End the process at once: it must produce nothing more."""
+    """End the process at once, so that it produces nothing more."""
     log.critical("%s; this worker ends, and what it had not finished comes again", reason)
     logging.shutdown()
     os._exit(STUCK)
 
 
 class Membership:
-    """Whether the group still counts this process in, as far as the broker has said.
+    """Whether this process is still a member of the group, as far as the broker's answers show.
 
-    `limit` is in seconds, and shorter than the session timeout: what is being written needs a while to arrive.
+    `limit` is in seconds, and shorter than the session timeout, because a write takes a while to arrive.
     """
 
     def __init__(self, limit: float, now: Callable[[], float] = boot_time) -> None:
@@ -62,11 +61,11 @@ class Membership:
         self._heard = float("-inf")
 
     def is_sure(self) -> bool:
-        """Tell whether no other worker can have our partitions. May be called from any thread."""
+        """Return True if no other worker can have our partitions. Safe to call from any thread."""
         return self._now() - self._heard <= self._limit
 
     def watch(self, coordinator: Any) -> None:
-        """Learn it from the part of a client of Kafka that keeps it in its group, which tells it nowhere else."""
+        """Take the times from the client's group coordinator, the only part of the client that has them."""
         beat, join = coordinator._do_heartbeat, coordinator._do_rejoin_group  # noqa: SLF001
 
         async def heartbeat() -> bool:
@@ -88,8 +87,8 @@ class Membership:
 class OwnershipGuard:
     """Repeats a partition's calls to the broker until they succeed or the partition is lost.
 
-    Nothing begins while the group may have given the partition to another, and a write counts only if we still own the partition
-    afterwards: a broker that stood still takes what came to it before, and what its new owner sends, one after the other.
+    No call starts while the group may have given the partition to another worker. A write counts only if we still own the partition
+    afterwards, because a broker that was frozen accepts our earlier requests and then those of the new owner.
     """
 
     def __init__(self, producer: Sender, is_sure: Callable[[], bool]) -> None:
@@ -104,10 +103,10 @@ class OwnershipGuard:
             await self.insist(lambda: self._producer.send(topic, messages, partition=partition))
 
     async def insist(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Do something with the broker until it is done. StoppedError once the partition is not ours.
+        """Repeat a call to the broker until it succeeds. StoppedError once the partition is not ours.
 
-        A caller that is cancelled here leaves at once, and what was begun goes on: what was handed to the broker may arrive, and the client
-        swallows a cancellation that meets it while it closes. `end` waits for it.
+        A cancelled caller returns at once while the call goes on: the request may still arrive, and the client swallows a cancellation
+        that comes while it closes. `end` waits for the call.
         """
         while True:
             await self._await_ownership()
@@ -122,13 +121,13 @@ class OwnershipGuard:
             await self._await_ownership()
 
     async def end(self) -> None:
-        """Begin nothing more."""
+        """Start no further calls."""
         self._given_up = True
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=LAST_SECONDS)
 
     async def _await_ownership(self) -> None:
-        """Return when the partition is certainly ours. StoppedError when it is given up."""
+        """Return when we certainly own the partition. StoppedError when it is given up."""
         while not self._given_up:
             if self._is_sure():
                 return
@@ -151,10 +150,10 @@ class OwnershipGuard:
 
 
 class Watchdog:
-    """Ends the process where records of a partition wait and nothing of it has moved for long.
+    """Ends the process if records of a partition wait and the partition has not advanced for too long.
 
-    `waiting` counts the records that could be fetched, by topic and partition, and has None where that is not known, which counts as if
-    some waited; `patient` are the topics whose stage waits for others, such as a judge, and may take as long as that takes.
+    `waiting` counts the records that could be fetched, by topic and partition. None means that the number is unknown, and counts as
+    records waiting. `patient` names the topics whose stage waits for something else, such as a judge, and has no time limit.
     """
 
     def __init__(
@@ -177,13 +176,13 @@ class Watchdog:
         """By partition that has something to do: since when it has had."""
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Check periodically until cancelled."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.check()
 
     def check(self) -> None:
-        """End the process where a partition has stood still for too long."""
+        """End the process if a partition has stalled for too long."""
         now = self._now()
         partitions = {
             (stage.source, partition.number): partition for stage in self._stages for partition in stage.partitions.values()
