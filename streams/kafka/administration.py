@@ -1,4 +1,4 @@
-"""Creating, describing and checking the topics. A topic that is not as it should be is reported; nothing of it is changed."""
+"""Creating, describing and checking the topics. A topic that differs from its specification is reported, never changed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ADD_PARTITIONS = (
 
 @dataclass(frozen=True)
 class TopicState:
-    """A topic as the cluster has it; None for what it does not have. `name` is without the prefix."""
+    """A topic as it is on the cluster; None for anything that it lacks. `name` is without the prefix."""
 
     name: str
     partitions: int
@@ -39,7 +39,7 @@ class TopicState:
 
 
 class Mismatch(NamedTuple):
-    """Something about a topic that is not as it should be, and what to do."""
+    """A difference between a topic and its specification, and the remedy."""
 
     topic: str
     what: str
@@ -53,7 +53,7 @@ class TopicAdministration:
         self._connection = connection
         self._specs = specs
         with self._explained():
-            # The library keeps its thread and its sockets when it finds nobody, so that is found out before it starts.
+            # The library leaks its thread and its sockets when no broker answers, so look for a broker before it starts.
             _find_a_broker(connection)
             self._client = KafkaAdminClient(bootstrap_timeout_ms=int(CONNECT_SECONDS * 1000), **connection.for_kafka_python())
 
@@ -64,10 +64,10 @@ class TopicAdministration:
         self._client.close()
 
     def create(self, partitions: int | None = None, replication: int | None = None) -> list[str]:
-        """Create what is missing; the names of the topics that were.
+        """Create the missing topics; returns their names.
 
-        `partitions` is for the topics keyed by session; None takes as many as there are already, or the default. `replication` None
-        takes three copies, or as many as there are brokers. BrokerError names each topic that the cluster refused, and why.
+        `partitions` is for the topics keyed by session; None means the present number, or the default. `replication` None
+        means three copies, or one per broker if there are fewer. BrokerError names each topic that the cluster refused, and why.
         """
         there = self.describe()
         missing = {self._connection.topic(name): spec for name, spec in self._specs.items() if name not in there}
@@ -80,7 +80,7 @@ class TopicAdministration:
             answer = self._client.create_topics(wanted, raise_errors=False)
             made = [topic["name"] for topic in answer["topics"] if not topic["error_code"]]
             self._client.wait_for_topics(made)
-        # Somebody else may have created one since we looked.
+        # Another process may have created the topic since we looked.
         refused = [topic for topic in answer["topics"] if topic["error_code"] not in {0, _THERE_ALREADY}]
         if refused:
             raise BrokerError(
@@ -89,7 +89,7 @@ class TopicAdministration:
         return sorted(missing[name].name for name in made)
 
     def describe(self) -> dict[str, TopicState]:
-        """Those of our topics that the cluster has, by name."""
+        """Our topics that exist on the cluster, by name."""
         with self._explained():
             named = {self._connection.topic(name): name for name in self._specs}
             present = {topic["name"]: topic for topic in self._client.describe_topics() if topic["name"] in named}
@@ -97,7 +97,7 @@ class TopicAdministration:
         return {named[name]: _state(named[name], present[name], configs[name]) for name in sorted(present)}
 
     def check(self, partitions: int | None = None) -> list[Mismatch]:
-        """Return each mismatch with the table of topics.
+        """Return each difference from the table of topics.
 
         With `partitions` None, the topics keyed by session must agree with each other.
         """
@@ -106,23 +106,23 @@ class TopicAdministration:
         return [mismatch for spec in self._specs.values() for mismatch in _compare(spec, there.get(spec.name), keyed)]
 
     def foreign(self, names: Iterable[str]) -> dict[str, int]:
-        """Those topics of other programs that the cluster has, by their names there, each with its number of partitions."""
+        """The topics of other programs that exist on the cluster, by their names there, with their numbers of partitions."""
         wanted = set(names)
         with self._explained():
             counts = {topic["name"]: len(topic["partitions"]) for topic in self._client.describe_topics()}
         return {name: count for name, count in sorted(counts.items()) if name in wanted}
 
     def unread(self, topics: Mapping[str, int]) -> dict[str, int | None]:
-        """The messages of topics of other programs that the workers have not read; None where they never read any.
+        """The number of messages that the workers have not read in topics of other programs; None for a topic that they never read.
 
-        `topics` are as `foreign` gives them.
+        `topics` is the result of `foreign`.
         """
         tps = [TopicPartition(name, number) for name, count in topics.items() for number in range(count)]
         group = self._connection.topic(GROUP)
         with self._explained():
             try:
                 committed = self._client.list_group_offsets({group: tps})[group] if tps else {}
-            except CoordinatorNotAvailableError:  # as on a cluster on which no group has ever been
+            except CoordinatorNotAvailableError:  # a cluster without any group so far answers like this
                 committed = {}
             ends = self._client.list_partition_offsets(dict.fromkeys(tps, OffsetSpec.LATEST)) if tps else {}
         return {name: _left(name, committed, ends) for name in topics}
@@ -142,7 +142,7 @@ class TopicAdministration:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn the library's errors into ours."""
+        """Raise the library's errors as ours."""
         try:
             yield
         except KafkaError as error:
@@ -153,7 +153,7 @@ class TopicAdministration:
 
 
 def _find_a_broker(connection: KafkaConnection) -> None:
-    """Return when one of the addresses takes a connection; KafkaConnectionError with the reason of the last when none does."""
+    """Return when one of the addresses accepts a connection; KafkaConnectionError with the last reason if none does."""
     reason: OSError | None = None
     for address in connection.servers:
         host, _, port = address.rpartition(":")
@@ -167,7 +167,7 @@ def _find_a_broker(connection: KafkaConnection) -> None:
 
 
 def _refusals(refused: Iterable[Mapping[str, Any]]) -> str:
-    """Describe the refusals of the cluster: each reason once, with the topics that it is about."""
+    """Describe the refusals of the cluster: each reason once, with its topics."""
     named = defaultdict[str, list[str]](list)
     for topic in refused:
         named[topic["error_message"] or for_code(topic["error_code"]).__name__].append(topic["name"])
@@ -177,7 +177,7 @@ def _refusals(refused: Iterable[Mapping[str, Any]]) -> str:
 def _wanted(spec: TopicSpec, keyed: int, copies: int) -> dict[str, Any]:
     """Return the library's arguments for a new topic.
 
-    With three copies, a record counts as taken when two have it: one may be lost.
+    With three copies, a record is acknowledged when two have it, so one broker may be lost.
     """
     config = {**spec.config, _IN_SYNC: "2" if copies >= REPLICATION else "1"}
     return {"num_partitions": spec.partitions(keyed), "replication_factor": copies, "configs": config}
@@ -195,14 +195,14 @@ def _state(name: str, topic: Mapping[str, Any], config: Mapping[str, str]) -> To
 
 
 def _left(name: str, committed: Mapping[Any, Any], ends: Mapping[Any, Any]) -> int | None:
-    """Return the number of messages of a topic that were not read; None where none was."""
+    """Return the number of unread messages of a topic; None if none was ever read."""
     read = {tp: position.offset for tp, position in committed.items() if tp.topic == name and position.offset >= 0}
     left = (end.offset - read.get(tp, 0) for tp, end in ends.items() if tp.topic == name)
     return sum(max(0, count) for count in left) if read else None
 
 
 def _compare(spec: TopicSpec, state: TopicState | None, keyed: int) -> Iterator[Mismatch]:
-    """Yield the mismatches of one topic."""
+    """Yield the differences of one topic."""
     name = spec.name
     if state is None:
         yield Mismatch(name, "is missing", "Run driftline topics create.")
@@ -225,7 +225,7 @@ def _compare(spec: TopicSpec, state: TopicState | None, keyed: int) -> Iterator[
 
 
 def partitions_on(connection: KafkaConnection, names: Collection[str]) -> list[tuple[str, int]]:
-    """Every partition of these topics. SettingsError naming those that are missing."""
+    """Every partition of these topics. SettingsError names the missing topics."""
     with TopicAdministration(connection) as administration:
         there = administration.describe()
     if missing := [connection.topic(name) for name in names if name not in there]:

@@ -1,6 +1,6 @@
-"""The worker: a Faust app with one agent for each stage. Read this first; what a stage does with a chunk is in its own module.
+"""The worker: a Faust app with one agent for each stage. Read this first; each stage processes its chunks in a module of its own.
 
-Faust owns membership, rebalancing, heartbeats and the timing of commits. Each partition has an actor of its own (`isolated_partitions`),
+Faust owns membership, rebalancing, heartbeats and the timing of commits. Each partition has its own actor (`isolated_partitions`),
 so partitions do not wait for each other.
 """
 
@@ -23,11 +23,11 @@ from streams.kafka.transport import ChunkConsumer, ChunkTransport, TransportHook
 SETTINGS: dict[str, Any] = {
     "broker_session_timeout": SESSION_SECONDS,
     "broker_heartbeat_interval": 3.0,
-    "broker_max_poll_interval": 604_800.0,  # a client that does not poll for long leaves the group and never comes back
+    "broker_max_poll_interval": 604_800.0,  # a client that does not poll for this long leaves the group and never rejoins
     "broker_commit_interval": 1.0,
     "consumer_auto_offset_reset": "earliest",
-    "stream_buffer_maxsize": 65_536,  # never full: partitions have room or are not fetched (see streams.kafka.partitions)
-    "stream_wait_empty": False,  # what is under way is ended by the stages
+    "stream_buffer_maxsize": 65_536,  # never full: partitions without room are not fetched (see streams.kafka.partitions)
+    "stream_wait_empty": False,  # the stages end their own work
     "stream_recovery_delay": 0.0,
     "topic_disable_leader": True,
     "topic_allow_declare": False,
@@ -36,10 +36,10 @@ SETTINGS: dict[str, Any] = {
 
 
 class Undecoded(faust.Schema[Any, Any]):
-    """Passes the chunk through as it is."""
+    """A codec that passes the chunk through unchanged."""
 
     def loads_key(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:  # noqa: ARG002 - Faust's
-        """The key, of which a chunk has none."""
+        """The key; a chunk has none."""
         return message.key
 
     def loads_value(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:  # noqa: ARG002 - Faust's
@@ -48,7 +48,7 @@ class Undecoded(faust.Schema[Any, Any]):
 
 
 def add_agent(app: faust.App, topic: str, stage: KafkaStage) -> None:
-    """Have a stage work on what comes on its topic."""
+    """Have a stage process its topic."""
 
     @app.agent(app.topic(topic, schema=Undecoded(), acks=False), name=stage.source, isolated_partitions=True)
     async def work(chunks: AsyncIterable[DeliveredChunk]) -> None:
@@ -57,7 +57,7 @@ def add_agent(app: faust.App, topic: str, stage: KafkaStage) -> None:
 
 
 class Worker:
-    """Some stages at work. A topic that is not there yet is read as soon as it is."""
+    """Runs some stages. A missing topic is read as soon as it exists."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Worker:
         for stage in self.stages:
             stage.changed = changed
         self._folder = tempfile.TemporaryDirectory(prefix="driftline-faust-")
-        # Faust takes the addresses for its own client, which never connects: the transport's does, with the whole connection.
+        # Faust wants addresses for its own client, which never connects; the transport's client does, with the whole connection.
         self.app = faust.App(
             connection.topic(GROUP),
             broker="kafka://" + ";kafka://".join(connection.servers),
@@ -97,7 +97,7 @@ class Worker:
         return cast("ChunkConsumer", self.app.consumer)
 
     async def start(self) -> None:
-        """Join the group and begin."""
+        """Join the group and start working."""
         await self.app.start()
 
     async def failed(self) -> BaseException:
@@ -106,11 +106,11 @@ class Worker:
         return self.app._crash_reason or RuntimeError("the worker ended without a reason")  # noqa: SLF001
 
     async def hurry(self) -> None:
-        """Give up what is under way, while `stop` waits for it."""
+        """Give up the work in progress that `stop` is waiting for."""
         await self._end_stages(0)
 
     async def stop(self, grace: float) -> None:
-        """Finish what is under way, for `grace` seconds at most, commit what is done, and leave the group."""
+        """Finish the work in progress, for `grace` seconds at most, commit the finished chunks, and leave the group."""
         self.consumer.stop_flow()
         await self._end_stages(grace)
         with contextlib.suppress(Exception):

@@ -1,11 +1,11 @@
-"""Topics of an OpenTelemetry Collector at work on chunks: its messages become spans on our own topic, keyed as the topic is.
+"""Topics of an OpenTelemetry Collector: its messages become spans on our own topic, under that topic's keys.
 
-1. A message is a request of OTLP, as protobuf or as JSON, which begins with a brace. Its key and its partition say nothing.
-2. The policy says whose a span is (`audit.policy.policy`). Spans of projects whose audit is off are passed over.
-3. An offset is committed when all that came of the message is acknowledged. After a kill the same spans come again, with the same
-   ids, and readers of their topic drop what they have: there is no state, and two workers on one message do no harm.
-4. A message that cannot be read becomes a dead letter, as does each span of a message that cannot be taken, up to `MAX_LETTERS`;
-   the letter after those counts the rest. All others go on.
+1. A message is an OTLP request, as protobuf or as JSON, which begins with a brace. Its key and its partition mean nothing.
+2. The policy assigns a span to its project (`audit.policy.policy`). Spans of projects whose audit is off are skipped.
+3. An offset is committed when the broker has acknowledged all spans of the message. After a kill the same spans are produced again,
+   with the same ids, and readers of their topic drop the repetitions: there is no state, and two workers on one message do no harm.
+4. An unreadable message becomes a dead letter. So does each span that cannot be stored, up to `MAX_LETTERS` per message; one more dead
+   letter counts the rest. All other spans go on.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class Made:
 
 
 class SetAside(NamedTuple):
-    """A span or a whole message that cannot be taken: why, and its bytes."""
+    """A span or a whole message that cannot be stored: the reason, and its bytes."""
 
     refusal: Refusal
     body: bytes
 
 
 class _Source(NamedTuple):
-    """Source of a message: its topic, and those of its headers that a route asks for."""
+    """Source of a message: its topic, and the headers that routes refer to."""
 
     topic: str
     headers: tuple[tuple[str, str], ...]
@@ -88,7 +88,7 @@ class CollectorProcessor:
         self._owner = functools.lru_cache(MAX_SERVICES)(self._found_owner)
 
     async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
-        """Make a chunk into spans, until all of them are durable."""
+        """Turn a chunk into spans; returns when all of them are durable."""
         made = await asyncio.to_thread(self._make_spans, chunk)
         await asyncio.gather(
             self._producer.send(SPANS, made.spans),
@@ -97,7 +97,7 @@ class CollectorProcessor:
         done()
 
     async def end(self, grace: float) -> None:
-        """Return at once: nothing goes on when `take` has returned."""
+        """Return at once: no work is left when `take` has returned."""
 
     def _make_spans(self, chunk: Chunk) -> Made:
         made = Made()
@@ -111,7 +111,7 @@ class CollectorProcessor:
         return made
 
     def _outcomes(self, chunk: Chunk, record: RawRecord) -> Sequence[AdmittedSpan | SetAside]:
-        """Take a message apart: the outcome of each of its spans, or of the whole where it cannot be read."""
+        """Return the outcome of each span of a message, or of the whole message if it is unreadable."""
         whole = record.value or b""
         try:
             spans = list(islice(self._admitted(chunk.topic, record), MAX_SPANS + 1))
@@ -131,7 +131,7 @@ class CollectorProcessor:
     def _admitted(self, topic: str, record: RawRecord) -> Iterable[AdmittedSpan | Refused]:
         body, source = record.value or b"", _Source(topic, self._headers(record))
         is_json = body.startswith(b"{")
-        # Both encodings pass over what they do not know, so bytes of something else may well be read as an empty request.
+        # Both decoders skip unknown fields, so arbitrary bytes may well decode to an empty request.
         if not (any(name in body for name in self._groups) if is_json else body.startswith(FIELD)):
             raise InputError("the message is no request of OTLP")
         now = self._now()
@@ -146,7 +146,7 @@ class CollectorProcessor:
         return tuple((name, value.decode("utf-8", "replace")) for name, value in record.headers if name in self._asked_for)
 
     def _found_owner(self, source: _Source, service: str) -> SpanOwner | None:
-        """Find the owner of a service's spans; None where the policy switches the project's audit off."""
+        """Find the owner of a service's spans; None if the policy switches the project's audit off."""
         filing = self._policy.collector.filing(Origin(source.topic, dict(source.headers), service))
         if not self._policy.for_project(filing.project).settings.enabled:
             return None

@@ -1,7 +1,7 @@
-"""A stage that computes, at work on the chunks of a partition: intake and diagnosis.
+"""The computing stages, intake and diagnosis, on the chunks of a partition.
 
-For each chunk: decode; leave out what the states have seen and what came before; run the step; produce what it made and the dead letters;
-write the states; done. So a kill in between brings the same records again, and the same outputs with the same ids.
+For each chunk: decode; skip records that the states have seen, and duplicates; run the step; produce its records and the dead letters;
+write the states; done. After a kill in between, the same records come again and give the same outputs with the same ids.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Computing:
-    """The means with which every partition of a stage is worked on."""
+    """The resources that all partitions of a stage share."""
 
     stage: Stage
     runs: StageRuns
@@ -47,7 +47,7 @@ class Computing:
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     def open_partition(self, number: int) -> ComputedPartition:
-        """Begin the work on a partition."""
+        """Start the work on a partition."""
         return ComputedPartition(number, self)
 
 
@@ -68,7 +68,7 @@ class ComputedPartition:
         self._has_states = False
 
     async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
-        """Work on a chunk until all that came of it is durable."""
+        """Process a chunk; returns when all of its results are durable."""
         if not self._has_states:
             await self._means.states.load(self._number)
             self._has_states = True
@@ -78,10 +78,10 @@ class ComputedPartition:
         done()
 
     async def end(self, grace: float) -> None:
-        """Return at once: nothing goes on when `take` has returned."""
+        """Return at once: no work is left when `take` has returned."""
 
     async def _finish(self, chunk: Chunk) -> None:
-        """Make durable all that comes of a chunk. One that cannot be worked on is halved until the record is found that stops it."""
+        """Make all results of a chunk durable. A failing chunk is halved until the failing record is isolated."""
         means = self._means
         try:
             async with means.slots:
@@ -102,7 +102,7 @@ class ComputedPartition:
         await means.states.save(self._number, worked.states)
 
     def _work(self, chunk: Chunk) -> Worked:
-        """Everything that takes the processor's time, in a thread of its own."""
+        """The CPU-bound part, run in a thread."""
         means = self._means
         batch, letters = batch_of(chunk, means.states.partitions, means.redactor)
         carried = means.states.get(self._number, batch.keys())
@@ -123,7 +123,7 @@ class ComputedPartition:
     def _run(
         self, batch: StageBatch, sifted: Sifted, carried: Mapping[str, StoredState]
     ) -> tuple[StageOutcome, dict[str, StoredState]]:
-        """Run the step over a batch; with the state to keep of each session whose state changed."""
+        """Run the step over a batch; also returns the new state of each session whose state changed."""
         before, ends = {key: carried[key].state for key in batch.keys() if key in carried}, batch.ends()  # noqa: SIM118 - it is no dict
         outcome = self._means.runs.run(self._stage, batch, before, self._number)
         states = {
@@ -134,7 +134,7 @@ class ComputedPartition:
         return outcome, states
 
     def _too_large(self, chunk: Chunk, batch: StageBatch, key: str) -> Sequence[bytes]:
-        """The dead letters of a session's records, because its state would grow too large with them."""
+        """The dead letters of a session's records that would make its state too large."""
         log.error("stage %s: the state of session %s would pass %d bytes", self._stage.name, key, MAX_STATE_BYTES)
         detail = f"the state of session {key} would pass {MAX_STATE_BYTES} bytes with this record"
         return self._letters(chunk, {offset for offset, *_ in batch.records()}, Refusal(self._stage.name, TOO_LARGE, detail))

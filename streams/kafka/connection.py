@@ -1,4 +1,4 @@
-"""Connection to the cluster: one value, and the options that each client library takes."""
+"""Connection to the cluster: a single value, and the options that each client library takes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Literal
 from schemas.errors import SettingsError
 
 METADATA_MILLISECONDS = 5_000
-"""Milliseconds for which a client trusts its metadata. After a change of leader, aiokafka may ask the old one for so long."""
+"""Milliseconds for which a client trusts its metadata. After a change of leader, aiokafka may ask the old leader for this long."""
 REQUEST_MILLISECONDS = 15_000
-"""Milliseconds that a client waits for the answer of a node, which may be frozen, before it looks for another."""
+"""Milliseconds that a client waits for the answer of a node, which may be frozen, before it tries another."""
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
@@ -23,18 +23,18 @@ class KafkaConnection:
     """A Kafka cluster, and the prefix that every topic of ours has there. Its repr does not show the password."""
 
     bootstrap: str
-    """Addresses, `host:port`, separated by commas; one that answers is enough to find the others."""
+    """Addresses, `host:port`, separated by commas; a single broker that answers is enough to find the others."""
     prefix: str = ""
     security_protocol: SecurityProtocol = "PLAINTEXT"
     sasl_mechanism: SaslMechanism | None = None
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     ca_file: Path | None = None
-    """Certificates (PEM) that the brokers' own are checked against; without one those of the system."""
+    """CA certificates (PEM) for checking the brokers' certificates; None means those of the system."""
 
     @property
     def servers(self) -> list[str]:
-        """The addresses, one by one."""
+        """The addresses as a list."""
         return [address.strip() for address in self.bootstrap.split(",")]
 
     @property
@@ -48,11 +48,11 @@ class KafkaConnection:
         return self.security_protocol in {"SASL_PLAINTEXT", "SASL_SSL"}
 
     def topic(self, name: str) -> str:
-        """The name that a topic of ours has on the cluster."""
+        """The name of our topic on the cluster."""
         return self.prefix + name
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Return the context that checks a broker's certificate and host name; None without TLS.
+        """Return the TLS context, which checks a broker's certificate and host name; None without TLS.
 
         SettingsError when the CA file cannot be used.
         """
@@ -69,7 +69,7 @@ class KafkaConnection:
     def for_aiokafka(self) -> dict[str, Any]:
         """The options that aiokafka's consumers and producers take.
 
-        The addresses stand in another order each time: a client tries one after the other, and the first may be frozen.
+        The addresses are shuffled each time: a client tries them in order, and the first broker may be frozen.
         """
         return {
             "bootstrap_servers": random.sample(self.servers, len(self.servers)),
@@ -82,7 +82,7 @@ class KafkaConnection:
         return {"bootstrap_servers": self.servers} | self._security()
 
     def _security(self) -> dict[str, Any]:
-        """Return the options that both libraries name alike, because they share their origin."""
+        """Return the options that have the same names in both libraries, which share their origin."""
         options: dict[str, Any] = {"security_protocol": self.security_protocol}
         if self.uses_tls:
             options["ssl_context"] = self.ssl_context()

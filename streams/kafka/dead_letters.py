@@ -1,6 +1,6 @@
 """Dead letters on Kafka: read from their topic, and put back by producing the record and then the review that says so.
 
-Killed in between, the letter is open still and goes back again: the record is the same, so readers of its topic drop it.
+After a kill in between, the dead letter is still open and is put back again: the record is the same, so readers of its topic drop it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ REVIEWS = "reviews"
 async def keep_letters(connection: KafkaConnection, store: Store) -> None:
     """Append all dead letters and reviews of the topics to a store; BrokerError when they cannot be read.
 
-    A value that is no record is left out: the reader of the topic writes a letter of its own for it. What comes meanwhile may be left
-    for the next time.
+    A value that is not a record is skipped: the reader of the topic writes a dead letter of its own for it. Dead letters that arrive
+    meanwhile may be left for the next call.
     """
     partitions = await asyncio.to_thread(partitions_on, connection, (DEAD_LETTERS, REVIEWS))
     async with PartitionReader(connection) as reader:
@@ -42,7 +42,7 @@ def _append(store: Store, topic: str, records: Sequence[RawRecord]) -> None:
 
 
 async def put_back(producer: RecordProducer, returns: Sequence[Return], now: datetime) -> None:
-    """Produce the records, then the reviews that say so; BrokerError when the broker does not have them all."""
+    """Produce the records, then the reviews that say so; BrokerError unless the broker acknowledges all of them."""
     messages: dict[str, list[Message]] = defaultdict(list)
     for letter in returns:
         messages[letter.topic].append((key_of(letter.record), letter.message))

@@ -1,9 +1,9 @@
-"""Decoding of broker records to columns: one way for the sink and the workers, so that both reject the same.
+"""Decoding of broker records to columns. The sink and the workers share it, so both reject the same records.
 
-A record is rejected when its value is no record of ours, breaks a bound or the contract (`schemas.bounds.contract`), or is of a type that does
-not travel on its topic; and where a topic is keyed by session, when its key is not that of its session: it may be on another partition
-than the session's other records, where it is not known what the session has spent. What is kept of it as a dead letter depends on the record alone, its time included:
-whichever process rejects it, and however often, the letter is the same.
+A record is rejected if its value is not a record of ours, breaks a bound or the contract (`schemas.bounds.contract`), or has a type that
+does not belong on its topic. On a topic keyed by session, a record is also rejected if its key is not that of its session: it may be on
+another partition than the session's other records, and the worker there does not know what the session has spent. The dead letter,
+its time included, depends on the record alone: it is the same whichever process rejects the record, and however often.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refu
 from streams.stage_batches import MESSAGE, OFFSET, StageBatch, key_column
 
 Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]
-"""Brings values that were framed in another way into single-object encoding."""
+"""Converts values from another framing to single-object encoding."""
 DECODING = "decoding"
 """Stage of the dead letters of records that cannot be decoded."""
 CONFLICT = Refusal(
@@ -34,16 +34,16 @@ CONFLICT = Refusal(
     "the log has a record of this identity with other content: give it an id of its own, and produce it again",
 )
 _CARRIED_ON = "exchanges"
-"""The topic whose records a stage carries on as they are: their bytes stay beside the columns."""
+"""The topic whose records a stage passes on unchanged: their bytes are kept beside the columns."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECONDS = int((LATEST - _EPOCH) / timedelta(milliseconds=1))
-"""The latest time that a record may say, since 1970."""
+"""The latest time that a record may have, in milliseconds since 1970."""
 
 
 def decode_values(topic: str, records: Sequence[RawRecord], values: Sequence[bytes] | None = None) -> DecodedBatch:
-    """Decode records of a topic, named without prefix; those that do not belong where they are, are rejected, too.
+    """Decode records of a topic, named without prefix; misplaced records are rejected, too.
 
-    `values` are given where those of the records were framed in another way: one for each record. Nothing raises for bad input.
+    `values`, one per record, replaces the records' own values if those were reframed. Bad input never raises.
     """
     batch = decode_batch(values_of(records) if values is None else values)
     for name in batch.frames.keys() - set(topics()[topic]):
@@ -66,13 +66,13 @@ def decode_values(topic: str, records: Sequence[RawRecord], values: Sequence[byt
 
 
 def _taken_at(records: Sequence[RawRecord]) -> pl.Series:
-    """Return the time when the broker took each record in, as far as the broker says so."""
+    """Return the time when the broker received each record, where the broker says so."""
     stamps = [min(record.timestamp, _MILLISECONDS) * 1_000 if record.timestamp > 0 else None for record in records]
     return pl.Series(stamps, dtype=pl.Int64).cast(pl.Datetime("us", "UTC"))
 
 
 def _by_contract(name: str, frame: pl.DataFrame, taken_at: pl.Series) -> tuple[pl.DataFrame, list[Rejected]]:
-    """The rows that keep the contract, and the others."""
+    """Split rows into those that keep the contract, and the others."""
     errors = breaches(name, frame, taken_at.gather(frame[INDEX]))
     if not errors:
         return frame, []
@@ -82,7 +82,7 @@ def _by_contract(name: str, frame: pl.DataFrame, taken_at: pl.Series) -> tuple[p
 
 
 def _by_key(frame: pl.DataFrame, keys: Sequence[bytes | None]) -> tuple[pl.DataFrame, list[Rejected]]:
-    """The rows that came under the key of their session, and the others."""
+    """Split rows into those under the key of their session, and the others."""
     right = (
         pl.Series(keys, dtype=pl.Binary).gather(frame[INDEX]).eq_missing(frame.select(key_column().cast(pl.Binary)).to_series())
     )
@@ -96,7 +96,7 @@ def _by_key(frame: pl.DataFrame, keys: Sequence[bytes | None]) -> tuple[pl.DataF
 
 
 def _by_partition(frame: pl.DataFrame, partition: int, partitions: int) -> tuple[pl.DataFrame, list[Rejected]]:
-    """The rows of sessions that belong on the partition, and the others."""
+    """Split rows into those whose sessions belong on the partition, and the others."""
     keys = frame.select(key_column()).to_series()
     elsewhere = {
         key: number for key in keys.unique().to_list() if (number := partition_of(key.encode(), partitions)) != partition
@@ -118,8 +118,9 @@ def decode_chunk(
 ) -> DecodedBatch:
     """Decode records of one partition of a topic, as `decode_values` does; rows have the offset as column `_offset`.
 
-    `on` is the number of the partition and how many the topic has: given, sessions that belong on another one are rejected. That is for
-    who keeps states by partition. The tables need not care, and have records from before partitions were added.
+    `on` is the number of the partition and the topic's number of partitions. If it is given, sessions that belong on another partition
+    are rejected: stages that keep states by partition need that. The tables do not, and they have records from before partitions were
+    added.
     """
     batch = decode_values(topic, records, values)
     if on is not None and on[1]:
@@ -136,7 +137,7 @@ def decode_chunk(
 
 
 def batch_of(chunk: Chunk, partitions: int, redactor: Redactor) -> tuple[StageBatch, list[bytes]]:
-    """Return a chunk as the batch of a stage, and the dead letters of its rejected records; its topic has so many partitions."""
+    """Return a chunk as the batch of a stage, and the dead letters of its rejected records, given the topic's number of partitions."""
     batch = decode_chunk(chunk.topic, chunk.records, chunk.values, on=(chunk.partition, partitions))
     letters = [
         letter_of(chunk.topic, chunk.partition, chunk.records[rejected.index], undecodable(rejected.error), redactor)
@@ -146,19 +147,19 @@ def batch_of(chunk: Chunk, partitions: int, redactor: Redactor) -> tuple[StageBa
 
 
 def decodable(topic: str, records: Sequence[RawRecord]) -> list[bytes]:
-    """The values of those records of a topic that are not rejected."""
+    """The values of the records that are not rejected."""
     values = values_of(records)
     rejected = {rejection.index for rejection in decode_values(topic, records, values).rejected}
     return [value for index, value in enumerate(values) if index not in rejected]
 
 
 def undecodable(error: RecordError) -> Refusal:
-    """Why a record that was rejected is set aside."""
+    """The refusal of a record that cannot be decoded."""
     return Refusal(DECODING, error.code, str(error))
 
 
 def letter_of(topic: str, partition: int, record: RawRecord, refusal: Refusal, redactor: Redactor) -> bytes:
-    """The dead letter of a record: its bytes without secrets, its place and the reason. The same from any finder."""
+    """The dead letter of a record: its bytes without secrets, its origin and the reason. It is the same in every process."""
     letters = Accepted()
     admission = Admission(redactor, time_of(record))
     admission.set_aside(letters, Place(topic, record.offset, partition), refusal, record.value or b"")
@@ -167,6 +168,6 @@ def letter_of(topic: str, partition: int, record: RawRecord, refusal: Refusal, r
 
 
 def time_of(record: RawRecord) -> datetime:
-    """Return the time when the broker took the record in, within the bounds of what a record may say."""
+    """Return the time when the broker received the record, within the range of times that a record may have."""
     milliseconds = max(0, min(record.timestamp, _MILLISECONDS))
     return min(max(_EPOCH + timedelta(milliseconds=milliseconds), EARLIEST), LATEST)

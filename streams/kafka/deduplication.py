@@ -1,7 +1,7 @@
-"""Records that came before in their session: the same content again changes nothing, another content is set aside.
+"""Deduplication within a session: the same content again changes nothing; other content becomes a dead letter.
 
-A session's state carries the hashes of the newest records' identities and contents. A record is told by its session, its type, its
-identity and, where it has one, its revision. What a record says is the field that `analytics.identity.duplicate_matching.CONTENT` names.
+A session's state carries the hashes of the newest records' identities and contents. A record is identified by its session, its type, its
+identity and its revision, if it has one. `analytics.identity.duplicate_matching.CONTENT` names the field with a record's content.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ _SEPARATOR = "\x1f"
 
 @dataclass(slots=True)
 class Window:
-    """The newest identities of a session, oldest first, each with its content, as hashes."""
+    """The hashes of a session's newest identities and of their contents, oldest first."""
 
     contents: dict[int, int]
 
     @classmethod
     def of(cls, entries: bytes) -> Self:
-        """The window that a state carries."""
+        """The window in a state."""
         hashes = array("Q", entries)
         return cls(dict(zip(hashes[::2], hashes[1::2], strict=True)))
 
     def packed(self) -> bytes:
-        """Return the entries that the state is to carry."""
+        """Return the entries for the state."""
         return array("Q", chain.from_iterable([*self.contents.items()][-WINDOW:])).tobytes()
 
 
 @dataclass
 class Sifted:
-    """A batch without repetitions, the windows of its sessions, and what has another content than the first record of its identity."""
+    """A batch without repetitions, the windows of its sessions, and the records that conflict with the first record of their identity."""
 
     batch: StageBatch
     windows: dict[str, Window] = field(default_factory=dict)
     conflicts: frozenset[int] = frozenset()
-    """Their offsets."""
+    """Offsets of conflicting records."""
 
 
 class _Rows(NamedTuple):
@@ -64,7 +64,7 @@ class _Rows(NamedTuple):
 
 
 def sift(batch: StageBatch, carried: Mapping[str, bytes]) -> Sifted:
-    """Leave out what came before. `carried` has the windows of the sessions' states; records a state has seen are not in the batch."""
+    """Drop duplicates. `carried` has the windows of the sessions' states; the batch has no record that a state has seen."""
     windows = {key: Window.of(carried.get(key, b"")) for key in batch.keys()}  # noqa: SIM118 - a batch is no dict
     repeated, conflicting = set[int](), set[int]()
     for offset, key, identity, content in zip(*_in_order(batch), strict=True):
@@ -81,7 +81,7 @@ def sift(batch: StageBatch, carried: Mapping[str, bytes]) -> Sifted:
 
 
 def hashes_of(texts: Sequence[bytes]) -> list[int]:
-    """The hashes of texts as numbers, in the order of this machine's bytes, so that they are packed as they are computed."""
+    """The hashes of texts as numbers in native byte order, so that they are packed without conversion."""
     return array("Q", b"".join(map(xxhash.xxh3_64_digest, texts))).tolist()
 
 
@@ -108,6 +108,6 @@ def _text(frame: pl.DataFrame, column: str, name: str) -> pl.Expr:
     """A column of the identity as text; times in microseconds since 1970."""
     expression = pl.col(column)
     if column == "revision" and name == "Exchange":
-        # The first revision of an exchange is left out: states of versions in which it had no other know it so.
+        # The first revision of an exchange has no revision in its identity: states of versions without revisions know it that way.
         expression = pl.when(expression > 0).then(expression)
     return (expression.dt.epoch("us") if frame.schema[column].is_temporal() else expression).cast(pl.String)

@@ -1,14 +1,14 @@
-"""A judged stage on Kafka: one partition of its tasks, and the broker as the log of what becomes of them.
+"""A judged stage on Kafka: one partition of its tasks, with the broker as the log of their results.
 
-1. Before every write it is asked whether the partition is still ours; where it may not be, nothing more is written.
-2. What was made is with the broker before the session's state says so.
-3. A chunk is done when each of its tasks is. Chunks are small, so that the offset moves on.
-4. A partition is taken up with its first chunk: what was recorded of calls is read back from `judgements`. Nothing that a task does not
-   carry is recorded of it before it is on its topic, so reading begins when the first task that is not committed came, a margin earlier:
-   the clocks of two brokers may differ. Tasks that their session's state knows are done are left out: what was recorded of them is in
-   what came of them.
+1. Before every write the stage checks that the partition is still ours; if that is uncertain, it writes nothing more.
+2. The broker has a task's record before the session's state says that the task is done.
+3. A chunk is done when all of its tasks are. Chunks are small, so that the offset advances.
+4. The first chunk of a partition makes the stage read the recorded calls back from `judgements`. Calls of a task are recorded only after
+   the task is on its topic, except for the calls that the task itself carries. So reading begins at the arrival time of the first
+   uncommitted task, minus a margin because the clocks of two brokers may differ. Tasks that are done by their session's state are
+   skipped: their calls are part of their results.
 5. A reservation that no judgement settles belongs to a call whose process is gone, and is charged in full. Calls of other stages on the
-   same topic are not ours.
+   same topic are ignored.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from streams.log.log import Commit
 from streams.stage_batches import StageBatch
 
 CHUNK_TASKS = 10
-"""Tasks of a chunk: the offset moves on chunk by chunk, and each task may take minutes."""
+"""Tasks of a chunk: the offset advances by chunks, and each task may take minutes."""
 MARGIN_MS = 5 * 60 * 1000
 """The largest difference between the clocks of two brokers."""
 (NO_CONTENT,) = hashes_of([b""])
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaJudging(JudgingContext):
-    """The means with which every partition of a stage is judged on Kafka. Stages that ask the same judge share its `turns`."""
+    """The resources for judging all partitions of a stage on Kafka. Stages with the same judge share its `turns`."""
 
     connection: KafkaConnection
     producer: Sender
@@ -62,12 +62,12 @@ class KafkaJudging(JudgingContext):
     """Called with unrecoverable errors."""
 
     def open_partition(self, number: int) -> JudgedPartition:
-        """Begin the work on a partition."""
+        """Start the work on a partition."""
         return JudgedPartition(number, self)
 
 
 def task_identity(stage: JudgedStage[Any], connection: str, subject_id: str, revision: int) -> int:
-    """The hash of the identity of a stage's task, as the window of its session keeps it."""
+    """The hash of a task's identity, as in the window of its session."""
     identity = stage.identity(connection, subject_id, revision)
     (hashed,) = hashes_of(["\x1f".join([stage.task_type.__name__, *identity]).encode()])
     return hashed
@@ -82,14 +82,14 @@ class JudgedPartition:
         self.number = number
         self.tasks = JudgingPartition(self, context, context.fail)
         self._calls = RecordedCalls(context.stage)
-        """What earlier processes recorded of tasks that are not done."""
+        """Calls that earlier processes recorded for unfinished tasks."""
         self._context = context
         self._stage = context.stage
         self._is_taken_up = False
         self._guard = OwnershipGuard(context.producer, context.is_sure)
 
     async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
-        """Queue a chunk's tasks; returns when there is room for more, or the partition goes away."""
+        """Queue a chunk's tasks; returns when there is room for more, or when the partition is revoked."""
         with contextlib.suppress(StoppedError):
             if not self._is_taken_up:
                 await self._take_up(chunk.records[0].timestamp)
@@ -98,7 +98,7 @@ class JudgedPartition:
             await self.tasks.take(rows, chunk.next_offset, done)
 
     async def end(self, grace: float) -> None:
-        """Make no more calls, let those under way be recorded for so many seconds at most, and give up the rest."""
+        """Make no more calls, wait up to `grace` seconds until the calls in progress are recorded, and give up the rest."""
         await self.tasks.end(grace)
         await self._guard.end()
 
@@ -112,17 +112,17 @@ class JudgedPartition:
         return self._calls.of(self._stage.subject_of(pending.task))
 
     async def append(self, commit: Commit, about: Record) -> None:
-        """See `TaskLog`. The position moves with the chunk."""
+        """See `TaskLog`. The position advances with the chunk."""
         for topic, messages in commit.records.items():
             await self._send(topic, messages)
         for key, state in commit.states.get(self._stage.name, {}).items():
             window = Window.of(self._stored(key).identities)
-            if self._stage.sink in commit.records:  # a task that was set aside may be sent again
+            if self._stage.sink in commit.records:  # a task that became a dead letter may be sent again
                 window.contents[self._identity(about)] = NO_CONTENT
             await self._save(key, StoredState(STATE.decode(state).next_offset, window.packed(), state))
 
     async def _take_up(self, since: int) -> None:
-        """Read what was recorded since then, and charge in full the calls with an unknown outcome, before anything is judged."""
+        """Read the calls recorded since then, and charge calls with an unknown outcome in full, before judging anything."""
         await self._guard.insist(lambda: self._read_back(since))
         interrupted = all_interrupted(self._calls.unsettled(), self._context.now())
         await self._send(JUDGEMENTS, [encode(judgement) for judgement in interrupted])
@@ -136,7 +136,7 @@ class JudgedPartition:
         await self._calls.read(context.connection, context.states, self.number, since)
 
     def _tasks_in(self, chunk: Chunk) -> tuple[list[tuple[int, str, Record]], list[bytes]]:
-        """The chunk's tasks with offset and session, and the dead letters of what is none, and of what cannot be read for any reason."""
+        """The chunk's tasks with offset and session, and the dead letters of records that are not tasks or cannot be read."""
         redactor = self._context.redactor
         try:
             batch, letters = batch_of(chunk, self._context.states.partitions, redactor)
@@ -165,7 +165,7 @@ class JudgedPartition:
 
 @dataclass
 class RecordedCalls:
-    """Judgements of a stage by subject, and reservations; a record that came before counts once."""
+    """Judgements of a stage by subject, and reservations; repeated records count once."""
 
     stage: JudgedStage[Any]
     _judgements: dict[Subject, dict[str, Judgement]] = field(default_factory=dict)
@@ -173,10 +173,10 @@ class RecordedCalls:
     _settled: set[str] = field(default_factory=set)
 
     async def read(self, connection: KafkaConnection, states: StateTopic, partition: int, since: int) -> None:
-        """Add the calls recorded of tasks that are not done, in the partition of that number.
+        """Add the recorded calls of the unfinished tasks in a partition.
 
-        `since` is when the first of them came, in milliseconds since 1970; the partition's states are loaded. BrokerError when the topic
-        cannot be read.
+        `since` is when the first of these tasks arrived, in milliseconds since 1970; the partition's states must be loaded. BrokerError
+        when the topic cannot be read.
         """
         source = (JUDGEMENTS, partition)
         async with PartitionReader(connection) as reader:
@@ -187,7 +187,7 @@ class RecordedCalls:
                     await asyncio.to_thread(self._take_in, records, states, partition)
 
     def _take_in(self, records: Sequence[RawRecord], states: StateTopic, partition: int) -> None:
-        """Add what is about tasks that are not done. What cannot be decoded is none of ours, and a dead letter elsewhere."""
+        """Add the records about unfinished tasks. Undecodable values are ignored here and become dead letters elsewhere."""
         batch = StageBatch.of(JUDGEMENTS, decode_chunk(JUDGEMENTS, records).frames)
         windows = {key: Window.of(state.identities) for key, state in states.get(partition, batch.keys()).items()}
         for _, key, record in batch.records():
@@ -197,7 +197,7 @@ class RecordedCalls:
                     self.add(record)
 
     def add(self, record: Record) -> None:
-        """Take in a record of the topic."""
+        """Add a record of the topic."""
         if isinstance(record, Reservation):
             self._reservations.setdefault(record.reservation_id, record)
         elif isinstance(record, Judgement):
@@ -206,7 +206,7 @@ class RecordedCalls:
             self._settled.update(record.reservation_ids)
 
     def of(self, subject: Subject) -> Sequence[Judgement]:
-        """The judgements of a subject, in the order they were recorded."""
+        """The judgements of a subject, in the order of recording."""
         return list(self._judgements.get(subject, {}).values())
 
     def unsettled(self) -> list[Reservation]:

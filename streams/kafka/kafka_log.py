@@ -1,9 +1,10 @@
 """The log over the topics of a cluster: records are produced to their topics, workers run the stages, a sink fills the tables.
 
 1. An append returns when the broker has its records.
-2. What was produced here and is not in the tables yet is known all the same (`streams.log.new_records`).
-3. No record is taken before the tables have everything that was on the topics at the start: until then it is not known what is known.
-4. A record of which it cannot be told whether the broker has it may be on its topic twice: sink and workers drop repetitions.
+2. Records produced here count as known even before the tables have them (`streams.log.new_records`).
+3. No record is accepted before the tables have everything that was on the topics at the start: until then the log cannot tell which
+   records are new.
+4. A record whose acknowledgement was lost may be on its topic twice: sink and workers drop repetitions.
 5. States and positions of the stage of traces, which runs in this process, are written to the tables once its records are produced.
 """
 
@@ -29,13 +30,13 @@ from streams.log.sink import write_states
 from streams.topology import ASSEMBLING
 
 PRODUCING_SECONDS = 10.0
-"""Seconds that a broker has to take a record."""
+"""Seconds that a broker has to acknowledge a record."""
 SETTLING_SECONDS = 10.0
 """Seconds to wait for a session's last records to reach the tables."""
 MOST_PENDING = 200_000
-"""Records that may be on their way to the tables."""
+"""Records that may be in flight to the tables."""
 _ORDER = {topic: number for number, topic in enumerate(ASSEMBLING.sinks)}
-"""The order in which topics are produced to."""
+"""The order in which records are produced, by topic."""
 
 
 class KafkaLog:
@@ -58,7 +59,7 @@ class KafkaLog:
         self._producer = RecordProducer(connection, time_limit=PRODUCING_SECONDS)
         self._sink = Sink(store, connection, redactor, now, reframe=reframe, limits=sink_limits)
         self._sink.landed = self._take_note
-        # The sink makes them anew when a transaction has failed.
+        # The sink rebuilds them after a failed transaction.
         self._new = NewRecords(store, lambda: self._sink.writer.seen)
         self._pending = InFlight()
         self._moved = asyncio.Event()
@@ -66,14 +67,14 @@ class KafkaLog:
         self.flushed: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
-        """Connect, and begin to fill the tables from the topics. BrokerError or SettingsError."""
+        """Connect, and start filling the tables from the topics. BrokerError or SettingsError."""
         await asyncio.to_thread(require_kafka, self._store)
         await asyncio.to_thread(finish, self._store)
         await self._sink.start()
         await self._producer.start()
 
     async def stop(self) -> None:
-        """Wait for what is being written to the tables; the rest is written after the next start."""
+        """Wait for the current write to the tables; the rest is written after the next start."""
         await self._producer.stop()
         await self._sink.stop()
 
@@ -86,13 +87,13 @@ class KafkaLog:
         return await self._new.look_up(topic, outcomes, messages)
 
     async def append(self, commit: Commit, records: Mapping[str, Sequence[Record]]) -> None:
-        """See `Log`. BrokerError: some of the records may be with the broker, and all may be sent again."""
+        """See `Log`. BrokerError: the broker may have some of the records, and all of them may be sent again."""
         for topic, of_topic in sorted(records.items(), key=lambda item: _ORDER.get(item[0], 0)):
             keys = [key_of(record) for record in of_topic]
             produced = await self._producer.send(topic, list(zip(keys, commit.records[topic], strict=True)))
             for record, name, key, (number, offset) in zip(of_topic, names_of(topic, of_topic), keys, produced, strict=True):
                 partition = (topic, number)
-                # If the broker only says that it had the record already, it stands somewhere before the end.
+                # If the broker only reports a duplicate, the record is somewhere before the end.
                 at = offset if offset >= 0 else await self._sink.end_of(partition) - 1
                 self._pending.add(name, record, key, partition, at)
         if commit.positions:
@@ -113,7 +114,7 @@ class KafkaLog:
         key = session.encode()
 
         def is_settled() -> bool:
-            # Until the tables have caught up after a start, records of other processes may still be missing from them.
+            # Until the tables have caught up after a start, they may lack records of other processes.
             return self._sink.progress.reached.is_set() and not self._pending.has_session(key)
 
         await self._until(is_settled, "the session's last records have not landed yet")
@@ -179,7 +180,7 @@ class KafkaLog:
             raise BusyError(otherwise) from error
 
     def _take_note(self) -> None:
-        """The sink has written more to the tables."""
+        """Release the records that the sink has written to the tables."""
         self._release()
         self.flushed()
 

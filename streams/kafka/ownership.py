@@ -22,18 +22,18 @@ from streams.kafka.partitions import KafkaStage
 from streams.kafka.producing import Message, Sender
 
 SESSION_SECONDS = 15.0
-"""A worker of which the broker heard nothing for so long has lost its partitions to others."""
+"""A worker that is silent for this many seconds loses its partitions to other workers."""
 SURE_SECONDS = SESSION_SECONDS * 2 / 3
-"""Seconds after a sign of life in which no other worker can have them, with time for what is on its way to arrive."""
+"""Seconds after a sign of life in which no other worker can have the partitions, minus time for writes in flight."""
 STUCK = 75
 """Exit code of a worker that should be started again."""
 STUCK_SECONDS = 120.0
 TICK_SECONDS = 0.5
 RETRY_SECONDS = 1.0
 LAST_SECONDS = 5.0
-"""Seconds to wait for work begun with the broker when a partition goes away: the next owner must not miss it."""
+"""Seconds to wait for calls to the broker when a partition is revoked: the next owner must see their effect."""
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Goes on while the machine sleeps, where the system has such a clock."""
+"""A clock that continues while the machine sleeps, if the system has one."""
 log = logging.getLogger(__name__)
 
 
@@ -146,7 +146,7 @@ class OwnershipGuard:
     def _note_end(self, begun: asyncio.Task[object]) -> None:
         self._under_way.discard(begun)
         if not begun.cancelled():
-            begun.exception()  # whoever waits has it; where nobody does any more, nobody is to be warned
+            begun.exception()  # a waiting caller gets the error; without one, this avoids asyncio's warning
 
 
 class Watchdog:
@@ -173,7 +173,7 @@ class Watchdog:
         self._end = end
         self._now = now
         self._since: dict[tuple[str, int], float] = {}
-        """By partition that has something to do: since when it has had."""
+        """The time since which each busy partition has had work."""
 
     async def run(self) -> None:
         """Check periodically until cancelled."""

@@ -1,11 +1,11 @@
-"""A stage at work on the partitions of its source that this process has, and the chunks on their way through it.
+"""A stage's assigned partitions, and the chunks in flight through them.
 
-1. Chunks of a partition are worked on one after another, in the order of their offsets; those of several partitions side by side.
-2. The offset that may be committed moves over chunks that are done, from the earliest on; one that is under way holds it back.
-3. A partition that goes away takes its chunks with it: what becomes of them changes nothing any more, and its next owner reads them again.
-4. A chunk that is done keeps no records, however long it waits for the one before.
-5. A partition has room while fewer than AHEAD chunks wait or are being taken: memory is bounded, and no partition waits for another.
-6. What a stage lets out ends the process: going on would lose the chunk, or stop its partition without a word.
+1. Chunks of a partition are processed one after another, in the order of their offsets; partitions are processed concurrently.
+2. The committable offset advances over finished chunks, from the earliest on; a chunk in progress holds it back.
+3. The chunks of a revoked partition are dropped: their results change nothing any more, and the next owner reads them again.
+4. A finished chunk keeps no records, however long it waits for the chunk before it.
+5. A partition has room while fewer than AHEAD chunks wait or are being processed: memory is bounded, and no partition waits for another.
+6. An exception that escapes a stage ends the process: going on would lose the chunk, or silently stop its partition.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from typing import Protocol
 from streams.kafka.reading import Chunk, RawRecord
 
 AHEAD = 2
-"""Chunks of a partition at a time: one being taken, one that waits, so that no stage waits for the broker."""
+"""Chunks of a partition at a time: one in progress and one waiting, so that no stage waits for the broker."""
 CHUNK_BYTES = 32 * 1024 * 1024
 """In one chunk, uncompressed; a larger record is a chunk of its own."""
 RELEASE_SECONDS = 10.0
-"""Seconds to wait for what is under way in partitions that go away; their next owner waits as long."""
+"""Seconds to wait for work in progress on revoked partitions; their next owner waits as long."""
 FAULT = 70
-"""Exit code of a worker that met what it cannot make a dead letter of."""
+"""Exit code of a worker after an error that is not about a record."""
 log = logging.getLogger(__name__)
 
 
 def end_process(error: BaseException) -> None:
-    """End the process at once: what is not committed comes again, to another."""
+    """End the process at once: another one reads the uncommitted records again."""
     log.critical("a stage cannot go on, so this worker ends: %s", error, exc_info=error)
     logging.shutdown()
     os._exit(FAULT)
 
 
 class PartitionWork(Protocol):
-    """The work of a stage on one partition, from when it is assigned to this process until it goes away.
+    """The work of a stage on one partition, from its assignment to this process until it is revoked.
 
-    Neither method lets an exception out for what a record holds: that becomes a dead letter.
+    Neither method raises because of a record's content: a bad record becomes a dead letter.
     """
 
     async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
-        """Work on a chunk; returns when the next one may come.
+        """Process a chunk; returns when the stage has room for the next one.
 
-        Calls `done` once, then or later and in the event loop, when all that came of the chunk is durable. Chunks may be done in
-        another order than they came.
+        Calls `done` once in the event loop, now or later, when all results of the chunk are durable. Chunks may finish out of order.
         """
         ...
 
     async def end(self, grace: float) -> None:
-        """No other chunk comes: within `grace` seconds give up what goes on when `take` has returned.
+        """End the work, as no further chunk comes: within `grace` seconds give up what still runs after `take` has returned.
 
-        A `take` that is under way is waited for as long, then cancelled.
+        A running `take` gets the same grace and is then cancelled.
         """
         ...
 
 
 class KafkaStage:
-    """See the module. `open_partition` begins the work on a partition; `fail` is called with errors that this process cannot mend.
+    """See the module. `open_partition` starts the work on a partition; `fail` is called with unrecoverable errors.
 
-    `source` is the topic without prefix; `is_foreign` says that it is another program's, whose name has none. Belongs to one event loop.
+    `source` is the topic without prefix; `is_foreign` marks a topic of another program, whose name has no prefix. Belongs to one event
+    loop.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class KafkaStage:
         self.records_at_once = records_at_once
         self.is_foreign = is_foreign
         self.partitions: dict[int, WorkedPartition] = {}
-        """Those that this process has, by number."""
+        """The partitions of this process, by number."""
         self.changed = asyncio.Event()
         """Set when a partition has room again; the stages of a worker share one."""
         self._open_partition = open_partition
@@ -90,11 +90,11 @@ class KafkaStage:
         self._is_stopped = False
 
     async def run(self, chunk: DeliveredChunk) -> None:
-        """Work on a chunk until the partition's next one may come."""
+        """Process a chunk; returns when the partition has room for the next one."""
         partition = chunk.owner
         if partition.is_closed or self._is_stopped:
             return
-        # A task of its own: Faust cancels what an agent does when its partition goes, and starts a cancelled agent again.
+        # A separate task: Faust cancels the agent of a revoked partition, and restarts a cancelled agent.
         partition.taking = asyncio.create_task(partition.work.take(chunk, chunk.done))
         await asyncio.wait([partition.taking])
         if partition.taking.cancelled():
@@ -107,25 +107,25 @@ class KafkaStage:
         self.changed.set()
 
     def assign(self, numbers: Sequence[int]) -> None:
-        """These partitions are ours from now on. No heartbeat is sent meanwhile, so nothing is done yet."""
+        """Take ownership of these partitions. No heartbeat is sent during this call, so it starts no work."""
         self.partitions |= {number: WorkedPartition(self, number, self._open_partition(number)) for number in numbers}
 
     async def end(self, grace: float) -> None:
-        """Begin nothing more in the partitions that are ours, and finish what is under way for so many seconds at most."""
+        """Start no further work in our partitions, and finish the work in progress, for `grace` seconds at most."""
         await asyncio.gather(*(partition.end(grace) for partition in self.partitions.values()))
 
     async def stop(self, grace: float) -> None:
-        """As `end`, and nothing is taken afterwards, whatever is assigned."""
+        """Like `end`, but also refuse all work from now on, whatever is assigned."""
         self._is_stopped = True
         await self.end(grace)
 
     def forget(self) -> None:
-        """The partitions are ours no more."""
+        """Drop the partitions, which are no longer ours."""
         self.partitions = {}
 
 
 async def release(stages: Collection[KafkaStage], commit: Callable[[], Awaitable[object]]) -> None:
-    """Before the partitions go away: let the stages end what they do, commit what is done, and forget the rest."""
+    """Before the partitions are revoked: let the stages finish their work, commit the finished chunks, and drop the rest."""
     await asyncio.gather(*(stage.end(RELEASE_SECONDS) for stage in stages))
     await commit()
     for stage in stages:
@@ -133,20 +133,20 @@ async def release(stages: Collection[KafkaStage], commit: Callable[[], Awaitable
 
 
 class WorkedPartition:
-    """A partition that this process has: what was fetched of it, and the chunks that are not committed."""
+    """A partition of this process: its fetched records, and its uncommitted chunks."""
 
     def __init__(self, stage: KafkaStage, number: int, work: PartitionWork) -> None:
         self.stage = stage
         self.number = number
         self.work = work
         self.taking: asyncio.Task[None] | None = None
-        """The work on the chunk that is being taken."""
+        """The work on the current chunk."""
         self.is_closed = False
-        """No chunk is begun any more."""
+        """Whether no further chunk is started."""
         self.waiting = 0
-        """Chunks that wait or are being taken."""
+        """Chunks that wait or are being processed."""
         self.moved_at = stage.now()
-        """The time when a chunk was delivered or done last."""
+        """The time when a chunk was last delivered or finished."""
         self._fetched: deque[Sequence[RawRecord]] = deque()
         self._open: deque[DeliveredChunk] = deque()
 
@@ -157,16 +157,16 @@ class WorkedPartition:
 
     @property
     def fetched(self) -> int:
-        """The number of records that were fetched and not delivered."""
+        """The number of fetched records that were not delivered yet."""
         return sum(map(len, self._fetched))
 
     @property
     def under_way(self) -> int:
-        """The number of chunks that were delivered and are not done."""
+        """The number of delivered chunks that are not done."""
         return sum(not chunk.is_done for chunk in self._open)
 
     def fetch(self, records: Sequence[RawRecord]) -> None:
-        """Keep records that were fetched, in parts that make a chunk each."""
+        """Keep fetched records, split into chunks."""
         self._fetched += split(records, self.stage.records_at_once, CHUNK_BYTES)
 
     def deliver(self) -> Iterator[DeliveredChunk]:
@@ -179,11 +179,11 @@ class WorkedPartition:
             yield chunk
 
     def note_move(self) -> None:
-        """Take note that something moved."""
+        """Note that the partition advanced."""
         self.moved_at = self.stage.now()
 
     def committable(self) -> int | None:
-        """The offset that may be committed now, None where there is no new one; what it passes over is forgotten."""
+        """The offset that may be committed now, None if it is not new; the chunks before it are dropped."""
         offset = None
         while self._open and self._open[0].is_done:
             offset = self._open.popleft().end_offset
@@ -214,14 +214,14 @@ class DeliveredChunk(Chunk):
         self.is_done = False
 
     def done(self) -> None:
-        """All that came of it is durable."""
+        """Note that all of its results are durable."""
         self.is_done = True
         self.records = self.values = ()
         self.owner.note_move()
 
 
 def split(records: Sequence[RawRecord], most: int, most_bytes: int) -> Iterator[Sequence[RawRecord]]:
-    """Parts of so many records and bytes at most; a single record may be larger."""
+    """Parts with a limited number of records and bytes; a single record may be larger."""
     start = size = 0
     for index, record in enumerate(records):
         length = len(record.value or b"") + len(record.key or b"")
