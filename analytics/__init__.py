@@ -1,1 +1,1 @@
-"""DuckDB: tables derived from the schemas, the store, and one query a file."""
+"""DuckDB: tables derived from the schemas, the store, and one named query per file."""

@@ -1,4 +1,4 @@
-"""The project's SQL: one query a file in `sql/`, each headed by its purpose, its grain and its parameters.
+"""The project's SQL: one query per file in `sql/`; a header gives its purpose, grain and parameters.
 
 A query reads no clock: `$as_of` is a parameter. Values are always parameters, never text.
 """
@@ -22,7 +22,7 @@ from schemas.lazy.polars import pl
 from schemas.records import Record
 
 HEADER_LINES = 3
-"""A query starts with `-- purpose: …`, `-- grain: …` and `-- parameters: …`, which names each parameter with its dollar."""
+"""A query starts with the lines `-- purpose: …`, `-- grain: …` and `-- parameters: …`; the last names each parameter as `$name`."""
 PARAMETER = re.compile(r"\$(\w+)")
 Kind = TypeVar("Kind", bound=Record)
 
@@ -37,11 +37,11 @@ class Query:
     grain: str
     parameters: tuple[str, ...]
     explained: str
-    """The header's words about the parameters."""
+    """The header's description of the parameters."""
 
     @property
     def optional(self) -> tuple[str, ...]:
-        """The parameters that may be NULL: those of which, or of one that follows, the header says what NULL means."""
+        """The parameters that may be NULL. The header explains NULL once for a run of parameters, so every earlier one counts too."""
         return tuple(name for name in self.parameters if "NULL" in self.explained[self.explained.index(f"${name}") :])
 
 
@@ -60,19 +60,19 @@ def _read(file: Traversable) -> Query:
 
 
 def run_query(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None) -> pl.DataFrame:
-    """The result of a named query; QueryError when there is none of that name or a parameter is missing or unknown."""
+    """The result of a named query; QueryError if no query has that name or a parameter is missing or unknown."""
     return fetch(cursor, *_check_parameters(name, values))
 
 
 def query_tuples(
     cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None
 ) -> list[tuple[Any, ...]]:
-    """The few rows of a named query, as DuckDB has them: a statement that is fetched as a frame is bound twice."""
+    """The rows of a named query as tuples. Use it for few rows: DuckDB binds a statement twice to fetch it as a frame."""
     return cursor.execute(*_check_parameters(name, values)).fetchall()
 
 
 def _check_parameters(name: str, values: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
-    """The text of a named query and its parameters; QueryError where they do not fit."""
+    """The text of a named query and its parameters; QueryError if they do not match."""
     query = queries().get(name)
     if query is None:
         raise QueryError(f"no query is called {name}", hint=f"There are: {', '.join(queries())}.")
@@ -86,9 +86,9 @@ def _check_parameters(name: str, values: Mapping[str, Any] | None) -> tuple[str,
 def query_rows(
     cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None, *, kept: Collection[str] = ()
 ) -> list[dict[str, Any]]:
-    """The rows of a named query by column name, their times marked as UTC, which they are.
+    """The rows of a named query by column name, with times marked as UTC.
 
-    `kept` names macros of which the query reads the kept sums alone: see `analytics.sums.hours`.
+    `kept` names the macros for which the query reads only the kept sums: see `analytics.sums.hours`.
     """
     text, parameters = _check_parameters(name, values)
     for macro in kept:
@@ -107,5 +107,5 @@ def query_rows(
 def query_records(
     cursor: duckdb.DuckDBPyConnection, name: str, record_type: type[Kind], values: Mapping[str, Any] | None = None
 ) -> Iterator[Kind]:
-    """The rows of a named query that has the columns of a record type, as its records."""
+    """The rows of a named query as records of a type; the query has to select its columns."""
     return (record_from(record_type, row) for row in query_rows(cursor, name, values))

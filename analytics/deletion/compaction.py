@@ -1,7 +1,7 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
 """Compaction: DuckDB files never shrink, so the rows are written into a new file, which takes the old one's place (see `README.md`).
 
-The file has to be closed. Tables, views, comments and macros come along. Memory is bounded, whatever the size of the file.
+The file has to be closed. Tables, views, comments and macros are copied. Memory stays bounded for a file of any size.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from schemas.lazy.duckdb import duckdb
 
 log = logging.getLogger(__name__)
 MEMORY = "1GB"
-"""The memory that copying may take."""
+"""The memory limit of the copy."""
 WORTH_SHARE = 0.4
-"""Share of the file that is free from which on a start compacts it."""
+"""The free share of the file above which a start compacts it."""
 WORTH_BYTES = 256 * 1024 * 1024
-"""Free bytes below which that is not worth it."""
+"""The free bytes below which compaction is not worth it."""
 AT_START = 2 * 1024 * 1024 * 1024
-"""Bytes in use beyond which a start does not compact, because the server would be away for too long."""
+"""The used bytes above which a start does not compact, because the server would be down for too long."""
 _STATE = "compacting"
 
 
@@ -41,7 +41,7 @@ class Space:
 
     @property
     def free(self) -> int:
-        """Bytes that hold nothing."""
+        """Unused bytes."""
         return self.size - self.used
 
     @property
@@ -52,7 +52,7 @@ class Space:
 
 
 def space_of(path: Path) -> Space:
-    """Measure how much of a closed file is used. StoreError when another process has it, or when it is damaged."""
+    """Measure how much of a closed file is used. StoreError if another process has it open, or it is damaged."""
     with attached({"whole": path}) as connection:
         rows = connection.execute(
             "SELECT block_size * total_blocks, block_size * used_blocks FROM pragma_database_size() WHERE database_name = 'whole'"
@@ -67,10 +67,10 @@ def space_of(path: Path) -> Space:
 
 
 def bytes_written(path: Path) -> int:
-    """Return the bytes that a compaction of a file, which is under way, has written so far."""
+    """Return the bytes that a running compaction of a file has written so far."""
     try:
         return _unfinished(path).stat().st_size
-    except OSError:  # not begun yet, or done
+    except OSError:  # not started yet, or finished
         return 0
 
 
@@ -79,13 +79,13 @@ def _unfinished(path: Path) -> Path:
 
 
 def compact(path: Path) -> tuple[int, int]:
-    """Write a closed file again without its free space; answers its bytes before and after.
+    """Rewrite a closed file without its free space; return its bytes before and after.
 
-    StoreError when another process has it, when it is damaged or of another version, or when there is no room.
+    StoreError if another process has it open, it is damaged or of another version, or the disk has no room.
     """
     unfinished = _unfinished(path)
     _clear(unfinished)
-    with Store(path) as store:  # brings the file to the present version, and its write-ahead log into it
+    with Store(path) as store:  # migrates the file and folds in its write-ahead log
         store.checkpoint()
     used = space_of(path).used
     before, room = path.stat().st_size, shutil.disk_usage(path.parent).free
@@ -98,7 +98,7 @@ def compact(path: Path) -> tuple[int, int]:
             except duckdb.Error as error:
                 raise store_error(path, error) from error
             sync(unfinished)
-            # The lock is still held, so nobody has opened the old file since it was read.
+            # The lock is still held, so no process has opened the old file since it was read.
             unfinished.replace(path)
             sync(path.parent)
     except BaseException:
@@ -108,7 +108,7 @@ def compact(path: Path) -> tuple[int, int]:
 
 
 def compact_at_start(path: Path) -> None:
-    """Compact the file of a server that is about to start, where that is worth it. What keeps it from being done is logged."""
+    """Compact the file before a server starts, if that is worth it. Errors are logged and do not stop the start."""
     try:
         if path.exists() and space_of(path).is_worth_it:
             before, after = compact(path)
@@ -118,7 +118,7 @@ def compact_at_start(path: Path) -> None:
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, path: Path, unfinished: Path) -> None:
-    """Write what is in the file into a new one, which is closed and complete on return. The file stays attached."""
+    """Copy the contents of the file into a new one, which is closed and complete on return. The old file stays attached."""
     connection.execute(f"SET memory_limit = '{MEMORY}'")
     connection.execute(f"SET temp_directory = {literal(f'{unfinished}.tmp')}")
     connection.execute(f"ATTACH {literal(str(path))} AS whole (READ_ONLY)")
@@ -128,14 +128,14 @@ def _copy(connection: duckdb.DuckDBPyConnection, path: Path, unfinished: Path) -
     connection.execute("COPY FROM DATABASE whole TO compacted")
     if _counts(connection, "whole") != _counts(connection, "compacted"):
         raise StoreError(f"{path}: not every row was copied", hint="The file is as it was; check the disk.")
-    # In the new file alone: the old one stays marked until it is gone, whenever that is.
+    # Remove the mark only from the new file: a kill before the rename leaves the old one due for compaction.
     connection.execute("UPDATE compacted.log.watermarks SET next_position = 0 WHERE consumer = ?", [COMPACTION])
     connection.execute("CHECKPOINT compacted")
     connection.execute("DETACH compacted")
 
 
 def _counts(connection: duckdb.DuckDBPyConnection, database: str) -> dict[tuple[str, str], int]:
-    """The rows of every table."""
+    """The number of rows in every table."""
     tables = connection.execute(
         "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = ? ORDER BY ALL", [database]
     ).fetchall()
@@ -151,7 +151,7 @@ def _write_ahead_log(path: Path) -> Path:
 
 
 def _clear(unfinished: Path) -> None:
-    """Remove what a run that was cut short has left."""
+    """Remove the files left by an interrupted run."""
     for path in (unfinished, _write_ahead_log(unfinished)):
         path.unlink(missing_ok=True)
     shutil.rmtree(f"{unfinished}.tmp", ignore_errors=True)

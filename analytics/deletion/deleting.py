@@ -1,7 +1,7 @@
 # ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
-"""Deletes from the log in a transaction: rows by position, what stages keep of sessions, and what stages can compute again.
+"""Deletes from the log in a transaction: rows by position, stage states of sessions, and derived rows that stages can recompute.
 
-Sessions and connections that were erased stay listed: nothing of them is written any more, wherever it comes from.
+Erased sessions and connections stay listed, and no new record of theirs is written, whatever its source.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from schemas.lazy.polars import pl
 from schemas.registry import RecordSchema, current_schemas, schema_of, topics
 
 STAGE = "erasure"
-"""Stage whose states say, by erasure, what this database has done of it."""
+"""Stage whose states record how far this database has carried out each erasure."""
 ERASURES = "erasures"
 """Topic of erasures."""
 _SESSION = ["connection", "session_id"]
 
 
 def delete_places(connection: duckdb.DuckDBPyConnection, name: str, places: pl.DataFrame) -> int:
-    """Delete the rows of a record type that stand at these places (PLACE); answers how many there were."""
+    """Delete the rows of a record type at these places (PLACE); return their number."""
     matches = " AND ".join(f"old.{column} = gone.{column}" for column in PLACE)
-    # The bounds let whole row groups be passed over.
+    # The bounds let DuckDB skip whole row groups.
     bounds = {"first": places["_offset"].min(), "last": places["_offset"].max()}
     with registered(connection, places.select(PLACE)):
         ((deleted,),) = connection.execute(
@@ -39,7 +39,7 @@ def delete_places(connection: duckdb.DuckDBPyConnection, name: str, places: pl.D
 
 
 def delete_states(connection: duckdb.DuckDBPyConnection, keys: Sequence[str], stages: Sequence[str]) -> None:
-    """Delete what these stages keep of these sessions."""
+    """Delete the states of these sessions in these stages."""
     with registered(connection, pl.DataFrame({"key": pl.Series(keys, dtype=pl.String)})):
         connection.execute(
             f"DELETE FROM {full_name(schema_of('StageState'))} AS old USING {BATCH} AS gone "
@@ -49,7 +49,7 @@ def delete_states(connection: duckdb.DuckDBPyConnection, keys: Sequence[str], st
 
 
 def delete_landed(connection: duckdb.DuckDBPyConnection, topic: str, starts: Mapping[int, int], made_here: int) -> None:
-    """Delete what a topic has from these positions on, by partition, and the dead letters of it that stand on partition `made_here`."""
+    """Delete a topic's rows from these positions on, by partition, and its dead letters on partition `made_here`."""
     starting = pl.DataFrame(
         {"part": list(starts), "start": list(starts.values())}, schema={"part": pl.Int32, "start": pl.Int64}
     )
@@ -76,9 +76,9 @@ def delete_tables(connection: duckdb.DuckDBPyConnection, tables: Sequence[str]) 
 def delete_derived(
     connection: duckdb.DuckDBPyConnection, tables: Sequence[str], but: str, stages: Sequence[str], consumers: Sequence[str]
 ) -> None:
-    """Delete what stages made, their states and how far they have read.
+    """Delete the rows that stages derived, their states and their watermarks.
 
-    Of a session of which the stage `but` keeps a state everything stays, and so do the states of `stages` and the watermarks of `consumers`.
+    Sessions that have a state in the stage `but` are left alone. The states of `stages` and the watermarks of `consumers` stay too.
     """
     kept = f"NOT IN (SELECT key FROM {full_name(schema_of('StageState'))} WHERE stage = $but)"
     named = {schema.table: schema for schema in current_schemas().values()}
@@ -95,7 +95,7 @@ def delete_derived(
 
 
 def delete_sums(connection: duckdb.DuckDBPyConnection, sums: KeptSums) -> None:
-    """Delete kept sums and how far they were added up, but for those that outlive what they were made from, of days that retention has deleted."""
+    """Delete kept sums and their watermarks, except sums that outlive their records, for days that retention has emptied."""
     marks = full_name(schema_of("Watermark"))
     for name, day in sums.tables.items():
         outlives = (
@@ -110,7 +110,7 @@ def delete_sums(connection: duckdb.DuckDBPyConnection, sums: KeptSums) -> None:
 
 
 def days_at(connection: duckdb.DuckDBPyConnection, name: str, time: str, places: pl.DataFrame) -> set[Day]:
-    """Return the projects and UTC days of the records of a type that stand at these places (PLACE), by the column of their time."""
+    """Return the projects and UTC days of the records of a type at these places (PLACE), by the type's time column."""
     bounds = {"first": places["_offset"].min(), "last": places["_offset"].max()}
     with registered(connection, places.select(PLACE)):
         rows = connection.execute(
@@ -123,31 +123,31 @@ def days_at(connection: duckdb.DuckDBPyConnection, name: str, time: str, places:
 
 @dataclass(frozen=True)
 class Erased:
-    """The records to erase: connections as a whole, and single sessions by connection and id."""
+    """The scope of an erasure: whole connections, and single sessions by connection and id."""
 
     connections: frozenset[str]
     sessions: frozenset[tuple[str, str]]
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[str, str | None]]) -> Erased:
-        """Return the sessions that these connections and session ids name; without a session id, the whole connection."""
+        """Return the scope for these pairs of connection and session id; a pair without a session id stands for the whole connection."""
         return cls(
             frozenset(connection for connection, session in pairs if session is None),
             frozenset((connection, session) for connection, session in pairs if session is not None),
         )
 
     def has(self, connection: object, session_id: object) -> bool:
-        """Tell whether a session is among them."""
+        """Tell whether the scope includes a session."""
         return connection in self.connections or (connection, session_id) in self.sessions
 
     def frame(self) -> pl.DataFrame:
-        """One row each, the session null for a whole connection."""
+        """One row per session or connection; the session is null for a whole connection."""
         rows = [*((connection, None) for connection in sorted(self.connections)), *sorted(self.sessions)]
         return pl.DataFrame(rows, schema=dict.fromkeys(_SESSION, pl.String), orient="row")
 
 
 def schemas_of_sessions() -> list[RecordSchema]:
-    """The record types that travel and say whose session they belong to."""
+    """The record types that travel on topics and name their session."""
     return [
         schema
         for schema in current_schemas().values()
@@ -156,13 +156,13 @@ def schemas_of_sessions() -> list[RecordSchema]:
 
 
 def erased_in(connection: duckdb.DuckDBPyConnection) -> Erased:
-    """Return everything that a database was ever asked to erase."""
+    """Return the scope of all erasures ever requested of a database."""
     rows = connection.execute(f"SELECT DISTINCT connection, session_id FROM {full_name(schema_of('Erasure'))}").fetchall()
     return Erased.of(rows)
 
 
 def without_erased(connection: duckdb.DuckDBPyConnection, frames: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
-    """The frames of a batch, by record type, without what belongs to anybody who was erased."""
+    """The frames of a batch, by record type, without the rows of erased sessions."""
     erased = erased_in(connection).frame()
     whole, single = erased.filter(pl.col("session_id").is_null())["connection"], erased.drop_nulls()
     names = {schema.name for schema in schemas_of_sessions()}

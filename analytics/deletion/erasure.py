@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
-"""Erasing sessions and connections from a log, by rules 9 to 13 of `README.md`: every row of theirs, and what other rows tell of them."""
+"""Erasing sessions and connections from a log, by rules 9 to 13 of `README.md`: their own rows, and mentions of them in other rows."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from schemas.registry import schema_of
 ERASED = {"erased": True}
 """The mark that replaces an exchange in an incident's evidence."""
 TELLING = 8
-"""Characters from which on a session id in unreadable bytes, or in a path, is no coincidence."""
+"""Minimum length of a session id whose occurrence in unreadable bytes, or in a path, cannot be chance."""
 MOST = 10_000
-"""Session ids that are looked for there."""
+"""Maximum number of session ids searched for in such bytes and paths."""
 READ_AT_ONCE = 1_000
-"""Incidents whose evidence is held at once: each has some ten kilobytes, in every revision."""
+"""Incidents whose evidence is in memory together: some ten kilobytes each, in every revision."""
 _P = ", ".join(PLACE)
 _THEIRS = (
     "(connection IN (SELECT connection FROM erased WHERE session_id IS NULL) "
@@ -61,7 +61,7 @@ _SPANS = (
     f"SELECT (connection, trace_id) FROM log.spans WHERE {_THEIRS} "
     f"UNION SELECT (connection, trace_id) FROM log.trace_assemblies WHERE {_THEIRS}))"
 )
-"""Their spans, and those of their traces that name no session: each of these has the trace's id for one."""
+"""Spans of erased sessions, and spans of their traces that name no session and so have the trace's id as session id."""
 _STATES = (
     "DELETE FROM log.stage_state WHERE key IN (SELECT connection || '/' || session_id FROM gone) "
     "OR split_part(key, '/', 1) IN (SELECT connection FROM gone WHERE session_id IS NULL)"
@@ -74,7 +74,7 @@ _IDS = (
 
 
 class Erasing:
-    """One run over a store, for all that is to go."""
+    """One erasure run over a store."""
 
     def __init__(self, store: Store, erased: Erased) -> None:
         self._store = store
@@ -84,7 +84,7 @@ class Erasing:
         self._is_marked = False
 
     def run(self) -> Counter[str]:
-        """Erase; answers how many rows were deleted or blackened, by table."""
+        """Erase; return the number of rows deleted or redacted, by table."""
         with contextlib.closing(self._store.cursor()) as cursor:
             with registered(cursor, self._erased.frame()):
                 cursor.execute(f"CREATE OR REPLACE TEMP TABLE erased AS SELECT * FROM {BATCH}")
@@ -106,7 +106,7 @@ class Erasing:
         return self._deleted
 
     def _must_be_compacted(self) -> None:
-        """Note, before anything is deleted, that free space is about to hold it. A run that finds nothing asks for no new file."""
+        """Mark the file for compaction before anything is deleted, because free space will hold the data. A run that finds nothing sets no mark."""
         if not self._is_marked:
             with self._store.transaction() as transaction:
                 transaction.set_watermark(COMPACTION, "", 1)
@@ -119,7 +119,7 @@ class Erasing:
         self._deleted[schema_of(name).table] += removed
 
     def _blacken_incidents(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        """Take what belongs to them out of the evidence of incidents, in every revision."""
+        """Redact the erased sessions in the evidence of incidents, in every revision."""
         incidents = cursor.execute(f"SELECT {_P}, metadata FROM log.incidents")
         while part := incidents.fetchmany(READ_AT_ONCE):
             for *position, metadata in part:
@@ -148,7 +148,7 @@ class Erasing:
             self._deleted["alerts"] += len(theirs)
 
     def _remove_anchors(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        """Delete the anchors whose exchange is theirs, and before them its copies in every round and what was said of these."""
+        """Delete the anchors made from erased exchanges; first their copies in every round, with the scores and judgements of those copies."""
         rows = fetch(cursor, f"SELECT {_P}, anchor_id, exchange FROM log.anchors")
         theirs = rows.filter(pl.Series([self._is_theirs(body) for body in rows["exchange"]], dtype=pl.Boolean))
         if theirs.height:
@@ -159,7 +159,7 @@ class Erasing:
             self._remove("Anchor", theirs)
 
     def _remove_letters(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        """Delete dead letters that are theirs, as far as their bytes tell, and what people did with them."""
+        """Delete dead letters whose bytes hold erased records, and people's decisions about those letters."""
         rows = fetch(cursor, f"SELECT {_P}, dead_letter_id, source, body, detail FROM log.dead_letters")
         theirs = rows.filter(
             pl.Series(
@@ -177,7 +177,7 @@ class Erasing:
         self._remove("DeadLetter", theirs)
 
     def _forget_states(self) -> None:
-        """Delete what stages keep of them, and which of their files were imported."""
+        """Delete their stage states and the import progress of their files."""
         with self._store.transaction() as transaction, registered(transaction.connection, self._erased.frame()):
             transaction.connection.execute(f"CREATE OR REPLACE TEMP TABLE gone AS SELECT * FROM {BATCH}")
             for table, statement, values in (("stage_state", _STATES, {}), ("import_progress", _FILES, {"ids": self._ids})):
@@ -187,14 +187,14 @@ class Erasing:
                     transaction.set_watermark(COMPACTION, "", 1)
 
     def _is_named(self, name: str) -> bool:
-        """Tell whether a name is that of one of their sessions: its id, its key, or a source that ends in it."""
+        """Tell whether a name refers to an erased session: by its id, its key, or a source that ends in its id."""
         parts = name.split("/", 1)
         return self._erased.has(parts[0], parts[-1]) or any(name == session for _, session in self._erased.sessions)
 
     def _is_theirs(self, body: bytes) -> bool:
-        """Tell whether bytes hold a record of theirs, or JSON that mentions one.
+        """Tell whether bytes hold a record of an erased session, or JSON that mentions one.
 
-        Unreadable bytes are taken for theirs if they have a session's id.
+        Unreadable bytes count if they contain the id of an erased session.
         """
         try:
             value: Any = msgspec.to_builtins(decode(body))
@@ -209,7 +209,7 @@ class Erasing:
 
 
 def _json(body: bytes) -> Any:
-    """The JSON value of bytes; None where they hold none."""
+    """The JSON value of bytes; None if they are not JSON."""
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -217,7 +217,7 @@ def _json(body: bytes) -> Any:
 
 
 def _blackened(value: Any, erased: Erased) -> Any:
-    """A JSON value in which whatever says that it is of an erased session is replaced."""
+    """A copy of a JSON value in which every part that names an erased session is replaced."""
     if isinstance(value, dict):
         connection = value.get("connection", value.get("connectionId", value.get("connection_id")))
         session = value.get("sessionId", value.get("session_id"))

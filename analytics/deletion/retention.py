@@ -1,11 +1,11 @@
 # ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
-"""Retention: deletes the rows of the log that are too old by event time, and the rows that belong to them. Rules: `README.md`.
+"""Retention: deletes rows of the log whose event time is too old, and the rows that belong to them. Rules: `README.md`.
 
-Rows leave a log that goes on being written: some at a time, each batch in a transaction of its own. `plan_*` counts what a run of
-retention or an erasure would delete, and touches nothing. Hourly sums stay until `analytics.sums.daily.forget_hours`.
+The log stays open for writing: rows are deleted in batches, each in its own transaction. `plan_*` counts the rows that retention
+or an erasure would delete, and changes nothing. Hourly sums stay until `analytics.sums.daily.forget_hours` runs.
 
-Scores of withdrawn exchanges go too, and their days are added up again. A decision made before the withdrawal may be scored after it,
-so this is repeated. The cost of judging stays with the judgements, which were paid for.
+Scores of withdrawn exchanges are deleted too, and the sums of their days recomputed. An exchange may still be scored after it was
+withdrawn, so every run repeats this. Judgements of withdrawn exchanges stay, because they were paid for.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from schemas.registry import schema_of
 NOTHING_UNREAD = 2**62
 """Position that no topic reaches."""
 FOR_EVER = datetime(1970, 1, 1, tzinfo=UTC)
-"""Cutoff of what is kept for ever: no record is older."""
+"""The cutoff of a project that keeps records for ever: no record is older."""
 CUT = "retention"
-"""Stage whose states name the sessions of which retention has deleted the first records."""
+"""Stage whose states name the sessions whose first records retention has deleted."""
 ONE_BY_ONE = 100
-"""Up to so many projects are noted one by one: that is done in hundredths of a second, and loads no library for columns."""
+"""Up to this many projects are recorded one by one, which takes hundredths of a second and does not load polars."""
 SESSION_STAGES = (CUT, "intake", "scoring", "diagnosis", "evaluation")
 """Stages that keep a state of each session."""
 
 AT_ONCE = 200_000
-"""Exchanges that are looked up together with what belongs to them, and other rows that are found at once."""
+"""Exchanges, or other rows, deleted in one round."""
 PLACES = ", ".join(PLACE)
 _SAID_OF = "SELECT connection, exchange_id AS subject_id FROM"
 PROJECTS = " UNION ".join(
@@ -67,7 +67,7 @@ JOIN cutoffs USING (project)
 ANTI JOIN pending USING (connection, exchange_id)
 WHERE occurred_at < cutoff AND _offset < $exchanges
 """
-"""All exchanges that are to go, for a dry run."""
+"""All exchanges that retention would delete, for a dry run."""
 DOOMED = f"{DOOMED_OF_ALL}ORDER BY occurred_at\nLIMIT {AT_ONCE}"
 OF_EXCHANGES = {
     "Review": f"""
@@ -77,7 +77,7 @@ OF_EXCHANGES = {
     "Score": f"SELECT score_id, {PLACES} FROM log.scores SEMI JOIN doomed USING (connection, exchange_id)",
     "ScoringTask": f"SELECT {PLACES} FROM log.scoring_tasks SEMI JOIN doomed USING (connection, exchange_id)",
     "JudgingRequest": f"SELECT {PLACES} FROM log.judging_requests SEMI JOIN doomed USING (connection, exchange_id)",
-    # A reservation without its judgement would be taken for a call that was cut off.
+    # A reservation without its judgement would look like an interrupted call.
     "Reservation": f"SELECT {PLACES} FROM log.reservations SEMI JOIN ({_SAID_OF} doomed) USING (connection, subject_id)",
     "Judgement": f"SELECT {PLACES} FROM log.judgements SEMI JOIN ({_SAID_OF} doomed) USING (connection, subject_id)",
     "Exchange": f"SELECT connection, session_id, exchange_id, {PLACES} FROM doomed",
@@ -93,7 +93,7 @@ BY_AGE = {
     "WHERE kind = 'human_score' AND occurred_at < cutoff",
     "Score": f"SELECT score_id, {PLACES} FROM log.scores {_OLD} ANTI JOIN log.exchanges USING (connection, exchange_id) "
     "WHERE exchange_at < cutoff",
-    # What is evaluated again goes with what was asked, however old the answers are.
+    # A re-evaluation reuses older answers: it goes by the time of its request, not by theirs.
     "Evaluation": f"SELECT {PLACES} FROM log.evaluations {_OLD} "
     "LEFT JOIN (SELECT request_id, requested_at FROM log.evaluation_requests) USING (request_id) "
     "WHERE greatest(evaluated_at, requested_at) < cutoff",
@@ -102,7 +102,7 @@ BY_AGE = {
     "Reservation": f"SELECT {PLACES} FROM log.reservations {_OLD} {_ONE_LEFT} WHERE reserved_at < cutoff",
     "Judgement": f"SELECT {PLACES} FROM log.judgements {_OLD} {_ONE_LEFT} WHERE judged_at < cutoff",
     "AgentEvent": f"SELECT connection, session_id, {PLACES} FROM log.agent_events {_OLD} WHERE occurred_at < cutoff AND _offset < $events",
-    # Of a trace that was assembled the exchanges and events are kept: its spans are only there for those that come late.
+    # The exchanges and events of an assembled trace are kept: its spans are needed only to merge late spans.
     "Span": f"SELECT {PLACES} FROM log.spans WHERE ingested_at < $spans",
     "TraceAssembly": f"SELECT {PLACES} FROM log.trace_assemblies {_OLD} WHERE started_at < cutoff",
     "Heartbeat": f"SELECT {PLACES} FROM log.heartbeats {_OLD} WHERE occurred_at < cutoff",
@@ -111,7 +111,7 @@ BY_AGE = {
     "ANTI JOIN log.agent_events USING (connection, session_id) WHERE closed_at < cutoff",
     "DeadLetter": f"SELECT {PLACES} FROM log.dead_letters WHERE rejected_at < $otherwise",
 }
-"""The records that are deleted by their own time, in this order: leftovers of exchanges, and those that belong to none."""
+"""The records deleted by their own time, in this order: leftovers of exchanges, and records that belong to no exchange."""
 LETTER_REVIEWS = (
     f"SELECT {PLACES} FROM log.reviews ANTI JOIN (SELECT dead_letter_id AS subject_id FROM log.dead_letters) USING (subject_id) "
     "WHERE kind = 'dead_letter' AND occurred_at < $otherwise"
@@ -121,7 +121,7 @@ SELECT project, exchange, {places} FROM log.{table}
 ANTI JOIN (SELECT hash(connection, exchange_id) AS known FROM log.exchanges) ON hash(connection, exchange_id) = known
 WHERE _offset < $unread
 """
-"""By hashes, which take a fraction of the memory: a clash would only spare a row."""
+"""Compares hashes, which take a fraction of the memory; a collision would only keep a row."""
 GONE = """
 WITH cut AS (
     SELECT key, split_part(key, '/', 1) AS connection, substr(key, instr(key, '/') + 1) AS session_id
@@ -134,7 +134,7 @@ ANTI JOIN log.agent_events USING (connection, session_id)
 """
 
 IN_ONE_COMMIT = 100_000
-"""Rows that are deleted in one transaction: that takes one or two tenths of a second, with the sums that are made again."""
+"""Rows deleted in one transaction, which takes 0.1 to 0.2 s with the recomputed sums."""
 _EVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 _ANY = "SELECT EXISTS (SELECT 1 FROM log.exchanges WHERE withdrawn)"
@@ -146,7 +146,7 @@ _SCORES = (
 
 @dataclass(frozen=True)
 class Unread:
-    """The positions from which on a topic is not read by its stage."""
+    """The first position of each topic that its stage has not read."""
 
     exchanges: int = NOTHING_UNREAD
     tasks: int = NOTHING_UNREAD
@@ -157,7 +157,7 @@ class Unread:
 
 @dataclass
 class Purged:
-    """The deletions of a run: exchanges, their scores, each once whatever revisions there were, and rows by record type."""
+    """The deletions of a run: exchanges and scores, each counted once for all its revisions, and rows by record type."""
 
     exchanges: int = 0
     scores: int = 0
@@ -166,16 +166,16 @@ class Purged:
 
 @dataclass(frozen=True)
 class Cutoffs:
-    """From when on records are kept, by project, and for what belongs to no project; times are UTC."""
+    """The cutoff of each project, and of records without a project; times are UTC."""
 
     of: Callable[[str], datetime]
     otherwise: datetime
     spans: datetime
-    """From when on spans are kept, by the time of their intake."""
+    """The cutoff of spans, by the time of their intake."""
 
 
 class Retention:
-    """One run over a store. `unread` is None where no stage of this database reads its topics: then there are no states either."""
+    """One retention run over a store. `unread` is None if this database runs no stages, in which case it has no states either."""
 
     def __init__(self, store: Store, cutoffs: Cutoffs, unread: Unread | None) -> None:
         self._store = store
@@ -185,7 +185,7 @@ class Retention:
         self._purged = Purged()
 
     def run(self) -> Purged:
-        """Delete what is too old."""
+        """Delete all records before their cutoff."""
         with contextlib.closing(self._store.cursor()) as cursor:
             by_project = self._cutoffs_of_projects(cursor)
             self._note(by_project)
@@ -212,7 +212,7 @@ class Retention:
         return self._purged
 
     def _cutoffs_of_projects(self, cursor: duckdb.DuckDBPyConnection) -> dict[str, datetime]:
-        """The cutoff of each project that has anything; the cursor has them as the table cutoffs."""
+        """The cutoff of each project with records; the cursor also has them as the table `cutoffs`."""
         names = [name for (name,) in cursor.execute(PROJECTS).fetchall()]
         by_project = {name: self._cutoffs.of(name) for name in names}
         values = {"projects": names, "cutoffs": [by_project[name].replace(tzinfo=None) for name in names]}
@@ -220,7 +220,7 @@ class Retention:
         return by_project
 
     def _note(self, by_project: Mapping[str, datetime]) -> None:
-        """Note from when on each project's history is whole."""
+        """Record the time from which each project's history is complete."""
         with self._store.transaction() as transaction:
             before = transaction.watermarks(RETENTION)
             starts = {(name, 0): _microseconds(cutoff) for name, cutoff in by_project.items() if cutoff > FOR_EVER}
@@ -229,7 +229,7 @@ class Retention:
                 transaction.set_watermarks(RETENTION, part)
 
     def _with_exchanges(self, cursor: duckdb.DuckDBPyConnection) -> bool:
-        """Delete the oldest exchanges with all that belongs to them; answers whether there may be more."""
+        """Delete the oldest exchanges with all records that belong to them; tell whether there may be more."""
         positions = {"tasks": self._unread.tasks, "exchanges": self._unread.exchanges}
         cursor.begin()
         try:
@@ -248,7 +248,7 @@ class Retention:
         return self._remove(name, fetch(cursor, statement, used)) if _finds(cursor, statement, used) else 0
 
     def _remove(self, name: str, rows: pl.DataFrame) -> int:
-        """Delete rows of a record type; a session that loses records is noted before."""
+        """Delete rows of a record type, after marking the sessions that lose records as cut."""
         if self._has_states and "session_id" in rows.columns and rows.height:
             keys = rows.select(pl.concat_str("connection", pl.lit("/"), "session_id")).to_series().unique().to_list()
             with self._store.transaction() as transaction:
@@ -267,19 +267,19 @@ class Retention:
             return
         with self._store.transaction() as transaction:
             for topic, end in ends.items():
-                # Whoever has come back meanwhile goes on where it was.
+                # A session with new records meanwhile keeps its state.
                 for frame in self._store.read(topic, end, transaction.end_of(topic) - end).values():
                     keys -= set(frame.select(pl.concat_str("connection", pl.lit("/"), "session_id")).to_series())
             transaction.drop_states(sorted(keys), SESSION_STAGES)
 
 
 def _finds(cursor: duckdb.DuckDBPyConnection, statement: str, values: Mapping[str, Any] | None = None) -> bool:
-    """Tell whether a statement finds anything: on most days there is nothing to delete, and no frame is made."""
+    """Tell whether a statement finds any row. Most days it does not, and no frame has to be built."""
     return bool(cursor.execute(f"SELECT EXISTS ({statement})", dict(values or {})).fetchall()[0][0])
 
 
 def _too_old(left: pl.DataFrame, by_project: Mapping[str, datetime]) -> pl.DataFrame:
-    """Those of the rows whose encoded exchange happened before its project's cutoff."""
+    """The rows whose encoded exchange happened before its project's cutoff."""
     batch = decode_batch(left["exchange"].to_list())
     exchanges = batch.frames.get("Exchange", pl.DataFrame())
     old = [
@@ -295,7 +295,7 @@ def _microseconds(moment: datetime) -> int:
 
 
 def remove(store: Store, name: str, places: pl.DataFrame) -> int:
-    """Delete the rows of a record type at these places; answers how many there still were."""
+    """Delete the rows of a record type at these places; return how many still existed."""
     removed = 0
     for part in places.sort("_offset").iter_slices(IN_ONE_COMMIT):
         with store.transaction() as transaction:
@@ -304,7 +304,7 @@ def remove(store: Store, name: str, places: pl.DataFrame) -> int:
 
 
 def remove_scores(store: Store, places: pl.DataFrame) -> int:
-    """Delete the scores at these places, which have `project` and `exchange_at`, too, and add up their days again; answers how many."""
+    """Delete the scores at these places and recompute their days; return their number. `places` needs `project` and `exchange_at` too."""
     since, removed = whole_since(store), 0
     for part in places.sort("_offset").iter_slices(IN_ONE_COMMIT):
         days = {(project, at.date()) for project, at in part.select("project", "exchange_at").iter_rows()}
@@ -315,7 +315,7 @@ def remove_scores(store: Store, places: pl.DataFrame) -> int:
 
 
 def whole_since(store: Store) -> dict[str, datetime]:
-    """From when on the history of a project is whole, for those of which retention has deleted anything or would have."""
+    """The time from which each project's history is complete, for projects that retention has reached."""
     with store.transaction() as transaction:
         starts = transaction.watermarks(RETENTION)
     return {project: datetime.fromtimestamp(at / 1_000_000, UTC) for (project, _), at in starts.items()}
@@ -331,7 +331,7 @@ class DoomedProject:
 
     project: str
     kept_from: datetime
-    """The midnight (UTC) from which on they are kept."""
+    """The cutoff: the midnight (UTC) from which exchanges are kept."""
     exchanges: int
     first: date
     last: date
@@ -339,9 +339,9 @@ class DoomedProject:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """The deletions of a run of retention at this moment, if there were one.
+    """The rows that a run of retention would delete at this moment.
 
-    Records that only become superfluous by it, such as the end of a session without any exchange left, are not among the rows.
+    Records that only become deletable by the run itself, such as the end of a session that loses its last exchange, are not counted.
     """
 
     projects: tuple[DoomedProject, ...]
@@ -351,7 +351,7 @@ class RetentionPlan:
 
 @dataclass(frozen=True, slots=True)
 class ErasurePlan:
-    """The deletions of an erasure, if there were one. Mentions in incidents, alerts and dead letters, and whole replays, are found only by doing it."""
+    """The rows that an erasure would delete. Mentions in incidents, alerts and dead letters, and whole replays, are found only by the erasure itself."""
 
     rows: dict[str, int]
     """Rows by table, those without any left out."""
@@ -363,7 +363,7 @@ class ErasurePlan:
 
 
 def plan_retention(store: Store, cutoffs: Cutoffs, unread: Unread) -> RetentionPlan:
-    """Count what a run of retention would delete."""
+    """Count the rows that a run of retention would delete."""
     values = {
         "tasks": unread.tasks,
         "exchanges": unread.exchanges,
@@ -412,7 +412,7 @@ def _count(cursor: duckdb.DuckDBPyConnection, table: str, whose: str, values: di
 
 
 def forget_withdrawn(store: Store) -> int:
-    """Delete the scores of exchanges that were withdrawn; answers how many rows."""
+    """Delete the scores of withdrawn exchanges; return the number of rows."""
     with contextlib.closing(store.cursor()) as cursor:
         if not cursor.execute(_ANY).fetchall()[0][0]:
             return 0

@@ -1,1 +1,1 @@
-"""Known identities: which records the log has already, told by identity and by content."""
+"""Known identities: detection of records that the log already has, by identity and by content."""

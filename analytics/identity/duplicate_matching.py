@@ -1,7 +1,8 @@
 # ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
 """Finds the records of a batch that the log already has: by identity and, if needed, by content.
 
-Two accounts of one exchange or event, by a hook and by a transcript, are duplicates as `audit.diagnosis.duplicate_rules` defines them.
+Two accounts of one exchange or event, one from a hook and one from a transcript, are duplicates by the rules of
+`audit.diagnosis.duplicate_rules`.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ _SESSION = ["connection", "session_id"]
 _EVENT = [*_SESSION, "event_id"]
 _TOLD = [*_EVENT, "occurred_at", "ingested_at", "payload"]
 _MARKS = (f'"told_by":"{HOOK}"', f'"told_by":"{TRAJECTORY}"', '"entry_id":"')
-"""The parts of canonical payloads that mark events that can have a twin."""
+"""Substrings of canonical payloads that mark events which can have a duplicate."""
 
 CONTENT = {"AgentEvent": "payload", "Exchange": "content_digest", "Span": "content_digest"}
-"""The content field of records from outside. The same identity with other content is another record, not a repetition."""
+"""The content field of records from outside. The same identity with other content is a conflict, not a repetition."""
 _HELD = "_held"
 
 
 def differences(schema: RecordSchema, held: Mapping[str, Any], received: Mapping[str, Any]) -> tuple[str, ...]:
-    """The fields in which two rows of COMPARED contradict each other; none where they are accounts of the same thing."""
+    """The fields in which two rows (columns COMPARED) contradict each other; none if they are accounts of the same thing."""
     if schema.name == "Exchange":
         return exchange_differences(held, received)
     if schema.name == "AgentEvent":
@@ -63,7 +64,7 @@ def differences(schema: RecordSchema, held: Mapping[str, Any], received: Mapping
 
 
 def _payload(text: str) -> dict[str, Any]:
-    """A payload as fields; one that is no object says only what it is. Producers of a topic write payloads themselves."""
+    """The fields of a payload; one that is not a JSON object becomes a single field. Kafka producers may send any text."""
     try:
         fields = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
@@ -74,9 +75,9 @@ def _payload(text: str) -> dict[str, Any]:
 def contradicting(
     connection: duckdb.DuckDBPyConnection, schema: RecordSchema, doubtful: pl.DataFrame, identities: pl.DataFrame, topic: str
 ) -> dict[int, tuple[str, ...]]:
-    """Those rows (INDEX) that contradict what the topic has of their identity, at the places in `identities`, with the fields that do.
+    """The rows (INDEX) that contradict the stored record of their identity, with the differing fields; `identities` has the stored places.
 
-    One whose identity has no place contradicts in none that could be named.
+    A row whose identity has no stored place is a conflict too, without named fields.
     """
     if doubtful.is_empty():
         return {}
@@ -98,7 +99,7 @@ def contradicting(
 def rows_at(
     connection: duckdb.DuckDBPyConnection, schema: RecordSchema, places: pl.DataFrame, topic: str, columns: Iterable[str]
 ) -> pl.DataFrame:
-    """The columns of the rows at these places, with their places. Only these rows are read."""
+    """The columns of the rows at these places, with their places. No other row is read."""
     with registered(connection, places.select(PLACE)):
         statement = (
             f"SELECT _partition, _offset, {', '.join(map(quote, columns))} FROM {full_name(schema)} "
@@ -109,13 +110,13 @@ def rows_at(
 
 
 def _keyed(rows: pl.DataFrame, identity: list[str], columns: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
-    """The rows as tuples: their identity, then a mapping of the columns."""
+    """The rows as tuples: the identity's values, then a mapping of the columns."""
     for row in rows.select(*identity, *(pl.col(name).alias(f"={name}") for name in columns)).iter_rows():
         yield (*row[: len(identity)], _row(columns, row[len(identity) :]))
 
 
 def _row(columns: tuple[str, ...], values: tuple[Any, ...]) -> dict[str, Any]:
-    """Times in the log are UTC, whether they say so or not; labels are records here and structs there."""
+    """A row as a mapping, made comparable: times from the log get their zone (UTC), and labels become mappings."""
     row = dict(zip(columns, values, strict=True))
     if "labels" in row:
         row["labels"] = [
@@ -133,7 +134,7 @@ def _without_later_accounts(
     conflicts: Mapping[int, tuple[str, ...]],
     topic: str,
 ) -> dict[int, tuple[str, ...]]:
-    """Those of the rows (INDEX) in conflict that contradict every revision: whoever tells of a whole turn says what a later one says."""
+    """The conflicting rows (INDEX) that contradict every stored revision: an account of the whole turn matches a later revision."""
     if not conflicts:
         return {}
     columns, identity = COMPARED[schema.name], list(schema.identity)
@@ -153,7 +154,7 @@ def _without_later_accounts(
 
 
 def contradictions(connection: duckdb.DuckDBPyConnection, topic: str, record: Record) -> tuple[str, ...]:
-    """The fields in which a record contradicts what the topic has of its identity; none where that has nothing of it."""
+    """The fields in which a record contradicts the topic's record of its identity; none if the topic has no such record."""
     schema = schema_of(type(record).__name__)
     identity = {name: getattr(record, name) for name in identity_of(schema)}
     columns = COMPARED.get(schema.name, ())
@@ -169,10 +170,10 @@ def contradictions(connection: duckdb.DuckDBPyConnection, topic: str, record: Re
 
 
 class Met:
-    """The events that were left out as twins of events in the log, the last PAIRS of them.
+    """Recent matches: the last PAIRS events that were left out as duplicates of events in the log.
 
-    An event has one twin, over all deliveries. Pairs are kept in memory while the store is open. At worst, a forgotten pair
-    lets a second event pass for a twin, too.
+    An event has at most one duplicate over all deliveries. Pairs are kept in memory while the store is open. The only harm of a
+    forgotten pair is that a second event may count as a duplicate too.
     """
 
     PAIRS = 50_000
@@ -182,12 +183,12 @@ class Met:
         self._taken: set[int] = set()
 
     def known(self, ids: Mapping[int, int], held: Mapping[int, int]) -> list[int]:
-        """Those places of `ids` whose events were left out before, for one that is in `held`."""
+        """The places in `ids` whose events were already left out as duplicates of an event in `held`."""
         there = set(held.values())
         return [index for index, event in ids.items() if self._held.get(event) in there]
 
     def is_taken(self, held: int) -> bool:
-        """Tell whether an event of the log has had its twin."""
+        """Tell whether an event of the log already has its duplicate."""
         return held in self._taken
 
     def add(self, event: int, held: int) -> None:
@@ -199,24 +200,24 @@ class Met:
 
 
 def may_have_twin(payload: str) -> bool:
-    """Tell whether an event with this canonical payload can have a twin."""
+    """Tell whether an event with this canonical payload can have a duplicate."""
     return any(mark in payload for mark in _MARKS)
 
 
 def twins_in_log(connection: duckdb.DuckDBPyConnection, events: pl.DataFrame, topic: str, met: Met) -> list[int]:
-    """Those of new events (INDEX) whose twin the topic has: what a hook reported and what the transcript says, whichever came first."""
+    """The new events (INDEX) whose duplicate the topic has: one from a hook, the other from a transcript, whichever came first."""
     marked = events.filter(pl.any_horizontal(pl.col("payload").str.contains(mark, literal=True) for mark in _MARKS))
     if marked.is_empty():
         return []
     schema = schema_of("AgentEvent")
-    # A session may go on for months: only what can be a twin is read of it.
+    # A session may last for months: read only the events that can be duplicates.
     span = (
         marked.with_columns(pl.col("occurred_at").dt.replace_time_zone(None))
         .group_by(_SESSION)
         .agg((pl.col("occurred_at").min() - CLOCKS).alias("_from"), (pl.col("occurred_at").max() + CLOCKS).alias("_to"))
     )
     with registered(connection, span):
-        # Bounds that are no columns keep the rest of a large log from being read.
+        # Constant bounds let DuckDB skip the rest of a large log; bounds from joined columns do not.
         statement = (
             f"SELECT _partition, _offset FROM {full_name(schema)} JOIN {BATCH} USING (connection, session_id) "
             "WHERE _topic = $topic AND occurred_at BETWEEN _from AND _to AND occurred_at BETWEEN $first AND $last"
@@ -258,13 +259,13 @@ def unknown(
     *,
     met: Met | None = None,
 ) -> tuple[pl.DataFrame, dict[int, tuple[str, ...]]]:
-    """The rows whose identity is neither in the topic nor earlier in the frame, and the places (INDEX) of those in conflict.
+    """The new rows, whose identity is neither in the topic nor earlier in the frame; and the places (INDEX) of conflicting rows.
 
-    With each of these go the fields that differ, where they are known.
+    Each conflict comes with its differing fields, as far as they are known.
 
-    What `seen` certainly does not know is not looked up. A row that gives another account of what the topic has is known
-    (`analytics.identity.duplicate_matching`), also under another id where the two are twins, which `met` remembers. Without `met` it is not: what
-    another log took as a record of its own is one.
+    Rows that `seen` proves new are not looked up. A row is known if it is another account of a stored record (see the module), also
+    under another id if the two are duplicates; `met` remembers those matches. Without `met`, accounts are not compared: the other
+    log has already decided which records are separate.
     """
     fresh, conflicts = _by_identity(connection, schema, frame, topic, seen, has_landed=met is None)
     if schema.name == "AgentEvent" and fresh.height and met is not None:
@@ -304,7 +305,7 @@ def _by_identity(
 def _find_in_topic(
     connection: duckdb.DuckDBPyConnection, schema: RecordSchema, doubtful: pl.DataFrame, topic: str
 ) -> pl.DataFrame:
-    """The identities of the frame that the topic has, each with its places."""
+    """The identities of the frame that are in the topic, each with its places."""
     identity = identity_of(schema)
     columns = ", ".join(map(quote, identity))
     with registered(connection, doubtful.select(identity)):
@@ -320,7 +321,7 @@ def _find_in_topic(
 def _contents(
     connection: duckdb.DuckDBPyConnection, schema: RecordSchema, content: str, in_topic: pl.DataFrame, topic: str
 ) -> pl.DataFrame:
-    """The identities of known rows with the content that the topic has. Only these rows are read, by their places."""
+    """The identities of known rows with their stored content. Only these rows are read, by their places."""
     identity = identity_of(schema)
     in_topic = in_topic.sort(PLACE).unique(subset=identity, keep="first", maintain_order=True)
     contents = rows_at(connection, schema, in_topic, topic, [content]).rename({content: _HELD})

@@ -1,6 +1,6 @@
-"""The identities of a log as hashes in memory, eight bytes each: tells that a record is new without reading the log.
+"""The identities of a log as hashes in memory, eight bytes each, to recognise a new record without reading the log.
 
-Two identities can have the same hash, so only "certainly new" is believed from here. What may be known is looked up in the log.
+Two identities can have the same hash, so the index can only prove that a record is new. Any other record is looked up in the log.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from schemas.lazy.polars import pl
 from schemas.registry import RecordSchema, schema_of, topics
 
 AT_ONCE = 1_000_000
-"""Positions that are read at once."""
+"""Positions read in one query."""
 RECENT = 50_000
-"""Hashes that wait to be sorted."""
+"""Maximum number of unsorted hashes."""
 Identity = tuple[str | int, ...]
-"""The values that tell a record from others of its type: texts, and numbers as `_number` has them."""
+"""The values that identify a record among those of its type: texts, and numbers as `_number` returns them."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _GROWTH = 4
-"""A run of sorted hashes takes in the one after it until it is so many times as large: so each hash is sorted a few times only."""
+"""A sorted run is merged with the next one until it is this many times larger, so each hash is sorted only a few times."""
 
 
 class _Run:
-    """Sorted hashes. An element of a series takes a microsecond, so they are looked for in the same memory, read as numbers."""
+    """Sorted hashes. Indexing a polars series takes a microsecond, so searches read the same memory as plain integers."""
 
     def __init__(self, hashes: pl.Series) -> None:
         self.hashes = hashes.sort()
@@ -45,13 +45,13 @@ class _Run:
 
 @dataclass
 class Hashes:
-    """A set of hashes: sorted runs, each larger than the next, and a few that wait."""
+    """A set of hashes: sorted runs, each larger than the next, and a small unsorted buffer."""
 
     runs: list[_Run] = field(default_factory=list)
     recent: set[int] = field(default_factory=set)
 
     def add(self, hashes: Collection[int]) -> None:
-        """Take hashes in."""
+        """Add hashes."""
         if len(hashes) < RECENT:
             self.recent.update(hashes)
         if len(hashes) >= RECENT or len(self.recent) >= RECENT:
@@ -64,12 +64,12 @@ class Hashes:
         self.runs.append(_Run(added))
 
     def which_of(self, hashes: Sequence[int]) -> list[bool]:
-        """For each of the hashes whether it is here."""
+        """Tell for each hash whether the set has it."""
         return [value in self.recent or any(value in run for run in self.runs) for value in hashes]
 
 
 class KnownIdentities:
-    """Belongs to one store and follows its log by position: a record of any writer is read before anything is answered."""
+    """The index of one store. It follows the log by position: records of any writer are read before it answers."""
 
     def __init__(self) -> None:
         self._hashes: dict[tuple[str, str], Hashes] = {}
@@ -77,13 +77,13 @@ class KnownIdentities:
         self._lock = threading.Lock()
 
     def doubtful(self, schema: RecordSchema, topic: str, frame: pl.DataFrame) -> pl.DataFrame:
-        """The rows whose identity may be on the topic, as far as it was read; `read` comes before."""
+        """The rows whose identity may be on the topic, as far as it was read. Call `read` first."""
         with self._lock:
             hashes = self._hashes.get((topic, schema.name))
             return frame.clear() if hashes is None else frame.filter(hashes.which_of(_hashed(schema, frame)))
 
     def which_are_new(self, name: str, topic: str, identities: Sequence[Identity]) -> list[bool]:
-        """For each of the identities, whether it is certainly not on the topic, as far as it was read; `name` is of their record type."""
+        """Tell for each identity whether it is certainly not on the topic, as far as it was read; `name` is the record type."""
         with self._lock:
             hashes = self._hashes.get((topic, name))
             if hashes is None:
@@ -92,7 +92,7 @@ class KnownIdentities:
 
     @property
     def is_busy(self) -> bool:
-        """True while another thread has it, so that `which_are_new` would wait."""
+        """True while another thread holds the lock, so that `which_are_new` would wait."""
         return self._lock.locked()
 
     def has_read(self, topic: str, end: int) -> bool:
@@ -100,24 +100,24 @@ class KnownIdentities:
         return self._read.get(topic, 0) >= end
 
     def read(self, connection: duckdb.DuckDBPyConnection, topic: str, end: int) -> None:
-        """Read what the topic has beyond what was read, up to position `end`."""
+        """Read the topic's new records, up to position `end`."""
         start = self._read.setdefault(topic, 0)
         for first in range(start, end, AT_ONCE):
             last = min(first + AT_ONCE, end)
             for name in topics()[topic]:
                 self._read_part(connection, schema_of(name), topic, first, last)
-        if end > start:  # else another thread may just have taken in more
+        if end > start:  # otherwise another thread may just have read further
             self._read[topic] = end
 
     def note(self, topic: str, identities: Mapping[str, Sequence[Identity]], end: int) -> None:
-        """Take in identities, by record type, that were just appended to a topic whose earlier ones were read; it ends at `end` now."""
+        """Add the identities just appended to a topic, by record type, if all earlier ones were read; the topic now ends at `end`."""
         with self._lock:
             for name, of_type in identities.items():
                 self._hashes.setdefault((topic, name), Hashes()).add(list(map(hash, of_type)))
         self._read[topic] = end
 
     def take_in(self, topic: str, frames: Mapping[str, pl.DataFrame]) -> None:
-        """Take in what was just committed by the only writer of the topic, once all that was there before was read."""
+        """Add the rows just committed by the only writer of the topic, if all earlier ones were read."""
         for name, frame in frames.items():
             self._add(schema_of(name), topic, frame)
 
@@ -138,7 +138,7 @@ class KnownIdentities:
 
 
 def identity_of(schema: RecordSchema) -> list[str]:
-    """The columns that tell a record from others: its identity and, where it has one, its revision."""
+    """The columns that identify a record: its identity and, if it has one, its revision."""
     return [*schema.identity, "revision"] if schema.has_revisions else list(schema.identity)
 
 
@@ -159,13 +159,13 @@ def _identity_reader(name: str) -> Callable[[Any], Identity]:
 
 
 def _number(value: int | datetime) -> int:
-    """A number, or a time in microseconds, as columns have it."""
+    """A number as it is, a time as microseconds since the epoch: the form in which columns hold them."""
     return value if isinstance(value, int) else (value - _EPOCH) // timedelta(microseconds=1)
 
 
 def _hashed(schema: RecordSchema, frame: pl.DataFrame) -> list[int]:
-    """The hash of each row's identity. The log gives numbers and times back as other types than decoding does."""
-    # Not by the library for columns: its threads cost an exchange that comes alone more than all the rest of the question.
+    """The hash of each row's identity. The log returns numbers and times as other types than decoding does."""
+    # Hashed in Python, not in polars: for a single exchange, starting polars' threads costs more than the whole look-up.
     names, texts = _identity_columns(schema.name)
     columns = [frame[name] if name in texts else frame[name].to_physical().cast(pl.Int64) for name in names]
     return list(map(hash, zip(*(column.to_list() for column in columns), strict=True)))
@@ -174,7 +174,7 @@ def _hashed(schema: RecordSchema, frame: pl.DataFrame) -> list[int]:
 @cache
 def _identity_columns(name: str) -> tuple[list[str], list[str]]:
     """The columns of a record type's identity, and those of them that are texts."""
-    # Asked of the schema, and not of a frame: the first sender would wait until polars is loaded.
+    # Read from the schema, not from a frame: otherwise the first sender would wait for polars to load.
     schema = schema_of(name)
     texts = {field["name"] for field in schema.fields if field["type"] == "string"}
     names = identity_of(schema)

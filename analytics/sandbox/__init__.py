@@ -1,1 +1,1 @@
-"""SQL of analysts: statements are classified, bounded and run against snapshots that can reach nothing else."""
+"""SQL of analysts: statements are classified, bounded and run against snapshots, with access to nothing else."""

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
-"""Ad-hoc SQL: one statement, on a connection that can read the database or a snapshot and reach nothing else.
+"""Ad-hoc SQL: one statement, on a connection that can only read the database or a snapshot.
 
 The owner of a file may read it directly; an analyst's query over a snapshot has bounded rows, time and memory, and its values are
 parameters. Only statements that read are run. DuckDB names only the outer type of a statement that explains or contains
@@ -34,20 +34,20 @@ LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "python_enable_replacements": False,
     "temp_directory": "",
 }
-"""The settings with which the file is opened: no network, no extensions, no Python variables, nothing written aside."""
+"""The settings with which the file is opened: no network, no extensions, no Python variables, no temporary files."""
 LOCKING = (
     "SET TimeZone = 'UTC'",
-    # An interpreter without a script counts as interactive, and has a bar drawn on standard output, where the answer goes.
+    # DuckDB takes an interpreter without a script for interactive and draws a bar on standard output, where the answer goes.
     "SET enable_progress_bar = false",
-    # Without external access DuckDB still writes what lies beside the file, its write-ahead log above all.
+    # Even without external access DuckDB writes files beside the database, above all its write-ahead log.
     "SET disabled_filesystems = 'LocalFileSystem'",
     "SET lock_configuration = true",
 )
-"""The statements that follow once the file is open: no other file, and no way to change any of it."""
+"""The statements that run once the file is open: they shut off the file system and lock the settings."""
 _READING_TYPES = frozenset({"SELECT", "EXPLAIN", "MULTI"})
-"""Kinds of statements that read: FROM, WITH, VALUES, SHOW, DESCRIBE and SUMMARIZE count as SELECT, a PIVOT that has to look for its columns as MULTI."""
+"""Kinds of statements that read: FROM, WITH, VALUES, SHOW, DESCRIBE and SUMMARIZE count as SELECT; a PIVOT without listed columns counts as MULTI."""
 ZONED = {"TIMESTAMP WITH TIME ZONE": "TIMESTAMP", "TIMESTAMPTZ_NS": "TIMESTAMP_NS"}
-"""DuckDB's types for times with a zone, which take a package that is not ours to fetch, and those that hold the same in UTC."""
+"""DuckDB's types for times with a zone, which need a package that we do not install to fetch, and their equivalents in UTC."""
 HINTS = {
     "read-only mode": "The database is opened for reading only.",
     "disabled by configuration": "A statement reads the database and nothing else: no files, no network, no extensions.",
@@ -60,9 +60,9 @@ READ_ONLY = "Give one that reads: SELECT, FROM, WITH, VALUES, PIVOT, SHOW, DESCR
 LOOK_FIRST = "`driftline sql 'SHOW TABLES'` lists the tables, `driftline sql 'DESCRIBE scores'` the columns of one."
 
 READING = frozenset({"select", "from", "values", "table", "pivot", "unpivot", "show", "describe", "desc", "summarize"})
-"""The words that begin statements that read."""
+"""The first words of statements that read."""
 WRITING = frozenset({"copy", "insert", "update", "delete", "merge", "truncate"})
-"""The words that begin the parts of a WITH that change something."""
+"""The first words of parts of a WITH that change data."""
 _ANALYZE = frozenset({"analyze", "analyse"})
 _OF_A_PART = frozenset({",", "as", "using"})
 """The words that follow a parenthesis within the list of a WITH; the statement itself begins with something else."""
@@ -70,18 +70,17 @@ _OF_A_PART = frozenset({",", "as", "using"})
 CATALOG = "driftline"
 """The name of the snapshot in a statement."""
 ATTACHED_LATER = frozenset({"enable_external_access"})
-"""Settings that would keep the snapshot from being attached; they follow once it is."""
+"""Settings applied after the snapshot is attached, because they would prevent attaching it."""
 _LINE = re.compile(r"^LINE (\d+):", re.MULTILINE)
 _WRAPPING_LINES = 1
 _NULL = "NULL"
-"""A type that DuckDB quotes, as if it were a user's type."""
+"""DuckDB quotes this type as if it were a user's type."""
 
 
 def read_only_rows(path: Path, statement: str, limit: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
-    """Column names, up to `limit` rows, and whether there are more; times carry their zone, which is UTC.
+    """The column names, up to `limit` rows, and whether there are more; times are marked as UTC.
 
-    QueryError when it is not exactly one statement that reads, or when DuckDB cannot answer it. StoreError when the file cannot
-    be opened.
+    QueryError unless the text is exactly one statement that reads and DuckDB can answer it. StoreError if the file cannot be opened.
     """
     with open_read_only(path) as connection, refusals():
         add_temporary_views(connection)
@@ -90,7 +89,7 @@ def read_only_rows(path: Path, statement: str, limit: int) -> tuple[list[str], l
 
 @contextlib.contextmanager
 def open_read_only(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection that can read the database and reach nothing else; StoreError when the file cannot be opened."""
+    """A connection that can only read the database; StoreError if the file cannot be opened."""
     with FileLock(path, shared=True):
         try:
             connection = duckdb.connect(str(path), read_only=True, config=LOCKED)
@@ -130,7 +129,7 @@ def _answer(connection: duckdb.DuckDBPyConnection, statement: str, limit: int) -
 
 
 def only_statement(connection: duckdb.DuckDBPyConnection, statement: str) -> duckdb.Statement:
-    """The one statement that was given; QueryError when there are none or several, or when it does not read."""
+    """The one statement in a text; QueryError if there is none, several, or one that does not read."""
     try:
         statement.encode()
     except UnicodeEncodeError as error:
@@ -147,13 +146,13 @@ def only_statement(connection: duckdb.DuckDBPyConnection, statement: str) -> duc
 
 
 def only_reads(statement: str) -> bool:
-    """Tell whether a statement that DuckDB can parse, or the one that it explains, reads and does nothing else."""
+    """Tell whether a statement that DuckDB can parse, or the one that it explains, only reads."""
     tokens = _tokens(statement)
     return _main_word(_explained(tokens)) in READING and not _writes_in_parts(tokens)
 
 
 def _tokens(statement: str) -> list[str]:
-    """The statement's words and operators in lower case, one character an operator, without comments."""
+    """The statement's words and operators in lower case, without comments; every operator is one character."""
     encoded = statement.encode()
     spans = duckdb.tokenize(statement)
     ends = [start for start, _ in spans[1:]] + [len(encoded)]
@@ -168,7 +167,7 @@ def _tokens(statement: str) -> list[str]:
 
 
 def _main_word(tokens: Sequence[str]) -> str:
-    """The word that says what a statement does, after parentheses and the list of a WITH."""
+    """The keyword that decides the kind of a statement, after parentheses and the list of a WITH."""
     start = 0
     while start < len(tokens) and tokens[start] == "(":
         start += 1
@@ -195,13 +194,13 @@ def _end_of_parentheses(tokens: Sequence[str], start: int) -> int:
 
 
 def _explained(tokens: Sequence[str]) -> Sequence[str]:
-    """The words of what an EXPLAIN explains; those of any other statement as they are."""
+    """The tokens of the statement that an EXPLAIN explains; the tokens of any other statement unchanged."""
     if tokens[:1] != ["explain"]:
         return tokens
     rest = tokens[1:]
     if rest[:1] and rest[0] in _ANALYZE:
         return rest[1:]
-    if rest[:1] == ["("] and _main_word(rest) not in READING:  # options, not a statement in parentheses
+    if rest[:1] == ["("] and _main_word(rest) not in READING:  # EXPLAIN's options, not a statement in parentheses
         return rest[_end_of_parentheses(rest, 0) :]
     return rest
 
@@ -232,7 +231,7 @@ def _in_utc(value: Any) -> Any:
 
 
 class Limited(NamedTuple):
-    """The rows of an answer, the types of its columns in DuckDB's words, and whether there are more rows."""
+    """The rows of an answer, DuckDB's names of its columns' types, and whether there are more rows."""
 
     frame: pl.DataFrame
     types: list[str]
@@ -240,7 +239,7 @@ class Limited(NamedTuple):
 
 
 def open_snapshot(file: str, *, memory: int, seconds: float) -> duckdb.DuckDBPyConnection:
-    """A connection to a snapshot that takes up to `memory` bytes and `seconds` for a statement, and reaches nothing else."""
+    """A connection that can only read a snapshot, with up to `memory` bytes and `seconds` per statement."""
     config = {name: value for name, value in LOCKED.items() if name not in ATTACHED_LATER}
     connection = duckdb.connect(":memory:", config=config | {"threads": 1, "home_directory": "/", "secret_directory": "/"})
     connection.execute(f"ATTACH {literal(file)} AS {CATALOG} (READ_ONLY)")
@@ -252,14 +251,14 @@ def open_snapshot(file: str, *, memory: int, seconds: float) -> duckdb.DuckDBPyC
 
 
 def limited_frame(connection: duckdb.DuckDBPyConnection, statement: str, parameters: Mapping[str, Any], limit: int) -> Limited:
-    """The first `limit` rows a statement answers.
+    """The first `limit` rows of a statement's answer.
 
     `parameters` are the values of its `$names`. QueryError as `read_only_rows` says.
     """
     with refusals():
         only_statement(connection, statement)
         wrapped = f"SELECT * FROM (\n{_unterminated(statement)}\n) LIMIT {limit + 1}"
-        if not _parses(connection, wrapped):  # EXPLAIN stands only by itself
+        if not _parses(connection, wrapped):  # EXPLAIN cannot be a subquery
             return _cut(connection.sql(statement, params=dict(parameters)), limit)
     try:
         with refusals():
@@ -271,7 +270,7 @@ def limited_frame(connection: duckdb.DuckDBPyConnection, statement: str, paramet
 
 
 def _unterminated(statement: str) -> str:
-    """The statement without the semicolons that end it."""
+    """The statement without its final semicolons."""
     encoded = bytearray(statement.encode())
     for start, kind in duckdb.tokenize(statement):
         if kind == duckdb.token_type.operator and encoded[start : start + 1] == b";":
@@ -296,7 +295,7 @@ def _cut(relation: duckdb.DuckDBPyRelation, limit: int) -> Limited:
 def _placed(
     error: QueryError, connection: duckdb.DuckDBPyConnection, wrapped: str, parameters: Mapping[str, Any]
 ) -> QueryError:
-    """The error with its place in the statement: of a name that is not there a relation does not say where, and execute does."""
+    """The error with its position. DuckDB reports the position of an unknown name only from execute(), so run the statement again that way."""
     if isinstance(error.__cause__, (duckdb.BinderException, duckdb.CatalogException)):
         try:
             with refusals():
@@ -317,7 +316,7 @@ def frame_of_statement(path: Path, statement: str, limit: int) -> tuple[pl.DataF
 def frame_of_query(path: Path, query: Query, values: Mapping[str, Any], limit: int) -> tuple[pl.DataFrame, bool]:
     """Up to `limit` rows of a named query with a value for each of its parameters, and whether there are more.
 
-    QueryError when a value is not of its parameter's kind. StoreError when the file cannot be opened.
+    QueryError if a value does not fit its parameter's type. StoreError if the file cannot be opened.
     """
     with open_read_only(path) as connection, refusals():
         frame = frame_of(connection.sql(query.text, params=dict(values)))

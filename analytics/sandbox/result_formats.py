@@ -1,4 +1,4 @@
-"""Results of queries as bytes: JSON, CSV, an Arrow file or Parquet. Times leave in UTC and say so."""
+"""Results of queries as bytes: JSON, CSV, an Arrow file or Parquet. Times are written in UTC with their zone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Encode: TypeAlias = "Callable[[pl.DataFrame], bytes]"
 
 @dataclass(frozen=True, slots=True)
 class ResultFormat:
-    """A format: its media type, how its files' names end, and what writes it."""
+    """A format: its media type, its file suffix, and the function that writes it."""
 
     media_type: str
     extension: str
@@ -32,9 +32,9 @@ class ResultFormat:
 
 
 def frame_of(relation: duckdb.DuckDBPyRelation) -> pl.DataFrame:
-    """The rows of a relation as a frame: every column under a name of its own, times in UTC.
+    """The rows of a relation as a frame: column names made distinct, times in UTC.
 
-    What frames do not have, such as intervals and unions, is text.
+    Types that frames do not support, such as intervals and unions, become text.
     """
     names = _distinct(relation.columns)
     columns = (
@@ -49,7 +49,7 @@ def frame_of(relation: duckdb.DuckDBPyRelation) -> pl.DataFrame:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """The names, a repeated one with a number: `n`, `n_1`."""
+    """The names, with numbers added to repeated ones: `n`, `n_1`."""
     taken: set[str] = set()
     found = []
     for name in names:
@@ -71,12 +71,12 @@ def _cast(number: int, kind: str) -> str:
 
 
 def json_of(frame: pl.DataFrame) -> bytes:
-    """A list with one object per row. Numbers stay numbers, those that are none (NaN, infinite) are null; bytes are Base64."""
+    """A JSON list with one object per row. Numbers stay numbers, NaN and infinities become null, bytes become Base64."""
     return _JSON.encode(frame.to_dicts())
 
 
 def csv_of(frame: pl.DataFrame) -> bytes:
-    """CSV with a header. Lists and structs are JSON; a text that a spreadsheet would take for a formula begins with an apostrophe."""
+    """CSV with a header. Lists and structs become JSON; a text that a spreadsheet would run as a formula gets an apostrophe in front."""
     cells = frame.with_columns(*(_as_text(frame[name]) for name in frame.columns if _is_no_cell(frame.schema[name])))
     guarded = cells.with_columns(
         pl.when(pl.selectors.string().str.contains(FORMULA))

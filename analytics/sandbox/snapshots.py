@@ -1,11 +1,11 @@
 # ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
-"""Snapshots for analysts: a file of its own with the latest revisions, made from a copy that holds up no writer; and its catalog.
+"""Snapshots for analysts: a separate file with the latest revisions, built from a copy without blocking writers; and its catalogue.
 
 1. A checkpoint folds the write-ahead log into the file. From then on DuckDB appends to a new log and touches no block that the
    file's header refers to, until the next checkpoint has written the header again.
-2. So the file is copied while others go on writing, by a process of its own (`analytics.store.copying`). Checkpoints by size are
-   suspended meanwhile, and a copy during which the header changed is thrown away and made again.
-3. From the copy, in another process and without hurry, the tables that analysts read are made: each identity once.
+2. So a separate process copies the file while writers go on (`analytics.store.copying`). Checkpoints by size are suspended meanwhile,
+and a copy during which the header changed is discarded and made again.
+3. Another process, at low priority, builds the analysts' tables from the copy, with one row per identity.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ LEFT_OUT = {
     "exchanges": ("user_message", "agent_response", "agent_thinking", "raw_user_message"),
     "judgements": ("answer",),
 }
-"""The columns that a snapshot lacks: texts and bytes as they came. The judge's verdicts on them are there."""
+"""The columns that a snapshot leaves out: raw texts and bytes. The judge's verdicts on them are included."""
 WORK = frozenset({"scoring_tasks", "judging_requests", "evaluation_requests"})
-"""Tables of work on its way between stages, which tell nothing that their outcome does not tell."""
+"""Tables of work queued between stages. Their outcomes are in other tables."""
 ATTEMPTS = 5
 NEVER = "1TB"
 BUILD_MEMORY = "1GB"
@@ -46,10 +46,10 @@ NUMBERS = (
     f"CREATE TABLE {LOG}.run_numbers (project VARCHAR, connection VARCHAR, session_id VARCHAR, number BIGINT)",
     f"COMMENT ON TABLE {LOG}.run_numbers IS 'Numbers of the runs of each project; the view runs has them beside the verdicts.'",
 )
-"""The statements that make the table of the runs' numbers, which the views look into, where the log has it."""
+"""The statements that create the table of run numbers, which the views join, if the log has it."""
 
 Changes = tuple[int, int, int]
-"""The signs of a commit: time and length of the file, and the length of its write-ahead log."""
+"""A commit changes one of these: the file's modification time and length, and the length of its write-ahead log."""
 
 _COLUMNS = """
 SELECT c.table_name, c.column_name, c.data_type, c.comment, coalesce(v.comment, t.comment) AS about, v.view_name IS NOT NULL AS is_view
@@ -62,7 +62,7 @@ ORDER BY is_view DESC, coalesce(v.view_name, t.table_name), c.column_index
 
 
 def changes_of(path: Path) -> Changes:
-    """Return the state of a database, as far as its files show it without being opened."""
+    """Return a value that changes when a database does, read from its files' metadata without opening it."""
     try:
         length = Path(f"{path}.wal").stat().st_size
     except FileNotFoundError:
@@ -72,9 +72,9 @@ def changes_of(path: Path) -> Changes:
 
 
 def copy_database(store: Store, target: Path) -> Changes:
-    """Copy the store's file as it is after a checkpoint, without keeping anybody from writing; answers how far it had come.
+    """Copy the store's file as it is after a checkpoint, without blocking writers; return its state as `changes_of` does.
 
-    StoreError for a store in memory, or when each attempt was overtaken by a checkpoint.
+    StoreError for a store in memory, or if a checkpoint overtook every attempt.
     """
     if store.path is None:
         raise StoreError("a database in memory has no snapshots", hint="Open a file.")
@@ -83,7 +83,7 @@ def copy_database(store: Store, target: Path) -> Changes:
             store.checkpoint()
             modified, size, _ = changes_of(store.path)
             if copied_whole(store.path, target):
-                return modified, size, 0  # what is in the write-ahead log by now is not in the copy
+                return modified, size, 0  # records now in the write-ahead log are not in the copy
     target.unlink(missing_ok=True)
     raise StoreError(f"{store.path}: checkpoints came faster than the file can be copied", hint="Try again a little later.")
 
@@ -100,9 +100,9 @@ def _no_checkpoint_by_size(store: Store) -> Iterator[None]:
 
 
 def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
-    """Make the analysts' file from a copy of the database: a table a record type, in its latest revisions, and the readable views.
+    """Build the analysts' file from a copy of the database: one table per record type, with latest revisions, and the readable views.
 
-    `spill` is a folder for what does not fit into memory. StoreError when the copy cannot be read or the file not be written.
+    `spill` is a folder for data that does not fit into memory. StoreError if the copy cannot be read or the file cannot be written.
     """
     config: dict[str, str | int | bool] = {
         "threads": 1,
@@ -137,7 +137,7 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
 
 
 def _rows_of(connection: duckdb.DuckDBPyConnection) -> Counter[str]:
-    """Return about how many rows each table of the source has that a snapshot shows, from the catalogue: nothing is counted."""
+    """Return the estimated number of rows of each table that goes into a snapshot, from the source's catalogue."""
     result = connection.execute(
         f"SELECT table_name, estimated_size FROM duckdb_tables() WHERE database_name = 'source' AND schema_name = '{LOG}'"
     )
@@ -146,27 +146,27 @@ def _rows_of(connection: duckdb.DuckDBPyConnection) -> Counter[str]:
 
 
 def shown_schemas() -> list[RecordSchema]:
-    """The record types that a snapshot has a table of: what travels on topics, without work that is on its way."""
+    """The record types with a table in a snapshot: all that travel on topics, except queued work."""
     return [schema for schema in current_schemas().values() if schema.topics and schema.table not in WORK]
 
 
 def _tell(target: Path, progress: Progress) -> None:
-    """Write down how far a snapshot is; a reader finds the whole of it, or what was there before."""
+    """Record the progress of a snapshot in one step, so that a reader never sees half of it."""
     beside = progress_file(target).with_suffix(".new")
     beside.write_text(" ".join(map(str, progress)), encoding="ascii")
     beside.replace(progress_file(target))
 
 
 def progress_file(target: Path) -> Path:
-    """Return the file beside a snapshot that is being made that says how many rows are done, of how many."""
+    """Return the progress file beside a snapshot under construction: rows done, and rows in all."""
     return target.with_suffix(".progress")
 
 
 def _table_statements(schema: RecordSchema) -> Iterator[str]:
     """The statements that fill a table.
 
-    Few identities have a second revision: they are found first, for sorting all rows would take most of the time. What is sorted is
-    narrow: the evidence of twenty thousand incidents is more than the memory that there is for it.
+    Few identities have a second revision, so these are found first: sorting all rows would take most of the time. Only narrow rows are
+    sorted, because the evidence of twenty thousand incidents exceeds the memory limit.
     """
     table, names = f"main.{quote(schema.table)}", shown_columns(schema)
     columns, rows = ", ".join(map(quote, names)), f"source.{LOG}.{quote(schema.table)}"
@@ -188,12 +188,12 @@ def _table_statements(schema: RecordSchema) -> Iterator[str]:
 
 
 def shown_columns(schema: RecordSchema) -> list[str]:
-    """The columns that a snapshot has of a record type."""
+    """The columns of a record type in a snapshot."""
     return [name for name in columns_of(schema) if name not in LEFT_OUT.get(schema.table, ())]
 
 
 def comment_statements(schema: RecordSchema) -> Iterator[str]:
-    """The statements that say what a table of a snapshot and its columns hold."""
+    """The statements that add the comments of a snapshot's table and its columns."""
     table, names = f"main.{quote(schema.table)}", shown_columns(schema)
     yield f"COMMENT ON TABLE {table} IS {literal(schema.definition['doc'])}"
     for field in schema.fields:
@@ -208,13 +208,13 @@ class Progress(NamedTuple):
     """Rows of the tables that are done."""
     total: int
     table: str
-    """The table that is being made."""
+    """The table under construction."""
     rows: int
     """Its rows."""
 
 
 def progress_of(target: Path) -> Progress | None:
-    """Return how far a snapshot is that is being made; None if that is not known yet."""
+    """Return the progress of a snapshot under construction; None before there is any."""
     try:
         done, total, table, rows = progress_file(target).read_text(encoding="ascii").split()
     except (OSError, ValueError):
@@ -224,7 +224,7 @@ def progress_of(target: Path) -> Progress | None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name, DuckDB's name of its type, and what it holds; nothing where its name says that."""
+    """A column: its name, DuckDB's name of its type, and a description, which is empty if the name says enough."""
 
     name: str
     kind: str
@@ -238,7 +238,7 @@ class Relation:
     name: str
     words: str
     is_view: bool
-    """True for a view that is made to be read; the others are the record types themselves."""
+    """True for a view made for analysts; the other relations are the record types themselves."""
     columns: tuple[Column, ...]
 
 

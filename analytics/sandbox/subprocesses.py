@@ -1,4 +1,4 @@
-"""Runs modules of ours as processes of their own, which end with their caller; from an event loop too."""
+"""Runs our own modules as child processes that end with their caller, also from an event loop."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ PR_SET_PDEATHSIG = 1
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module of ours; it needs the variables that `environment` gives."""
+    """The command that runs one of our modules; it needs the variables from `environment`."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Return the paths of modules, the given variables, and nothing of this process's own."""
+    """Return an environment with the module path and the given variables, and no other variable of this process."""
     return {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))} | variables
 
 
 def end_with_parent() -> None:
-    """Have this process killed when the one that started it ends. On Linux; elsewhere it runs to its own end."""
+    """Have the kernel kill this process when its parent ends. Linux only; elsewhere the process runs to its own end."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
@@ -34,7 +34,7 @@ def end_with_parent() -> None:
 async def started(
     module: str, arguments: Sequence[str] = (), *, files: tuple[int, ...] = (), keeps_errors: bool = False
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Start a process with pipes, and with nothing of our environment; it is gone when the context is left.
+    """Start a process with pipes and without our environment; it has ended when the context exits.
 
     `files` are descriptors that it inherits; `keeps_errors` gives its standard error a pipe, too.
     """
@@ -47,7 +47,7 @@ async def started(
         )
     )  # fmt: skip
     try:
-        # A start that is cut short would leave a process that is never waited for.
+        # A cancelled start would leave a process that nobody waits for.
         yield await asyncio.shield(starting)
     finally:
         await _end(await starting)
@@ -59,7 +59,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             process.kill()
     cancellation = None
     while process.returncode is None:
-        # A loop that closes cancels what is already being cancelled; left now, the process would never be waited for.
+        # A closing loop cancels a second time. Keep waiting, or nobody would wait for the process.
         try:
             await process.wait()
         except asyncio.CancelledError as error:

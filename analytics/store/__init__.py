@@ -1,1 +1,1 @@
-"""The DuckDB file: connection, lock, tables, transactions and what the store keeps for itself. Rows leave through deletion, next door."""
+"""The DuckDB file: connection, lock, tables, transactions and the store's internal tables. Deletion is in `analytics.deletion`."""

@@ -1,9 +1,9 @@
-"""Connections to DuckDB files: opened so that nothing but the file is read, queried into frames, and locked.
+"""Connections to DuckDB files: opened so that they read nothing but the file, queried into frames, and locked.
 
 DuckDB locks its file with a POSIX lock, and a process loses that lock as soon as any of its code opens the file a second time and
 closes it again. Two rules keep two processes from writing one file:
 
-1. A process that has the database opens its file nowhere else. Copies are made in a process of their own (`analytics.store.copying`).
+1. A process that has the database opens its file only once. Copies are made by another process (`analytics.store.copying`).
 2. A process that opens the database first locks the lock file beside it (`driftline.duckdb.lock` for `driftline.duckdb`) with `flock`:
    alone to write, with others to read. The lock file is opened once and kept open until the database is closed. It is never
    removed, because a lock on a removed file keeps no process out.
@@ -40,7 +40,7 @@ _OPEN_HINTS = {
     "replaying wal file": "The write-ahead log is damaged: move the .wal file aside and bring again what came since; what is in the file stays.",
 }
 
-# A CSV, JSON or Parquet file is opened as a view in a database in memory: what is written to that is lost.
+# DuckDB opens a CSV, JSON or Parquet file as a view in a database in memory, where all writes would be lost.
 _KEPT_IN = "SELECT path FROM duckdb_databases() WHERE database_name = current_database()"
 
 SUFFIX = ".lock"
@@ -54,7 +54,7 @@ def fetch(connection: duckdb.DuckDBPyConnection, statement: str, values: Mapping
 
 
 def connect(path: Path | None) -> duckdb.DuckDBPyConnection:
-    """A connection to the file, or to a database in memory; StoreError with a hint when the file cannot be opened."""
+    """A connection to the file, or to a database in memory; StoreError with a hint if the file cannot be opened."""
     settings: dict[str, Any] = {
         "python_enable_replacements": False,
         "autoinstall_known_extensions": False,
@@ -67,7 +67,7 @@ def connect(path: Path | None) -> duckdb.DuckDBPyConnection:
     if path is not None and connection.execute(_KEPT_IN).fetchone() == (None,):
         connection.close()
         raise StoreError(f"{path}: is no DuckDB database", hint="Name the file of a database, or one that is not there yet.")
-    connection.execute("SET GLOBAL TimeZone = 'UTC'")  # else cursors go by the machine's zone
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")  # otherwise cursors use the machine's zone
     return connection
 
 
@@ -83,18 +83,18 @@ def store_error(path: Path | None, error: duckdb.Error) -> StoreError:
 
 
 def in_use(path: Path | None, process: int | None) -> StoreError:
-    """Return the error that another process has the file, with advice; it names the process where that is known."""
+    """Return the error that another process has the file, with advice; it names the process if known."""
     return StoreError(f"{path}: in use by {'another process' if process is None else f'process {process}'}", hint=IN_USE)
 
 
 def lock_file(database: Path) -> Path:
-    """The lock file of a database, whichever of its names it is called by."""
+    """The lock file of a database, the same for every path that leads to it."""
     resolved = database.resolve()
     return resolved.with_name(resolved.name + SUFFIX)
 
 
 class FileLock:
-    """Keeps others from opening a database: all of them, or with `shared` only those that write.
+    """Keeps other processes from opening a database: all of them, or with `shared` only writers.
 
     StoreError naming the process that has the database, this one included.
     """
@@ -106,7 +106,7 @@ class FileLock:
         self._release = weakref.finalize(self, _unlock, descriptor, os.getpid())
 
     def release(self) -> None:
-        """Let others open the database."""
+        """Let other processes open the database."""
         self._release()
 
     def __enter__(self) -> Self:
@@ -117,16 +117,16 @@ class FileLock:
 
 
 def _opened(path: Path, *, make: bool) -> int | None:
-    """The open lock file, which no program that this process starts inherits; None where there is none."""
+    """The open lock file, which child processes do not inherit; None if there is none."""
     with contextlib.suppress(OSError):
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0), 0o666)
-    with contextlib.suppress(OSError):  # somebody else's, which can be read
+    with contextlib.suppress(OSError):  # another user's lock file may still be readable
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     return None
 
 
 def _locked(descriptor: int, database: Path, *, shared: bool) -> bool:
-    """Lock the file; StoreError when another process has it. False where nothing can be locked."""
+    """Lock the file; StoreError if another process holds the lock. False if the file system has no locks."""
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
@@ -140,7 +140,7 @@ def _locked(descriptor: int, database: Path, *, shared: bool) -> bool:
 
 
 def _holder(inode: int) -> int | None:
-    """The process that has locked a file, where the system tells."""
+    """The process that has locked a file, if the system tells."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/locks").read_text("utf-8").splitlines():
             _, kind, _, _, process, inode_of_lock, *_ = line.split()
@@ -150,10 +150,10 @@ def _holder(inode: int) -> int | None:
 
 
 def _unlock(descriptor: int | None, process: int) -> None:
-    if descriptor is None or process != os.getpid():  # a forked process has closed it already
+    if descriptor is None or process != os.getpid():  # already closed in a forked process
         return
     _held.discard(descriptor)
-    # Not by closing alone: a program that is being started may have the file open until it runs.
+    # Closing is not enough: a child being started may hold the file open until it runs.
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
@@ -163,7 +163,7 @@ def _unlock(descriptor: int | None, process: int) -> None:
 def attached(files: Mapping[str, Path]) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that has each file attached under its name, for reading only.
 
-    StoreError with a hint when one cannot be opened: in use, damaged, or no database.
+    StoreError with a hint if one cannot be opened: in use, damaged, or not a database.
     """
     with contextlib.ExitStack() as opened:
         for path in files.values():
@@ -178,12 +178,12 @@ def attached(files: Mapping[str, Path]) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def reading(name: str, table: str) -> str:
-    """The statement that reads the log's rows of a table in the file that is attached under a name."""
+    """The statement that reads the log's rows of a table in the file attached under a name."""
     return f"FROM {quote(name)}.{LOG}.{quote(table)}"
 
 
 def _leave_behind() -> None:
-    """Close the lock files in a forked process: it shares the locks, and would keep them beyond the end of who took them."""
+    """Close the lock files in a forked process: it shares the locks and would hold them after their owner ends."""
     while _held:
         os.close(_held.pop())
 

@@ -1,4 +1,4 @@
-"""Copying a database that this process has open: another process does it, because this one would lose its lock on the file.
+"""Copying a database that this process has open. Another process copies, because this one would lose its lock on the file.
 
 `python -m analytics.store.copying SOURCE TARGET` ends with 0 when the copy is whole and with OVERTAKEN when a checkpoint came meanwhile.
 """
@@ -24,9 +24,9 @@ FICLONE = 0x40049409
 
 
 def copied_whole(source: Path, target: Path) -> bool:
-    """Copy the file; tell whether that was done before its next checkpoint. The call returns when the other process has ended.
+    """Copy the file; tell whether the copy finished before the next checkpoint. Returns when the other process has ended.
 
-    StoreError when the file cannot be copied, for instance to a full disk.
+    StoreError if the file cannot be copied, for instance because the disk is full.
     """
     ended = subprocess.run(
         command("analytics.store.copying", str(source.resolve()), str(target.resolve())),
@@ -39,7 +39,7 @@ def copied_whole(source: Path, target: Path) -> bool:
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, written to the disk."""
+    """Sync a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -48,7 +48,7 @@ def sync(path: Path) -> None:
 
 
 def main() -> None:
-    """Copy, and end with what came of it."""
+    """Copy the file and exit with the outcome."""
     end_with_parent()
     source, target = map(Path, sys.argv[1:])
     try:
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def copy(source: Path, target: Path) -> bool:
-    """Copy the file; whether its headers are as they were."""
+    """Copy the file; tell whether its headers are unchanged."""
     before = _headers(source)
     _copy(source, target)
     return before == _headers(source)
@@ -71,7 +71,7 @@ def _headers(path: Path) -> bytes:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file, sharing its blocks where the file system can, else within the kernel."""
+    """Copy a file, sharing its blocks if the file system can, otherwise within the kernel."""
     with source.open("rb") as reading, target.open("wb") as writing:
         with contextlib.suppress(OSError):
             fcntl.ioctl(writing.fileno(), FICLONE, reading.fileno())

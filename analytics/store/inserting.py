@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
-"""Writes frames into DuckDB so that every row is counted: appended, or one row per identity that new versions replace."""
+"""Writes frames into DuckDB and counts every row: rows are appended, or replace the earlier version of their identity."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from schemas.records import Record
 from schemas.registry import RecordSchema, schema_of
 
 BATCH = "_driftline_batch"
-"""Name under which a batch is registered. A table's name would win over it, and no table may be called so."""
+"""The name under which a batch is registered. A table of this name would take precedence, so no table may have it."""
 PARTITION = 0
-"""The embedded log has one partition a topic."""
+"""The embedded log has one partition per topic."""
 
 BY_VALUES = 4
-"""Up to so many records are written by their values, not as a frame: a server at rest, which only moves watermarks, does without 80 MB of polars."""
+"""Up to this many records are written by value, not as a frame: an idle server, which only moves watermarks, then never loads polars (80 MB)."""
 _PLACE = {"_topic": "", "_partition": PARTITION, "_offset": 0}
 """These rows belong to no topic."""
 
@@ -39,7 +39,7 @@ def registered(connection: duckdb.DuckDBPyConnection, frame: pl.DataFrame, name:
 
 
 def insert(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, frame: pl.DataFrame) -> int:
-    """Insert rows into the log table of a record type; answers how many. StoreError when not all were written."""
+    """Insert rows into the log table of a record type; return their number. StoreError if not all were written."""
     if not frame.height:
         return 0
     with registered(connection, frame):
@@ -53,7 +53,7 @@ def insert(connection: duckdb.DuckDBPyConnection, schema: RecordSchema, frame: p
 def insert_at(
     connection: duckdb.DuckDBPyConnection, schema: RecordSchema, frame: pl.DataFrame, topic: str, offsets: pl.Series
 ) -> int:
-    """Insert rows as records of a topic at these positions; answers how many."""
+    """Insert rows as records of a topic at these positions; return their number."""
     placed = frame.with_columns(
         pl.lit(topic).alias("_topic"), pl.lit(PARTITION, pl.Int32).alias("_partition"), offsets.alias("_offset")
     )
@@ -61,7 +61,7 @@ def insert_at(
 
 
 def replace(connection: duckdb.DuckDBPyConnection, records: Sequence[Record]) -> None:
-    """Put records of one internal type in place of those with the same identity."""
+    """Insert records of one internal type, replacing those with the same identity."""
     if not records:
         return
     schema = schema_of(type(records[0]).__name__)
@@ -88,7 +88,7 @@ def _replace_by_values(connection: duckdb.DuckDBPyConnection, schema: RecordSche
 
 
 def _values_of(record: Record) -> dict[str, Any]:
-    """The fields of a record; records in a list within it are objects, as DuckDB takes them."""
+    """The fields of a record; nested lists of records become lists of mappings, as DuckDB takes them."""
     values = msgspec.structs.asdict(record)
     nested = {
         name: value
@@ -99,6 +99,6 @@ def _values_of(record: Record) -> dict[str, Any]:
 
 
 def _frame(schema: RecordSchema, records: Sequence[Record]) -> pl.DataFrame:
-    # These records travel on no topic, so no limit of a message binds them: a state can hold whole exchanges.
+    # These records travel on no topic, so the message size limit does not apply: a state can hold whole exchanges.
     frame = pl.DataFrame(map(_values_of, records), schema=empty_frame(schema.name).schema)
     return frame.with_columns(**{name: pl.lit(value) for name, value in _PLACE.items()})

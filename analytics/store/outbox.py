@@ -1,4 +1,4 @@
-"""The outbox of alerts: alerts wait in the store until they are delivered, across restarts."""
+"""The outbox of alerts: the store keeps alerts until they are delivered, across restarts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Outbox:
         self._store = store
 
     def put(self, alerts: Sequence[Alert]) -> int:
-        """Put alerts into the queue; those whose id was ever in it are left out. Answers how many are new."""
+        """Queue alerts, except those whose id was ever queued; return the number of new ones."""
         if not alerts:
             return 0
         first = {alert.alert_id: alert for alert in reversed(alerts)}
@@ -38,21 +38,21 @@ class Outbox:
         return len(fresh)
 
     def settle(self, alerts: Sequence[Alert]) -> None:
-        """Put alerts in place of their earlier versions."""
+        """Replace alerts with these newer versions."""
         with self._store.transaction() as transaction:
             transaction.set_alerts(alerts)
 
     def forget(self, before: datetime) -> None:
-        """Delete what was settled before then. Alerts about an incident stay while that is open, or they would be sent again."""
+        """Delete alerts settled before a time. Alerts about an open incident stay, or they would be sent again."""
         with self._store.transaction() as transaction:
             transaction.connection.execute(_SETTLED, [WAITING, before.astimezone(UTC).replace(tzinfo=None)])
 
     def due(self, now: datetime) -> list[Alert]:
-        """Return the alerts to be tried now, oldest first."""
+        """Return the alerts to deliver now, oldest first."""
         with contextlib.closing(self._store.cursor()) as cursor:
             return list(query_records(cursor, "due_alerts", Alert, {"as_of": now}))
 
     def untold(self, since: datetime) -> list[Incident]:
-        """Live incidents that were seen since then, and that raised no alert at their severity and confidence."""
+        """Live incidents seen since a time that raised no alert at their present severity and confidence."""
         with contextlib.closing(self._store.cursor()) as cursor:
             return list(query_records(cursor, "untold_incidents", Incident, {"since": since}))

@@ -1,8 +1,8 @@
 # ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
 """The next position of each topic, and the states of stages by stage and session key.
 
-Stages remember how far they have read by position. A position is therefore never assigned twice, not even after retention or an
-erasure has emptied the topic: the end of a topic is noted in the transaction that deletes from it.
+Watermarks of stages are positions. A position is therefore never assigned twice, not even after retention or an erasure has emptied
+the topic: the transaction that deletes from a topic records its end.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ __all__ = [
     "watermarks_of",
 ]
 AHEAD = "write-ahead log"
-"""Consumer whose watermark says which entry of the write-ahead log lands next."""
+"""Consumer whose watermark is the next entry of the write-ahead log to flush."""
 END = "end"
-"""Consumer whose watermarks say where topics ended when something was last deleted from them."""
+"""Consumer whose watermarks are the ends of topics at the time of the last deletion from them."""
 COMPACTION = "compaction"
-"""Consumer whose watermark is 1 while the file's free space holds what was erased, else 0."""
+"""Consumer whose watermark is 1 while the file's free space may hold erased data, else 0."""
 RUN_NUMBERS = "run numbers"
-"""Consumer whose watermarks say, by project, which number its next run gets."""
+"""Consumer whose watermarks are, by project, the number of its next run."""
 PLACE = ("_topic", "_partition", "_offset")
-"""The columns that tell a row of a log table from all others."""
+"""The key columns of a log table."""
 
 
 def stored_ends(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    """The position the next record of each topic will get."""
+    """The next position to assign in each topic."""
     noted = dict(
         connection.execute(
             f"SELECT topic, next_position FROM {full_name(schema_of('Watermark'))} WHERE consumer = ?",
@@ -52,9 +52,9 @@ def stored_ends(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
 
 
 def _ends() -> str:
-    """The statement that answers each topic with the position after the highest that a record of it has.
+    """The statement that returns each topic with the position after its last record.
 
-    One for all: each statement by itself costs every start of a command more than what it asks for.
+    One statement for all topics: the overhead of separate ones would cost every start of a command more than the reading.
     """
     tables = " UNION ALL ".join(
         f"SELECT '{topic}' AS topic, max(_offset) AS last FROM {full_name(schema_of(name))} WHERE _topic = '{topic}'"
@@ -65,8 +65,8 @@ def _ends() -> str:
 
 
 def watermarks_of(connection: duckdb.DuckDBPyConnection, consumer: str) -> dict[tuple[str, int], int]:
-    """The positions that a consumer reads next, by topic and partition."""
-    # All of the result is fetched: an unfinished one keeps the connection from anything else.
+    """The next positions of a consumer, by topic and partition."""
+    # Fetch the whole result: an unfinished one blocks the connection.
     rows = connection.execute(
         f"SELECT topic, partition, next_position FROM {full_name(schema_of('Watermark'))} WHERE consumer = ?", [consumer]
     ).fetchall()
@@ -74,7 +74,7 @@ def watermarks_of(connection: duckdb.DuckDBPyConnection, consumer: str) -> dict[
 
 
 def move_watermarks(connection: duckdb.DuckDBPyConnection, consumer: str, positions: Mapping[tuple[str, int], int]) -> bool:
-    """Move watermarks of a consumer by one statement; False where it has none yet of one of the partitions."""
+    """Move watermarks of a consumer in one statement; False if one of the partitions has none yet."""
     values = {
         "consumer": consumer,
         "topics": [topic for topic, _ in positions],
@@ -93,7 +93,7 @@ def move_watermarks(connection: duckdb.DuckDBPyConnection, consumer: str, positi
 
 
 def next_stored(connection: duckdb.DuckDBPyConnection, topic: str, start: int) -> int | None:
-    """The lowest position from `start` on at which the topic has a record; None where it has none."""
+    """The position of the topic's first record from `start` on; None if there is none."""
     tables = " UNION ALL ".join(
         f"SELECT min(_offset) AS first FROM {full_name(schema_of(name))} WHERE _topic = $topic AND _offset >= $start"
         for name in topics()[topic]
@@ -106,14 +106,14 @@ def next_stored(connection: duckdb.DuckDBPyConnection, topic: str, start: int) -
 
 
 def stored_states(connection: duckdb.DuckDBPyConnection, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
-    """Return the states of a stage for those of the keys that have one."""
+    """Return the states of a stage for the keys that have one."""
     return states_of_stages(connection, [stage], keys)[stage]
 
 
 def states_of_stages(
     connection: duckdb.DuckDBPyConnection, stages: Sequence[str], keys: Sequence[str]
 ) -> dict[str, dict[str, bytes]]:
-    """Return the states of each stage for those of the keys that have one: the table is read once."""
+    """Return the states of several stages for the keys that have one, reading the table once."""
     statement = (
         f"SELECT stage, key, state FROM {full_name(schema_of('StageState'))} "
         "WHERE stage IN (SELECT unnest($stages)) AND key IN (SELECT unnest($keys))"
@@ -131,14 +131,14 @@ def all_states(connection: duckdb.DuckDBPyConnection, stage: str) -> dict[str, b
 
 
 class KnownSessions:
-    """Hashes of the sessions that have a state: tells that a session has none without a look through the table. Belongs to one thread at a time."""
+    """Hashes of the sessions that have a state, to tell without a look-up that a session has none. Used by one thread at a time."""
 
     def __init__(self, stages: Sequence[str]) -> None:
         self._hashes = Hashes()
         self._read = dict.fromkeys(stages, -1)
 
     def read(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Read what the table has more than when it was read last: the positions of a stage's states only grow."""
+        """Read the rows added since the last read: the positions of a stage's states only grow."""
         for stage, position in self._read.items():
             statement = (
                 f"SELECT key, next_position FROM {full_name(schema_of('StageState'))} "
@@ -149,10 +149,10 @@ class KnownSessions:
             self._read[stage] = max((at for _, at in rows), default=position)
 
     def add(self, keys: Sequence[str]) -> None:
-        """Take in sessions that have a state from now on."""
+        """Add sessions that now have a state."""
         if keys:
             self._hashes.add(list(map(hash, keys)))
 
     def unknown(self, keys: Sequence[str]) -> list[str]:
-        """Return those of the keys that certainly have no state."""
+        """Return the keys that certainly have no state."""
         return [key for key, known in zip(keys, self._hashes.which_of(list(map(hash, keys))), strict=True) if not known]

@@ -1,8 +1,8 @@
 """The DuckDB file: append-only tables, stage state and watermarks, changed together or not at all.
 
 One process owns the file (`analytics.store.connection`); within it one `Store` writes, and any number of cursors read. Every change
-happens in a transaction: the rows of a batch, the states of the stage that made them and the watermark of what it read are committed
-together, so that a kill at any moment loses nothing that was committed and doubles nothing when the work is taken up again.
+happens in a transaction: the rows of a batch, the states of the stage that made them and its watermark are committed together. A kill
+at any moment therefore loses no committed record, and the restarted stage writes none twice.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from schemas.lazy.polars import pl
 from schemas.registry import current_schemas, schema_of, topics
 
 _WAITED = 60.0
-"""Seconds that a checkpoint waits for writes to be over."""
+"""Seconds that a checkpoint waits for writes to finish."""
 _GATHERED = "256MB"
-"""Size of the write-ahead log from which it is folded in; DuckDB's own setting is a sixteenth of that."""
+"""Size of the write-ahead log that triggers a checkpoint; DuckDB's default is a sixteenth of it."""
 _HAS_LOG = "SELECT 1 FROM duckdb_schemas() WHERE schema_name = ? AND database_name = current_database()"
 __all__ = ["Appended", "Store", "Transaction", "fetch"]
 
@@ -34,11 +34,11 @@ __all__ = ["Appended", "Store", "Transaction", "fetch"]
 class Store:
     """An open DuckDB file, or a database in memory when `path` is None.
 
-    StoreError when the file cannot be opened: in use, damaged, or written by a newer version.
+    StoreError if the file cannot be opened: in use, damaged, or written by a newer version.
     """
 
     def __init__(self, path: Path | None, *, is_browsed: bool = True) -> None:
-        """`is_browsed` is False for a working file of ours: it needs no comments, no macros for sums, and no compression."""
+        """`is_browsed` is False for an internal working file, which needs no comments, no macros for sums, and no compression."""
         self.path = path
         self._has_macros = is_browsed
         self._is_browsed = is_browsed and path is not None
@@ -46,10 +46,10 @@ class Store:
         self._cursors = threading.Lock()
         self._ends: dict[str, int] = {}
         self.commits = 0
-        """How many transactions were committed: for caches of what the tables hold."""
+        """The number of committed transactions, for caches of the tables' contents."""
         self._state_changes: Counter[str] = Counter()
         self.met = Met()
-        """Recently matched duplicates, for callers that ask what a record is before they write it."""
+        """Recently matched duplicates, for callers that classify a record before they write it."""
         with contextlib.ExitStack() as opening:
             if path is not None:
                 opening.enter_context(FileLock(path))
@@ -63,8 +63,8 @@ class Store:
             self._opened = opening.pop_all()
 
     def close(self) -> None:
-        """Close the file; what is committed stays."""
-        # DuckDB does not close a connection while another thread is inside a call of it: a cursor may be asked for at any time.
+        """Close the file."""
+        # DuckDB does not close a connection that another thread is using, and a thread may ask for a cursor at any time.
         with self._lock, self._cursors:
             self._opened.close()
 
@@ -81,7 +81,7 @@ class Store:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Everything done with the transaction is committed together at the end, or not at all when an exception leaves it."""
+        """Commit all changes of the transaction together at the end, or none of them if an exception leaves the context."""
         with self._lock:
             ends = dict(self._ends)
             self._connection.begin()
@@ -93,31 +93,31 @@ class Store:
                 self.commits += 1
                 self._state_changes.update(transaction.changed_stages)
             except BaseException:
-                with contextlib.suppress(duckdb.Error):  # after a fatal error there is nothing to roll back
+                with contextlib.suppress(duckdb.Error):  # a fatal error leaves nothing to roll back
                     self._connection.rollback()
-                with contextlib.suppress(duckdb.Error):  # a commit can fail and yet be durable: ask
+                with contextlib.suppress(duckdb.Error):  # a failed commit may still be durable: check
                     self._ends = stored_ends(self._connection)
                 raise
 
     def state_changes(self, stages: Iterable[str]) -> int:
-        """Count the transactions that changed states of these stages otherwise than from the log, per stage: for caches of states."""
+        """Count, for each stage, the transactions that changed its states from outside the log. Caches of states compare the counts."""
         return sum(self._state_changes[stage] for stage in (*stages, ALL_STAGES))
 
     def give_memory_back(self) -> None:
-        """Have memory that statements have freed given back to the system in the background: for a process that stays."""
+        """Return freed memory to the system in the background; for long-running processes."""
         with contextlib.closing(self.cursor()) as cursor:
             cursor.execute("SET GLOBAL allocator_background_threads = true")
 
     def gather_writes(self) -> None:
-        """Fold the write-ahead log into the file less often: for many large commits in a row.
+        """Checkpoint less often; for many large commits in a row.
 
-        Each folding writes the last rows of every table again, so it costs less if more of them have come.
+        Each checkpoint rewrites the last rows of every table, so fewer, larger ones cost less.
         """
         with contextlib.closing(self.cursor()) as cursor:
             cursor.execute(f"SET GLOBAL checkpoint_threshold = '{_GATHERED}'")
 
     def checkpoint(self) -> None:
-        """Fold the write-ahead log into the file once no write is under way: DuckDB refuses while one is, and each is over soon."""
+        """Fold the write-ahead log into the file as soon as no write is in progress; DuckDB refuses during one, and writes are short."""
         from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed  # noqa: PLC0415 - most commands only read
 
         refused = retry_if_exception_type(duckdb.TransactionException)
@@ -126,23 +126,23 @@ class Store:
                 self.try_checkpoint()
 
     def try_checkpoint(self) -> None:
-        """Fold the write-ahead log into the file; duckdb.TransactionException while a write is under way."""
+        """Fold the write-ahead log into the file; duckdb.TransactionException while a write is in progress."""
         with self._lock:
             self._connection.execute("CHECKPOINT")
 
     def count(self, table: str) -> int:
-        """Count the things that a record type's view shows: each once, in its latest revision."""
+        """Count the rows of a record type's view, which has the latest revision of each identity."""
         row = self.cursor().execute(f"SELECT count(*) FROM main.{quote(table)}").fetchone()
         return int(row[0]) if row else 0
 
     def end_of(self, topic: str) -> int:
-        """The position after the last record of the topic that is committed; never waits."""
+        """The position after the topic's last committed record; never waits."""
         return self._ends[topic]
 
     def read(self, topic: str, start: int, limit: int) -> dict[str, pl.DataFrame]:
-        """Up to `limit` positions of a topic from `start`: one frame a record type, with `_offset`, in order.
+        """Up to `limit` positions of a topic from `start`: one frame per record type, with `_offset`, in order.
 
-        All frames are of one moment: no record is missing that was committed before one that is there.
+        All frames come from one snapshot: if a record is included, so is every record committed before it.
         """
         if limit <= 0:
             return {}
@@ -151,20 +151,20 @@ class Store:
             return _read(cursor, topic, start, limit)
 
     def next_position(self, topic: str, start: int) -> int:
-        """The position of the first record from `start` on, or the topic's end: what lies between was deleted."""
+        """The position of the first record from `start` on, or the topic's end; records in between were deleted."""
         end = self.end_of(topic)
         with contextlib.closing(self.cursor()) as cursor:
             following = next_stored(cursor, topic, start)
         return end if following is None else min(following, end)
 
     def _migrate(self) -> None:
-        # What there is, and where it ends, are questions that take as long as making the tables of a new file.
+        # A new file is not asked for its tables and ends: these questions take as long as creating the tables.
         is_new = not self._connection.execute(_HAS_LOG, [LOG]).fetchall()
         existing = {} if is_new else _existing(self._connection)
         made = None
-        with contextlib.suppress(duckdb.CatalogException):  # a file of before it said so
+        with contextlib.suppress(duckdb.CatalogException):  # files of earlier versions have no digest
             ((made,),) = self._connection.execute(f"SELECT {LOG}.{DIGEST}()").fetchall()
-        # Comments are for who browses a file, and take most of the time that making the tables does.
+        # Comments are for people who browse a file, and take most of the time of creating the tables.
         wanted = migration_statements(existing, made, has_macros=self._has_macros)
         statements = [one for one in wanted if self._is_browsed or not one.startswith(COMMENT)]
         if statements:
@@ -175,13 +175,13 @@ class Store:
                     transaction.number_all_runs()
                 if "sessions" not in existing.get(schema_of("IncidentOutline").table, ()):
                     transaction.outline_all_incidents()
-            # A schema change in the write-ahead log costs the next start; fold it in while nothing else is there.
+            # A schema change in the write-ahead log slows down the next start, so fold it in while the log holds nothing else.
             self.try_checkpoint()
         self._ends = dict.fromkeys(topics(), 0) if is_new else stored_ends(self._connection)
 
 
 def _existing(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
-    """Each table of the log that there is, with its columns and their types."""
+    """The existing tables of the log, each with its columns and their types."""
     try:
         rows = connection.execute(
             " UNION ALL ".join(
@@ -189,7 +189,9 @@ def _existing(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]
                 for schema in current_schemas().values()
             )
         ).fetchall()
-    except duckdb.CatalogException:  # one is not there; to ask for what is there has DuckDB make all views of its own
+    except (
+        duckdb.CatalogException
+    ):  # A table is missing. Asking the catalogue is slower, because DuckDB then builds all of its own views.
         rows = connection.execute(
             "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE schema_name = ?", [LOG]
         ).fetchall()
@@ -207,7 +209,7 @@ def _read(cursor: duckdb.DuckDBPyConnection, topic: str, start: int, limit: int)
             f"{quote(column)}::{kind} AS {quote(column)}"
             for column, kind in columns_of(schema, timestamp="TIMESTAMPTZ").items()
         )
-        # The topic's own name is compared too: a table can take records from two topics.
+        # Filter by topic too: a table can hold records of two topics.
         statement = (
             f"SELECT {columns}, _offset FROM {full_name(schema)} "
             "WHERE _offset >= $start AND _offset < $end AND _topic = $topic ORDER BY _offset"
@@ -215,6 +217,6 @@ def _read(cursor: duckdb.DuckDBPyConnection, topic: str, start: int, limit: int)
         values = {"start": start, "end": start + limit, "topic": topic}
         frame = fetch(cursor, statement, values)
         if frame.height:
-            # DuckDB calls the zone Etc/UTC, everything else calls it UTC.
+            # DuckDB names the zone Etc/UTC; other libraries name it UTC.
             frames[name] = frame.with_columns(pl.selectors.datetime(time_zone="*").dt.convert_time_zone("UTC"))
     return frames

@@ -1,8 +1,9 @@
-"""DuckDB tables and views, derived from the Avro schemas: a topic is a table is a schema.
+"""DuckDB tables and views, derived from the Avro schemas: one table per record type.
 
-Every record type has a table in the schema `log`: append-only, with the place of each record in its topic. Beside it stands a
-view of the same name in the schema `main` with the current revision of each identity and without the system columns: this is
-what people and queries read. The current revision is the latest; of an evaluation it is the latest that finished, if any did. What only the store keeps (stage state, watermarks, import progress) has a table and no view.
+Every record type has an append-only table in the schema `log`, with the place of each record in its topic. People and queries read
+the view of the same name in the schema `main`, which has the current revision of each identity and no system columns. The current
+revision is the latest one; for an evaluation, the latest finished one, if any. The store's internal records (stage states,
+watermarks, import progress) have a table and no view.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PRIMITIVES = {
 
 
 KEPT = {"scores": ("project", "exchange_at"), "incidents": ("project",)}
-"""The columns that are alike in every revision, by table: a filter on them then meets only the rows that match."""
+"""The columns that no revision changes, by table, so that filters on them are pushed down to the scan."""
 
 
 READ_AS = {
@@ -46,11 +47,11 @@ READ_AS = {
         "assignee": "log.incident_assignee(assignee, assigned_at, acknowledged_by)",
     }
 }
-"""Columns that views read otherwise than they were written: words of versions before, whose rows stay as they are."""
+"""Columns whose values from earlier versions the views translate; the rows themselves stay unchanged."""
 DIGEST = "views_digest"
-"""Macro that answers the digest of the views and macros that a file has."""
+"""The macro that returns the digest of a file's views and macros."""
 COMMENT = "COMMENT ON "
-"""The words that begin every statement that describes a table, a view or a column."""
+"""The first words of every statement that describes a table, a view or a column."""
 
 
 def quote(name: str) -> str:
@@ -66,8 +67,8 @@ def literal(text: str) -> str:
 def sql_type(avro_type: Any, named: dict[str, str], *, timestamp: str = "TIMESTAMP") -> str:
     """The DuckDB type of an Avro type.
 
-    `named` collects the record types met so far, for references. `timestamp` is TIMESTAMP in tables (always UTC) and
-    TIMESTAMPTZ where rows leave for Python, which wants the zone.
+    `named` collects the record types seen so far, for references. `timestamp` is TIMESTAMP in tables (always UTC) and TIMESTAMPTZ
+    in rows for Python, which needs the zone.
     """
     if isinstance(avro_type, str):
         return named[avro_type] if avro_type in named else PRIMITIVES[avro_type]
@@ -90,7 +91,7 @@ def columns_of(schema: RecordSchema, *, timestamp: str = "TIMESTAMP") -> dict[st
 
 
 def default_of(field: Json) -> str:
-    """The SQL value that rows written before the field existed get."""
+    """The SQL default of a field for rows written before it existed."""
     value = field.get("default")
     if value is None:
         return "NULL"
@@ -102,7 +103,7 @@ def default_of(field: Json) -> str:
 
 
 def unfolding_statements(schema: RecordSchema, added: Collection[str]) -> Iterator[str]:
-    """Return the statements that fill added columns with what earlier rows have in another form."""
+    """Return the statements that fill added columns from older columns of the same rows."""
     for unfolding in unfoldings(schema):
         if unfolding.field in added:
             items = ", ".join(
@@ -126,7 +127,7 @@ def create_statements(schema: RecordSchema) -> Iterator[str]:
 
 
 def comment_statements(schema: RecordSchema) -> Iterator[str]:
-    """The schema's docs as comments on the table and its columns."""
+    """The statements that make the schema's docs comments on the table and its columns."""
     yield f"{COMMENT}TABLE {full_name(schema)} IS {literal(schema.definition['doc'])}"
     docs = {name: doc for name, (_, doc) in SYSTEM_COLUMNS.items()} | {field["name"]: field["doc"] for field in schema.fields}
     for name, doc in docs.items():
@@ -151,10 +152,10 @@ def migration_statements(
 ) -> Iterator[str]:
     """The statements that bring a file to the current schemas, and to the current views and macros.
 
-    `existing` maps each table of the log to its columns and their types; `made` is the digest of views and
-    macros that the file answers, None where it answers none. A missing table is made, a missing column is added with its default, or filled
-    with what it unfolds. `has_macros` is False for a file of which no one asks sums.
-    StoreError when the file has a column this version does not know or knows otherwise: then a newer version wrote it.
+    `existing` maps each table of the log to its columns and their types; `made` is the file's digest of views and macros, None if it
+    has none. A missing table is created; a missing column is added with its default, or filled from the column that it unfolds.
+    `has_macros` is False for a file whose sums are never queried.
+    StoreError if a column is unknown to this version or has another type: then a newer version wrote the file.
     """
     changed = False
     for schema in current_schemas().values():
@@ -165,7 +166,7 @@ def migration_statements(
             continue
         wanted = columns_of(schema)
         types = {name: kind for name, (kind, _) in SYSTEM_COLUMNS.items()} | wanted
-        # DuckDB quotes the names in a type only where it must.
+        # DuckDB quotes names in a type only if it must.
         unknown = [name for name, kind in present.items() if kind.replace('"', "") != types.get(name, "").replace('"', "")]
         if unknown:
             names = ", ".join(sorted(unknown))

@@ -45,22 +45,22 @@ from schemas.registry import current_schemas, schema_of
 __all__ = ["BATCH", "CONTENT", "Appended", "Transaction"]
 ALL_STAGES = ""
 MADE_HERE = -1
-"""Partition of dead letters that the sink of another log made of records that do not land: they are on no topic."""
+"""Partition of dead letters that another log's sink made from records it could not store: they are on no topic."""
 Partition = tuple[str, int]
 """Topic and number of a partition."""
 _RUNS = "Diagnosis"
 _INCIDENTS = "Incident"
 _LASTING = (AHEAD, END, RETENTION, COMPACTION, RUN_NUMBERS, *(sums.consumer for sums in KEPT))
-"""Consumers whose watermarks stay when everything that stages made is made again."""
+"""Consumers whose watermarks stay when everything that stages derived is rebuilt."""
 
 
 @dataclass
 class Appended:
-    """The result of an append: rows written per table, and the number of records that were there already.
+    """The result of an append: rows written per table, and the number of records that the topic already had.
 
-    `conflicts` are the places, among the messages, of those that were not taken because their identity has another content.
-    `differing` names, for those of them that the log knows, the fields that have other content.
-    `frames` has what was written, by record type: the records' fields, INDEX for the place among the messages, and `_offset`.
+    `conflicts` are the indexes of messages that were left out because their identity is stored with other content. `differing` names
+    the fields that differ, for conflicts with a record in the log. `frames` has the written rows by record type: the records' fields,
+    INDEX for the index of the message, and `_offset`.
     """
 
     written: dict[str, int] = field(default_factory=dict)
@@ -78,11 +78,11 @@ class Transaction:
         self._ends = ends
         self._met = met
         self.changed_stages: set[str] = set()
-        """The stages whose states the transaction changes, but for those that come from the log; ALL_STAGES: any."""
+        """The stages whose states the transaction changes, apart from states from the log; ALL_STAGES stands for any."""
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """The connection that the transaction is on, for what is made of the rows inside the database."""
+        """The transaction's connection, for statements that derive rows inside the database."""
         return self._connection
 
     def append(
@@ -93,12 +93,11 @@ class Transaction:
         skip_known: bool = False,
         are_own: bool = False,
     ) -> Appended:
-        """Append encoded records to a topic. With `skip_known`, records the topic has already are left out.
+        """Append encoded records to a topic. With `skip_known`, records that the topic already has are left out.
 
-        A record is known by its identity and, where it has one, its revision. Where CONTENT tells what it says, a record that
-        says something else under a known identity is a conflict and left out, too; within the messages the first one counts. Messages
-        were accepted: one that does not decode raises its RecordError.
-        `are_own` says that this process has encoded them, so that they are not proven again.
+        A record is known by its identity and, if it has one, its revision. If CONTENT names a content field, a record with other content
+        under a known identity is a conflict and left out too; within the messages the first one counts. A message that does not decode
+        raises its RecordError, because messages were checked before. `are_own` skips that check for messages that this process encoded.
         """
         done = Appended()
         if not messages:
@@ -117,7 +116,7 @@ class Transaction:
         return done
 
     def _write(self, topic: str, frames: Mapping[str, pl.DataFrame], done: Appended) -> None:
-        """Write rows at the end of a topic, in the order of INDEX, and note that in `done`."""
+        """Write rows at the end of a topic, in the order of INDEX, and add them to `done`."""
         positions = pl.concat([frame[INDEX] for frame in frames.values()]).sort()
         for name, frame in frames.items():
             offsets = positions.search_sorted(frame[INDEX]).cast(pl.Int64) + self._ends[topic]
@@ -130,9 +129,9 @@ class Transaction:
         self._derive(done.frames)
 
     def append_at(self, topic: str, start: int, messages: Sequence[bytes], *, are_own: bool = False) -> None:
-        """Append encoded records that have their offsets already, from `start` on; `are_own` as of `append`.
+        """Append encoded records at given offsets, from `start` on; `are_own` as for `append`.
 
-        Records of erased sessions are left out, and their offsets are given to no other record. StoreError if an offset was given before.
+        Records of erased sessions are left out, and their offsets stay unused. StoreError if an offset was assigned before.
         """
         if start < self._ends[topic]:
             raise StoreError(f"{topic}: offset {start} was given before; the next one is {self._ends[topic]}")
@@ -152,9 +151,9 @@ class Transaction:
         self._derive(written)
 
     def land(self, topic: str, frames: Mapping[str, pl.DataFrame], seen: KnownIdentities) -> Appended:
-        """Write decoded records that another log holds, where they stand there: columns INDEX, `_partition` and `_offset`.
+        """Flush decoded records of another log into the tables, at their places there: columns INDEX, `_partition` and `_offset`.
 
-        What the topic has already is left out and conflicts are reported, as in `append`. `seen` has read all that the topic has.
+        Known records are left out and conflicts reported, as in `append`. `seen` must have read the whole topic.
         """
         done = Appended()
         for name, frame in self._taken(frames).items():
@@ -173,18 +172,18 @@ class Transaction:
         return done
 
     def number_all_runs(self) -> None:
-        """Give numbers to the runs of a file from before they were kept."""
+        """Number the runs of a file written before run numbers were stored."""
         self._note_numbers(number_all(self._connection))
 
     def _taken(self, frames: Mapping[str, pl.DataFrame]) -> Mapping[str, pl.DataFrame]:
         return without_erased(self._connection, frames) if self._ends[ERASURES] else frames
 
     def outline_all_incidents(self) -> None:
-        """Make the outlines of the incidents of a file from before they were kept."""
+        """Build the outlines of incidents of a file written before outlines were stored."""
         outline_all(self._connection)
 
     def _derive(self, written: Mapping[str, pl.DataFrame]) -> None:
-        """Make what is kept of rows that were written."""
+        """Derive run numbers and incident outlines from the written rows."""
         if _RUNS in written:
             self._note_numbers(number_runs(self._connection, written[_RUNS]))
         if _INCIDENTS in written:
@@ -194,7 +193,7 @@ class Transaction:
         self.set_watermarks(RUN_NUMBERS, {(project, PARTITION): number for project, number in following.items()})
 
     def drop(self, topic: str, starts: Mapping[int, int]) -> None:
-        """Delete what was landed of a topic from these positions on, by partition, and the dead letters that were made of it."""
+        """Delete a topic's flushed rows from these positions on, by partition, and the dead letters made from them."""
         delete_landed(self._connection, topic, starts, MADE_HERE)
         self._forget_sums([topic])
         if topic in schema_of(_INCIDENTS).topics:
@@ -202,19 +201,19 @@ class Transaction:
         self._ends.update(stored_ends(self._connection))
 
     def learn(self, topic: str, seen: KnownIdentities) -> None:
-        """Let `seen` read what the topic has."""
+        """Let `seen` read the topic."""
         seen.read(self._connection, topic, self._ends[topic])
 
     def end_of(self, topic: str) -> int:
-        """The position after the highest that a record of the topic has."""
+        """The position after the topic's last record."""
         return self._ends[topic]
 
     def watermark(self, consumer: str, topic: str) -> int:
-        """The position the consumer reads next, in a topic of one partition."""
+        """The consumer's next position in a topic of one partition."""
         return self.watermarks(consumer).get((topic, PARTITION), 0)
 
     def watermarks(self, consumer: str) -> dict[Partition, int]:
-        """The positions the consumer reads next, by topic and partition."""
+        """The consumer's next positions, by topic and partition."""
         return watermarks_of(self._connection, consumer)
 
     def set_watermark(self, consumer: str, topic: str, next_position: int) -> None:
@@ -234,7 +233,7 @@ class Transaction:
         )
 
     def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
-        """The states of a stage for those of the keys that have one."""
+        """The states of a stage for the keys that have one."""
         return stored_states(self._connection, stage, keys)
 
     def set_states(self, stage: str, states: Mapping[str, bytes], next_position: int) -> None:
@@ -247,9 +246,9 @@ class Transaction:
         )
 
     def set_states_of_stages(self, states: Mapping[str, Mapping[str, bytes]], next_positions: Mapping[str, int]) -> None:
-        """Replace states of several stages with those from the log, by stage and key, in one statement for all.
+        """Replace states of several stages with states from the log, by stage and key, in one statement.
 
-        `next_positions` are by stage. States of erased sessions are left out. An empty state deletes the one that there is.
+        `next_positions` are by stage. States of erased sessions are left out. An empty state deletes the stored one.
         """
         if self._ends[ERASURES]:
             erased = erased_in(self._connection)
@@ -271,15 +270,15 @@ class Transaction:
         )
 
     def set_progress(self, progress: Sequence[ImportProgress]) -> None:
-        """Note how far files have been imported."""
+        """Record the import progress of files."""
         replace(self._connection, progress)
 
     def set_alerts(self, alerts: Sequence[Alert]) -> None:
-        """Put alerts into the queue, or in place of their earlier versions."""
+        """Queue alerts, replacing their earlier versions."""
         replace(self._connection, alerts)
 
     def set_checks(self, checks: Sequence[ProjectCheck]) -> None:
-        """Note when projects were checked, but for those of which a later check is known."""
+        """Record when projects were checked; a later check already recorded stays."""
         latest = dict(
             self._connection.execute(f"SELECT project, checked_at FROM {full_name(schema_of('ProjectCheck'))}").fetchall()
         )
@@ -289,14 +288,14 @@ class Transaction:
         replace(self._connection, newer)
 
     def known_alerts(self, ids: Sequence[str]) -> set[str]:
-        """Those of the ids that are of alerts there are, or ever were."""
+        """The ids among these that belong to present or earlier alerts."""
         rows = self._connection.execute(
             f"SELECT alert_id FROM {full_name(schema_of('Alert'))} WHERE alert_id IN (SELECT unnest(?))", [list(ids)]
         ).fetchall()
         return {alert_id for (alert_id,) in rows}
 
     def remove(self, name: str, places: pl.DataFrame) -> int:
-        """Delete the rows of a record type at these places; answers how many. Their positions are never given again."""
+        """Delete the rows of a record type at these places; return their number. Their positions are never assigned again."""
         if not places.height:
             return 0
         self.set_watermarks(END, {(topic, PARTITION): self._ends[topic] for topic in places["_topic"].unique().to_list()})
@@ -311,12 +310,12 @@ class Transaction:
         return removed
 
     def drop_states(self, keys: Sequence[str], stages: Sequence[str]) -> None:
-        """Delete what these stages keep of these sessions."""
+        """Delete the states of these sessions in these stages."""
         self.changed_stages.update(stages)
         delete_states(self._connection, keys, stages)
 
     def forget(self, tables: Sequence[str]) -> None:
-        """Delete every row of the named tables: they are derived and will be made again."""
+        """Delete every row of the named tables, which are derived and will be rebuilt."""
         self._forget_sums(_topics_of(tables))
         if schema_of("StageState").table in tables:
             self.changed_stages.add(ALL_STAGES)
@@ -326,14 +325,14 @@ class Transaction:
         self._ends.update(stored_ends(self._connection))
 
     def forget_derived(self, tables: Sequence[str], but: str, stages: Sequence[str] = ()) -> None:
-        """Delete what stages made and how far they came, but for `stages` and sessions of which `but` keeps a state."""
+        """Delete derived rows and watermarks of stages, except those of `stages` and of sessions that have a state in `but`."""
         self._forget_sums(_topics_of(tables))
         self.changed_stages.add(ALL_STAGES)
         delete_derived(self._connection, tables, but, stages, (*_LASTING, *stages))
         self._ends.update(stored_ends(self._connection))
 
     def _forget_sums(self, topics: Iterable[str]) -> None:
-        """Delete what records of these topics added up to, and count that it was: who is adding up meanwhile must not take it for done."""
+        """Delete the sums of these topics' records and count the deletion, so that a concurrent refresh does not mark its days as done."""
         dropped = set(topics)
         for sums in KEPT:
             if dropped.intersection(sums.topics):
@@ -343,7 +342,7 @@ class Transaction:
 
 
 def _topics_of(tables: Sequence[str]) -> Iterator[str]:
-    """The topics whose records land in these tables."""
+    """The topics whose records are stored in these tables."""
     return (topic for schema in current_schemas().values() if schema.table in tables for topic in schema.topics)
 
 

@@ -1,4 +1,4 @@
-"""The current row of an identity, which views, snapshots, exports and queries share; and the views that analysts read (`views.sql`).
+"""The definition of an identity's current row, shared by views, snapshots, exports and queries; and the analysts' views (`views.sql`).
 
 In a snapshot the views are part of the file. In a database that is opened for reading only, they are temporary.
 """
@@ -15,14 +15,14 @@ from schemas.lazy.duckdb import duckdb
 from schemas.registry import RecordSchema
 
 FINISHED_FIRST = "status = 'completed' DESC"
-"""Puts evaluations that finished before those that failed: a failed attempt hides no finished evaluation."""
+"""Orders finished evaluations before failed ones, so that a failed attempt hides no finished evaluation."""
 _PREFERRED = {"evaluations": FINISHED_FIRST}
 WITHDRAWN = "withdrawn"
-"""The column that says that a record is no more: then its identity has no current row."""
+"""The column that marks a record as withdrawn: then its identity has no current row."""
 CURRENT_EXCHANGES = "log.current_exchanges"
 """The view of the current rows of exchanges, with the columns of the log's table."""
-# Few exchanges are revised: their rows are looked up, because sorting all of them costs the memory of all texts. Where none is, statistics
-# of the column alone say so.
+# Few exchanges are revised, so look these up: sorting all exchanges needs memory for all texts. If none is revised, DuckDB knows that
+# from the column's statistics alone.
 CURRENT_EXCHANGES_STATEMENT = f"""
 CREATE OR REPLACE VIEW {CURRENT_EXCHANGES} AS
 WITH newest AS (
@@ -39,7 +39,7 @@ _CREATE = "CREATE VIEW "
 
 
 def current_first(schema: RecordSchema) -> str:
-    """The order that puts the current one first of the rows of one identity; for a record type that has several rows of one."""
+    """The order that puts the current row of an identity first, for a record type that can have several rows per identity."""
     if not schema.has_revisions:
         return "_topic, _offset DESC"
     order = "revision DESC, _offset DESC"
@@ -52,10 +52,10 @@ def has_withdrawn(schema: RecordSchema) -> bool:
 
 
 def current_source(schema: RecordSchema, alike: Sequence[str] = ()) -> tuple[str, str]:
-    """What follows FROM, and what follows WHERE, for the current row of each identity; `alike` are columns that no revision changes."""
+    """The FROM clause and the QUALIFY clause that select each identity's current row; `alike` are columns that no revision changes."""
     if schema.table == "exchanges":
         return CURRENT_EXCHANGES, ""
-    # A record that travels on two topics is in the table twice.
+    # A record on two topics is in the table twice.
     if not schema.has_revisions and len(schema.topics) <= 1:
         return f'log."{schema.table}"', ""
     identity = ", ".join(f'"{name}"' for name in (*alike, *schema.identity))
@@ -75,7 +75,7 @@ def _statements() -> tuple[str, ...]:
 
 
 def add_temporary_views(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make the views for this connection alone. One that a file of an earlier version has not the columns for is left out."""
+    """Create the views for this connection only. Views that need columns which an older file lacks are left out."""
     for statement in _statements():
         temporary = statement.replace(_CREATE, "CREATE TEMP VIEW ", 1) if statement.startswith(_CREATE) else statement
         with contextlib.suppress(duckdb.CatalogException, duckdb.BinderException):

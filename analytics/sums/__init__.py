@@ -1,1 +1,1 @@
-"""Kept sums: what scores and runs add up to by day and by hour, what lists read of incidents, and the macros that read them."""
+"""Kept sums: sums of scores by day and hour, the outlines of incidents and numbers of runs that lists read, and the macros over them."""

@@ -1,8 +1,8 @@
-"""Keeps what scores, judgements and exchanges of each project and UTC day add up to, so that no query has to add up millions of them.
+"""Keeps daily sums of scores, judgements and exchanges per project (UTC), so that no query has to add up millions of records.
 
-The sums are made of a whole day at a time (`analytics/sums/kept.py`): a score that is made again changes the day of its exchange, and a
-late one lands on its own. `log.score_days`, `log.score_hours`, `log.cost_hours` and `log.exchange_days` (`analytics/sums/macros.py`)
-read them and know which still hold.
+Sums are computed for a whole day at a time (`analytics/sums/kept.py`): a recomputed or late score changes the day of its exchange.
+`log.score_days`, `log.score_hours`, `log.cost_hours` and `log.exchange_days` (`analytics/sums/macros.py`) read the sums and know
+which are still valid.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from analytics.sums.kept import KEPT, OF_SCORES, Day, KeptSums
 from analytics.sums.macros import RETENTION
 
 AT_ONCE = 100_000
-"""New records that a transaction takes up."""
+"""New records that one transaction adds up."""
 _FORGET = """
     DELETE FROM log.hourly_scores AS kept
     USING (SELECT unnest($projects::VARCHAR[]) AS project, unnest($firsts::TIMESTAMP[]) AS first) AS wanted, log.watermarks AS marks
@@ -30,10 +30,10 @@ _CHANGED = "SELECT day::DATE, project, count(*) FROM {changed} GROUP BY day, pro
 
 
 def refresh_daily(store: Store) -> set[Day]:
-    """Add up the days that records came to since the last time; answers those of scores. Any thread may call it at any time.
+    """Recompute the days with new records since the last call; return the days with new scores. Any thread may call it at any time.
 
-    A transaction takes up to AT_ONCE new records, or one project's day, so that intake does not wait for long. Cut
-    short, the next call begins again.
+    A transaction takes up to AT_ONCE new records, or one project's day, so that intake does not wait for long. If a call is
+    interrupted, the next one starts over.
     """
     return {kept: _refresh(store, kept) for kept in KEPT}[OF_SCORES]
 
@@ -45,19 +45,19 @@ def _refresh(store: Store, kept: KeptSums) -> set[Day]:
             kept.add_up(transaction.connection, days)
     if changed:
         with store.transaction() as transaction:
-            # Where everything was dropped meanwhile, these positions will be given again.
+            # If the sums were dropped meanwhile, the watermarks changed, and the dropped days have to be added up again.
             if transaction.watermarks(kept.consumer) == before:
                 transaction.set_watermarks(kept.consumer, ends)
     return set(changed)
 
 
 def recompute_days(transaction: Transaction, days: Iterable[Day]) -> None:
-    """Add up these days of scores again, for some were deleted in the same transaction; a day without any has no sums."""
+    """Recompute the sums of these days after scores were deleted in the same transaction; a day without scores has no sums."""
     OF_SCORES.add_up(transaction.connection, days)
 
 
 def forget_hours(store: Store, kept_from: Callable[[str], datetime]) -> int:
-    """Delete the hourly sums of each project from before a moment, of days whose scores retention has deleted; answers how many rows."""
+    """Delete each project's hourly sums from before a moment, for days whose scores retention has deleted; return the number of rows."""
     with store.transaction() as transaction:
         starts = transaction.watermarks(RETENTION)
         firsts = {project: kept_from(project) for project, _ in starts}
@@ -71,7 +71,7 @@ def forget_hours(store: Store, kept_from: Callable[[str], datetime]) -> int:
 
 
 def _changed(store: Store, kept: KeptSums) -> tuple[dict[Partition, int], dict[Partition, int], dict[Day, int]]:
-    """Watermarks, the positions behind what came since, and how many records came to which days, by day: all of one moment."""
+    """The watermarks, the new ends after the records that came since, and the number of new records per day, all from one snapshot."""
     with contextlib.closing(store.cursor()) as cursor:
         cursor.begin()
         marks = cursor.execute(_MARKS, {"consumer": kept.consumer}).fetchall()
@@ -88,7 +88,7 @@ def _positions(rows: Iterable[tuple[str, int, int]]) -> dict[Partition, int]:
 
 
 def _batches(changed: Mapping[Day, int]) -> Iterator[list[Day]]:
-    """The days in runs that records came to, up to AT_ONCE of these, or more where it is one project's day."""
+    """Batches of the changed days, each with up to AT_ONCE new records, or a single project's day with more."""
     batch: list[Day] = []
     records = 0
     for day, count in changed.items():

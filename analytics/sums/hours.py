@@ -1,11 +1,11 @@
 # ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
-"""Reads sums by hour and by day at the price of the rows there are to read.
+"""Reads sums by hour and by day without paying for the planning of statements that are not needed.
 
 DuckDB plans a statement as written, whatever the number of rows. `log.score_hours`, `log.score_days`, `log.cost_hours` and
-`log.exchange_days` also add up single records: of days to which records came since, and of days that a window cuts. Planning that takes
-longer than all the rest, though most of the time there are none. So these functions ask first. Where the days of a query are whole, it
-reads kept sums alone; by the hour, the macro gets only the projects that have single scores. Question and query over days see the same
-moment; scores that arrive between the two by the hour are left to the next read.
+`log.exchange_days` also add up single records, for days with newer records and days that a window cuts. Planning that part takes
+longer than everything else, and most of the time there are no such days. So these functions check first. If all days of a query are
+whole, they read only kept sums; by the hour, the macro gets only the projects with single scores. By the day, check and query see
+the same snapshot; by the hour, scores that arrive between the two are left to the next read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ORDER = [name.strip() for name in HOUR_KEY.split(",")]
 _BEGINS, _ENDS = ("from", "since"), ("to", "until", "as_of")
 """The parameters of queries that bound their time: the first moment, and the first one after it."""
 _MARK = "SELECT next_position FROM log.watermarks WHERE consumer = $consumer AND topic = $topic AND partition = 0"
-# Hourly sums say how late the last score of a unit is. Those of long ago are deleted, and then nothing is known of the day.
+# Hourly sums have the time of a unit's last score. Old hourly sums are deleted, and then that time is unknown for the day.
 _IS_OVER = """
     SELECT coalesce(
         max(last_at) < $at::TIMESTAMP,
@@ -45,12 +45,12 @@ _IS_OVER = """
 def read_hours(
     cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], since: date, until: datetime, columns: Sequence[str] = ()
 ) -> pl.DataFrame | None:
-    """Return the sums of some projects' current scores from a day on, until a moment: a row for each `HOUR_KEY`, in that order.
+    """Return the sums of some projects' current scores from a day on, until a moment: one row per `HOUR_KEY`, in that order.
 
     None if there are no scores at all.
 
-    Columns are those of `log.hourly_scores`, or those of them that are named, in which case the order is theirs: most of the time goes
-    into fetching columns. Sums are on the scale of the scores; times are UTC and naive.
+    The columns are those of `log.hourly_scores`. To save time, name the ones you need in `columns`; rows are then sorted by these. Sums
+    are on the scale of the scores; times are UTC and naive.
     """
     first, moment = datetime.combine(since, time()), until.astimezone(UTC).replace(tzinfo=None)
     whole = datetime.combine((moment - timedelta(microseconds=1)).date() + timedelta(days=1), time())
@@ -60,13 +60,13 @@ def read_hours(
         return None
     needed = list(dict.fromkeys(("project", "last_at", *columns)))
     kept = fetch(cursor, f"SELECT {', '.join(needed) if columns else _EVERYTHING} {_KEPT}", wanted)
-    # The sums of the last day hold what has come behind the moment, too.
+    # The sums of the last day also include scores after the moment.
     single.update(kept["project"].filter(kept["last_at"] >= moment))
     if single:
         fresh = fetch(cursor, _SINGLE, {"projects": sorted(single), "since": first, "until": moment})
         others = kept.filter(~pl.col("project").is_in(single))
         kept = pl.concat([others, fresh.select(kept.columns).cast(kept.schema)])
-    # Polars multiplies by the reciprocal in some cases and divides in others: the last bit would go by the number of rows.
+    # Divide with numpy: polars multiplies by the reciprocal in some cases, so the last bit would depend on the number of rows.
     scaled = [pl.Series(name, kept[name].to_numpy() / scale) for name, scale in HOUR_SCALES.items() if name in kept.columns]
     if columns:
         return kept.with_columns(scaled).select(columns).sort(columns)
@@ -74,14 +74,14 @@ def read_hours(
 
 
 def _changed(cursor: duckdb.DuckDBPyConnection, wanted: Mapping[str, Any]) -> set[str]:
-    """The projects to whose days scores came since these were added up."""
+    """The projects with new scores since the sums of their days were computed."""
     if not is_behind(cursor, SCORE_SUMS, "scores"):
         return set()
     return {project for (project,) in cursor.execute(_CHANGED, dict(wanted)).fetchall()}
 
 
 def is_behind(cursor: duckdb.DuckDBPyConnection, consumer: str, topic: str) -> bool:
-    """Tell whether records of a topic have come that a consumer has not added up; the largest position is known without reading."""
+    """Tell whether a topic has records that a consumer has not added up. DuckDB knows the largest position without reading rows."""
     ((last, partition),) = cursor.execute(f"SELECT max(_offset), max(_partition) FROM {TABLES[topic]}").fetchall()
     if partition:
         return any(cursor.execute(one).fetchall()[0][0] for one in behind(consumer, topic))
@@ -90,7 +90,7 @@ def is_behind(cursor: duckdb.DuckDBPyConnection, consumer: str, topic: str) -> b
 
 
 def query_days(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of a named query that takes a project, as `query_rows` does. The cursor is in no transaction."""
+    """Return the rows of a named query that takes a project, as `query_rows` does. The cursor must not be in a transaction."""
     used = [macro for macro in _MACROS if f"log.{macro}(" in queries()[name].text]
     cursor.begin()
     try:
@@ -101,7 +101,7 @@ def query_days(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str
 
 
 def _is_whole(cursor: duckdb.DuckDBPyConnection, kept: _Kept, values: Mapping[str, Any]) -> bool:
-    """Tell whether kept sums alone say what the macro does: no day is cut, and to none of them did records come since."""
+    """Tell whether kept sums alone give the macro's answer: the window cuts no day, and no day has new records."""
     project: str | None = values["project"]
     begins, ends = (next((values[name] for name in names if name in values), None) for names in (_BEGINS, _ENDS))
     if not (_is_even(begins, kept) and (_is_even(ends, kept) or _is_over(cursor, kept, project, ends))):
@@ -114,18 +114,18 @@ def _is_whole(cursor: duckdb.DuckDBPyConnection, kept: _Kept, values: Mapping[st
 
 @dataclass(frozen=True)
 class _Kept:
-    """A macro that goes back to single records where it has to."""
+    """A macro over kept sums that reads single records if it must."""
 
     consumer: str
     topics: tuple[str, ...]
     changed: str
-    """The macro that names the days of a project that records came to since."""
+    """The macro that lists the days of a project with new records."""
     is_hourly: bool = False
-    """Whether its sums are by the hour, so that a window may begin and end with any hour."""
+    """Whether its sums are hourly, so that a window may begin and end with any hour."""
 
 
 def _is_even(at: datetime | None, kept: _Kept) -> bool:
-    """Tell whether a bound lies between two days, or hours, of the sums; as no bound does."""
+    """Tell whether a bound falls between two days (or hours) of the sums; no bound counts as such."""
     if at is None:
         return True
     utc = at.astimezone(UTC) if at.tzinfo else at
@@ -133,7 +133,7 @@ def _is_even(at: datetime | None, kept: _Kept) -> bool:
 
 
 def _is_over(cursor: duckdb.DuckDBPyConnection, kept: _Kept, project: str | None, at: datetime | None) -> bool:
-    """Tell whether no score is of the day of a moment and as late, so that the day's sums are of the time before."""
+    """Tell whether the moment's day has no scores at or after the moment, so that the day's sums are valid up to it."""
     if kept.is_hourly or project is None:
         return False
     return bool(cursor.execute(_IS_OVER, {"project": project, "at": at}).fetchall()[0][0])

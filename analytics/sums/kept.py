@@ -1,14 +1,14 @@
 # ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
-"""Kept sums, family by family: what each is made from, which of its days are out of date, and how days are recomputed.
+"""Kept sums, family by family: their sources, their outdated days, and how days are recomputed.
 
-1. Each family has one definition, for the sums that are kept and for those added up on request: scores by UTC day and hour, scores by
-   session and day, judgements by session and hour, exchanges by day.
+1. Each family has one definition, for kept sums and for sums computed on request: scores by UTC day and hour, scores by session and
+day, judgements by session and hour, exchanges by day.
 2. Billionths are added as integers, so sums depend neither on the order of scores nor on how they are split. A sum that may be too
    large for 64 bits is rounded to a double when it is kept; adding such sums adds integers again.
-3. A judgement never changes, except where it counts: by the time of its exchange, which on Kafka may come after it, or by its own if
-   there is none. So a row says whether the exchanges were there, and the days of answers are recomputed: those to which judgements
-   came or from which some were deleted, and those that wait for exchanges of a session to which some came.
-4. A scan begins at the new rows of a topic, or at the first of the days that are read: the words after FROM say where.
+3. A judgement never changes, but the hour in which it counts can: that of its exchange, which on Kafka may arrive later, or its own
+if there is no exchange. So a row records whether its exchanges were found. Days of answers are recomputed if judgements were added
+or deleted, and if they wait for exchanges of a session that has new ones.
+4. A scan begins at the new rows of a topic, or at the first day to read; the FROM clause says where.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from schemas.lazy.duckdb import duckdb
 Day = tuple[str, date]
 """A project and a UTC day."""
 ROWS_AT_ONCE = 200_000
-"""Records of days in a row that are added up together: statements take longer to plan than a small project's months to add up."""
+"""Maximum number of records of consecutive days added up together. Planning a statement takes longer than adding up months of a small project."""
 _WANTED = "SELECT unnest($projects::VARCHAR[]), unnest($days::TIMESTAMP[])"
 _PLACE = "'' AS _topic, 0 AS _partition, 0 AS _offset"
 
 SCORE_SUMS = "scores by day, hour and stratum"
-"""Name under which the watermarks of the sums of scores stand. With other sums it is another name: then all days are added up again."""
+"""The consumer name of the score sums' watermarks. Change it when the sums change: then all days are recomputed."""
 COST_SUMS = "judgements by session and hour"
-"""The same of the sums of judgements."""
+"""The consumer name of the judgement sums' watermarks."""
 EXCHANGE_SUMS = "exchanges by day"
-"""The same of the numbers of exchanges."""
+"""The consumer name of the exchange counts' watermarks."""
 SESSION_SUMS = "scores by session and day"
-"""The same of the sums of sessions."""
+"""The consumer name of the session sums' watermarks."""
 TABLES = {"scores": "log.scores", "judgements": "log.judgements", "exchanges": "log.exchanges"}
-"""The table of each topic that sums are made from."""
+"""The table of each topic that sums are computed from."""
 COUNTED = TABLES | {"exchanges": CURRENT_EXCHANGES}
-"""The rows of each topic that count: of scores, which are many and revised often, the sums themselves leave earlier revisions out."""
+"""The rows of each topic that count. Scores are many and often revised, so their sums themselves leave earlier revisions out."""
 ASKED = "(asked IS NULL OR project = asked)"
 """The condition of macros that answer for the project `asked`, or for all."""
 
 KEY = "project, day, agent, sampling_reason, disposition, simulated, weight"
-"""The columns that tell the rows of the daily sums apart."""
+"""The key columns of the daily sums."""
 HOUR_KEY = (
     "project, hour, methodology, methodology_version, methodology_digest, rule_version, judge_model, simulated, policy_digest"
 )
-"""The columns that tell the rows of the hourly sums apart."""
+"""The key columns of the hourly sums."""
 SCORES = {
     "tier1": "tier1_score",
     "tier2": "CASE WHEN tier2_state = 'scored' THEN tier2_score END",
@@ -63,9 +63,9 @@ UNSURE = (
 """Whether the judge was unsure of a score: a tier is near its middle, or tiers contradict each other."""
 _RATED = f"CASE WHEN tier3_score IS NOT NULL THEN CASE WHEN anomaly THEN 'anomaly' WHEN {UNSURE} THEN 'unsure' ELSE 'routine' END END"
 _STRATA = {"rated_anomalies": "anomaly", "rated_unsure": "unsure", "rated_routine": "routine"}
-"""The columns that count what Tier 3 has scored, by stratum."""
+"""The columns that count Tier 3 scores, by stratum."""
 _LEAST = 1e-4
-"""The least probability that a policy can sample with. One that landed from elsewhere with less must not break sums of all projects."""
+"""The lowest sampling probability a policy allows. A record from elsewhere with a lower one must not break the sums of all projects."""
 _COLUMNS = ", ".join(
     (
         "project, date_trunc('day', exchange_at) AS day, coalesce(agent, '') AS agent, sampling_reason, disposition, simulated",
@@ -76,7 +76,7 @@ _COLUMNS = ", ".join(
         f"round(1e6 / greatest(coalesce(sampling_probability, 1), {_LEAST}))::BIGINT AS micro_weight, {_RATED} AS rated",
     )
 )
-# The time of an exchange never changes. It is compared first, because to sort by a number takes two thirds of the time.
+# The time of an exchange never changes. Partitioning by it first, a number, cuts the sorting time by a third.
 _LATEST = "QUALIFY row_number() OVER (PARTITION BY exchange_at, project, score_id ORDER BY revision DESC, _offset DESC) = 1"
 _ROUNDED = "::DOUBLE::HUGEINT"
 _SUMS = ", ".join(
@@ -92,7 +92,7 @@ _SUMS = ", ".join(
     )
 )
 _WEIGHTS = {tier: "1000000" if tier == "tier1" else "micro_weight" for tier in SCORES}
-"""For how many millionths of an exchange a score stands: each exchange has a score of Tier 1."""
+"""The weight of a score in millionths of an exchange; always one exchange for Tier 1, which scores every exchange."""
 _UNIT_SUMS = ", ".join(
     (
         "max(exchange_at) AS last_at, count(*) AS exchanges, count(*) FILTER (anomaly) AS anomalies",
@@ -116,7 +116,7 @@ _EXACT = {
     "unit_mixed": ("sum({tier}_weight * {tier}_total)", _ROUNDED, 1e15),
     "unit_totals": ("sum({tier}_total * {tier}_total)", _ROUNDED, 1e18),
 }
-"""The sums over the units of an hour: expression, kept form, and the number that makes 1 on the scale of scores and weights."""
+"""The sums over the units of an hour: expression, stored type, and the divisor to the scale of scores and weights."""
 _HOUR_SUMS = ", ".join(
     (
         "max(last_at) AS last_at, sum(exchanges)::BIGINT AS exchanges, sum(anomalies)::BIGINT AS anomalies",
@@ -136,10 +136,10 @@ WHOLE_HOURS = ", ".join(
 )
 """Columns of kept hourly sums that are added as whole numbers."""
 HOUR_SCALES = {f"{tier}_{name}": scale for tier in SCORES for name, (*_, scale) in _EXACT.items() if scale != 1}
-"""By how much the columns of kept hourly sums are divided, to be on the scale of scores and weights."""
+"""The divisors that bring the columns of kept hourly sums to the scale of scores and weights."""
 
 COST_KEY = 'project, day, hour, "connection", session_id, model, is_placed'
-"""The columns that tell the rows of the sums of judgements apart."""
+"""The key columns of the judgement sums."""
 _TOKENS = ("input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens")
 _READ = f'project, "connection", session_id, subject_id, requested_model, attempts, {", ".join(_TOKENS)}, cost_usd, simulated, judged_at'
 _COST_SUMS = ", ".join(
@@ -151,24 +151,24 @@ _COST_SUMS = ", ".join(
     )
 )
 _FIRST = "(SELECT * FROM log.exchanges WHERE revision = 0)"
-"""The first revision stands for all: none changes the time of an exchange, and what one that was withdrawn has cost was paid."""
+"""The first revisions of exchanges are enough: no revision changes the time, and judging a withdrawn exchange was paid for too."""
 _SUBJECT = 'e.project = a.project AND e."connection" = a."connection" AND e.exchange_id = a.subject_id'
 _HEARD = 'e.project, e."connection", e.exchange_id AS subject_id, e.occurred_at, e.agent'
 _SAME = 'USING (project, "connection", subject_id)'
 _WAITING = 'k.project = r.project AND k."connection" = r."connection" AND k.session_id = r.session_id'
-# No judge answers before there is something to judge. An hour that the window cuts is read from its judgements.
+# No judge answers before there is something to judge. Hours that the window cuts are computed from their judgements.
 _COSTS_SINCE = "day >= date_trunc('day', first)"
 _CUT = "(hour > first - INTERVAL 1 HOUR AND hour < first OR hour > until - INTERVAL 1 HOUR AND hour < until)"
 KEPT_COST_HOURS = f"""
     SELECT * EXCLUDE (_topic, _partition, _offset)
     FROM log.session_costs
     WHERE {ASKED} AND {_COSTS_SINCE} AND hour >= first AND hour < until"""
-"""The same as `COST_HOURS`, of hours that nothing cuts and of days to which nothing came since."""
+"""`COST_HOURS` for whole hours of days without new records."""
 KEPT_EXCHANGE_DAYS = f"SELECT * EXCLUDE (_topic, _partition, _offset) FROM log.daily_exchanges WHERE {ASKED}"
-"""The same of days to which nothing came since."""
+"""The exchange counts of days without new records."""
 
 SESSION_KEY = 'project, day, "connection", session_id'
-"""The columns that tell the rows of the sums of sessions apart."""
+"""The key columns of the session sums."""
 _TIERS = {"tier1": "tier1_score", "tier2": "tier2_score", "tier2_5": "tier2_5_alignment", "tier3": "tier3_score"}
 _SESSION_SUMS = ", ".join(
     (
@@ -186,35 +186,35 @@ _SESSIONS_SINCE = "day >= date_trunc('day', first) AND day < until"
 
 @dataclass(frozen=True, eq=False)
 class KeptSums:
-    """Sums of records by day, which are made again for whole days.
+    """Sums of records by day, recomputed for whole days.
 
-    `changed` answers a row for each new record, or whatever else puts a day out of date: `project` and `day`. `replace` are the statements
-    that make some days again: of `$projects` and `$days`, all within `$first` and `$end`.
+    `changed` is a query with one row (`project`, `day`) per new record or other change that outdates a day. `replace` are the statements
+    that recompute some days: `$projects` and `$days`, all within `$first` and `$end`.
     """
 
     consumer: str
-    """Name under which their watermarks stand."""
+    """The consumer name of their watermarks."""
     topics: tuple[str, ...]
-    """The topics they are made from."""
+    """The topics they are computed from."""
     rows: str
-    """The statement that answers a row for each day within `$first` and `$end` that has records: day, and how many it has."""
+    """The statement that returns each day within `$first` and `$end` that has records, with their number."""
     tables: dict[str, str]
-    """The record types that hold them, with the day of a row as an expression."""
+    """The record types that hold the sums, each with the SQL expression of a row's day."""
     changed: str
     replace: tuple[str, ...]
     deleted: dict[str, str] = field(default_factory=dict)
-    """The record types whose deletion makes their days again at once, with their time; others' sums outlive what retention deletes."""
+    """The record types, with their time column, whose deletion recomputes the days at once. Other sums outlive their deleted records."""
 
     @property
     def ends(self) -> str:
-        """The statement that answers topic, partition and the position behind what came since, for partitions to which any came."""
+        """The statement that returns topic, partition and end of the new records, for partitions that have any."""
         return " UNION ALL ".join(
             f"SELECT '{topic}', r._partition, max(r._offset) + 1 FROM {new_rows(self.consumer, topic)} GROUP BY r._partition"
             for topic in self.topics
         )
 
     def add_up(self, connection: duckdb.DuckDBPyConnection, days: Iterable[Day]) -> None:
-        """Make the sums of these days again, within the caller's transaction; a day without any records has no sums."""
+        """Recompute the sums of these days within the caller's transaction; a day without records has no sums."""
         ordered = sorted(days, key=lambda one: one[::-1])
         if not ordered:
             return
@@ -229,15 +229,15 @@ class KeptSums:
 
 
 def new_rows(consumer: str, topic: str) -> str:
-    """The words after FROM that read the rows of a topic that `consumer` has not added up, as `r`."""
+    """A FROM clause with the rows of a topic that `consumer` has not added up, as `r`."""
     return f"{TABLES[topic]} AS r JOIN {marks_of(consumer, topic)} AS m ON r._partition = m.partition AND r._offset >= m.next_position"
 
 
 def marks_of(consumer: str, topic: str) -> str:
-    """The words after FROM that read how far `consumer` has added up a topic: `partition` and `next_position` of each partition there is.
+    """A FROM clause with `consumer`'s watermarks in a topic: `partition` and `next_position` of every partition.
 
-    An inner join with it tells the scan where to begin: then only new rows are read. So a partition without a mark gets one at 0; which
-    there are is told by the largest, which is known without reading.
+    An inner join with it makes the scan read only new rows, so a partition without a watermark gets one at 0. DuckDB knows the
+    largest partition number, and so all partitions, without reading rows.
     """
     return f"""(
     SELECT p.partition, coalesce(w.next_position, 0) AS next_position
@@ -247,7 +247,7 @@ def marks_of(consumer: str, topic: str) -> str:
 
 
 def _span(days: Sequence[Day]) -> dict[str, Any]:
-    """The first moment of days in order, and the end of the last."""
+    """The start of the first of these ordered days, and the end of the last."""
     return {"first": _midnight(days[0][1]), "end": _midnight(days[-1][1] + timedelta(days=1))}
 
 
@@ -256,7 +256,7 @@ def _midnight(day: date) -> datetime:
 
 
 def _runs(days: Iterable[Day], sizes: Mapping[date, int]) -> Iterator[Sequence[Day]]:
-    """Days, in order, in parts of days in a row with ROWS_AT_ONCE records at most, or one day; `sizes` are the records of each."""
+    """Batches of consecutive days with at most ROWS_AT_ONCE records, or of one day; `sizes` are the records of each day."""
     run: list[Day] = []
     rows = 0
     for day in days:
@@ -272,9 +272,9 @@ def _runs(days: Iterable[Day], sizes: Mapping[date, int]) -> Iterator[Sequence[D
 
 
 def rows_on(days: str, topic: str, time: str, where: str = "true") -> str:
-    """The words after FROM that read the rows of a topic whose `time` is on one of some days, each a `project` and a `day`.
+    """A FROM clause with the rows of a topic whose `time` falls on one of some days, each a `project` and a `day`.
 
-    An inner join tells the scan where to begin: the days of a project are its last ones, most of the time.
+    An inner join tells the scan where to begin: most of the time these are a project's last days.
     """
     return f"""(
         SELECT r.*
@@ -287,9 +287,9 @@ def rows_on(days: str, topic: str, time: str, where: str = "true") -> str:
 
 
 def behind(consumer: str, topic: str) -> tuple[str, str]:
-    """The statements one of which is true where `consumer` has not added up all of a topic.
+    """Two statements, of which at least one is true if `consumer` has not added up all of a topic.
 
-    Together they take a third of the time of asking which rows it has not.
+    Together they take a third of the time of listing the missing rows.
     """
     marked = f"(SELECT partition, next_position FROM log.watermarks WHERE consumer = '{consumer}' AND topic = '{topic}')"
     return (
@@ -299,22 +299,23 @@ def behind(consumer: str, topic: str) -> tuple[str, str]:
 
 
 def current_of(scores: str) -> str:
-    """The statement that answers the latest revisions of some rows of the log's scores, given as what follows FROM, as they are added up.
+    """The statement that selects the latest revisions of scores, in the form in which they are added up; `scores` is a FROM clause.
 
-    Of an exchange the rows have all revisions or none.
+    The rows must have all revisions of an exchange or none.
     """
     return f"SELECT {_COLUMNS} FROM {scores} {_LATEST}"
 
 
 def days_of(current: str) -> str:
-    """The statement that adds up by day what `current_of` answers, given as what follows FROM."""
+    """The statement that adds up the rows of `current_of` by day; `current` is a FROM clause."""
     return f"SELECT {KEY}, {_SUMS} FROM {current} GROUP BY {KEY}"
 
 
 def hours_of(current: str) -> str:
-    """The statement that adds up by the hour what `current_of` answers, given as what follows FROM.
+    """The statement that adds up the rows of `current_of` by hour; `current` is a FROM clause.
 
-    The scores of a session on a day that were made with the same are one unit, which counts in the hour of its last exchange.
+    A session's scores of one day by the same methodology, rules, judge and policy form one unit, which counts in the hour of its last
+    exchange.
     """
     units = f"SELECT {_UNIT_KEY}, {_UNIT_SUMS} FROM {current} GROUP BY {_UNIT_KEY}"
     placed = f"SELECT *, date_trunc('hour', last_at) AS hour FROM ({units})"
@@ -322,9 +323,9 @@ def hours_of(current: str) -> str:
 
 
 def costs_of(judgements: str, where: str = "true") -> str:
-    """The statement that adds up judgements, given as what follows FROM; `where` is about `counted_at`, the time by which one counts.
+    """The statement that adds up judgements; `judgements` is a FROM clause, `where` a condition on `counted_at`, the time that counts.
 
-    Most answers come within a day of their exchange. Only what is not found there is looked for among all exchanges.
+    Most answers come within a day of their exchange. Only for the others are all exchanges searched.
     """
     return f"""
     WITH given AS MATERIALIZED (
@@ -356,7 +357,7 @@ def costs_of(judgements: str, where: str = "true") -> str:
 
 
 def exchanges_of(exchanges: str) -> str:
-    """The statement that counts exchanges, given as what follows FROM."""
+    """The statement that counts exchanges by day; `exchanges` is a FROM clause."""
     return f"""
     SELECT project, date_trunc('day', occurred_at) AS day, count(*) AS exchanges, max(occurred_at) AS last_at
     FROM {exchanges}
@@ -364,9 +365,9 @@ def exchanges_of(exchanges: str) -> str:
 
 
 def sessions_of(scores: str) -> str:
-    """The statement that adds up by session and day some rows of the log's scores, given as what follows FROM.
+    """The statement that adds up scores by session and day; `scores` is a FROM clause.
 
-    Of an exchange the rows have all revisions or none; the latest counts.
+    The rows must have all revisions of an exchange or none; the latest counts.
     """
     return f"""
     SELECT project, date_trunc('day', exchange_at) AS day, "connection", session_id, {_SESSION_SUMS}
@@ -388,7 +389,7 @@ def _forget_days(table: str, column: str, day: str) -> str:
 
 
 def _made_again(table: str, sums: str, key: str) -> tuple[str, ...]:
-    """The statements that make some days of a table again, whose rows are in the order of their key."""
+    """The statements that recompute some days of a table, with rows in key order."""
     return (
         _forget_days(table, "day", "day"),
         f"INSERT INTO {table} BY NAME SELECT {_PLACE}, * FROM ({sums}) ORDER BY {key}",
@@ -402,7 +403,7 @@ OF_SCORES = KeptSums(
     tables={"DailyScores": "day", "HourlyScores": "date_trunc('day', hour)"},
     changed="log.changed_scores()",
     replace=(
-        # The scores are read once. Rows are in the order of their whole key, so that what adds them up as doubles always does it alike.
+        # Read the scores once. Rows are stored in key order, so that queries which add them as doubles always add in the same order.
         f"CREATE OR REPLACE TEMP TABLE added_up AS {current_of(_on_days('scores', 'exchange_at'))}",
         _forget_days("log.daily_scores", "day", "day"),
         _forget_days("log.hourly_scores", "hour", "date_trunc('day', hour)"),
@@ -411,7 +412,7 @@ OF_SCORES = KeptSums(
         "DROP TABLE added_up",
     ),
 )
-"""What scores add up to, by the day and the hour of their exchanges."""
+"""Sums of scores, by the day and the hour of their exchanges."""
 OF_JUDGEMENTS = KeptSums(
     consumer=COST_SUMS,
     topics=("judgements", "exchanges"),
@@ -421,7 +422,7 @@ OF_JUDGEMENTS = KeptSums(
     replace=_made_again("log.session_costs", costs_of(_on_days("judgements", "judged_at")), COST_KEY),
     deleted={"Judgement": "judged_at"},
 )
-"""What judgements add up to, by session and by the day of the answer. They name sessions, so they go with what they were made from."""
+"""Sums of judgements, by session and day of the answer. They name sessions, so they are deleted with their judgements."""
 OF_EXCHANGES = KeptSums(
     consumer=EXCHANGE_SUMS,
     topics=("exchanges",),
@@ -431,7 +432,7 @@ OF_EXCHANGES = KeptSums(
     replace=_made_again("log.daily_exchanges", exchanges_of(_on_days("exchanges", "occurred_at")), "project, day"),
     deleted={"Exchange": "occurred_at"},
 )
-"""How many exchanges there are, by day."""
+"""Numbers of exchanges by day."""
 OF_SESSIONS = KeptSums(
     consumer=SESSION_SUMS,
     topics=("scores",),
@@ -441,7 +442,7 @@ OF_SESSIONS = KeptSums(
     replace=_made_again("log.session_scores", sessions_of(_on_days("scores", "exchange_at")), SESSION_KEY),
     deleted={"Score": "exchange_at"},
 )
-"""What scores add up to, by session and day. They name sessions, so they go with what they were made from."""
+"""Sums of scores, by session and day. They name sessions, so they are deleted with their scores."""
 KEPT = (OF_SCORES, OF_JUDGEMENTS, OF_EXCHANGES, OF_SESSIONS)
 
 _NEW = new_rows(COST_SUMS, "judgements")
@@ -451,7 +452,7 @@ CHANGED_JUDGEMENTS = f"""
     SELECT k.project, k.day
     FROM {new_rows(COST_SUMS, "exchanges")} JOIN log.session_costs AS k ON {_WAITING}
     WHERE NOT k.is_placed"""
-"""A row for each judgement that nobody has added up, and for each sum that waits for what came since."""
+"""A row for each judgement not added up yet, and for each sum that waits for exchanges which have arrived since."""
 COST_HOURS = f"""
     WITH single AS MATERIALIZED (
         SELECT project, day FROM log.changed_judgements() WHERE {ASKED} AND {_COSTS_SINCE}
@@ -466,7 +467,7 @@ COST_HOURS = f"""
 """The sums of judgements whose exchanges happened from a moment on, until another; of a project, or of all."""
 
 CHANGED_EXCHANGES = f"SELECT project, date_trunc('day', occurred_at) AS day FROM {new_rows(EXCHANGE_SUMS, 'exchanges')}"
-"""A row for each exchange that nobody has counted."""
+"""A row for each exchange not counted yet."""
 EXCHANGE_DAYS = f"""
     WITH changed AS MATERIALIZED (
         SELECT DISTINCT project, day FROM log.changed_exchanges() WHERE {ASKED}
@@ -477,8 +478,8 @@ EXCHANGE_DAYS = f"""
 """The number of exchanges by day, of a project or of all."""
 
 CHANGED_SESSIONS = f"SELECT project, date_trunc('day', exchange_at) AS day FROM {new_rows(SESSION_SUMS, 'scores')}"
-"""A row for each score that is in no sum of its session yet."""
-# A day that the end of the window cuts is whole as long as nothing has come behind the end.
+"""A row for each score not yet added to its session's sums."""
+# A day that the window's end cuts counts as whole while it has no scores after that end.
 SESSION_DAYS = f"""
     WITH single AS MATERIALIZED (
         SELECT project, day FROM log.changed_sessions() WHERE {ASKED} AND {_SESSIONS_SINCE}

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
-"""What lists read instead of whole records: outlines of incidents, and the numbers of runs. Written with the rows they are made from.
+"""Outlines of incidents and numbers of runs, which lists read instead of whole records. Written with the rows they are derived from.
 
 1. Evidence takes thirty kilobytes per incident, most of it queries, and is compressed by the thousand: reading the first number in some
    incidents' evidence takes as long as reading all of it. An outline holds what lists and charts need.
@@ -73,19 +73,19 @@ _FORGET_RUN_NUMBERS = (
 
 
 def outline(connection: duckdb.DuckDBPyConnection, incidents: pl.DataFrame) -> None:
-    """Make the outlines of incidents that were written; `incidents` are rows of the log with `_offset`."""
+    """Write the outlines of new incidents; `incidents` are rows of the log with `_offset`."""
     with registered(connection, incidents.select(_COLUMNS)):
         connection.execute(_OUTLINE.format(incidents=BATCH))
 
 
 def outline_all(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make the outlines of all incidents of a file from before they were kept, or from before they named sessions."""
+    """Rebuild the outlines of all incidents, for a file written before outlines existed or before they named sessions."""
     connection.execute("DELETE FROM log.incident_outlines")
     connection.execute(_OUTLINE.format(incidents="log.incidents"))
 
 
 def outline_again(connection: duckdb.DuckDBPyConnection, position: Sequence[object]) -> None:
-    """Make the outline of the incident at a place (topic, partition, offset) again, because its evidence was changed there."""
+    """Rebuild the outline of the incident at a place (topic, partition, offset) whose evidence was redacted."""
     connection.execute(_FORGET_ONE, position)
     connection.execute(_OUTLINE.format(incidents=f"(SELECT {', '.join(_COLUMNS)} {_AT})"), position)
 
@@ -96,9 +96,9 @@ def forget_outlines(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def number_runs(connection: duckdb.DuckDBPyConnection, diagnoses: pl.DataFrame) -> dict[str, int]:
-    """Give numbers to those of the diagnosed sessions that have none; answers the next number of each project that got any.
+    """Number the diagnosed sessions that have no number yet; return the next number of each project concerned.
 
-    `diagnoses` are rows of the log with `_offset`; the caller keeps the answer as watermarks of RUN_NUMBERS.
+    `diagnoses` are rows of the log with `_offset`; the caller stores the result as watermarks of RUN_NUMBERS.
     """
     with registered(connection, diagnoses.select("connection", "session_id", "project", "_offset")):
         return _give(connection, BATCH)
@@ -110,10 +110,10 @@ def _give(connection: duckdb.DuckDBPyConnection, diagnoses: str) -> dict[str, in
 
 
 def number_all(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    """The same for every diagnosis of a log that comes from before numbers were kept."""
+    """Number the runs of every diagnosis, as `number_runs`, for a log written before numbers were stored."""
     return _give(connection, "log.diagnoses")
 
 
 def forget_numbers(connection: duckdb.DuckDBPyConnection) -> None:
-    """Forget who had a number where nothing is left of the run; the number stays given."""
+    """Delete the number rows of runs that are gone; their numbers are not reused."""
     connection.execute(_FORGET_RUN_NUMBERS)

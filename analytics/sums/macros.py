@@ -1,10 +1,9 @@
 # ruff: noqa: S608 - statements are made of the names of our own tables and columns; values are always parameters
-"""Macros that the queries share: what scores add up to by project and UTC day or hour, the statistics of such sums, which evaluations count.
+"""Macros that the queries share: sums of scores by project and UTC day or hour, statistics of such sums, and the evaluations that count.
 
-Queries read `log.score_days` and `log.score_hours`, never the kept sums themselves; `projects`, which needs days twice, puts them together
-from kept days and `log.fresh_score_days`. Where scores came since the sums of their day were made, where a window cuts a day in two, and
-where nothing is kept yet, the macro goes back to the single scores: its answer is at any time that of the scores, and keeping the sums only
-makes it fast.
+Queries read `log.score_days` and `log.score_hours`, never the kept sums themselves; `projects`, which needs days twice, combines kept
+days and `log.fresh_score_days`. For a day with newer scores, a day that a window cuts, and a day without kept sums, the macro adds up
+single scores. Its answer is always that of the scores themselves; kept sums only make it fast.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from analytics.sums.kept import (
 from audit.exchanges.wrap_quality import PATTERNS
 
 RETENTION = "retention"
-"""Consumer whose watermarks say, by project, from when on its history is whole: microseconds since 1970, UTC."""
+"""Consumer whose watermarks hold, by project, the start of its complete history in microseconds since 1970, UTC."""
 _FIRST_DAY = "date_trunc('day', first + INTERVAL 1 DAY - INTERVAL 1 MICROSECOND)"
 _END_DAY = "date_trunc('day', until)"
 QUANTILES = (
@@ -46,9 +45,9 @@ QUANTILES = (
     "2.093024054408, 2.085963447266, 2.079613844728, 2.073873067904, 2.068657610419, 2.063898561628, "
     "2.059538552753, 2.055529438643, 2.051830516480, 2.048407141795, 2.045229642133, 2.042272456301"
 )
-"""`audit.comparison.t_quantile` by degrees of freedom from 1 on, for its `CONFIDENCE`: working them out takes 25 ms of every start."""
+"""`audit.comparison.t_quantile` by degrees of freedom from 1 on, for its `CONFIDENCE`, stored here because computing them takes 25 ms of every start."""
 _EXACT = QUANTILES.count(",") + 1
-"""Degrees of freedom up to which they are written out; beyond, a series is right to four digits."""
+"""The last degrees of freedom in the table; beyond it, a series is exact to four digits."""
 _T_QUANTILE = (
     f"(CASE WHEN freedom > {_EXACT} THEN 1.959963985 + 2.372271 / freedom + 2.822501 / freedom ** 2"
     f" WHEN freedom >= 1 THEN list_extract([{QUANTILES}], floor(freedom + 1e-9)::INTEGER) END)"
@@ -60,8 +59,8 @@ _RUN_VALUE = (
     "(CASE series WHEN 'trust' THEN trust_score WHEN 'unsafe' THEN (readiness_level = 'unsafe_for_production')::INTEGER"
     " ELSE list_contains(failures, substr(series, 9))::INTEGER END::DOUBLE)"
 )
-# Of what came to be evaluated again, because there was more of it or it was read otherwise, the newest counts. What failed counts
-# only if nothing finished.
+# A run can be evaluated again, because it grew or was read differently: the newest evaluation counts. A failed one counts only if none
+# finished.
 _COUNTED = f"""
     SELECT * FROM (
         SELECT * FROM log.evaluations WHERE {ASKED}
@@ -71,7 +70,7 @@ _COUNTED = f"""
         PARTITION BY "connection", session_id, case_id, yardstick
         ORDER BY {FINISHED_FIRST}, evaluated_at DESC, evaluation_id DESC
     ) = 1"""
-# A day that retention has emptied keeps its sums, whatever comes late.
+# A day that retention has emptied keeps its sums, even if late records arrive.
 _CHANGED = f"""
     SELECT project, date_trunc('day', exchange_at) AS day
     FROM {new_rows(SCORE_SUMS, "scores")}
@@ -85,7 +84,7 @@ def _days_of_scores(scores: str) -> str:
     return days_of(f"({current_of(scores)})")
 
 
-# Of the days alone to which scores came since their sums were made: with the kept sums of all other days they are all there is.
+# Only days with scores newer than their sums. Together with the kept sums of all other days they cover everything.
 _FRESH_DAYS = f"""
     WITH changed AS MATERIALIZED (
         SELECT DISTINCT project, day FROM log.changed_scores() WHERE {ASKED}
@@ -112,7 +111,7 @@ _SCORE_DAYS = f"""
         )'''
     )
 }"""
-# For windows of whole days to which no scores came since (`analytics.sums.hours`): a third of the planning.
+# For windows of whole days without new scores (`analytics.sums.hours`); planning takes a third of the time.
 _KEPT_SCORE_DAYS = f"""
     SELECT * EXCLUDE (_topic, _partition, _offset) REPLACE ({WHOLE_DAYS})
     FROM log.daily_scores
@@ -120,7 +119,7 @@ _KEPT_SCORE_DAYS = f"""
 _WANTED = "project IN (SELECT unnest(projects))"
 _HOUR_DAY = "date_trunc('day', hour)"
 _SINGLE = rows_on("single", "scores", "exchange_at", "r.exchange_at >= first AND r.exchange_at < until")
-# A day that the end of the window cuts is whole as long as nothing has come behind the end: so the present day is read from the sums, too.
+# A day that the window's end cuts counts as whole while it has no scores after that end, so today is read from the sums too.
 _SCORE_HOURS = f"""
     WITH kept AS MATERIALIZED (
         SELECT * EXCLUDE (_topic, _partition, _offset) REPLACE ({WHOLE_HOURS}), {_HOUR_DAY} AS day
@@ -138,7 +137,7 @@ _SCORE_HOURS = f"""
     UNION ALL BY NAME
     SELECT *, {_HOUR_DAY} AS day FROM ({hours_of(f"({current_of(_SINGLE)})")})"""
 
-# A turn has its texts, its score, or both: a score comes moments after its exchange, and may outlive it.
+# A turn has texts, a score, or both: a score comes moments after its exchange, and may outlive it.
 _SESSION_TURNS = """
     SELECT *, row_number() OVER (ORDER BY said_at, turn_number NULLS LAST, exchange_id) AS place
     FROM (
@@ -163,8 +162,8 @@ _SESSION_TURNS = """
         ) AS s USING (exchange_id)
     )"""
 
-# An event is of the turn of the exchange that it names; else of the last turn that had begun, or of none (0) before the first one. Places of
-# turns follow their times, so the turns that had begun are counted, and the last of several that began at once has the event.
+# An event belongs to the turn of the exchange that it names; otherwise to the last turn begun before it, or to turn 0 before the first
+# one. Turns are ordered by time; if several began at once, the event belongs to the last of them.
 _SESSION_PARTS = """
     WITH turns AS MATERIALIZED (
         SELECT exchange_id, said_at, place FROM log.session_turns(in_project, in_connection, in_session, first, last)
@@ -178,7 +177,7 @@ _SESSION_PARTS = """
     WHERE e.session_id = in_session AND e."connection" = in_connection AND e.project = in_project
         AND e.occurred_at >= first AND e.occurred_at <= last"""
 
-# The latest revisions of a project's scores in the two times that a change is measured by.
+# The latest revisions of a project's scores in the two periods that a change is measured between.
 _SCORES_AROUND = """
     WITH latest AS (
         SELECT score_id, max((revision, _offset)) AS version
@@ -193,8 +192,8 @@ _SCORES_AROUND = """
     SEMI JOIN latest AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
     WHERE project = asked"""
 
-# The current diagnosis of each run. Most runs have one revision, so it is cheaper to look for those that have more: only then may the
-# project that a diagnosis names be another one than that which counts the run.
+# The current diagnosis of each run. Most runs have one revision, so it is cheaper to look for runs with more. Only then can a diagnosis
+# name another project than the one that numbers the run.
 _RUN_DIAGNOSES = """
     WITH later AS (
         SELECT "connection", session_id, any_value(n.project) AS project, max((d.revision, d._offset)) AS version
@@ -211,7 +210,7 @@ _RUN_DIAGNOSES = """
         ELSE (d.revision, d._offset) = l.version AND (asked IS NULL OR l.project = asked)
     END"""
 
-# What is known comes before what is not, whatever the direction; of equals the smaller id comes first.
+# Nulls come last in both directions; ties are broken by the smaller id.
 _LISTED_AFTER = """(
     last_id IS NULL
     OR (number IS NULL AND text IS NULL AND (last_number IS NOT NULL OR last_text IS NOT NULL OR id > last_id))
@@ -220,8 +219,8 @@ _LISTED_AFTER = """(
     OR coalesce(number = last_number OR text = last_text, false) AND id > last_id
 )"""
 
-# The scores that a list of exchanges lets through, in every revision, with what they are sorted by. Time and turn are beside it as they
-# are stored: a scan that is to find the first of them is told by stored columns where to look.
+# All revisions of the scores that match a list's filters, with their sort value. Time and turn are included as stored columns too,
+# because only stored columns tell a scan for the first rows where to look.
 _LISTING = "asked, first, until, of_agent, in_session, with_anomaly, for_reason, with_outcome, of_tier, least, most, sort"
 _LISTED_SCORES = """
     SELECT
@@ -243,7 +242,7 @@ _LISTED_SCORES = """
                 ELSE tier3_score END BETWEEN coalesce(least, '-infinity'::DOUBLE) AND coalesce(most, 'infinity'::DOUBLE)
         )"""
 
-# How far the leading series moved for the worse, as a part of its scale: evidence lists it first, and older evidence has no levels.
+# How much the leading series changed for the worse, as a fraction of its scale. Evidence lists it first; older evidence has no levels.
 _INCIDENT_SIZE = """(
     list_reduce(
         list_transform(
@@ -254,8 +253,8 @@ _INCIDENT_SIZE = """(
     / CASE tier WHEN 'tier3' THEN 4 WHEN 'trust' THEN 100 ELSE 1 END
     * CASE WHEN type = 'anomaly_spike' OR tier = 'unsafe' OR starts_with(tier, 'failure:') THEN 1 ELSE -1 END
 )"""
-# The one order of incidents from the worst on, for the inbox, the fleet and a project: what waits for somebody, what is certain, what is
-# critical, what nobody has taken on, a drift before the spike that came with it and knows no cause, then the one that moved farthest.
+# The one order of incidents by badness, for the inbox, the fleet and a project: first those that wait for a decision, then confirmed,
+# critical and unacknowledged ones, a drift before the spike that came with it, and finally by the size of the change.
 _INCIDENT_WORST = """(
     (16 * (status IN ('open', 'acknowledged'))::BIGINT + 8 * (confidence = 'confirmed')::BIGINT + 4 * (severity = 'critical')::BIGINT
         + 2 * (status = 'open')::BIGINT + (type = 'drift')::BIGINT) * 10000
@@ -263,13 +262,13 @@ _INCIDENT_WORST = """(
 )"""
 
 
-# Which steps of a wrap-up a text shows. Patterns that are no constants would be compiled for every text.
+# The steps of a wrap-up that a text shows. Patterns are constants, because DuckDB compiles any other pattern for every text.
 _WRAP_PARTS = ", ".join(f"'{name}': regexp_matches(text, '{pattern}', 'i')" for name, pattern in PATTERNS.items())
 _WRAP_STEPS = f"({{{_WRAP_PARTS}}})"
 
 
 def reading_statements() -> Iterator[str]:
-    """The statements that make the macros by which views read words of versions before."""
+    """The statements that create the macros with which views translate values of earlier versions."""
     accepted = "status = 'accepted'"
     macros = {
         "incident_status(status)": f"(CASE WHEN {accepted} THEN 'resolved' ELSE status END)",
@@ -285,7 +284,7 @@ def reading_statements() -> Iterator[str]:
 
 
 def macro_statements() -> Iterator[str]:
-    """The statements that make the macros, or make them again."""
+    """The statements that create or replace the macros."""
     macros = {
         "is_asked(project, asked)": "(CASE WHEN asked IS NULL THEN NOT starts_with(project, 'anchors.') ELSE project = asked END)",
         "mean_of(n, total)": "(total / nullif(n, 0) / 1e9)",
