@@ -1,9 +1,9 @@
-"""Producing records under the keys that decide on their partitions: all are with the broker on return, or the caller hears that they may not be.
+"""Producing records under the keys that determine their partitions: a call returns when the broker has all records, else it raises.
 
-1. Nothing waits for ever: a call has `time_limit` seconds for everything, and a stop has `STOP_SECONDS`.
-2. After a failure the client is thrown away and the next call makes another. aiokafka's idempotent producer retries for ever, and one
-   batch that is refused leaves a gap in its sequence numbers at which the broker refuses all that follow.
-3. So what was sent in vain may yet arrive, even after what was sent later: readers of a topic drop repetitions.
+1. Nothing waits for ever: a call has `time_limit` seconds in total, and a stop has `STOP_SECONDS`.
+2. After a failure the client is discarded and the next call makes a new one. aiokafka's idempotent producer retries for ever, and a single
+   refused batch leaves a gap in its sequence numbers that makes the broker refuse all later batches.
+3. So a failed message may still arrive, even after messages that were sent later: readers of a topic drop repetitions.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from streams.stage_batches import named_session
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """Largest request: the state of a session is the largest message we send."""
 BATCH_BYTES = 512 * 1024
-"""Records that are sent together; a single one may be larger."""
+"""Bytes of records that are sent together; a single record may be larger."""
 TRIES = 3
-"""The number of nodes that can be asked, one after the other, within a time limit."""
+"""The number of nodes that can be tried, one after another, within a time limit."""
 STOP_SECONDS = 5.0
 log = logging.getLogger(__name__)
 Message = tuple[bytes, bytes]
@@ -41,12 +41,12 @@ Message = tuple[bytes, bytes]
 
 @functools.lru_cache(maxsize=100_000)
 def partition_of(key: bytes, count: int) -> int:
-    """The partition that Kafka's default partitioner gives a key; kept, because working it out takes longer than sending a record."""
+    """The partition that Kafka's default partitioner gives a key; cached, because computing it takes longer than sending a record."""
     return int((murmur2(key) & 0x7FFFFFFF) % count)
 
 
 def key_of(record: Record) -> bytes:
-    """Connection and session for what belongs to a session, else the project, else the first field of the identity; UTF-8."""
+    """Connection and session if the record belongs to a session, else the project, else the first field of the identity; UTF-8."""
     session = getattr(record, "session_id", None)
     if session is not None:
         return named_session(getattr(record, "connection", ""), session).encode()
@@ -60,7 +60,7 @@ def keyed(messages: Iterable[bytes]) -> list[Message]:
 
 
 class Produced(NamedTuple):
-    """The place where the broker put a record; the offset is -1 if the broker only says that it had it already."""
+    """The partition and offset of a record on the broker; the offset is -1 if the broker only reports a duplicate."""
 
     partition: int
     offset: int
@@ -91,15 +91,15 @@ class RecordProducer:
                 await self._connected()
 
     async def stop(self) -> None:
-        """Let go of the broker. What calls are still waiting for is given up."""
+        """Disconnect. Waiting calls are given up."""
         await self._give_up(self._client)
 
     async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> list[Produced]:
-        """Produce to a topic, named without prefix; the broker has all of the messages on return, and answers where, in their order.
+        """Produce to a topic, named without prefix; durable on return. Returns where the broker put each message, in their order.
 
-        A message goes to the partition that Kafka's default partitioner gives its key, or to the one that is named. Messages of one
-        partition keep their order. BrokerError when the time limit is over or the broker refuses a message: some of them may be there,
-        and all may be sent again.
+        A message goes to the partition that Kafka's default partitioner gives its key, or to `partition` if given. Messages of one
+        partition keep their order. BrokerError when the time limit is over or the broker refuses a message: the broker may have some of
+        the messages, and all of them may be sent again.
         """
         client: AIOKafkaProducer | None = None
         try:
@@ -118,7 +118,7 @@ class RecordProducer:
         for key, value in messages:
             number = partition_of(key, count) if partition is None else partition
             future = await client.send(topic, value, key, partition=number)
-            # Where another one fails first nobody waits for it, and what nobody hears is reported as a fault.
+            # If another send fails first, nobody awaits this one, and asyncio would report its unretrieved error.
             future.add_done_callback(_hear)
             sent.append(future)
         return [Produced(metadata.partition, metadata.offset) for metadata in await asyncio.gather(*sent)]
@@ -131,11 +131,11 @@ class RecordProducer:
                     "compression_type": "zstd",
                     "max_request_size": MAX_MESSAGE_BYTES,
                     "max_batch_size": BATCH_BYTES,
-                    # A node that is frozen leaves time for another that leads in its place.
+                    # If a node is frozen, enough time is left to ask the new leader.
                     "request_timeout_ms": int(self._time_limit * 1000 / TRIES),
                 }
                 client = AIOKafkaProducer(**self._connection.for_aiokafka() | options)
-                # What waits for a leader may do so for the whole of it.
+                # A batch that waits for a leader may use the whole time limit.
                 client._message_accumulator._batch_ttl = self._time_limit  # noqa: SLF001 - it takes it from the time of a request
                 connections = Connections()
                 try:
@@ -148,14 +148,14 @@ class RecordProducer:
             return self._client
 
     async def _give_up(self, client: AIOKafkaProducer | None) -> None:
-        """Throw a client away; callers that wait for what it sends hear that it was not sent."""
+        """Discard a client; callers that wait for its messages get an error."""
         if client is not None and client is self._client:
             self._client = None
             await asyncio.shield(_close(client, self._connections))
 
     @contextlib.contextmanager
     def _failures(self, what: str) -> Iterator[None]:
-        """Raise the errors that keep records from the broker as BrokerError."""
+        """Raise errors of producing as BrokerError."""
         try:
             yield
         except TimeoutError as error:
@@ -170,16 +170,16 @@ def _hear(future: asyncio.Future[Any]) -> None:
 
 
 async def _close(client: AIOKafkaProducer, connections: Connections) -> None:
-    """Close a client within STOP_SECONDS, whatever it still has to send."""
+    """Close a client within STOP_SECONDS, even with unsent messages."""
     error = KafkaError("the connection was given up")
     try:
         async with asyncio.timeout(STOP_SECONDS):
-            # Its own stop waits until all is sent, for ever when the broker is away: so it is told first that nothing will be.
+            # Its own stop waits until everything is sent, for ever without a broker. So fail its batches first.
             accumulator = client._message_accumulator  # noqa: SLF001
             queued = [batch for batches in accumulator._batches.values() for batch in batches]  # noqa: SLF001
             under_way = list(accumulator._pending_batches)  # noqa: SLF001
             accumulator.fail_all(error)
-            # Nobody waits for these any more, and what nobody hears is reported as a fault.
+            # Nobody awaits these any more, and asyncio would report their unretrieved errors.
             for future in [*(batch.future for batch in queued + under_way), *(batch._drain_waiter for batch in queued)]:  # noqa: SLF001
                 future.exception()
             await client.client.close()

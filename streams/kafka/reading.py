@@ -1,8 +1,8 @@
 """Reading partitions outside of any consumer group, from positions that the reader keeps; and the connections of aiokafka's clients.
 
-aiokafka loses sight of two connections: the first one, when a start is cancelled while the node is silent, and one that a task of
-the client's opens while the client closes. They would stay open until the garbage collector comes by, which warns of them. So
-whoever starts a client takes note of what it opens, and closes it (`Connections`).
+aiokafka leaks connections in two cases: the first connection, if a start is cancelled while the node is silent, and a connection that
+one of the client's tasks opens while the client closes. They would stay open until garbage collection, which warns of them. So each
+starter of a client tracks the connections that the client opens, and closes them (`Connections`).
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from schemas.errors import BrokerError
 from streams.kafka.connection import KafkaConnection
 
 WAIT_MILLISECONDS = 50
-"""Milliseconds that a broker holds back an empty answer; the partitions that have records wait for that answer, too."""
+"""Milliseconds that a broker holds back an empty answer; partitions with records wait for that answer, too."""
 PARTITION_BYTES = 2 * 1024 * 1024
-"""Of one partition in one answer, unless the reader asks for more; a larger record comes alone."""
+"""Bytes of one partition in one answer, unless the reader asks for more; a larger record comes alone."""
 ANSWER_SECONDS = 10.0
 """Seconds that a broker has to answer about positions."""
 REQUEST_MILLISECONDS = 3_000
-"""Milliseconds that one node has for such an answer, so that another can be asked."""
+"""Milliseconds that a single node has for such an answer, so that time is left to ask another."""
 POLL_SECONDS = 1.0
-"""Seconds after which the client answers that there are no records; it does so for ever while a leader is away."""
+"""Seconds after which the client returns without records, as it does for ever while a leader is away."""
 QUIET_SECONDS = 60.0
-"""Seconds of silence before the end of a partition after which reading up to it is given up."""
+"""Seconds without progress after which reading to the end of a partition is given up."""
 logging.getLogger("aiokafka").setLevel(
     logging.CRITICAL
-)  # ten lines a second while a broker is away; callers are told the outcome
+)  # ten lines a second while a broker is away; callers get the outcome anyway
 
 
 class RawRecord(Protocol):
-    """A record as the broker has it, undecoded: as aiokafka's ConsumerRecord."""
+    """An undecoded record from the broker; aiokafka's ConsumerRecord fits."""
 
     @property
     def offset(self) -> int:
@@ -52,12 +52,12 @@ class RawRecord(Protocol):
 
     @property
     def timestamp(self) -> int:
-        """The time when the broker took it in, in milliseconds since 1970, UTC."""
+        """The time when the broker received it, in milliseconds since 1970, UTC."""
         ...
 
     @property
     def key(self) -> bytes | None:
-        """Key, which decided on the partition."""
+        """Key, which determined the partition."""
         ...
 
     @property
@@ -75,15 +75,15 @@ class RawRecord(Protocol):
 class Chunk:
     """Records of one partition in the order of their offsets, at least one.
 
-    Offsets may be missing between two of them: compaction and transactions leave gaps. The same records may come again, in
-    another chunk that begins and ends elsewhere. `topic` is the name without the prefix of the installation.
+    Offsets may have gaps, because of compaction and transactions. The same records may come again in a chunk with other
+    boundaries. `topic` is the name without the prefix of the installation.
     """
 
     topic: str
     partition: int
     records: Sequence[RawRecord]
     values: Sequence[bytes] = ()
-    """The records' values in our framing; those that they came with unless others are given."""
+    """The records' values in our framing; by default their original values."""
 
     def __post_init__(self) -> None:
         self.values = self.values or values_of(self.records)
@@ -95,21 +95,21 @@ class Chunk:
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last record: what may be committed when the chunk is done."""
+        """The offset after the last record, which may be committed when the chunk is done."""
         return self.records[-1].offset + 1
 
     def part(self, start: int, stop: int) -> Chunk:
-        """Some of its records, by their places."""
+        """Some of its records, by their indexes."""
         return Chunk(self.topic, self.partition, self.records[start:stop], self.values[start:stop])
 
 
 def values_of(records: Sequence[RawRecord]) -> Sequence[bytes]:
-    """The values; a tombstone counts as an empty one, which is no record."""
+    """The values; a tombstone counts as an empty value, which is not a record."""
     return [record.value or b"" for record in records]
 
 
 class Range(NamedTuple):
-    """The range of a partition: the position of its first record, and the one after its last."""
+    """The range of a partition: the position of its first record, and the position after its last."""
 
     beginning: int
     end: int
@@ -117,7 +117,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class Read:
-    """The result of a read: chunks, and the position to go on from in each of their partitions."""
+    """The result of a read: chunks, and the next position in each of their partitions."""
 
     chunks: Sequence[Chunk]
     positions: Mapping[Partition, int]
@@ -161,7 +161,7 @@ class PartitionReader:
             raise
 
     async def stop(self) -> None:
-        """Let go of the brokers."""
+        """Disconnect."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             try:
@@ -172,7 +172,7 @@ class PartitionReader:
                 self._connections.close()
 
     def read_from(self, positions: Mapping[Partition, int]) -> None:
-        """Read these partitions from these positions on, and no others."""
+        """From now on read these partitions only, from these positions."""
         consumer = self._started()
         consumer.assign([self._tp_of(partition) for partition in positions])
         for partition, position in positions.items():
@@ -181,7 +181,7 @@ class PartitionReader:
     async def ranges(self, partitions: Sequence[Partition]) -> dict[Partition, Range]:
         """Return the range of each partition; BrokerError if they cannot be read in time."""
         consumer, tps = self._started(), [self._tp_of(partition) for partition in partitions]
-        # Of topics that it does not know the client would learn one by one, with a pause after each.
+        # Without this, the client would look up unknown topics one by one, with a pause after each.
         for topic in {tp.topic for tp in tps}:
             consumer._client.add_topic(topic)  # noqa: SLF001 - there is no public way
         with explained(", ".join(sorted({f"topic {tp.topic}" for tp in tps}))):
@@ -191,21 +191,21 @@ class PartitionReader:
         return {partition: Range(beginnings[tp], ends[tp]) for partition, tp in zip(partitions, tps, strict=True)}
 
     async def offsets_at(self, milliseconds: int, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
-        """Return the offset of the first record that each partition took since a time (1970, UTC); None where there is none."""
+        """Return the offset of each partition's first record since a time (1970, UTC); None if it has none."""
         tps = [self._tp_of(partition) for partition in partitions]
         with explained(", ".join(sorted({f"topic {tp.topic}" for tp in tps}))):
             offsets = await self._started().offsets_for_times(dict.fromkeys(tps, milliseconds))
         return {self._partition_of(tp): None if offsets.get(tp) is None else offsets[tp].offset for tp in tps}
 
     def partitions_of(self, topic: str) -> list[Partition]:
-        """The partitions of a topic that was asked about or is being read, as far as they are known by now."""
+        """The partitions known so far of a topic that was looked up or is being read."""
         numbers = self._started().partitions_for_topic(self._connection.topic(topic)) or ()
         return [(topic, number) for number in sorted(numbers)]
 
     async def read(self, most: int | None, seconds: float) -> Read:
-        """Read the records that there are, up to so many; wait so long if there are none.
+        """Read the available records, up to a maximum; wait for a limited time if there are none.
 
-        OutOfRangeError when a partition has nothing at its position; BrokerError when what came cannot be read.
+        OutOfRangeError when a partition has nothing at its position; BrokerError when the answer is unreadable.
         """
         consumer = self._started()
         try:
@@ -220,9 +220,9 @@ class PartitionReader:
     async def read_until(
         self, partition: Partition, start: int, end: int, most: int | None = None
     ) -> AsyncGenerator[tuple[Sequence[RawRecord], int]]:
-        """Read one partition between two offsets: records, some at once, and the offset to go on from.
+        """Read a partition between two offsets: yields records in batches, each with the next offset.
 
-        A last part may have no records: marks of transactions and compaction leave gaps. BrokerError when nothing moves for QUIET_SECONDS.
+        The last batch may be empty, because transaction markers and compaction leave gaps. BrokerError without progress for QUIET_SECONDS.
         """
         self.read_from({partition: start})
         loop = asyncio.get_running_loop()
@@ -246,11 +246,11 @@ class PartitionReader:
                 )
 
     async def position(self, partition: Partition) -> int:
-        """Return the position from which it goes on in a partition."""
+        """Return the next position in a partition."""
         return int(await self._started().position(self._tp_of(partition)))
 
     def move(self, partition: Partition, position: int) -> None:
-        """Go on elsewhere."""
+        """Continue at another position."""
         self._started().seek(self._tp_of(partition), position)
 
     def _started(self) -> AIOKafkaConsumer:
@@ -266,7 +266,7 @@ class PartitionReader:
 
 
 class OutOfRangeError(Exception):
-    """Partitions that have nothing at the position from which they were to be read."""
+    """Partitions that have nothing at the position where reading was to continue."""
 
     def __init__(self, partitions: Sequence[Partition]) -> None:
         super().__init__(", ".join(f"{topic}/{number}" for topic, number in partitions))
@@ -287,12 +287,12 @@ def explained(what: str) -> Iterator[None]:
 
 
 def words_of(error: BaseException) -> str:
-    """Return what an error says, on one line; its type where it says nothing."""
+    """Return an error's message on one line, or its type if it has no message."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 class Connections:
-    """The connections that the tasks of one client open; `close` them when it has stopped, or where its start fails or is cancelled."""
+    """The connections that one client's tasks open; `close` them when the client has stopped, or if its start fails or is cancelled."""
 
     def __init__(self) -> None:
         self._open: WeakSet[AIOKafkaConnection] = WeakSet()
@@ -300,7 +300,7 @@ class Connections:
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """Take note of what tasks that begin here open, and the tasks that those begin."""
+        """Track the connections of tasks that start here, and of their child tasks."""
         before = _of_task.set(self)
         try:
             yield
@@ -308,13 +308,13 @@ class Connections:
             _of_task.reset(before)
 
     def add(self, connection: AIOKafkaConnection) -> None:
-        """Take note of a connection; one that comes after `close` is closed at once."""
+        """Track a connection; after `close`, close it at once."""
         self._open.add(connection)
         if self._is_closed:
             connection.close()
 
     def close(self) -> None:
-        """Close what is open and what comes later."""
+        """Close all open connections and any later one."""
         self._is_closed = True
         for connection in list(self._open):
             connection.close()

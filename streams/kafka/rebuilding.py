@@ -1,4 +1,4 @@
-"""Landing the topics again: what the tables have of them is dropped, and the same rows land from what the topics still hold."""
+"""Rebuilding the tables from the topics: drop the rows that the topics still hold, and write them again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streams.log.ownership import SINK, require_kafka
 from streams.upkeep.erasing import erase
 
 REBUILD = "rebuild"
-"""Consumer whose watermark is 1 while a rebuild is under way, else 0."""
+"""Consumer whose watermark is 1 while a rebuild is in progress, else 0."""
 REPORT_SECONDS = 0.2
 
 
@@ -34,10 +34,10 @@ async def rebuild(
     reframe: Reframe | None = None,
     report: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Drop what landed from the first record on that each partition still has, and land it again; what retention took stays.
+    """Drop the rows of all records that the partitions still have, and write them again; rows of older records stay.
 
-    What was erased and is still on a topic is erased again. `report` is called with how many records are left. Cut short at any
-    moment, another call or a server lands the rest. BrokerError as `Sink.start`, before anything is dropped.
+    Erased records that are still on a topic are erased again. `report` is called with the number of records left. After an
+    interruption at any moment, another call or a server writes the rest. BrokerError as in `Sink.start`, before anything is dropped.
     """
     await asyncio.to_thread(require_kafka, store)
     ranges = await _ranges(connection)
@@ -55,13 +55,13 @@ async def rebuild(
             await asyncio.gather(reporting, return_exceptions=True)
     finally:
         await sink.stop()
-    # Records can land before the request to erase them does.
+    # Records can reach the tables before the request to erase them.
     await asyncio.to_thread(lambda: erase(store, now(), all_again=True))
     await asyncio.to_thread(finish, store)
 
 
 async def require_records(connection: KafkaConnection) -> None:
-    """SettingsError where there is nothing to land: topics are missing, or none holds a record. BrokerError when no broker answers."""
+    """SettingsError if there is nothing to rebuild from: topics are missing or empty. BrokerError when no broker answers."""
     ranges = await _ranges(connection)
     if all(bounds.beginning == bounds.end for bounds in ranges.values()):
         named = f"no topic that begins with {connection.prefix}" if connection.prefix else "no topic"
@@ -78,7 +78,7 @@ def is_unfinished(store: Store) -> bool:
 
 
 def finish(store: Store) -> None:
-    """Note that no rebuild is under way: what one left to land, a sink lands."""
+    """Note that no rebuild is in progress: a sink writes the rest of an interrupted one."""
     with store.transaction() as transaction:
         if transaction.watermark(REBUILD, ""):
             transaction.set_watermark(REBUILD, "", 0)
@@ -95,7 +95,7 @@ def _drop(store: Store, ranges: Mapping[Partition, Range]) -> None:
         for topic in topics():
             transaction.drop(topic, {number: bounds.beginning for (name, number), bounds in ranges.items() if name == topic})
         positions = transaction.watermarks(SINK)
-        # What was not read before retention took it is still to be noted.
+        # Keep the positions of records that retention removed unread, so that the gap is recorded.
         starts = {
             partition: min(positions.get(partition, bounds.beginning), bounds.beginning) for partition, bounds in ranges.items()
         }

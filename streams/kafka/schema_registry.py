@@ -1,13 +1,13 @@
-"""Values of producers that frame for a schema registry (00, the schema's id in 4 bytes, the Avro body), brought into our framing.
+"""Reframing values that a producer framed for a schema registry (00, the schema's id in 4 bytes, the Avro body).
 
-1. The body of a published schema of ours is taken as it is: only the framing is exchanged.
-2. The body of another schema of the same record type, which ours can read by Avro's rules, is decoded with it and encoded again.
-3. Any other value is left as it is: decoding rejects it, and the dead letter names the schema's id. The log says once what is wrong.
+1. If the schema is one that we published, the body stays unchanged and only the framing is replaced.
+2. If the schema is another one of the same record type that ours can read by Avro's rules, the body is decoded with it and encoded again.
+3. Any other value stays unchanged: decoding rejects it, and the dead letter names the schema's id. The log gives the reason once.
 
-A registry that does not answer says nothing of a value, so nothing is decided without it: `reframe` raises, `insist` waits.
+No value is judged without an answer from the registry: meanwhile `reframe` raises and `insist` waits.
 
-Only schemas are used whose bodies cannot exhaust stack, memory or time. Every type takes at least a byte, for null stands in unions
-alone: then a body has no more parts than bytes. No type refers to itself: then a body is no deeper than its schema.
+Only schemas whose bodies cannot exhaust stack, memory or time are used. Every type takes at least a byte, because null is allowed in
+unions only: so a body has no more parts than bytes. No type refers to itself: so a body is no deeper than its schema.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TIMEOUT_SECONDS = 10.0
 MAX_BODY_BYTES = 1_000_000
 """Most bytes of the registry's answer that are read."""
 FORGET_SECONDS = 300.0
-"""After so long a schema that could not be used is asked for again: it may have been registered since."""
+"""Seconds after which an unusable schema is fetched again: it may have been registered since."""
 MAX_SCHEMAS = 10_000
 _PAUSES = wait_exponential(multiplier=0.5, max=8.0)
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -52,25 +52,25 @@ _INNER = {"array": "items", "map": "values"}
 
 
 class RegistryUnavailableError(DriftlineError):
-    """The schema registry does not answer as one does; the records that need it wait."""
+    """The schema registry gives no usable answer; the records that need it wait."""
 
     hint = "See to the registry and to DRIFTLINE_SCHEMA_REGISTRY; the records are taken up as soon as it answers."
 
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """The meaning of a schema of the registry for us."""
+    """How values of a registry schema are read."""
 
     ours: RecordSchema | None = None
     """The published schema that it is."""
     foreign: Any = None
-    """Otherwise the schema as fastavro knows it, which `reader` can read."""
+    """Otherwise the schema as parsed by fastavro, which `reader` can read."""
     reader: RecordSchema | None = None
     looked_at: float = 0.0
 
 
 class RegistryFraming:
-    """Asks one registry for schemas and keeps them: a schema never changes under its id."""
+    """Fetches schemas from one registry and caches them: a schema never changes under its id."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class RegistryFraming:
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Any] = asyncio.sleep,
     ) -> None:
-        """`url` without a password, for errors and logs show its host; `auth` is name and password."""
+        """`url` must contain no password, because errors and logs show its host; `auth` is name and password."""
         self._url = url.rstrip("/")
         self._host = httpx2.URL(url).host
         self._auth = auth
@@ -89,11 +89,11 @@ class RegistryFraming:
         self._writers: dict[int, _Writer] = {}
 
     async def reframe(self, values: Sequence[bytes]) -> Sequence[bytes]:
-        """The values in our framing, in their order. RegistryUnavailableError when a schema cannot be had at the moment.
+        """The values in our framing, in their order. RegistryUnavailableError when a schema is not available at the moment.
 
-        Where no value is framed for a registry, the values themselves come back.
+        If no value is framed for a registry, the same sequence is returned.
         """
-        # The smallest value tells: ours begin with C3. An empty one, which is smaller yet, is worth a closer look.
+        # Comparing the smallest value is enough: ours begin with C3, registry values with 00. An empty value only costs the longer path.
         if min(values, default=b"\xff")[:1] > REGISTRY_MAGIC:
             return values
         ids = {index: schema_id for index, value in enumerate(values) if (schema_id := registry_schema_id(value)) is not None}
@@ -103,20 +103,20 @@ class RegistryFraming:
         return await asyncio.to_thread(_reframed, values, ids, writers)
 
     async def insist(self, values: Sequence[bytes]) -> Sequence[bytes]:
-        """As `reframe`, but waits as long as it takes: for the owner of the partition until then. A cancellation ends it."""
+        """Like `reframe`, but waits as long as it takes, until cancelled. For the owner of a partition."""
         retry = retry_if_exception_type(RegistryUnavailableError)
         return await AsyncRetrying(retry=retry, wait=_PAUSES, sleep=self._sleep, before_sleep=_warn)(self.reframe, values)
 
     async def _learn(self, ids: Iterable[int]) -> dict[int, _Writer]:
-        """Return the meaning of these schemas; those that are not known are asked for.
+        """Return how values of these schemas are read; unknown schemas are fetched.
 
-        It does not matter which others are forgotten meanwhile.
+        Other schemas may be evicted meanwhile.
         """
         writers = {schema_id: self._writers[schema_id] for schema_id in ids if self._knows(schema_id)}
         unknown = sorted(set(ids) - writers.keys())
         if not unknown:
             return writers
-        # The environment's proxy cannot reach this machine's own loopback.
+        # The environment's proxy cannot reach the loopback of this machine.
         mounts = {f"all://{host}": None for host in _LOOPBACK}
         options: dict[str, Any] = {"auth": self._auth, "mounts": mounts, "timeout": TIMEOUT_SECONDS, "follow_redirects": False}
         async with httpx2.AsyncClient(**options) as client:
@@ -138,7 +138,7 @@ class RegistryFraming:
         return is_usable or self._now() - writer.looked_at < FORGET_SECONDS
 
     async def _fetch(self, client: httpx2.AsyncClient, schema_id: int) -> tuple[str | None, str | None]:
-        """The text of a schema, or why there is none."""
+        """The text of a schema, or the reason why there is none."""
         body = bytearray()
         try:
             async with (
@@ -168,7 +168,7 @@ def _warn(tried: RetryCallState) -> None:
 
 
 def _reframed(values: Sequence[bytes], ids: Mapping[int, int], writers: Mapping[int, _Writer]) -> list[bytes]:
-    """The values, those of schemas that can be read in our framing. `ids` has the schema's id by index."""
+    """The values, reframed where their schema can be read. `ids` has the schema's id by index."""
     reframed = list(values)
     for index, schema_id in ids.items():
         writer, value = writers[schema_id], values[index]
@@ -180,7 +180,7 @@ def _reframed(values: Sequence[bytes], ids: Mapping[int, int], writers: Mapping[
 
 
 def _json(body: bytes) -> dict[str, Any]:
-    """The object in a body; an empty one where there is none."""
+    """The JSON object in a body; an empty one if there is none."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
@@ -189,7 +189,7 @@ def _json(body: bytes) -> dict[str, Any]:
 
 
 def _understood(text: str) -> tuple[_Writer, str | None]:
-    """Return the meaning of a schema for us, and the reason if it cannot be used."""
+    """Return how values of a schema are read, and the reason if it cannot be used."""
     definition = _json(text.encode("utf-8", "replace"))
     try:
         if (refusal := refusal_of(definition)) is not None:
@@ -210,7 +210,7 @@ def _understood(text: str) -> tuple[_Writer, str | None]:
 
 
 def _encoded_anew(value: bytes, foreign: Any, reader: RecordSchema) -> bytes | None:
-    """The value as our schema writes it; None where the body is not what its schema says."""
+    """The value encoded by our schema; None if the body does not match its schema."""
     if len(value) > MAX_RECORD_BYTES:
         return None
     body, written = io.BytesIO(value), io.BytesIO()
@@ -226,18 +226,18 @@ def _encoded_anew(value: bytes, foreign: Any, reader: RecordSchema) -> bytes | N
 
 
 def refusal_of(definition: Json) -> str | None:
-    """Return the reason why a schema is not used; None if it may be."""
+    """Return the reason why a schema must not be used; None if it may be."""
     return _refusal_of(definition, ()) if definition.get("type") == "record" else "it is no schema of a record"
 
 
 def _refusal_of(node: Any, within: tuple[str, ...]) -> str | None:
-    """Return the fault of a type, or of the first one inside that has any. `within` names what is around it, where that is a record."""
+    """Return the fault of a type, or the first fault inside it. `within` names the enclosing records."""
     name, parts = "", list[Any]()
     kind = node.get("type") if isinstance(node, dict) else None
     if len(within) > MAX_DEPTH:
         return "it nests too deep"
     if isinstance(node, str):
-        # Names are compared without their namespaces: that refuses too much rather than too little.
+        # Comparing names without namespaces may refuse too much, but never too little.
         is_inside = _short(node) in within
         return "it has a null outside of a union" if node == "null" else "it refers to itself" if is_inside else None
     if isinstance(node, list):

@@ -1,9 +1,9 @@
 """The sink: every record of every topic into its table, exactly once, in the process that owns the DuckDB file.
 
-Rows and the positions to go on from are committed together (`streams.kafka.sink_writer`), so a kill at any moment loses nothing and
-doubles nothing. The dead letters of what does not land are on their topic before, and land from there.
-What the broker or the database cannot do at the moment is tried again; what another try cannot mend sets `broken`.
-One batch lands at a time while the client fetches what comes next, so memory is bounded and Kafka keeps what waits.
+Rows and the next positions are committed together (`streams.kafka.sink_writer`), so a kill at any moment neither loses nor repeats a
+record. Rejected records become dead letters, which are on their topic before the commit and reach the tables from there.
+Temporary failures of the broker or the database are retried; an unrecoverable failure sets `broken`.
+The sink writes one batch at a time while the client fetches the next, so memory is bounded and waiting records stay on Kafka.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from streams.kafka.sink_writer import SinkWriter, UntoldError
 from streams.log.admission import DEAD_LETTERS
 
 LOOK_SECONDS = 0.5
-"""Seconds to wait for records, and so for partitions that were added."""
+"""Seconds to wait for records, and so to notice added partitions."""
 TELLING_SECONDS = 10.0
-"""Seconds that a broker has to take dead letters."""
+"""Seconds that a broker has to acknowledge dead letters."""
 PAUSES = wait_exponential(multiplier=0.5, max=8.0)
 """Seconds between one try and the next: half a second, then twice as long, up to eight."""
 Argument = TypeVar("Argument")
@@ -48,12 +48,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SinkLimits:
-    """The sink's limits: records at once, and how often it does what."""
+    """The sink's limits: records per transaction, and intervals."""
 
     at_once: int = 50_000
     """Records in one transaction."""
     many: int = 5_000
-    """From so many records in a transaction on, the next one begins at once."""
+    """After a transaction with at least this many records, the next one starts at once."""
     gather: float = 0.3
     """Seconds from the end of one transaction to the beginning of the next, unless there are many records or a caller waits."""
     check_every: float = 2.0
@@ -63,7 +63,7 @@ class SinkLimits:
 class Sink:
     """See the module. Belongs to one event loop.
 
-    `reframe` is applied to values before they are decoded, and raises DriftlineError when that cannot be at the moment.
+    `reframe` is applied to values before decoding, and raises DriftlineError while it cannot be applied.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class Sink:
         limits: SinkLimits | None = None,
     ) -> None:
         self.broken = asyncio.Event()
-        """Set when it cannot go on without another process; `failure` says why."""
+        """Set when only a new process can continue; `failure` says why."""
         self.failure: BaseException | None = None
         self.landed: Callable[[], None] = lambda: None
-        """Called in the event loop whenever positions have moved."""
+        """Called in the event loop whenever positions have advanced."""
         self.progress = Progress()
         self.writer = SinkWriter(store, redactor, now, connection.topic)
         self._producer = RecordProducer(connection, time_limit=TELLING_SECONDS)
@@ -97,9 +97,9 @@ class Sink:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Connect, learn what the tables have and begin to read.
+        """Connect, read the identities that the tables have, and start reading the topics.
 
-        BrokerError when no broker answers or the topics are not those that the database was filled from; SettingsError when one is
+        BrokerError when no broker answers or the topics are not those that the database was filled from; SettingsError when a topic is
         missing.
         """
         partitions = await asyncio.to_thread(partitions_on, self._connection, topics())
@@ -119,7 +119,7 @@ class Sink:
             task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        """Finish the batch that is landing, and let go of the brokers."""
+        """Finish the current batch, and disconnect."""
         self._stopping.set()
         self._awaited.set()
         for task in self._tasks[1:]:
@@ -131,7 +131,7 @@ class Sink:
 
     @property
     def trouble(self) -> str:
-        """The present trouble, in words; an empty text if there is none."""
+        """The present trouble as text; empty if there is none."""
         return self._stuck or self._silence
 
     async def end_of(self, partition: Partition) -> int:
@@ -144,7 +144,7 @@ class Sink:
         return {partition: bounds.end for partition, bounds in ranges.items()}
 
     async def caught_up(self) -> None:
-        """Return as soon as everything has landed that was there at the start. Raises what it broke with."""
+        """Return when the tables have everything that was on the topics at the start. Raises the failure if the sink broke."""
         waits = [asyncio.create_task(self.progress.reached.wait()), asyncio.create_task(self.broken.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -155,11 +155,11 @@ class Sink:
             raise self.failure
 
     def hurry(self) -> None:
-        """Land what has come at once, for a caller that waits for it."""
+        """Write the records that have arrived at once, for a waiting caller."""
         self._awaited.set()
 
     async def _run(self) -> None:
-        """Read and land until it is to stop."""
+        """The loop: read and write until the sink is stopped."""
         while not self._stopping.is_set():
             try:
                 await self._take_on()
@@ -176,7 +176,7 @@ class Sink:
                 await self._gather(sum(len(chunk.records) for chunk in read.chunks))
 
     async def _gather(self, landed: int) -> None:
-        """Let records gather after a transaction of so many: it takes as long for one as for hundreds."""
+        """Wait for more records after a transaction of `landed` records: a transaction takes as long for one record as for hundreds."""
         if not 0 < landed < self._limits.many or not self.progress.reached.is_set():
             return
         with contextlib.suppress(TimeoutError):
@@ -191,9 +191,9 @@ class Sink:
         await self._telling(lambda: self.writer.land(read.chunks, read.positions))
 
     async def _telling(self, work: Callable[[], Result]) -> Result:
-        """Do what lands or moves positions, in a thread, once the dead letters that it makes are produced; BrokerError when they are not.
+        """Run a transaction in a thread, after producing the dead letters that it needs; BrokerError when they cannot be produced.
 
-        They are to land, too, before what was there at the start counts as done.
+        The sink counts as caught up only after these dead letters have reached the tables, too.
         """
         while True:
             try:
@@ -204,16 +204,16 @@ class Sink:
                 self.progress.expect({(DEAD_LETTERS, letter.partition): letter.offset + 1 for letter in sorted(produced)})
 
     async def _moved(self, read: Read) -> None:
-        """Note that the records that were read have landed.
+        """Advance the progress over the records that were written.
 
-        If a partition's last records are not for us, such as marks of transactions, those have landed, too.
+        This includes records at a partition's end that no reader sees, such as transaction markers.
         """
         self.progress.move(read.positions)
         self.progress.move({partition: await self._reader.position(partition) for partition in self.progress.behind()})
         self.landed()
 
     async def _resume(self, partitions: Sequence[Partition]) -> None:
-        """Go on where partitions have nothing at their positions any more."""
+        """Continue in partitions that have nothing at their positions any more."""
         for partition, bounds in (await self._reader.ranges(partitions)).items():
             position = self.progress.positions[partition]
             at = await self._telling(functools.partial(self.writer.within, partition, position, bounds))
@@ -222,7 +222,7 @@ class Sink:
         self.landed()
 
     async def _take_on(self) -> None:
-        """Read partitions that were added to a topic, too, from their beginning."""
+        """Start reading added partitions, from their beginning."""
         added, self._added = self._added, {}
         if added:
             log.warning("partitions were added: %s", ", ".join(f"{topic}/{number}" for topic, number in added))
@@ -231,7 +231,7 @@ class Sink:
             self._reader.read_from(self.progress.positions)
 
     async def _watch(self) -> None:
-        """Ask again and again how far the topics have come, and whether they have new partitions."""
+        """Poll the ends of the topics, and look for new partitions."""
         while True:
             await asyncio.sleep(self._limits.check_every)
             present = [partition for topic in topics() for partition in self._reader.partitions_of(topic)]
@@ -245,7 +245,7 @@ class Sink:
                 self.progress.saw({partition: bounds.end for partition, bounds in ranges.items()})
 
     async def _insist(self, work: Callable[[Argument], Awaitable[None]], argument: Argument) -> bool:
-        """Do it, again and again until it is done; False when it is to stop first."""
+        """Retry until it succeeds; False when the sink is stopped first."""
         again = AsyncRetrying(
             retry=retry_if_exception_type((DriftlineError, duckdb.OperationalError)),
             wait=PAUSES,
@@ -267,14 +267,14 @@ class Sink:
             self._note_trouble(error)
 
     def _note_trouble(self, error: BaseException) -> None:
-        """Say what is wrong when that is news."""
+        """Log a problem when it changes."""
         reason = first_line(error)
         if reason != self._stuck:
             log.warning("what is on the topics does not land, trying again: %s", reason)
         self._stuck = reason
 
     async def _wait(self, seconds: float) -> None:
-        """Wait; StoppedError as soon as it is to stop."""
+        """Wait; StoppedError as soon as the sink is stopped."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
@@ -283,7 +283,7 @@ class Sink:
         raise StoppedError
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Nothing ends a task but a stop; where something does, another process has to take it up."""
+        """Tasks end only at a stop. If one fails, another process has to take over."""
         if not task.cancelled() and (failure := task.exception()) is not None:
             log.critical("the sink ended", exc_info=failure)
             self.failure = failure
@@ -291,11 +291,11 @@ class Sink:
 
 
 class Progress:
-    """Positions that are done with, and the ends of the partitions. `clock` is monotonic, in seconds."""
+    """Positions up to which the tables have everything, and the ends of the partitions. `clock` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.reached = asyncio.Event()
-        """Set when everything is done that was there at the start."""
+        """Set when the tables have everything that was on the topics at the start."""
         self.positions: dict[Partition, int] = {}
         self._clock = clock
         self._ends: dict[Partition, int] = {}
@@ -304,35 +304,35 @@ class Progress:
         self._reached_at: float | None = None
 
     def begin(self, positions: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:
-        """Reading begins at these positions, while the partitions have these ends."""
+        """Set the start of reading: positions, and the ends of the partitions at that moment."""
         self.positions = dict(positions)
         self._ends = {partition: max(end, self._ends.get(partition, 0)) for partition, end in ends.items()}
         self._aim()
         self.move({})
 
     def expect(self, ends: Mapping[Partition, int]) -> None:
-        """Count the records that we produced up to these ends as still to be done, also while earlier ones are waited for."""
+        """Count records that we produced up to these ends as pending; a caller that waits for the start's ends waits for them, too."""
         for partition, end in ends.items():
             self._ends[partition] = max(end, self._ends.get(partition, 0))
             if self._target:
                 self._target[partition] = max(end, self._target.get(partition, 0))
 
     def saw(self, ends: Mapping[Partition, int]) -> None:
-        """The partitions have these ends now."""
+        """Record the present ends of the partitions."""
         self._ends.update(ends)
         if not self._target:
             self._aim()
             self.move({})
 
     def move(self, positions: Mapping[Partition, int]) -> None:
-        """Everything before these positions is done."""
+        """Note that the tables have everything before these positions."""
         self.positions.update(positions)
         if self._target_at and not self.behind(self._target):
             self._reached_at, self._target = self._target_at, {}
             self.reached.set()
 
     def behind(self, ends: Mapping[Partition, int] | None = None) -> list[Partition]:
-        """The partitions whose end is not reached."""
+        """The partitions that are not read to their end."""
         return [
             partition
             for partition, end in (self._ends if ends is None else ends).items()
@@ -341,12 +341,12 @@ class Progress:
 
     @property
     def lag(self) -> int:
-        """Records that had come when it was last asked, and are not done."""
+        """Pending records, as of the last poll."""
         return sum(max(0, end - self.positions.get(partition, 0)) for partition, end in self._ends.items())
 
     @property
     def delay(self) -> float:
-        """Seconds: what came earlier than so long ago is done. Infinite until the start's ends are reached."""
+        """The age in seconds from which on all records are in the tables. Infinite until the start's ends are reached."""
         return float("inf") if self._reached_at is None else self._clock() - self._reached_at
 
     def _aim(self) -> None:

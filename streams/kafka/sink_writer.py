@@ -1,11 +1,11 @@
-"""What the sink writes: rows and the next positions of a batch, in one transaction.
+"""The sink's transaction: the rows and the next positions of a batch.
 
-1. A record whose identity and revision the table has is left out: at least once on the topic, exactly once in the table.
-2. What is no record of its topic, or has the identity of another, becomes a dead letter. That is on its topic before the positions move:
-   `UntoldError` gives the caller the letters to produce, and nothing has changed; asked again, it lands. So a kill in between produces
-   them once more, as a rebuild does, and they are the same: a letter is told from others by its place. They land as everything does,
-   from their topic.
-3. It all runs in one thread at a time, beside the event loop.
+1. A record is skipped if the table has its identity and revision: at least once on the topic, exactly once in the table.
+2. A value that is not a record of its topic, or that conflicts with a record of the same identity, becomes a dead letter. The dead
+   letter is on its topic before the positions advance: `UntoldError` rolls the transaction back and gives the caller the dead letters
+   to produce; the next try commits. A kill in between, or a rebuild, produces the same dead letters again, because their ids are derived
+   from the origin of the value. Like all records, they reach the tables from their topic.
+3. All of this runs in one thread at a time, beside the event loop.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class UntoldError(Exception):
-    """Dead letters that have to be on their topic first; nothing was landed."""
+    """Dead letters that must be produced first; the transaction was rolled back."""
 
     def __init__(self, letters: Mapping[str, bytes]) -> None:
         super().__init__(f"{len(letters)} dead letters are not on their topic")
@@ -59,7 +59,7 @@ class _TopicBatch:
 
 
 class SinkWriter:
-    """See the module. The only one to write the topics' tables of its store; `topic_name` gives the name of a topic on the cluster."""
+    """See the module. The only writer of the topics' tables in its store; `topic_name` gives the name of a topic on the cluster."""
 
     def __init__(
         self,
@@ -75,33 +75,33 @@ class SinkWriter:
         self.seen = KnownIdentities()
         """Every identity that the tables have, up to the last commit."""
         self.told: set[str] = set()
-        """Ids of dead letters that were produced for what is to land next."""
+        """Ids of dead letters that were produced for the next transaction."""
         self._in_doubt = True
 
     def learn(self) -> None:
-        """Read the identities that the tables have, where that was not done since the start or the last failure."""
+        """Read the identities that the tables have, unless that was done since the start and the last failure."""
         if not self._in_doubt:
             return
         seen = KnownIdentities()
         with self._store.transaction() as transaction:
             for topic in topics():
                 transaction.learn(topic, seen)
-        # Whoever asks meanwhile still asks the one before.
+        # Until here, concurrent callers use the previous object.
         self.seen = seen
         self._in_doubt = False
 
     def positions(self) -> dict[Partition, int]:
-        """The position to go on from in each partition that was ever read."""
+        """The next position in each partition that was ever read."""
         with self._store.transaction() as transaction:
             return transaction.watermarks(SINK)
 
     def begin(self, positions: Mapping[Partition, int]) -> None:
-        """Note where partitions are read from that never were."""
+        """Store the first positions of new partitions."""
         with self._store.transaction() as transaction:
             transaction.set_watermarks(SINK, positions)
 
     def open(self, ranges: Mapping[Partition, Range]) -> dict[Partition, int]:
-        """Return the position to go on from in each partition, as `within` does; one that was never read begins with its first record."""
+        """Return the next position in each partition, as `within` does; a new partition begins with its first record."""
         stored = self.positions()
         new = {partition: there.beginning for partition, there in ranges.items() if partition not in stored}
         self.begin(new)
@@ -112,9 +112,9 @@ class SinkWriter:
         }
 
     def within(self, partition: Partition, position: int, there: Range) -> int:
-        """The position, or the beginning where retention took what was to be read next.
+        """The position, or the beginning of the partition if retention removed the next records.
 
-        BrokerError where it lies beyond the end; UntoldError as in `land`.
+        BrokerError if it lies beyond the end; UntoldError as in `land`.
         """
         self._require_end(partition, position, there)
         if position < there.beginning:
@@ -124,15 +124,15 @@ class SinkWriter:
         return max(position, there.beginning)
 
     def check(self, ranges: Mapping[Partition, Range]) -> None:
-        """BrokerError when the topics end before what was read of them."""
+        """BrokerError when a topic ends before its position."""
         for partition, position in self.positions().items():
             if partition in ranges:
                 self._require_end(partition, position, ranges[partition])
 
     def land(self, chunks: Sequence[Chunk], positions: Mapping[Partition, int]) -> None:
-        """Land what was fetched and move the positions; UntoldError as above.
+        """Write fetched records and advance the positions; UntoldError as above.
 
-        After a failure it may be called again: a commit can fail and yet be durable.
+        It may be called again after a failure: a commit can fail and still be durable.
         """
         batches = [self._decoded(topic, of_topic) for topic, of_topic in _by_topic(chunks).items()]
         with self._committing() as transaction:
@@ -144,9 +144,9 @@ class SinkWriter:
         self._in_doubt = False
 
     def pass_over(self, partition: Partition, start: int, beginning: int) -> None:
-        """Note that a partition's positions from `start` up to `beginning` were gone before they were read, and go on behind them.
+        """Record that a partition's positions from `start` up to `beginning` were removed unread, and continue after them.
 
-        UntoldError as above; as `land`, it may be called again after a failure.
+        UntoldError as above; like `land`, it may be called again after a failure.
         """
         topic, number = partition
         detail = f"the positions {start} to {beginning - 1} were removed from the topic before they were read: keep its records longer"
@@ -170,7 +170,7 @@ class SinkWriter:
 
     @contextlib.contextmanager
     def _committing(self) -> Iterator[Transaction]:
-        """A transaction. What is durable is in doubt until its caller says otherwise, but not where letters are to be produced first."""
+        """A transaction. Whether it is durable is in doubt until the caller says otherwise, except after UntoldError."""
         self.learn()
         self._in_doubt = True
         try:
@@ -182,7 +182,7 @@ class SinkWriter:
         self.told.clear()
 
     def _require_told(self, letters: Sequence[bytes]) -> None:
-        """UntoldError for letters that were not produced."""
+        """UntoldError for dead letters that were not produced."""
         by_id = {cast("DeadLetter", decode(letter)).dead_letter_id: letter for letter in letters}
         if untold := {letter_id: letter for letter_id, letter in by_id.items() if letter_id not in self.told}:
             raise UntoldError(untold)
@@ -199,7 +199,7 @@ class SinkWriter:
         return _TopicBatch(topic, records, partitions, frames, batch.rejected)
 
     def _letters(self, batch: _TopicBatch, appended: Appended) -> Iterator[bytes]:
-        """The dead letters of what does not land of a topic."""
+        """The dead letters of a topic's rejected and conflicting records."""
         refusals = [(rejected.index, undecodable(rejected.error)) for rejected in batch.rejected]
         for index, refusal in (*refusals, *((index, CONFLICT) for index in appended.conflicts)):
             yield letter_of(batch.topic, batch.partitions[index], batch.records[index], refusal, self._redactor)

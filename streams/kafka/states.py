@@ -1,14 +1,14 @@
-"""State topics: what a stage keeps of its sessions, in a compacted topic of ours with the partitions of the stage's source.
+"""State topics: a stage's session states, in a compacted topic of ours with the partitions of the stage's source.
 
-1. A state is durable before the offset that it covers is committed, so after any kill the records it lacks come again.
-2. Of several values of one key the one with the highest next offset counts: a worker that was frozen may write after its successor.
-   Where such a value stands last it would outlive the right one in compaction, so the reader that finds it writes the right one again.
-3. A value must be readable, outside and inside, and go no farther than its source had come when the topic was read. What is no state
-   counts for nothing, is logged and becomes a dead letter, the same from any finder. Its session goes on from the right state where
-   the topic has one, else it begins again.
-4. One value that goes too far may be anybody's mistake. Where more of them do, the source is another topic of that name, and no
-   worker goes on from any of them.
-5. What was read of a partition stays on local disk when it is given away. When it comes back, only what is new is read.
+1. A state is durable before the offset that it covers is committed, so after any kill the records that it lacks come again.
+2. Of several values of one key the one with the highest next offset counts: a frozen worker may write after its successor. If such a
+   stale value is the last one, compaction would keep it, so the reader that finds it writes the right value again.
+3. A value must be readable, outside and inside, and must not go beyond the source's end at the time of reading. A value that is not a
+   state is ignored, logged and becomes a dead letter, which is the same in every process. Its session continues from a right state if
+   the topic has one, else it starts afresh.
+4. A single value that goes too far may be a stray mistake. If several do, the source is another topic of that name, and no worker
+   continues from any of them.
+5. States that were read stay on local disk when their partition is revoked. When it is assigned again, only newer states are read.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from streams.log.admission import DEAD_LETTERS, Refusal
 from streams.log.dead_letters import NO_STATE, STATE
 
 MAX_STATE_BYTES = 15_000_000
-"""Of one session; the topic takes 16 MiB with everything around it."""
+"""Largest state of one session in bytes; the topic takes 16 MiB, framing included."""
 FETCH_BYTES = 16 * 1024 * 1024
-"""Of one answer of the broker."""
+"""Bytes in one answer of the broker."""
 BUFFER_BYTES = 16 * 1024 * 1024
-"""Writes that are kept in memory before they go to a file."""
+"""Bytes of writes that are buffered in memory before they go to a file."""
 AHEAD_SHARE = 0.01
-"""The share of the values, and one more, that may go farther than the source before that is taken for another topic."""
+"""The share of values, plus one, that may go beyond the source before it is taken for another topic."""
 _TAKEN_AWAY, _NO_STATE = -1, -2
-"""In place of an offset: of a tombstone, after which any state is new, and of what is older than anything."""
+"""Stand-ins for an offset: of a tombstone, after which any state is new, and of an invalid state, which is older than any other."""
 log = logging.getLogger(__name__)
 
 
@@ -64,7 +64,7 @@ DECODE = msgspec.msgpack.Decoder(StoredState).decode
 
 
 def is_too_large(state: StoredState) -> bool:
-    """Tell whether the state is larger than a state topic takes."""
+    """Tell whether the state is too large for a state topic."""
     return len(state.state) + len(state.identities) > MAX_STATE_BYTES
 
 
@@ -82,9 +82,9 @@ class StateTopic:
         holds: type[Any] | None = None,
         redactor: Redactor | None = None,
     ) -> None:
-        """`source` is the topic that the stage reads, `holds` the type of the stage's own states; None where that is not looked at.
+        """`source` is the topic that the stage reads, `holds` the type of the stage's own states; None means that it is not checked.
 
-        `redactor` is for the dead letters of what is no state; without one there are none.
+        `redactor` is for the dead letters of invalid states; without it none are made.
         """
         self.name = state_topic(stage)
         self._connection = connection
@@ -94,16 +94,16 @@ class StateTopic:
         self._decode_inner = (lambda state: state) if holds is None else msgspec.msgpack.Decoder(holds).decode
         self._redactor = redactor
         self.partitions = 0
-        """How many partitions the source has; 0 where it is not looked at."""
+        """Number of partitions of the source; 0 if it is not checked."""
         self._read: dict[int, int] = {}
-        """By partition: the offset in the state topic up to which it was read."""
+        """By partition: the next offset to read in the state topic."""
         self._farthest: dict[int, int] = {}
-        """By partition: the offset in the source up to which a state goes that was read."""
+        """By partition: the highest source offset of any state that was read."""
 
     async def load(self, partition: int) -> None:
-        """Read what the partition has beyond what was read before; BrokerError when it cannot be read.
+        """Read the partition's new states; BrokerError when it cannot be read.
 
-        Called before the first records of a partition that was assigned: no other process writes there from then on.
+        Call it before the first records of an assigned partition: no other process writes to the partition from then on.
         """
         name = f"topic {self._connection.topic(self.name)}, partition {partition}"
         try:
@@ -122,28 +122,28 @@ class StateTopic:
             await self._producer.send(DEAD_LETTERS, letters)
 
     def get(self, partition: int, keys: Iterable[str]) -> dict[str, StoredState]:
-        """The states of those sessions that have one."""
+        """The states of the sessions; a session without a state is missing."""
         values = self._local.get(partition, [key.encode() for key in keys])
         return {key.decode(): DECODE(value) for key, value in values.items()}
 
     async def save(self, partition: int, states: Mapping[str, StoredState]) -> None:
-        """Write states; durable on return. BrokerError when they may not be. `is_too_large` tells what cannot be written."""
+        """Write states; durable on return. BrokerError when they may not be. A state that `is_too_large` cannot be written."""
         values = {key.encode(): ENCODE(state) for key, state in states.items()}
         if values:
             await self._producer.send(self.name, list(values.items()), partition=partition)
             await asyncio.to_thread(self._local.put, partition, values)
 
     def close(self) -> None:
-        """Take away what is kept on local disk."""
+        """Remove the files on local disk."""
         self._local.close()
 
     async def _load(self, reader: PartitionReader, partition: int) -> _Loading:
-        # Before anything is read: a broker answers a question about offsets only after the fetch before it on the same connection.
+        # Ask for offsets before reading: on one connection a broker answers only after it has answered the fetch before.
         states = (self.name, partition)
         source = [] if self._source is None else [(self._source, partition)]
         ranges = await reader.ranges([states, *source])
         self.partitions = 0 if self._source is None else len(reader.partitions_of(self._source))
-        # No state that was written before can go farther than the source's end.
+        # No state written before now can go beyond the source's end.
         loading = _Loading(partition, source_end=ranges[source[0]].end if source else None)
         start, end = max(self._read.get(partition, 0), ranges[states].beginning), ranges[states].end
         async for records, _ in reader.read_until(states, start, end):
@@ -152,7 +152,7 @@ class StateTopic:
         return loading
 
     def _take_in(self, loading: _Loading, records: Sequence[RawRecord]) -> None:
-        """Keep the newest values, and take note of the keys whose last value is not the newest."""
+        """Keep the newest values, and note the keys whose last value is not the newest."""
         partition = loading.partition
         local = self._local.get(partition, {record.key for record in records if record.key is not None})
         ends = {key: DECODE(value).next_offset for key, value in local.items()}
@@ -171,7 +171,7 @@ class StateTopic:
         self._farthest[partition] = max(self._farthest.get(partition, 0), *ends.values(), 0)
 
     def _next_offset(self, loading: _Loading, record: RawRecord) -> int:
-        """Up to which offset of the source a record's value goes; what is no state is taken note of."""
+        """The offset of the source that a record's value goes up to; invalid states are noted."""
         if record.value is None:
             return _TAKEN_AWAY
         try:
@@ -198,7 +198,7 @@ class StateTopic:
         return stored.next_offset
 
     def _check(self, loading: _Loading) -> None:
-        """BrokerError where states go farther than their source: what comes on it now would count as seen."""
+        """BrokerError if states go beyond their source: its next records would count as seen."""
         farthest = max(self._farthest.get(loading.partition, 0), loading.farthest_ahead())
         if self._source is not None and loading.source_end is not None and farthest > loading.source_end:
             raise BrokerError(
@@ -209,7 +209,7 @@ class StateTopic:
             )
 
     def _letters(self, loading: _Loading) -> list[bytes]:
-        """The dead letters of what was no state."""
+        """The dead letters of invalid states."""
         letters = []
         for record, error in loading.refused if self._redactor is not None else ():
             session = (record.key or b"").decode("utf-8", "replace")[:600]
@@ -219,7 +219,7 @@ class StateTopic:
 
 
 class NoStateError(Exception):
-    """A value is no state; it says why. `ahead` is the offset that it claims, where that is what is wrong."""
+    """A value is not a state; the message says why. `ahead` is the offset that it claims, if the offset is the fault."""
 
     def __init__(self, reason: str, ahead: int = 0) -> None:
         super().__init__(reason)
@@ -228,26 +228,26 @@ class NoStateError(Exception):
 
 @dataclass
 class _Loading:
-    """One reading of a partition."""
+    """A single pass over a partition."""
 
     partition: int
     source_end: int | None
-    """None where the source is not looked at."""
+    """None if the source is not checked."""
     count: int = 0
     outlived: set[bytes] = field(default_factory=set)
     """Keys whose last value so far is not the newest."""
     refused: list[tuple[RawRecord, NoStateError]] = field(default_factory=list)
 
     def farthest_ahead(self) -> int:
-        """The farthest offset that states claim beyond the end, where those are too many to be a mistake; else 0."""
+        """The highest offset that states claim beyond the end, if too many do to be a stray mistake; else 0."""
         ahead = {record.key: error.ahead for record, error in self.refused if error.ahead}
         return max(ahead.values()) if len(ahead) > 1 + AHEAD_SHARE * self.count else 0
 
 
 class LocalStates:
-    """Values by partition and key, in a folder that goes with the process: memory stays flat with millions of sessions.
+    """Values by partition and key, in a folder that is removed with the process: memory stays flat with millions of sessions.
 
-    What is kept can always be read again from the topic.
+    The values can always be read again from the topic.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -262,7 +262,7 @@ class LocalStates:
         self._files.set_write_options(without_log)
 
     def get(self, partition: int, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-        """The values of those keys that have one."""
+        """The values of the keys; a key without a value is missing."""
         wanted = list(keys)
         places: list[str | int | float | bytes | bool] = [_local_key(partition, key) for key in wanted]
         try:
@@ -275,7 +275,7 @@ class LocalStates:
         return {key: value for key, value in zip(wanted, values, strict=True) if value is not None}
 
     def put(self, partition: int, values: Mapping[bytes, bytes | None]) -> None:
-        """Keep values; None takes a key away."""
+        """Store values; None deletes a key."""
         batch = WriteBatch(raw_mode=True)
         for key, value in values.items():
             if value is None:
@@ -285,7 +285,7 @@ class LocalStates:
         self._files.write(batch)
 
     def close(self) -> None:
-        """Take the folder away."""
+        """Remove the folder."""
         self._files.close()
         self._folder.cleanup()
 

@@ -1,19 +1,19 @@
-"""The topics as one table: what each holds, how many partitions it has, how long it is kept and how it is compacted.
+"""The table of topics: content, number of partitions, retention and compaction of each.
 
-Nothing is listed that is known elsewhere: the topics of records are those of the schemas, and every stage has a state topic.
+The table repeats nothing from elsewhere: the topics of records are those of the schemas, and every stage has a state topic.
 
-1. A topic whose every record is of a session is keyed by the session. All of these, and the state topics, have the same number of
+1. A topic is keyed by session if all of its records belong to sessions. These topics and the state topics have the same number of
    partitions, so that a session is on the same partition number everywhere. More partitions let more workers share the work.
-2. The other topics are keyed by project or id and see few records: a few partitions do.
-3. Records are kept for ever unless the table says otherwise. Exchanges, events, judgements and reviews are where everything else
-   comes from and cannot be made again; what is derived is kept so that the tables can be rebuilt without asking a stage.
-4. The last state of a session is what counts, so state topics are compacted. A worker that takes up a partition reads its
-   states from the beginning: small segments and an early cleaner keep that short. A state that was replaced stays for an hour, for readers.
-5. A record's time on the topic is when the broker took it in; when it happened is a field. Otherwise a producer's clock could make
-   the broker drop what has just come.
+2. The other topics are keyed by project or id and see few records: a few partitions are enough.
+3. Records are kept for ever unless the table says otherwise. Exchanges, events, judgements and reviews are the sources of everything
+   else and cannot be made again. Derived records are kept so that the tables can be rebuilt without running a stage.
+4. Only the last state of a session counts, so state topics are compacted. A worker reads the states of a newly assigned partition from
+   the beginning: small segments and an early cleaner keep that short. A replaced state stays for an hour, for readers.
+5. A record's timestamp on the topic is the time when the broker received it; the time of the event is a field. Otherwise a wrong
+   producer clock could make the broker drop new records.
 
-What a group of workers has read is not kept here but in the cluster's own topic of offsets: for as long as a member is there, idle or
-not, and after the last has gone for the brokers' `offsets.retention.minutes`.
+The committed offsets of a worker group are not in this table but in the cluster's own offsets topic. They are kept while the group has
+a member, idle or not, and for the brokers' `offsets.retention.minutes` after the last member has left.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from streams.topology import TOPOLOGY, Stage
 
 DEFAULT_PARTITIONS = 12
 OTHER_PARTITIONS = 3
-"""Partitions of topics that no session keys: they see few records."""
+"""Partitions of topics that are not keyed by session: they see few records."""
 REPLICATION = 3
-"""Copies of a partition, where there are as many brokers."""
+"""Copies of a partition, if there are that many brokers."""
 GROUP = "driftline"
-"""The consumer group of every worker, whichever stages it has: a source topic belongs to one stage, so they share no offset."""
+"""The consumer group of every worker, whichever stages it runs: a source topic belongs to one stage, so stages share no offset."""
 COLLECTOR = "collector"
 """The stage that reads an OpenTelemetry Collector's topics. It has neither step nor state, and these topics are the Collector's: they
 are in no table, and their partitions and configuration are its own.
@@ -39,14 +39,14 @@ are in no table, and their partitions and configuration are its own.
 SPANS = "spans"
 """The topic that this stage writes to."""
 REFERENCE = "exchanges"
-"""The keyed topic that says how many partitions the others have, by default."""
+"""The keyed topic that sets the default number of partitions of the others."""
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""Largest message: the state of the longest session, or a task with an exchange of a megabyte and all that was said of it."""
+"""Largest message: the state of the longest session, or a task with an exchange of a megabyte and all of its judgements."""
 _MINUTE = 60_000
 _DAY = 24 * 60 * _MINUTE
 _FOR_EVER = -1
 _KEPT = {"heartbeats": 7 * _DAY, "spans": 7 * _DAY}
-"""Retention by topic, in milliseconds, if it is not for ever: an old sign of life says nothing, and a span is in its trace's exchanges."""
+"""Retention by topic, in milliseconds, if it is limited: an old heartbeat has no use, and a span is in its trace's exchanges."""
 
 Role = Literal["session", "other", "state"]
 
@@ -66,12 +66,12 @@ class TopicSpec:
         return self.role != "other"
 
     def partitions(self, keyed: int) -> int:
-        """Return its number of partitions, if the topics keyed by session have `keyed`."""
+        """Return its number of partitions, given that of the topics keyed by session."""
         return keyed if self.is_keyed else min(OTHER_PARTITIONS, keyed)
 
 
 def state_topic(stage: str) -> str:
-    """The topic with the states of a stage."""
+    """The state topic of a stage."""
     return f"{stage}-state"
 
 
@@ -100,7 +100,7 @@ def _state(stage: Stage) -> TopicSpec:
 
 
 def _config(own: Mapping[str, object]) -> dict[str, str]:
-    """The configuration of a topic, with what all of them have."""
+    """The configuration of a topic, including the options that all topics share."""
     shared = {"max.message.bytes": MAX_MESSAGE_BYTES, "message.timestamp.type": "LogAppendTime"}
     return {name: str(value) for name, value in {**shared, **own}.items()}
 

@@ -1,11 +1,11 @@
-"""A transport for Faust that hands agents one message for each chunk of a partition, where Faust's own hands over each record.
+"""A transport for Faust that gives agents one message per chunk of a partition, instead of Faust's one message per record.
 
-It replaces four parts of Faust's aiokafka driver, and nothing else: how records become messages (the drain), which offsets may be
-committed (`streams.kafka.partitions`), how the client is set up (read_committed, our connection), and the producer, which idles: stages
+It replaces four parts of Faust's aiokafka driver: the drain, which turns records into messages; the committable offsets
+(`streams.kafka.partitions`); the setup of the client (read_committed, our connection); and the producer, which idles because stages
 produce through `streams.kafka.producing`. Group membership, rebalancing and the timing of commits stay Faust's. Topics are declared
-without acks, so Faust's own account of single offsets is empty and has no say.
+without acks, so Faust's own tracking of single offsets stays empty and has no effect.
 
-A rebalance takes all partitions of a member away and deals all out again, also those that it keeps.
+A rebalance revokes all partitions of a member and assigns them again, including those that it keeps.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from streams.kafka.partitions import DeliveredChunk, KafkaStage, WorkedPartition
 from streams.kafka.reading import Connections
 
 FETCH_BYTES = 16 * 1024 * 1024
-"""Of one partition in one answer of the broker; a larger record comes alone."""
+"""Bytes of one partition in one answer of the broker; a larger record comes alone."""
 IDLE_SECONDS = 0.5
-"""Seconds that a fetch waits for records if every partition could take some."""
+"""Seconds that a fetch waits for records if every partition has room."""
 BUSY_SECONDS = 0.02
-"""Seconds that it waits if one could not: it is looked after again as soon as it can."""
+"""Seconds that a fetch waits if a partition has no room: it must be fetched soon after it has."""
 BEGINNING_SECONDS = 5.0
-"""Seconds that the leaders of partitions that never committed have to say where those begin."""
+"""Seconds to wait for the first offsets of partitions without a committed one."""
 TOLD_SECONDS = 30.0
-"""Seconds for which a partition counts as read to its end after its leader said so, which it does twice a second."""
+"""Seconds for which a leader's report that a partition is read to its end stays valid; leaders report twice a second."""
 QUIET = "debug"
-"""Level at which a service of Faust's says that it starts and stops."""
+"""Level at which Faust's services log their starts and stops."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class TransportHooks:
     """Set when a partition has room again."""
     membership: Membership
     options: Mapping[str, Any] = field(default_factory=dict)
-    """For aiokafka's consumer, over what is set here."""
+    """Options for aiokafka's consumer that override ours."""
 
     def partition(self, tp: TP) -> WorkedPartition | None:
         """The partition, if it is ours."""
@@ -73,7 +73,7 @@ class TransportHooks:
 
 
 class ChunkConsumerThread(driver.AIOKafkaConsumerThread):
-    """Runs the client in a thread of its own, so that heartbeats go on whatever the stages do."""
+    """Runs the client in its own thread, so that heartbeats continue whatever the stages do."""
 
     mundane_level = QUIET
 
@@ -82,14 +82,14 @@ class ChunkConsumerThread(driver.AIOKafkaConsumerThread):
         super().__init__(*arguments, **options)
 
     async def on_start(self) -> None:
-        """Start the client, and hear of its place in the group."""
+        """Start the client, and watch its group membership."""
         with self._connections.noted():
             await super().on_start()
         transport = cast("ChunkTransport", self.transport)
         transport.hooks.membership.watch(self._ensure_consumer()._coordinator)  # noqa: SLF001 - see `Membership.watch`
 
     async def on_thread_stop(self) -> None:
-        """Stop the client, and close what it leaves open."""
+        """Stop the client, and close the connections that it leaks."""
         try:
             await super().on_thread_stop()
         finally:
@@ -97,7 +97,7 @@ class ChunkConsumerThread(driver.AIOKafkaConsumerThread):
 
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:
         conf, hooks = self.app.conf, cast("ChunkTransport", transport).hooks
-        # Faust's own assignor takes part where there are tables only, and its choice expects this attribute.
+        # Faust uses its own assignor only for apps with tables, but reads this attribute to decide that.
         self._assignor = RoundRobinPartitionAssignor
         options: dict[str, Any] = {
             "client_id": conf.broker_client_id,
@@ -115,11 +115,11 @@ class ChunkConsumerThread(driver.AIOKafkaConsumerThread):
         return aiokafka.AIOKafkaConsumer(**options | hooks.connection.for_aiokafka() | dict(hooks.options))
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
-        """Go to what is committed; where nothing is, that is the partition's first record from now on."""
+        """Seek to the committed offsets; a partition without one gets its first record's offset."""
         return cast("Mapping[TP, int]", await self.call_thread(_seek_to_committed, self._ensure_consumer()))
 
     def unfetched(self, tp: TP) -> int | None:
-        """Return the number of records of a partition not fetched yet; None if its leader has not said so of late."""
+        """Return the number of unfetched records of a partition; None if its leader has not reported it lately."""
         consumer: Any = self._ensure_consumer()
         subscription = consumer._subscription.subscription  # noqa: SLF001 - the client says it nowhere else
         assignment = subscription and subscription.assignment
@@ -131,7 +131,7 @@ class ChunkConsumerThread(driver.AIOKafkaConsumerThread):
 
 
 class ChunkConsumer(driver.Consumer):
-    """Yields one message for each chunk, which is its value."""
+    """A consumer whose messages have chunks as values."""
 
     mundane_level = QUIET
 
@@ -150,8 +150,8 @@ class ChunkConsumer(driver.Consumer):
     def waiting(self) -> dict[tuple[str, int], int | None]:
         """Records that could be given to a stage and were not yet, by topic (without prefix) and partition.
 
-        None where that is not known, and should be: while the group does not answer either, it cannot be known, and another process
-        could not do better.
+        None if the number is unknown although the group answers. While the group does not answer, an unknown number counts as 0:
+        another process could not do better.
         """
         if not self.flow_active:
             return {}
@@ -166,7 +166,7 @@ class ChunkConsumer(driver.Consumer):
         return counts
 
     async def _drain_messages(self, fetcher: Any) -> None:
-        """Fetch and deliver until the consumer stops; what is called by Faust's fetcher."""
+        """Fetch and deliver until the consumer stops; Faust's fetcher calls this."""
         try:
             while not (self.should_stop or fetcher.should_stop):
                 if not self.flow_active:
@@ -196,7 +196,7 @@ class ChunkConsumer(driver.Consumer):
         )
 
     async def _fetch(self) -> None:
-        """Fetch for the partitions that have room and of which nothing is held; wait for one where there is none."""
+        """Fetch for partitions with room and without fetched records; wait if there are none."""
         self.hooks.changed.clear()
         active = {tp: partition for tp, partition in self.hooks.partitions() if tp in self._get_active_partitions()}
         free = {tp for tp, partition in active.items() if not partition.fetched and partition.has_room}
@@ -207,22 +207,22 @@ class ChunkConsumer(driver.Consumer):
         async with self._fetching:
             fetched = await self._getmany(free, timeout=IDLE_SECONDS if len(free) == len(active) else BUSY_SECONDS)
             for tp, records in (fetched or {}).items():
-                # Of one that has gone meanwhile, or came anew, they come again.
+                # If the partition was revoked or reassigned meanwhile, this object is stale and the records are fetched again.
                 active[TP(tp.topic, tp.partition)].fetch(records)
 
     async def perform_seek(self) -> None:
-        """Go to what is committed, everywhere. A fetch that is under way ends first: what it brings is behind the client's position."""
+        """Seek to the committed offsets everywhere. Wait for a running fetch first: the client's position is already past its records."""
         async with self._fetching:
             await super().perform_seek()
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Let the stages end what they do, commit what is done, and forget the rest."""
+        """Let the stages finish their work, commit the finished chunks, and drop the rest."""
         self.stop_flow()
         await release(self.hooks.stages.values(), self.commit)
         await super().on_partitions_revoked(revoked)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
-        """Tell the stages before the first record comes."""
+        """Assign the partitions to the stages before the first record comes."""
         numbers: dict[str, list[int]] = defaultdict(list)
         for tp in sorted(assigned):
             numbers[tp.topic].append(tp.partition)
@@ -239,16 +239,16 @@ class ChunkConsumer(driver.Consumer):
         return None if partition is None else partition.committable()
 
     def verify_event_path(self, now: float, tp: TP) -> None:
-        """Faust would warn of partitions where nothing comes; `streams.kafka.ownership.Watchdog` looks after that."""
+        """Skip Faust's warning about silent partitions; `streams.kafka.ownership.Watchdog` checks them."""
 
 
 class IdleProducer(Producer):
-    """Faust wants a producer; nothing is sent through this one."""
+    """A producer that sends nothing, because Faust requires one."""
 
     mundane_level = QUIET
 
     async def flush(self) -> None:
-        """Nothing waits."""
+        """Return at once: nothing is buffered."""
 
 
 class ChunkTransport(driver.Transport):
@@ -270,10 +270,10 @@ def _log_assignment(numbers: Mapping[str, Sequence[int]]) -> None:
 
 
 async def _seek_to_committed(consumer: AIOKafkaConsumer) -> dict[TopicPartition, int]:
-    """Go to what is committed; where nothing is, commit the partition's first offset and go there. Answers where each goes on.
+    """Seek to the committed offsets; a partition without one commits its first offset and starts there. Returns the positions.
 
-    Left to itself, aiokafka asks the leader that it knows for the first record of a partition that never committed, again and again. One
-    that leads no more only refuses, and nothing is read from that node before the client learns again who leads what.
+    Otherwise aiokafka keeps asking the leader it knows for the first record of such a partition. A former leader only refuses, and
+    nothing is read from that node until the client refreshes its metadata.
     """
     if not consumer.assignment():
         return {}
@@ -284,16 +284,16 @@ async def _seek_to_committed(consumer: AIOKafkaConsumer) -> dict[TopicPartition,
     for tp in positions.keys() & ours:
         consumer.seek(tp, positions[tp])
     if first := {tp: OffsetAndMetadata(beginnings[tp], "") for tp in beginnings.keys() & ours}:
-        # Who has joined meanwhile changed the group, and what is assigned then comes here once more.
+        # A new member has changed the group; the next assignment comes through here again.
         with contextlib.suppress(CommitFailedError):
             await consumer.commit(first)
     return positions
 
 
 async def _beginnings(consumer: AIOKafkaConsumer, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the offset at which each partition begins.
+    """Return the first offset of each partition.
 
-    It is empty if one has no leader at the moment: the others must not wait for that.
+    The result is empty if a partition has no leader at the moment: the others must not wait for it.
     """
     try:
         async with asyncio.timeout(BEGINNING_SECONDS):

@@ -1,6 +1,6 @@
-"""Admission: records are encoded before they are accepted, and what may not come in is set aside with its bytes.
+"""Admission: records are encoded before they are accepted, and rejected ones become dead letters with their bytes.
 
-Spans are admitted from what a request of OTLP holds, whichever way it came.
+Spans are admitted from OTLP requests, whichever way these arrived.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 DEAD_LETTERS = "dead-letters"
 MAX_BODY_BYTES = 64 * 1024
-"""How much of a rejected record is kept; its digest and size are of the whole."""
+"""Bytes of a rejected record that are kept; its digest and size cover the whole."""
 MAX_REDACTED_BYTES = 1024 * 1024
-"""Of a longer body only the start is redacted: what is kept and `_OVERLAP` more, so that a secret on the border is seen whole."""
+"""Of a longer body only the start is redacted: the kept bytes and `_OVERLAP` more, so that a secret at the cut is seen whole."""
 MAX_DETAIL = 1000
 """Characters of a reason that are kept."""
 TO_DO = "Where it is the same thing, there is nothing to do; where it is another one, give it an id of its own and deliver it again."
-"""What the sender of a record in conflict with the log can do."""
+"""Advice to the sender of a record in conflict with the log."""
 _OVERLAP = 16 * 1024
 _LONGEST_MARKER = 64
 _UNFINISHED_TOKEN = re.compile(rb"[A-Za-z0-9+/=_.~%-]*$")
@@ -54,7 +54,7 @@ _UNFINISHED_MARKER = re.compile(r"\[(?:S(?:E(?:C(?:R(?:E(?:T(?::[a-z0-9_]{0,32}(
 
 @dataclass(frozen=True)
 class Place:
-    """Where a record came from: a topic with partition and offset, or a file with a line."""
+    """The origin of a record: a topic with partition and offset, or a file with a line."""
 
     source: str
     position: int
@@ -63,7 +63,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why something was not taken: who refused it, the code of the reason, and the reason in words."""
+    """Why a record was refused: the refusing stage, the code of the reason, and its text."""
 
     stage: str
     reason: str
@@ -72,7 +72,7 @@ class Refusal:
 
 @dataclass
 class Accepted:
-    """Encoded records by topic, ready to be appended: how many, and their size in bytes."""
+    """Encoded records by topic, ready to be appended, with their number and their size in bytes."""
 
     messages: dict[str, list[bytes]] = field(default_factory=dict)
     records: int = 0
@@ -85,7 +85,7 @@ class Accepted:
         self.size += len(message)
 
     def extend(self, other: Accepted) -> None:
-        """Add what was accepted elsewhere, topic by topic."""
+        """Add other accepted records, topic by topic."""
         for topic, messages in other.messages.items():
             self.messages.setdefault(topic, []).extend(messages)
         self.records += other.records
@@ -97,37 +97,37 @@ WRITTEN, KNOWN, CONFLICT = "written", "known", "conflict"
 
 @dataclass(frozen=True)
 class Submission:
-    """Records to be committed: from outside, of which known ones are left out, or made by a stage, with its states and position."""
+    """Records to be committed: from outside, without those that turn out to be known, or from a stage, with its states and position."""
 
     records: Mapping[str, Sequence[Record]] = field(default_factory=dict)
-    """From outside, by topic."""
+    """Records from outside, by topic."""
     messages: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
     """The same, encoded."""
     commit: Commit = field(default_factory=Commit)
-    """From a stage: what it made, with its states and positions. Offsets are given when it is committed."""
+    """From a stage: its records with its states and positions. Offsets are assigned when they are committed."""
 
 
 @dataclass(frozen=True)
 class Committed:
-    """What became of a submission."""
+    """The result of a submission."""
 
     outcomes: Mapping[str, Sequence[str]]
     """For each topic and each of its records from outside: written, known (the log has it) or conflict (with other content)."""
     decisions: Mapping[Subject, ScoringTask | Score]
-    """What intake decided on exchanges of the whole group: judged (a task) or left out (a score)."""
+    """Intake's decisions on exchanges of the whole group: judged (a task) or left out (a score)."""
     spent: Mapping[str, int]
-    """Nano-USD that the sessions of the tasks have spent, by session key, where they have spent anything."""
+    """Nano-USD that the sessions of the tasks have spent, by session key; sessions that have spent nothing are missing."""
 
 
 class Admission:
-    """Admits records into topics. What breaks its contract becomes a dead letter; nothing is dropped."""
+    """Admits records into topics. A record that breaks its contract becomes a dead letter; nothing is dropped."""
 
     def __init__(self, redactor: Redactor, now: datetime) -> None:
         self._redactor = redactor
         self._now = now
 
     def admit(self, accepted: Accepted, topic: str, records: Iterable[Record], source: str) -> None:
-        """Encode records into `accepted`; those that may not be written are set aside as dead letters of `source`."""
+        """Encode records into `accepted`; records that may not be written become dead letters of `source`."""
         for position, record in enumerate(records):
             try:
                 accepted.add(topic, admissible(record))
@@ -145,9 +145,9 @@ class Admission:
         size: int | None = None,
         digest: str | None = None,
     ) -> None:
-        """Keep the bytes of something that cannot be taken, redacted, with place and reason.
+        """Keep the bytes of something that cannot be stored as a dead letter: redacted, with origin and reason.
 
-        `size` and `digest` (SHA-256, hexadecimal) are given where `body` is only the start of it.
+        `size` and `digest` (SHA-256, hexadecimal) are given if `body` is only the start of the bytes.
         """
         digest = digest or hashlib.sha256(body).hexdigest()
         source, _ = self._redactor.redact(place.source)
@@ -172,10 +172,10 @@ class Admission:
         accepted.add(DEAD_LETTERS, encode(letter))
 
     def set_aside_conflict(self, accepted: Accepted, topic: str, record: Record, differing: Sequence[str]) -> None:
-        """Keep a record whose identity the topic has with other content; `differing` are the fields that differ.
+        """Keep a record whose identity the topic has with other content as a dead letter; `differing` are the fields that differ.
 
-        Where it came from is not known everywhere, and when it was taken in differs from delivery to delivery: what it is and what it
-        says tell it from others.
+        The dead letter's id is derived from the record's identity and content: its origin is not always known, and its time of arrival
+        differs between deliveries.
         """
         name = type(record).__name__
         identity = {field: getattr(record, field) for field in schema_of(name).identity}
@@ -187,9 +187,9 @@ class Admission:
         self.set_aside(accepted, Place(topic, 0), refusal, msgspec.json.encode(record), digest=digest)
 
     def _redacted(self, body: bytes) -> bytes:
-        """The body without its secrets: as JSON where it is some, so that keys tell what is one; else as text.
+        """The body without its secrets: parsed as JSON if possible, so that keys identify secrets; else as text.
 
-        Bytes that hold none stay as they are: an encoded record can then be put back.
+        Bytes without secrets stay unchanged: an encoded record can then be put back.
         """
         try:
             value, _ = self._redactor.redact_json(msgspec.json.decode(body))
@@ -203,7 +203,7 @@ class Admission:
 
 
 def admissible(record: Record) -> bytes:
-    """A record from outside in its encoding; RecordError naming the field when it breaks its contract or is too large."""
+    """The encoding of a record from outside; RecordError naming the field when the record breaks its contract or is too large."""
     message = encode(record)
     check_record(record)
     if len(message) > MAX_ADMITTED_BYTES:
@@ -212,7 +212,7 @@ def admissible(record: Record) -> bytes:
 
 
 def encode_each(records: Sequence[Record]) -> list[bytes | RecordError]:
-    """Each of some records from outside in its encoding, or why it may not be written."""
+    """The encoding of each record from outside, or why the record may not be written."""
     messages: list[bytes | RecordError] = []
     for record in records:
         try:
@@ -223,19 +223,19 @@ def encode_each(records: Sequence[Record]) -> list[bytes | RecordError]:
 
 
 def _start(body: bytes) -> bytes:
-    """The start of a body that is not whole, without the token it breaks off in: half a secret is not recognised as one."""
+    """The start of a truncated body, without its last, incomplete token: half a secret would not be recognised."""
     window = body[: MAX_BODY_BYTES + _OVERLAP]
     tail = _UNFINISHED_TOKEN.search(window, max(0, len(window) - _OVERLAP))
     return window[: tail.start()] if tail else window
 
 
 def _without_unfinished_marker(text: str) -> str:
-    """The start of a redacted text, without the marker that the cut left unfinished."""
+    """The start of a redacted text, without a truncated marker at its end."""
     return text[:-_LONGEST_MARKER] + _UNFINISHED_MARKER.sub("", text[-_LONGEST_MARKER:])
 
 
 def encode_all(records: Sequence[tuple[str, Record]]) -> Accepted:
-    """Encode records that our own stages made; one that breaks its contract is a fault of ours and raises."""
+    """Encode records from our own stages; a record that breaks its contract is a bug and raises."""
     accepted = Accepted()
     for topic, record in records:
         accepted.add(topic, encode(record))
@@ -243,34 +243,34 @@ def encode_all(records: Sequence[tuple[str, Record]]) -> Accepted:
 
 
 TOGETHER = 100
-"""Spans that a first look for secrets is taken at together."""
+"""Spans that are prefiltered for secrets together."""
 PROJECTS = 100
-"""Projects of a request whose readers are remembered."""
+"""Projects whose readers are cached per request."""
 Made = TypeVar("Made")
 Given = ParamSpec("Given")
 log = logging.getLogger(__name__)
 OwnerOf = Callable[[Observed], SpanOwner | None]
-"""Finds the owner of a span; None where it is passed over."""
+"""Finds the owner of a span; None if the span is skipped."""
 LabelsOf = Callable[[str], Mapping[str, Sequence[str]]]
-"""Finds a project's labels, each with the attributes that tell it."""
+"""Finds a project's labels, each with the attributes that give its value."""
 
 
 class AdmittedSpan(NamedTuple):
-    """A span's record, and the record encoded."""
+    """A span's record, and its encoding."""
 
     record: Span
     message: bytes
 
 
 def labels_of(policy: Policy) -> LabelsOf:
-    """Return what finds a project's labels in a policy."""
+    """Return a function that finds a project's labels in a policy."""
     return lambda project: policy.for_project(project).settings.traces.labels
 
 
 def admitted(
     items: ReadItems, owner_of: OwnerOf, labels: LabelsOf, redactor: Redactor, now: datetime
 ) -> Iterator[AdmittedSpan | Refused]:
-    """Yield what becomes of each span, in order. A span that cannot be taken costs itself alone."""
+    """Yield the outcome of each span, in order. A span that cannot be stored affects no other."""
     reader_of = lru_cache(PROJECTS)(lambda project: FactReader(labels(project)))
     while some := list(islice(items, TOGETHER)):
         drafts = [draft for observed in some if (draft := _draft(observed, owner_of, reader_of)) is not None]
@@ -282,7 +282,7 @@ def admitted(
 def _draft(
     observed: Observed | Refused | None, owner_of: OwnerOf, reader_of: Callable[[str], FactReader]
 ) -> SpanDraft | Refused | None:
-    """The draft of a span; None where it is passed over."""
+    """The draft of a span; None if the span is skipped."""
     if observed is None or isinstance(observed, Refused):
         return observed
     owner = owner_of(observed)
@@ -292,7 +292,7 @@ def _draft(
 
 
 def _having_looked(redactor: Redactor, drafts: Iterable[SpanDraft | Refused]) -> Redactor:
-    """The redactor after a first look at what the drafts tell: most of it holds nothing, and the same texts come again and again."""
+    """The redactor, prefiltered with the texts of the drafts: most texts are clean, and the same texts recur."""
     texts, named = list[str](), list[str]()
     for draft in drafts:
         if isinstance(draft, SpanDraft):
@@ -307,7 +307,7 @@ def _admitted(draft: SpanDraft, redactor: Redactor, now: datetime) -> AdmittedSp
 
 
 def _guarded(observed: Observed, make: Callable[Given, Made], *given: Given.args, **named: Given.kwargs) -> Made | Refused:
-    """What is made of a span, or why it is refused."""
+    """The result for a span, or why the span is refused."""
     try:
         return make(*given, **named)
     except RecordError as error:

@@ -1,12 +1,13 @@
-"""Dead letters on their way back: which can go, onto what topic and as what record, and how that is remembered.
+"""Putting dead letters back: which ones can be put back, onto which topic and as which record, and how that is recorded.
 
-1. Only bytes that are whole and as they came go back: their digest says so. What was redacted or cut is brought again by its source.
-2. A record that no version could read so far is decoded again, and goes onto the topic that it was found on.
-3. A record that a stage could not get over is still on its topic, which takes it only once. An exchange goes on as a request to
-   judge it, with the next revision, and a request for an evaluation as another attempt; a stage that makes its results of whole
-   sessions is run again by a rebuild.
-4. That a letter went back is a record itself, so that it is open no more. Its id comes from the letter, and so does all that the
-   record says that goes back: going back twice is going back once.
+1. A dead letter is put back only if its bytes are complete and unchanged, as its digest shows. A redacted or truncated record must be
+   sent again by its source.
+2. A record that no version could read so far is decoded again, and put back onto its original topic.
+3. A record that a stage failed on is still on its topic, which accepts it only once. An exchange is put back as a request to judge it,
+   with the next revision, and a request for an evaluation as another attempt. A stage that makes its results from whole sessions is
+   rerun by a rebuild.
+4. Putting a dead letter back is recorded, so that it is no longer open. The id of this record and the whole content of the one put back
+   are derived from the dead letter, so putting it back twice has the same effect as once.
 """
 
 from __future__ import annotations
@@ -32,28 +33,28 @@ from streams.topology import TOPOLOGY
 KIND = "dead_letter"
 RETRIED = "retried"
 SAMPLED = "retried"
-"""Why an exchange is sampled that intake could not get over: a person put it back, whatever sampling would have said."""
+"""Sampling reason of an exchange that intake failed on and that a person put back, whatever sampling would have decided."""
 BROUGHT = {
     "http": "its sender was told that it was refused",
     "otlp": "its exporter was told that it was refused",
     "import": "the line is no record",
     "collector": "it is what an OpenTelemetry Collector sent",
 }
-"""Who sets aside what never was a record, and why it cannot go back."""
+"""Stages whose dead letters never were records, and why these cannot be put back."""
 STATE, NO_STATE = "state", "no_state"
-"""Stage and reason of the letters of what stood in a state topic and is no state."""
+"""Stage and reason of the dead letters of invalid values in a state topic."""
 NEVER = {
     "conflicting_id": "the log holds its id with other content: give the record an id of its own and deliver it again",
     NO_STATE: "it is no record but what a worker keeps of a session, which went on without it: there is nothing to put back",
     "removed_by_retention": "the topic had removed the records before they were read: bring them again from where they came",
 }
-"""Reasons for which nothing can go back, and what to do."""
+"""Reasons for which nothing can be put back, and what to do."""
 STAGES = frozenset(stage.name for stage in TOPOLOGY)
 
 
 @dataclass(frozen=True)
 class Return:
-    """A letter that can go back: the record, its bytes, and the topic it goes onto."""
+    """A dead letter that can be put back: the record, its bytes, and its topic."""
 
     letter: DeadLetter
     topic: str
@@ -61,7 +62,7 @@ class Return:
     message: bytes
 
     def review(self, now: datetime) -> Review:
-        """The record that says it went back."""
+        """The record that the dead letter was put back."""
         return Review(
             review_id=stable_id("retried-letter", self.letter.dead_letter_id),
             project=getattr(self.record, "project", ""),
@@ -77,21 +78,21 @@ class Return:
 
 @dataclass(frozen=True)
 class Stays:
-    """A letter that cannot go back, and why, with what to do instead."""
+    """A dead letter that cannot be put back, with the reason and what to do instead."""
 
     letter: DeadLetter
     reason: str
 
 
 def is_whole(letter: DeadLetter) -> bool:
-    """Whether the letter has its bytes as they came: none cut off, none redacted."""
+    """Whether the dead letter has its original bytes, neither truncated nor redacted."""
     return hashlib.sha256(letter.body).hexdigest() == letter.digest
 
 
 def way_back(letter: DeadLetter, value: bytes | None = None, *, now: datetime | None = None) -> Return | Stays:
-    """How a letter can go back, or why it cannot.
+    """How a dead letter can be put back, or why it cannot.
 
-    `value` is its body where a schema registry has told how that is read; `now` is when it would come on its topic again.
+    `value` is its body reframed with the help of a schema registry; `now` is the time when it would be on its topic again.
     """
     value = letter.body if value is None else value
     if why := _is_no_record(letter):
@@ -119,7 +120,7 @@ def way_back(letter: DeadLetter, value: bytes | None = None, *, now: datetime | 
 
 
 def _is_no_record(letter: DeadLetter) -> str:
-    """Why there is no record to put back, in words; nothing where there may be one."""
+    """The reason why there is no record to put back; empty if there may be one."""
     if letter.reason in NEVER:
         return NEVER[letter.reason]
     if letter.stage in BROUGHT:
@@ -131,14 +132,14 @@ def _is_no_record(letter: DeadLetter) -> str:
 
 
 def _elsewhere(letter: DeadLetter) -> str:
-    """Where the record is to be had from when the letter does not have it."""
+    """Where else to get the record if the dead letter does not have it."""
     if letter.stage in STAGES:
         return f"the record is on the topic {letter.source}, and `driftline rebuild` takes it up again"
     return f"bring it again from {letter.source}"
 
 
 def _record_of(body: bytes) -> Record:
-    """The record in a body: single-object encoding, or a record as JSON, of the type that has these fields. RecordError."""
+    """The record in a body: in single-object encoding, or as JSON with the fields of exactly one record type. RecordError otherwise."""
     if body.startswith(MARKER) or registry_schema_id(body) is not None:
         return decode(body)
     try:
@@ -154,7 +155,7 @@ def _record_of(body: bytes) -> Record:
 
 
 def _past_the_stage(letter: DeadLetter, record: Record) -> Return | Stays:
-    """What asks for the same once more, on its topic; other records are waiting on theirs for a rebuild."""
+    """The request for the same work once more, on its topic; records of other types wait on theirs for a rebuild."""
     ask = _REQUESTS.get(type(record))
     if ask is None:
         return Stays(letter, f"stage {letter.stage} makes its results of whole sessions: {_elsewhere(letter)}")
@@ -209,4 +210,4 @@ _REQUESTS: dict[type[Record], Callable[..., Record]] = {
     JudgingRequest: _of_request,
     EvaluationRequest: _of_evaluation,
 }
-"""The request that takes each type of record past the stage that failed on it. Its time is the letter's, so that it is always the same."""
+"""The request that repeats the failed stage's work, by record type. Its time is that of the dead letter, so that it is always the same."""

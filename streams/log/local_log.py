@@ -1,7 +1,7 @@
 """The local log: records, states and positions that are durable beside a DuckDB file before they are in its tables.
 
 README.md has the theory of operation. The log is a RocksDB folder with one entry per commit, numbered in ascending order. The database
-says which number it flushes next, so an entry is flushed once, whenever the process is killed. A database in memory has its log in memory.
+stores the number that it flushes next, so an entry is flushed once, even after a kill. A database in memory has its log in memory.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from streams.log.sink import next_commit, note_fatal, trouble, write_commits
 from streams.stage_progress import SOURCES
 
 FLUSH_RECORDS = 5_000
-"""Pending records that are flushed before their time."""
+"""Pending records from which on the log is flushed early."""
 MOST_PENDING = 50_000
-"""Pending records; beyond that the tables have to take some first."""
+"""Most pending records; beyond that an append waits for a flush."""
 AGAIN_SECONDS = 1.0
 """Seconds after which a flush that failed is tried again."""
 
@@ -42,9 +42,9 @@ _DAMAGED = (
     "the database then goes on without them."
 )
 _KEPT_FILES = 2
-"""Files that RocksDB keeps of its own activity; its default is a thousand."""
+"""Log files that RocksDB keeps of its own activity; its default is a thousand."""
 _COMMIT = b"c"
-"""Prefix of the keys of commits. The keys of version 0.2.0 have none, and its entries another shape."""
+"""Prefix of the keys of commits. The keys of version 0.2.0 have no prefix, and its entries another format."""
 _NUMBER = 8
 """Bytes of an entry's number in its key."""
 log = logging.getLogger(__name__)
@@ -58,9 +58,9 @@ class Pending(NamedTuple):
 
 
 class LocalLog:
-    """See the module; a `streams.log.log.Log`. Appends come one after another; `states` may be called in any thread.
+    """See the module; a `streams.log.log.Log`. Appends are sequential; `states` may be called in any thread.
 
-    `folder` None: in memory. `flush_seconds` is how long a record may be in the log alone where nobody asks for it.
+    `folder` None means in memory. `flush_seconds` is how long a record may stay in the log alone if nobody asks for it.
     """
 
     name = "the log"
@@ -85,7 +85,7 @@ class LocalLog:
         self.flushed: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
-        """Flush what an earlier process left. StoreError if the database is an older copy, or the log is damaged."""
+        """Flush the commits of an earlier process. StoreError if the database is an older copy, or the log is damaged."""
         if count := await asyncio.to_thread(self.recover):
             log.warning("%d records were not in the tables when the last process ended: they are now", count)
         self._flusher = asyncio.create_task(self._flush_when_due())
@@ -102,16 +102,16 @@ class LocalLog:
         self.close()
 
     def recover(self) -> int:
-        """Flush what an earlier process left; answers how many records. StoreError as `start`."""
+        """Flush the commits of an earlier process; returns the number of records. StoreError as in `start`."""
         self.read()
         pending, count = self.pending, self.waiting()
-        # That process may have had other schemas.
+        # The earlier process may have had other schemas.
         write_commits(self._store, pending.commits, pending.end, are_own=False)
         self._trim(pending.end)
         return count
 
     def read(self) -> None:
-        """Take up the commits of an earlier process. StoreError as `start`."""
+        """Read the commits of an earlier process. StoreError as in `start`."""
         with contextlib.closing(self._store.cursor()) as cursor:
             self._next = next_commit(cursor)
         if self._folder is not None and self._folder.exists():
@@ -119,7 +119,7 @@ class LocalLog:
         self._has_recovered = True
 
     def close(self) -> None:
-        """Let go of the folder, and remove it if the tables have everything."""
+        """Close the folder, and remove it if the tables have everything."""
         if self._folder is not None:
             self._folder.close()
             if self._has_recovered and not self._pending:
@@ -131,7 +131,7 @@ class LocalLog:
         return Pending([commit for _, commit in self._pending], self._next)
 
     async def outcomes(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:
-        """See `Log`. What may be known is compared with the tables, once these have everything: nothing is appended meanwhile."""
+        """See `Log`. Possibly known records are compared with the tables after a full flush; nothing is appended meanwhile."""
         if not self._new.has_read(topic):
             await asyncio.to_thread(self._new.read, topic)
         outcomes = self._new.outcomes(topic, records)
@@ -140,7 +140,7 @@ class LocalLog:
         return await self._new.look_up(topic, outcomes, messages)
 
     async def append(self, commit: Commit, records: Mapping[str, Sequence[Record]]) -> None:
-        """See `Log`. StoreError: it is as if it had never been brought."""
+        """See `Log`. StoreError: nothing was appended."""
         if self.waiting() >= MOST_PENDING:
             await self.flush()
         if self._folder is not None:
@@ -161,7 +161,7 @@ class LocalLog:
         while self._pending and self._pending[0][0] < end:
             if self._flushing is None:
                 self._flushing = asyncio.create_task(self._flush_pending())
-            # Whoever waits may be cancelled; the flush goes on.
+            # The waiting caller may be cancelled; the flush continues.
             await asyncio.shield(self._flushing)
 
     async def wait_for_tables(self, topic: str) -> None:  # noqa: ARG002 - nobody else appends
@@ -212,7 +212,7 @@ class LocalLog:
         return {"commits": submissions}
 
     def failure(self) -> None:
-        """See `Log`: the engine's words say it."""
+        """See `Log`: the engine's own error covers it."""
 
     async def _flush_pending(self) -> None:
         pending = self.pending
@@ -229,7 +229,7 @@ class LocalLog:
         self.flushed()
 
     async def _flush_when_due(self) -> None:
-        """Flush when the oldest pending record has waited for long enough, or much is pending."""
+        """Flush when the oldest pending record has waited for `flush_seconds`, or when many records are pending."""
         while True:
             if not self._pending:
                 self._has_pending.clear()
@@ -248,10 +248,10 @@ class LocalLog:
     def _trim(self, end: int) -> None:
         """Delete the commits before the number `end`: the tables have them."""
         if self._pending and self._folder is not None:
-            with contextlib.suppress(Exception):  # its number tells that it was flushed
+            with contextlib.suppress(Exception):  # its number shows that it was flushed
                 self._folder.delete(_key(self._pending[0][0]), _key(end))
         left = [(number, commit) for number, commit in self._pending if number >= end]
-        # New objects: a thread may be reading the old ones.
+        # Build new objects, because a thread may be reading the old ones.
         self._pending, self._waiting, self._states = deque(), Counter(), defaultdict(dict)
         for number, commit in left:
             self._keep(number, commit)
@@ -289,37 +289,37 @@ class LocalLog:
 
 
 class LogFolder:
-    """The folder of a local log: entries by key in a RocksDB. The disk, and nothing else of the log, is behind it."""
+    """The folder of a local log: entries by key in a RocksDB. The only class of the log that touches the disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._files: Rdict | None = None
 
     def exists(self) -> bool:
-        """Tell whether an earlier process left it, or this one has written to it."""
+        """Tell whether an earlier process left the folder, or this one has written to it."""
         return self.path.exists()
 
     def entries(self) -> list[tuple[bytes, bytes]]:
-        """Every entry that is whole: the last may have been cut off. StoreError if the folder is damaged."""
+        """Every complete entry: the last may have been truncated. StoreError if the folder is damaged."""
         return cast("list[tuple[bytes, bytes]]", list(self._open().items()))
 
     def write(self, key: bytes, entry: bytes) -> None:
-        """Put an entry on disk; it is there when this returns. If it raises, `close` comes next."""
+        """Write an entry; durable on return. If it raises, call `close` next."""
         self._open()[key] = entry
 
     def delete(self, first: bytes, end: bytes) -> None:
-        """Delete the entries from the key `first` on that come before the key `end`."""
+        """Delete the entries from the key `first` on and before the key `end`."""
         self._open().delete_range(first, end)
 
     def close(self) -> None:
-        """Let go of it; what comes next opens it again."""
+        """Close the folder; the next call opens it again."""
         files, self._files = self._files, None
         if files is not None:
             with contextlib.suppress(Exception):
                 files.close()
 
     def remove(self) -> None:
-        """Remove it with all its entries."""
+        """Remove the folder with all its entries."""
         if self.path.is_dir():
             shutil.rmtree(self.path, ignore_errors=True)
 
@@ -328,7 +328,7 @@ class LogFolder:
             options = Options(raw_mode=True)
             options.create_if_missing(True)
             options.set_keep_log_file_num(_KEPT_FILES)
-            # A kill may cut off what was being written; damage anywhere else is an error, not an end.
+            # A kill may truncate the last write; damage anywhere else is an error, not the end of the log.
             options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
             synced = WriteOptions()
             synced.sync = True
@@ -348,13 +348,13 @@ def local_log(store: Store, flush_seconds: float = 0.5) -> LocalLog:
 
 
 def recover_closed(store: Store) -> int:
-    """Flush what a killed process left beside the database, for a command that takes no records; answers how many records."""
+    """Flush the log of a killed process, for a command that takes no records; returns the number of records."""
     with contextlib.closing(local_log(store)) as left:
         return left.recover()
 
 
 def waiting_in(store: Store) -> int:
-    """How many records a killed process left beside the database; none is flushed. StoreError as `LocalLog.start`."""
+    """The number of records that a killed process left in the log; none is flushed. StoreError as in `LocalLog.start`."""
     with contextlib.closing(local_log(store)) as left:
         left.read()
         return left.waiting()
@@ -365,7 +365,7 @@ def _key(number: int) -> bytes:
 
 
 class _Entry(msgspec.Struct, array_like=True, frozen=True):
-    """A commit as version 0.2.0 wrote it: a server that was killed before its upgrade may have left some."""
+    """A commit in the format of version 0.2.0: a server that was killed before its upgrade may have left some."""
 
     position: int = 0
     erasures: int = 0
@@ -379,7 +379,7 @@ class _Entry(msgspec.Struct, array_like=True, frozen=True):
     decided_marks: dict[str, int] = {}
 
     def as_commit(self, end_of: Callable[[str], int]) -> Commit:
-        """The same commit in today's shape; `end_of` tells where the topics end without it."""
+        """The same commit in today's format; `end_of` gives the ends of the topics before it."""
         records: dict[str, list[bytes]] = defaultdict(list)
         for part in ({SOURCES["intake"]: self.exchanges}, self.decided, self.made, self.others):
             for topic, messages in part.items():

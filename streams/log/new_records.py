@@ -1,9 +1,9 @@
-"""New records: which records from outside the log does not have yet, and which this process has produced that have not landed.
+"""New records: which records from outside the log does not have yet, and which records of this process are still in flight.
 
-1. A record whose identity was never taken in is new. Hashes of all identities in memory tell that, and nothing else is concluded from them.
+1. A record whose identity was never stored is new. Hashes of all identities, in memory, show that; nothing else is concluded from them.
 2. Any other record is compared with the tables, once these have everything: it is known, or a conflict, or new after all.
-3. Records of an erased session count as known: nothing of it is taken again.
-4. Over Kafka the tables do not show yet what is in flight (`InFlight`).
+3. Records of an erased session count as known: none of them is stored again.
+4. Over Kafka the tables lack the records in flight (`InFlight`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NewRecords:
     """See the module. Belongs to one event loop; `read` is called in a thread meanwhile."""
 
     def __init__(self, store: Store, seen: Callable[[], KnownIdentities] | None = None) -> None:
-        """`seen` returns the hashes where somebody else has them follow the tables."""
+        """`seen` returns the hashes if another object keeps them up to date with the tables."""
         own = KnownIdentities()
         self._store = store
         self._hashes = seen or (lambda: own)
@@ -43,14 +43,14 @@ class NewRecords:
         return self._hashes().has_read(topic, self._store.end_of(topic))
 
     def read(self, topic: str) -> None:
-        """Read the identities that the tables have of the topic."""
+        """Read the topic's identities from the tables."""
         with contextlib.closing(self._store.cursor()) as cursor:
             self._hashes().read(cursor, topic, self._store.end_of(topic))
 
     def outcomes(self, topic: str, records: Sequence[Record]) -> list[str | None]:
-        """What becomes of each record, WRITTEN or KNOWN; None if only the tables can tell."""
+        """The outcome of each record, WRITTEN or KNOWN; None if only the tables can tell."""
         hashes = self._hashes()
-        # While a thread sorts hashes, the tables are asked: the event loop must not wait for it.
+        # While a thread sorts hashes, leave everything to the tables: the event loop must not wait for the thread.
         is_busy = hashes.is_busy
         outcomes: list[str | None] = [None] * len(records)
         for name, of_type in _identities(records).items():
@@ -66,13 +66,13 @@ class NewRecords:
         return outcomes
 
     async def look_up(self, topic: str, outcomes: Sequence[str | None], messages: Sequence[bytes]) -> list[str]:
-        """Ask the tables for the outcomes that are None; `messages` are the records, encoded. Everything they may repeat is in the tables."""
+        """Fill in outcomes that are None from the tables, which must have everything; `messages` are the encoded records."""
         doubtful = [message for outcome, message in zip(outcomes, messages, strict=True) if outcome is None]
         in_tables = iter(await asyncio.to_thread(self._look_up, topic, doubtful) if doubtful else ())
         return [outcome or next(in_tables) for outcome in outcomes]
 
     def _look_up(self, topic: str, messages: Sequence[bytes]) -> list[str]:
-        """What the tables say of each encoded record: WRITTEN, KNOWN or CONFLICT."""
+        """The outcome of each encoded record by the tables: WRITTEN, KNOWN or CONFLICT."""
         outcomes = [KNOWN] * len(messages)
         with contextlib.closing(self._store.cursor()) as cursor:
             for name, frame in decode_own(messages).frames.items():
@@ -84,7 +84,7 @@ class NewRecords:
         return outcomes
 
     def add(self, topic: str, records: Sequence[Record], end: int) -> None:
-        """Remember the identities of records that were appended to a topic, which ends at `end` now."""
+        """Add the identities of records that were appended to a topic, which now ends at `end`."""
         identities = {name: [identity for _, identity in of_type] for name, of_type in _identities(records).items()}
         self._hashes().note(topic, identities, end)
 
@@ -115,7 +115,7 @@ def names_of(topic: str, records: Sequence[Record]) -> list[Name]:
 
 
 class _Entry(NamedTuple):
-    """A record in flight: its session, the content that tells a repetition from a conflict, and an event's id and position."""
+    """A record in flight: its session, its content, which distinguishes a repetition from a conflict, and an event's id and position."""
 
     session: bytes
     content: object
@@ -123,7 +123,7 @@ class _Entry(NamedTuple):
 
 
 class InFlight:
-    """Records by name, given up as soon as their position has landed. Belongs to one event loop."""
+    """Records in flight by name, dropped as soon as the tables have them. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._entries: dict[Name, _Entry] = {}
@@ -134,34 +134,34 @@ class InFlight:
         return len(self._entries)
 
     def add(self, name: Name, record: Record, session: bytes, partition: Partition, offset: int) -> None:
-        """A record was produced under the key of its session."""
+        """Add a record that was produced under the key of its session."""
         event = (record.event_id, record.seq) if isinstance(record, AgentEvent) else None
         self._entries[name] = _Entry(session, _content(record), event)
         self._sessions[session].add(name)
         heapq.heappush(self._queues[partition], (offset, name))
 
     def outcome(self, name: Name, record: Record) -> str | None:
-        """Return the outcome of a record whose name is here: known or a conflict; None for others."""
+        """Return the outcome of a record whose name is in flight: known or a conflict; None for others."""
         entry = self._entries.get(name)
         if entry is None:
             return None
         return KNOWN if entry.content == _content(record) else CONFLICT
 
     def on(self, topic: str) -> int:
-        """The number of records of a topic that are here."""
+        """The number of records in flight on a topic."""
         return sum(len(queue) for (name, _), queue in self._queues.items() if name == topic)
 
     def has_session(self, key: bytes) -> bool:
-        """Tell whether a record of the session is here."""
+        """Tell whether a record of the session is in flight."""
         return bool(self._sessions.get(key))
 
     def events_of(self, key: bytes) -> dict[str, int]:
-        """The events of a session that are here: id and position."""
+        """The events of a session in flight: id and position."""
         entries = (self._entries[name] for name in self._sessions.get(key, ()))
         return dict(entry.event for entry in entries if entry.event is not None)
 
     def release(self, position: Callable[[Partition], int]) -> None:
-        """Give up what stands before the position of its partition."""
+        """Drop the records before the positions of their partitions."""
         for partition in list(self._queues):
             queue, landed = self._queues[partition], position(partition)
             while queue and queue[0][0] < landed:

@@ -1,4 +1,4 @@
-"""Ownership of a database: the embedded runner fills it, by way of a write-ahead log, or a sink that reads Kafka, never both."""
+"""Ownership of a database: either the embedded runner fills it through a write-ahead log, or a sink fills it from Kafka, never both."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from schemas.errors import SettingsError
 from schemas.registry import topics
 
 SINK = "sink"
-"""Consumer of the watermarks of what was read from Kafka."""
+"""Consumer whose watermarks are the positions read from Kafka."""
 
 
 def log_folder(database: Path) -> Path:
-    """Return the folder of a database's write-ahead log; it is there while a server has the database, and after one was killed."""
+    """Return the folder of a database's write-ahead log; it exists while a server has the database, and after a server was killed."""
     return database.with_name(f"{database.name}.ahead")
 
 
@@ -26,7 +26,7 @@ def is_fed_by_kafka(store: Store) -> bool:
 
 
 def require_embedded(store: Store) -> None:
-    """SettingsError where records come from Kafka: what is written beside it would be on no topic and no worker would see it."""
+    """SettingsError if records come from Kafka: records written directly would be on no topic, and no worker would see them."""
     if is_fed_by_kafka(store):
         raise SettingsError(
             f"{store.path} is filled from Kafka",
@@ -37,7 +37,7 @@ def require_embedded(store: Store) -> None:
 
 
 def require_kafka(store: Store) -> None:
-    """SettingsError where the database has records that did not come from Kafka."""
+    """SettingsError if the database has records that did not come from Kafka."""
     if any(store.end_of(topic) for topic in topics()) and not is_fed_by_kafka(store):
         raise SettingsError(
             f"{store.path} holds records that did not come from Kafka",

@@ -1,4 +1,4 @@
-"""Records straight into a store, for a command that no stage is to follow: nothing is judged, and nothing that waits is touched."""
+"""Publishing straight into a store, for commands after which no stage runs: nothing is judged, and waiting work is not touched."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from streams.topology import TOPOLOGY
 
 
 class Publisher(Protocol):
-    """Takes records in and reads what landed: an engine, a gateway, or a store alone."""
+    """Publishes records and reads the tables: an engine, a gateway, or a store alone."""
 
     @property
     def store(self) -> Store:
-        """Where everything lands and is read from."""
+        """The store that records are written to and read from."""
         ...
 
     @property
     def policy(self) -> Policy:
-        """What is judged by."""
+        """The policy for judging."""
         ...
 
     def now(self) -> datetime:
@@ -33,7 +33,7 @@ class Publisher(Protocol):
         ...
 
     async def publish(self, topic: str, records: Sequence[Record]) -> object:
-        """Take records in, durable on return; known ones are left out."""
+        """Publish records, durable on return; known records are skipped."""
         ...
 
 
@@ -50,7 +50,7 @@ class StorePublisher:
         return self._now()
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Published:
-        """Append records, durable on return; known ones are left out. ValueError for a topic that a stage reads."""
+        """Append records, durable on return; known records are skipped. ValueError for a topic that a stage reads."""
         if any(stage.source == topic for stage in TOPOLOGY):
             raise ValueError(f"a stage reads {topic}, and would have to follow")
         return await asyncio.to_thread(self._append, topic, [encode(record) for record in records])

@@ -1,4 +1,4 @@
-"""The sink: commits become rows, with the states and positions of the stages that made them, in one transaction."""
+"""The sink: writes commits as rows, with the states and positions of their stages, in one transaction."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ log = logging.getLogger(__name__)
 
 @cache
 def trouble() -> tuple[type[Exception], ...]:
-    """Return the errors that keep a database from taking records whatever they hold, such as a full disk."""
+    """Return the errors of a database that do not depend on the records, such as a full disk."""
     return StoreError, duckdb.OperationalError, duckdb.FatalException
 
 
 def note_fatal(error: Exception, broken: asyncio.Event) -> None:
-    """Set `broken` if a database has given up: another process has to open it again."""
+    """Set `broken` after a fatal database error: only another process can open the database again."""
     if isinstance(error, duckdb.FatalException) and not broken.is_set():
         log.critical("the database has given up and has to be opened again: %s", first_line(error))
         broken.set()
 
 
 def write_commits(store: Store, commits: Sequence[Commit], end: int, *, are_own: bool = True) -> None:
-    """Write consecutive commits to the tables; `end` is the number after the last. `are_own` as of `Transaction.append_at`.
+    """Write consecutive commits to the tables; `end` is the number after the last. `are_own` is as in `Transaction.append_at`.
 
-    Those that the tables have already are left out by their numbers: a commit of DuckDB can fail and yet be durable.
+    Commits that the tables already have are skipped by their numbers: a DuckDB commit can fail and still be durable.
     """
     with store.transaction() as transaction:
         first = end - len(commits)
@@ -62,7 +62,7 @@ def write_commits(store: Store, commits: Sequence[Commit], end: int, *, are_own:
 def write_states(
     transaction: Transaction, states: Mapping[str, Mapping[str, bytes]], positions: Mapping[str, Mapping[int, int]]
 ) -> None:
-    """Write states and positions of stages to the tables; no position moves back."""
+    """Write states and positions of stages to the tables; no position goes back."""
     transaction.set_states_of_stages(states, {stage: max(moved.values(), default=0) for stage, moved in positions.items()})
     for stage, moved in positions.items():
         stored, source = transaction.watermarks(stage), SOURCES[stage]
@@ -73,5 +73,5 @@ def write_states(
 
 
 def next_commit(cursor: duckdb.DuckDBPyConnection) -> int:
-    """The number of the commit that the database takes next."""
+    """The number of the commit that the database expects next."""
     return watermarks_of(cursor, AHEAD).get(("", PARTITION), 0)
