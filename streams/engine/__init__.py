@@ -1,1 +1,1 @@
-"""The embedded runner and the engine of a server: the whole topology in one process. Kafka workers live next door."""
+"""The embedded runner and the engine of a server: the whole topology in one process. The Kafka workers are in `streams.kafka`."""

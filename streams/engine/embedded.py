@@ -1,7 +1,7 @@
 """The embedded runner: the whole topology in one process, with the store's tables as topics.
 
 Each stage reads its topic from its watermark and commits what it made, the states that changed and the new watermark in one
-transaction. A kill at any moment leaves the store as it was after some commit, and the next run goes on from there.
+transaction. After a kill at any moment the store is in the state of its last commit, and the next run continues from there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BATCH_POSITIONS = 20_000
 INTAKE = stage_named("intake")
 log = logging.getLogger(__name__)
 UNFINISHED = "unjudged work"
-"""Consumer whose watermark is 1 while an import or a rebuild is under way, else 0: what it leaves behind is not to be paid for."""
+"""Consumer whose watermark is 1 while an import or a rebuild is in progress, else 0: its unfinished tasks must not be paid for."""
 
 
 class EmbeddedRunner:
@@ -56,9 +56,9 @@ class EmbeddedRunner:
     ) -> dict[str, Appended]:
         """Append accepted records to their topics and note the import's progress, in one transaction; durable on return.
 
-        Records that the log has are left out, so that delivering twice changes nothing. One whose identity the log has with other
-        content is set aside as a dead letter, once however often it is delivered. Answers by topic. `are_own`: this program has just
-        encoded them, so that they are not proven again.
+        Known records are skipped, so that delivering twice changes nothing. A record whose identity the log has with other content
+        becomes a dead letter, a single one however often it is delivered. Returns the outcomes by topic. `are_own` means that this
+        program has just encoded the records, so that they need no validation.
         """
         done, letters = {}, Accepted()
         if are_own and not self._gathers:
@@ -80,11 +80,11 @@ class EmbeddedRunner:
         return done
 
     def run(self, report: Callable[[StageProgress], None] | None = None) -> int:
-        """Run every stage until none has anything left to read; answers how many positions were read."""
+        """Run every stage to the end of its topic; returns the number of positions read."""
         total = 0
         settle_interrupted(self._store, self._now())
         for stage in TOPOLOGY:
-            # Sinks of a stage are read only by later ones, so one pass in order leaves nothing behind.
+            # Only later stages read a stage's sinks, so a single pass in order is enough.
             position = stage_progress(self._store, stage).position
             while read := self.advance(stage):
                 total, position = total + read, position + read
@@ -97,7 +97,7 @@ class EmbeddedRunner:
         return total
 
     def finish(self) -> bool:
-        """Run the stages to the end, asking no judge, where an import or a rebuild was cut short; answers whether one was."""
+        """Run the stages to the end without a judge if an import or a rebuild was interrupted; returns whether one was."""
         with self._store.transaction() as transaction:
             unfinished = bool(transaction.watermark(UNFINISHED, ""))
         if unfinished:
@@ -105,9 +105,9 @@ class EmbeddedRunner:
         return unfinished
 
     def catch_up(self) -> None:
-        """Let intake and diagnosis take up what was committed but not read when the last process ended.
+        """Let intake and diagnosis process the records that the last process committed but did not read.
 
-        After an import or a rebuild that was cut short, the judged stages, too: nobody has said that they may be paid for.
+        After an interrupted import or rebuild the judged stages run, too, without a judge: nobody has agreed to pay for them.
         """
         if self.finish():
             log.warning("an import or a rebuild was cut short: it is finished first, without asking a judge")
@@ -116,9 +116,9 @@ class EmbeddedRunner:
                 pass
 
     def rebuild(self, report: Callable[[StageProgress], None] | None = None) -> None:
-        """Drop everything derived and make it again from the topics that came from outside.
+        """Drop all derived records and make them again from the topics that came from outside.
 
-        What was made of a session whose first records are gone stays as it was: what is left would tell another story of it.
+        The results of a session whose first records were deleted stay: the remaining records would give other results.
         """
         with self._store.transaction() as transaction:
             transaction.forget_derived(derived_tables(), but=CUT, stages=[ERASURE, ASSEMBLING.name])
@@ -126,7 +126,7 @@ class EmbeddedRunner:
         self.run(report)
 
     def advance(self, stage: Stage) -> int:
-        """Let a stage take up its next batch; answers how many positions were read, 0 at the end of its topic."""
+        """Let a stage process its next batch; returns the number of positions read, 0 at the end of its topic."""
         start = stage_progress(self._store, stage).position
         batch, end = next_batch(self._store, stage.source, start, min(self._batch_positions, stage.records_at_once))
         if start >= end:

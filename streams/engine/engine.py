@@ -1,13 +1,13 @@
 """The engine of a server: takes records in, durable on return, and lets the stages work behind it. Start reading here.
 
-1. Everything is committed by one loop, `_commit_submissions`: what callers bring and what the stages made, as much at once as has come
-   together. It leaves out what is known, lets intake decide, appends to the log, and answers.
-2. Behind it, each stage reads its topic from the tables, works, and submits what it made with its state and position.
-3. The log is flushed to the tables: every half second, when much is pending, and whenever somebody reads.
+1. One loop, `_commit_submissions`, commits everything: the records of callers and of stages, in groups as they arrive. It skips known
+   records, lets intake decide, appends to the log, and answers.
+2. Behind it, each stage reads its topic from the tables, processes it, and submits its records with its state and position.
+3. The log is flushed to the tables: every half second, when much is pending, and before reads.
 4. Over Kafka (`streams.kafka.kafka_log`) the same loop appends to topics, workers run the stages, and a sink fills the tables.
-5. What callers bring fails if the log does not take it: they are told, and may bring it again. What a stage made was promised or paid
-   for: it is submitted again until the log takes it, for a full disk may pass.
-6. A database that gives up altogether has to be opened again, which takes another process: `broken` is set.
+5. If the log refuses a caller's records, the caller gets the error and may send them again. A stage's records were promised or paid for,
+   so they are resubmitted until the log takes them: a full disk may be temporary.
+6. After a fatal error only another process can open the database again: `broken` is set.
 """
 
 from __future__ import annotations
@@ -49,37 +49,37 @@ from streams.topology import Stage, stage_named
 from streams.upkeep.erasing import ErasedNow
 
 SESSIONS = 100_000
-"""Sessions whose states are kept in memory; those of others are read again when they come back."""
+"""Sessions whose states are kept in memory; beyond that all are dropped and read again when needed."""
 READ_BACK = frozenset({ERASURES, "anchors", "baselines", "incidents"})
-"""Topics that are flushed before their sender is answered: whoever writes one reads it from the tables for the next one."""
+"""Topics that are flushed before their sender gets an answer: their writers read the tables to make the next record."""
 TASKS_AT_ONCE = 50
-"""Tasks that are read at once for a judge; each holds texts of up to a megabyte."""
+"""Tasks that are read together for a judge; each holds texts of up to a megabyte."""
 AGAIN_SECONDS = 1.0
-"""Seconds after which a stage that could not read is tried again."""
+"""Seconds before a stage that could not read tries again."""
 PAUSES = wait_exponential(multiplier=0.5, max=10.0)
-"""Seconds between two tries to commit what a stage made: half a second, then twice as long, up to ten."""
+"""Seconds between two tries to commit a stage's records: half a second, then twice as long, up to ten."""
 RECENT = 30.0
-"""Seconds for which a failed commit counts as trouble, unless one succeeds before: then a caller has to try again."""
+"""Seconds for which a failed commit makes the engine unready, unless another commit succeeds before."""
 log = logging.getLogger(__name__)
 
 
 @cache
 def refusals() -> tuple[type[Exception], ...]:
-    """Return the errors of a log that takes nothing at the moment, whatever it is given."""
+    """Return the errors of a log that refuses every record at the moment."""
     return *trouble(), BrokerError, BusyError
 
 
 class _Waiting(NamedTuple):
-    """A submission, and who waits for what becomes of it."""
+    """A submission, and the future of the caller that waits for its result."""
 
     submission: Submission
     answer: asyncio.Future[Committed]
 
 
 class Engine(RecordIntake):
-    """See the module. `judge` None: the tiers that want one stay unscored; `judge_name` says in words who judges.
+    """See the module. `judge` None: the tiers that need a judge stay unscored; `judge_name` is the judge's display name.
 
-    Tasks of a judged stage that is not among `stages` wait for another engine: this one was not asked to pay for them. `clock` is
+    Tasks of a judged stage that is not among `stages` wait for another engine, because this engine may not pay for them. `clock` is
     monotonic, in seconds.
     """
 
@@ -97,7 +97,7 @@ class Engine(RecordIntake):
         clock: Callable[[], float] = time.monotonic,
         log: Log | None = None,
     ) -> None:
-        """`log` is the one beside the store unless it is given."""
+        """`log` None means the local log beside the store."""
         super().__init__(store, policy, redactor, now, judge_name=judge_name, limits=limits)
         self.judge = judge
         self._stages = stages
@@ -109,23 +109,23 @@ class Engine(RecordIntake):
         self._states = SessionStates(store, self._log, (INTAKE.name, SCORING.name))
         self._unjudged = () if judge is not None else tuple(stage_named(stage.name) for stage in stages)
         self._positions: dict[str, int] = {}
-        """The offset that each stage goes on from after a kill."""
+        """The offset that each stage resumes from after a kill."""
         self._judging: tuple[JudgingPartition, ...] = ()
         self._waiting: deque[_Waiting] = deque()
         self._committing: Sequence[_Waiting] = ()
         self._has_waiting, self._moved, self._given_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._failed_at = -RECENT
         self._stuck = ""
-        """Why a stage cannot take up its next batch; empty if none is stuck."""
+        """Why a stage cannot process its next batch; empty if none is stuck."""
         self._is_started = self._stopping = False
         self._has_all = False
-        """Whether nothing more is submitted: the stages have ended."""
+        """Whether the stages have ended, so that nothing more is submitted."""
         self._loop: asyncio.Task[None] | None = None
         self._at_work: list[asyncio.Task[None]] = []
         self._upkeep: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Take up what the last process left, then work in the background. BrokerError, SettingsError or StoreError."""
+        """Finish the work of the last process, then run in the background. BrokerError, SettingsError or StoreError."""
         try:
             await self._log.start()
             if self._log.runs_stages:
@@ -146,9 +146,9 @@ class Engine(RecordIntake):
         self._is_started = True
 
     async def stop(self, grace: float = 20.0) -> None:
-        """Finish what was begun, for `grace` seconds at most, commit what waits, flush, and end.
+        """Finish the work in progress, for `grace` seconds at most, commit waiting submissions, flush, and end.
 
-        Called again while it stops, with less grace, it hurries.
+        A second call with less grace shortens the stop.
         """
         if not self._is_started or self._loop is None or self._upkeep is None:
             return
@@ -160,7 +160,7 @@ class Engine(RecordIntake):
         await asyncio.gather(self._upkeep, *self._at_work, return_exceptions=True)
         self._has_all = True
         self._has_waiting.set()
-        # A broker may not answer for long; a database does.
+        # A broker may be silent for long; a database is not.
         await asyncio.wait([self._loop], timeout=None if self._log.runs_stages else grace)
         if self._is_started:  # another call of `stop` may have been here first
             self._judging, self._is_started = (), False
@@ -170,7 +170,7 @@ class Engine(RecordIntake):
                 await self.judge.aclose()
 
     async def _commit_submissions(self) -> None:
-        """The loop: commit what was submitted, as much at once as has come together, until the engine stops."""
+        """The loop: commit submissions in groups as they arrive, until the engine stops."""
         while self._waiting or not self._has_all:
             if not self._waiting:
                 self._has_waiting.clear()
@@ -198,7 +198,7 @@ class Engine(RecordIntake):
                 waiting.answer.set_result(outcome)
 
     async def _commit(self, group: Sequence[Submission]) -> list[Committed]:
-        """Make all of the group durable, or nothing if an exception leaves: leave out what is known, decide, append."""
+        """Make the whole group durable, or nothing if an exception escapes: skip known records, decide, append."""
         outcomes = await self._outcomes(group)
         records, messages = _new_records(group, outcomes)
         decided, spent = StageOutcome(), dict[str, int]()
@@ -212,7 +212,7 @@ class Engine(RecordIntake):
         return [Committed(of_submission, decisions, spent) for of_submission in outcomes]
 
     async def _outcomes(self, group: Sequence[Submission]) -> list[dict[str, list[str]]]:
-        """What becomes of the records from outside: by topic, for each submission of the group."""
+        """The outcomes of the records from outside: by topic, for each submission of the group."""
         by_topic: dict[str, list[Record]] = defaultdict(list)
         encoded: dict[str, list[bytes]] = defaultdict(list)
         for submission in group:
@@ -226,7 +226,7 @@ class Engine(RecordIntake):
         ]
 
     async def _decide(self, records: Sequence[Record], messages: Sequence[bytes]) -> tuple[StageOutcome, dict[str, int]]:
-        """Let intake decide on new records that go to the end of its topic; with what their sessions have spent, in nano-USD."""
+        """Let intake decide on new records at the end of its topic; also returns the spending of their sessions, in nano-USD."""
         if not records:
             return StageOutcome(), {}
         keys = [named_session(record.connection, record.session_id) for record in records]  # type: ignore[attr-defined]
@@ -240,7 +240,7 @@ class Engine(RecordIntake):
         return outcome, spent
 
     def _commit_of(self, group: Sequence[Submission], messages: Mapping[str, Sequence[bytes]], decided: StageOutcome) -> Commit:
-        """All of the group with what intake decided, as one commit at the end of the topics."""
+        """The whole group with intake's decisions, as a single commit at the end of the topics."""
         records: dict[str, list[bytes]] = defaultdict(list)
         states: dict[str, dict[str, bytes]] = defaultdict(dict)
         positions: dict[str, dict[int, int]] = {}
@@ -268,7 +268,7 @@ class Engine(RecordIntake):
         return self._log.ends_in_tables(topic)
 
     async def _submit(self, submission: Submission) -> Committed:
-        """Commit what is submitted, with whatever else comes in this turn of the event loop."""
+        """Commit a submission, together with all others of this turn of the event loop."""
         answer: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(submission, answer))
         self._has_waiting.set()
@@ -284,7 +284,7 @@ class Engine(RecordIntake):
         return committed
 
     async def _insist(self, work: Callable[..., Awaitable[Any]], *values: object) -> Any:
-        """Submit, flush or read as soon as the database lets us. StoppedError if that is not to be waited for any longer."""
+        """Retry a submission, flush or read until the database allows it. StoppedError once the engine gives up."""
         again = AsyncRetrying(
             retry=retry_if_exception(self._may_pass), wait=PAUSES, sleep=self._pause, before_sleep=_warn, reraise=True
         )
@@ -306,9 +306,9 @@ class Engine(RecordIntake):
         raise StoppedError
 
     async def _work(self, name: str, take_up: Callable[[], Awaitable[bool]]) -> None:
-        """Let a stage take up its topic, batch by batch, until the engine stops; `take_up` answers whether there was a batch.
+        """Let a stage process its topic, batch by batch, until the engine stops; `take_up` returns whether there was a batch.
 
-        At a stop it takes up one batch more: a database at rest shows no work that is done as open.
+        At a stop it processes one more batch, so that a stopped server's database shows no finished work as open.
         """
         is_last = False
         while not is_last:
@@ -328,7 +328,7 @@ class Engine(RecordIntake):
                 return
 
     async def _take_up_batch(self, stage: Stage) -> bool:
-        """Let a stage take up its next batch and commit what it made; answers whether there was one."""
+        """Let a stage process its next batch and commit the results; returns whether there was a batch."""
         start = self._positions[stage.name]
         batch, end = await asyncio.to_thread(next_batch, self.store, stage.source, start, stage.records_at_once)
         if end <= start:
@@ -342,7 +342,7 @@ class Engine(RecordIntake):
         return True
 
     async def _take_up_tasks(self, partition: JudgingPartition) -> bool:
-        """Hand the next tasks to the judge, and move the position to the first that is not done; answers whether there was anything to do."""
+        """Hand the next tasks to the judge, and advance the position to the first unfinished task; returns whether there was work."""
         stage, position = partition.stage, partition.position
         if has_moved := position > self._positions[stage.name]:
             await self._insist(self._submit, Submission(commit=Commit(positions={stage.name: {PARTITION: position}})))
@@ -358,28 +358,28 @@ class Engine(RecordIntake):
         return self._runs.run(stage, batch, self._newest_states(stage.name, batch.keys()))
 
     def _newest_states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
-        """The newest states of sessions that nobody else works on in this stage meanwhile; for any thread."""
-        # The log first: what it has now may be in the tables a moment later, but not the other way round.
+        """The newest states of sessions that no other task of this stage is processing; for any thread."""
+        # Read the log first: its states may move to the tables in the meantime, but never the other way round.
         pending = self._log.states(stage, keys)
         with contextlib.closing(self.store.cursor()) as cursor:
             return stored_states(cursor, stage, keys) | dict(pending)
 
     @property
     def has_judge(self) -> bool:
-        """Whether anybody can be asked to judge. Workers know that of themselves: without a judge they leave exchanges unscored."""
+        """Whether there is a judge. Kafka workers have settings of their own: without a judge they leave exchanges unscored."""
         return self.judge is not None or not self._log.runs_stages
 
     async def wait_for_tables(self, topic: str) -> None:
-        """Return when the tables have everything that the topic has at this moment; BusyError when that takes too long."""
+        """Return when the tables have everything that is on the topic at this moment; BusyError when that takes too long."""
         await self._log.wait_for_tables(topic)
 
     async def flush(self, topic: str | None = None) -> None:
-        """Write what is pending in this process's own log to the tables, if any of it is of the topic (None: all)."""
+        """Flush this process's own log to the tables, if it has pending records of the topic (None: of any topic)."""
         if self._log.runs_stages:
             await self._log.flush(topic)
 
     def events_under_way(self, connection: str, session_id: str) -> Mapping[str, int]:
-        """The events of a session that were taken in and that the store does not show yet: id and position."""
+        """The pending events of a session, which the store does not show yet: id and position."""
         return self._log.events_of(named_session(connection, session_id))
 
     async def _commit_records(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
@@ -402,7 +402,7 @@ class Engine(RecordIntake):
         return self._log.is_current()
 
     def _no_room(self) -> str:
-        """Why no more can be taken at the moment, in words; empty if it can."""
+        """The reason why no more records can be accepted at the moment; empty if they can."""
         is_full = len(self._waiting) + len(self._committing) >= self._limits.waiting
         return "too much waits to be committed" if is_full else self._log.no_room()
 
@@ -422,7 +422,7 @@ class Engine(RecordIntake):
         return queues
 
     def _unread(self, stage: Reading) -> int:
-        """How many positions wait for a stage, or are under way in it."""
+        """The number of positions that wait for a stage, or that it is processing."""
         return max(0, self._log.end_of(stage.source) - self._positions[stage.name])
 
     def _why_not(self) -> str:
@@ -438,7 +438,7 @@ class Engine(RecordIntake):
         return self._log.trouble() or self._stuck or self._no_room()
 
     async def drained(self) -> None:
-        """Return when everything that was taken in is judged. StoreError when that cannot be any more."""
+        """Return when everything accepted is judged. StoreError when that is no longer possible."""
         if not self._is_started:
             return
         await self.flush()
@@ -455,13 +455,13 @@ class Engine(RecordIntake):
             await self.flush()
             judged: list[Reading] = [partition.stage for partition in self._judging if not partition.is_closed]
             if not any(map(self._unread, [*judged, *self._unjudged])):
-                # What a stage committed during the flush above is not in the tables yet.
+                # A stage may have committed records during the flush above.
                 await self.flush()
                 return
             await moved.wait()
 
     def failure(self) -> DriftlineError:
-        """Why it is broken, and what to do about it."""
+        """The error that broke the engine, with a hint."""
         hint = "Make room where the file is, then start again: what was accepted is in the file, and is taken up."
         return self._log.failure() or StoreError(f"{self.store.path}: {self.state().why_not}", hint=hint)
 
@@ -480,12 +480,12 @@ class Engine(RecordIntake):
         return JudgingPartition(tasks, context, self._note_fault, self._positions[stage.name])
 
     def _note_fault(self, error: BaseException) -> None:
-        """Take note that a session ended by a fault: that is the end of judging until the next start."""
+        """Note that a bug ended the judging of a session: nothing more is judged until the next start."""
         log.critical("judging ended by a fault of Driftline", exc_info=error)
         self._wake()
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """Nothing ends a stage or the loop but a stop; if something does, another process has to take it up."""
+        """A stage or the loop ends only at a stop. If one fails, another process has to take over."""
         if not self._stopping and not task.cancelled():
             log.critical("a stage ended", exc_info=task.exception())
             self.broken.set()
@@ -497,7 +497,7 @@ class Engine(RecordIntake):
         self._positions = {stage.name: stage_progress(self.store, stage).position for stage in stages}
 
     def _wake(self) -> None:
-        """Have every stage look at its topic: the tables have more."""
+        """Wake every stage: the tables have more records."""
         self._moved.set()
         self._moved = asyncio.Event()
         self.has_more()
@@ -506,7 +506,7 @@ class Engine(RecordIntake):
 def _new_records(
     group: Sequence[Submission], outcomes: Sequence[Mapping[str, Sequence[str]]]
 ) -> tuple[dict[str, list[Record]], dict[str, list[bytes]]]:
-    """The records from outside that are new, and their encodings, by topic."""
+    """The new records from outside, and their encodings, by topic."""
     records: dict[str, list[Record]] = defaultdict(list)
     messages: dict[str, list[bytes]] = defaultdict(list)
     for submission, by_topic in zip(group, outcomes, strict=True):
@@ -519,7 +519,7 @@ def _new_records(
 
 
 def _decisions(made: Sequence[tuple[str, Record]]) -> dict[Subject, ScoringTask | Score]:
-    """What intake decided on exchanges that came now; what it made of earlier ones is no news of them."""
+    """Intake's decisions on the exchanges of this group; further revisions of earlier exchanges are not among them."""
     return {
         (record.connection, record.exchange_id): record
         for _, record in made
@@ -545,7 +545,7 @@ class SessionStates:
         self._changes = self._rebuilds = -1
 
     def has_read(self, keys: Iterable[str]) -> bool:
-        """Tell whether the states of these sessions are in memory; those of sessions that never had one need not be read."""
+        """Tell whether the states of these sessions are in memory; sessions that never had a state count as read."""
         if not self._is_current or self._is_full:
             return False
         missing = self._missing(keys)
@@ -556,7 +556,7 @@ class SessionStates:
 
     def read(self, keys: Iterable[str]) -> None:
         """Read the states of sessions from the tables, unless they are in memory."""
-        # Another way into the tables, such as a deletion, has changed states.
+        # A direct write to the tables, such as a deletion, has changed states.
         if not self._is_current or self._is_full:
             self._states = {stage: {} for stage in self._stages}
         wanted = self._missing(keys)
@@ -567,18 +567,18 @@ class SessionStates:
                     self._sessions, self._rebuilds = KnownSessions(self._stages), rebuilds
                 self._sessions.read(cursor)
                 self._changes = changes
-            # A look through the table for the states of a few sessions takes as long as for those of many.
+            # A table scan for the states of a few sessions takes as long as for many.
             rest = list(set(wanted).difference(self._sessions.unknown(wanted)))
             stored = states_of_stages(cursor, self._stages, rest) if rest else {}
         self._take_in(wanted, stored)
 
     def of(self, stage: str, keys: Iterable[str]) -> dict[str, bytes]:
-        """The states of those of the sessions that have one; they were read before."""
+        """The states of the sessions, which were read before; a session without a state is missing."""
         states = self._states[stage]
         return {key: state for key in keys if (state := states[key]) is not None}
 
     def add(self, changed: Mapping[str, Mapping[str, bytes]]) -> None:
-        """Take in states that were appended to the log, by stage and session key; those of sessions not in memory are read when needed."""
+        """Update the states in memory from a commit to the log, by stage and session key; states of other sessions are read when needed."""
         for stage, in_memory in self._states.items():
             states = changed.get(stage, {})
             self._sessions.add(self._sessions.unknown([key for key in states if in_memory.get(key) is None]))
@@ -606,7 +606,7 @@ class SessionStates:
 
 
 class EngineTaskLog:
-    """States and calls are read from the log and the tables when a task is begun; what comes of it is submitted to the engine.
+    """The task log of an engine: reads states and calls from the log and the tables, and submits results to the engine.
 
     `states` finds the newest states of a stage by session key; `flush` returns when the tables show every record of a call.
     """
@@ -630,7 +630,7 @@ class EngineTaskLog:
         self._flush = flush
         self._recorded = recorded
         self._erased = ErasedNow(store)
-        # What an earlier process may have begun.
+        # Tasks before this offset may have been started by an earlier process.
         self._begun_before = store.end_of(stage.source)
 
     async def state_of(self, pending: Pending) -> JudgedState | None:

@@ -1,7 +1,7 @@
-"""Record intake: records of senders are taken in, durable on return, and audited: in this process, or by workers on Kafka.
+"""Record intake: senders' records are accepted, durable on return, and audited, in this process or by workers on Kafka.
 
-What a sender learns of an exchange (`IngestResult`), which sessions are ended and what is asked for again is the same for both. They differ
-in where records become durable, and in when the tables show them.
+The answers to senders (`IngestResult`), the ending of sessions and rejudging are the same in both. The two differ in where records become
+durable, and in when the tables show them.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from streams.upkeep.closing import SessionEnds, idle_closings
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """How much the engine takes on at once, and how often it looks after idle sessions."""
+    """The engine's limits, and the interval at which it looks for idle sessions."""
 
     waiting: int = 2_000
     """Submissions that may wait for a commit."""
     at_once: int = 256
     """Submissions in one commit."""
     flush_seconds: float = 0.5
-    """Seconds that a record may be in the log alone where nobody asks for it."""
+    """Seconds that a record may stay in the log alone if nobody asks for it."""
     idle_check: float = 60.0
-    """Seconds between two looks for sessions that fell idle."""
+    """Seconds between two looks for idle sessions."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """What became of records: how many were written, how many the log had, and the places of those in conflict with it."""
+    """The result of publishing: how many records were written, how many were known, and the indexes of those in conflict."""
 
     written: int
     known: int
@@ -64,41 +64,42 @@ class Published:
 
     @classmethod
     def of(cls, outcomes: Sequence[str]) -> Self:
-        """Count what became of each record."""
+        """Count the outcomes of records."""
         conflicts = [index for index, outcome in enumerate(outcomes) if outcome == CONFLICT]
         return cls(outcomes.count(WRITTEN), outcomes.count(KNOWN), conflicts, outcomes)
 
 
 @dataclass(frozen=True)
 class EngineState:
-    """How the engine is."""
+    """The engine's health and queues."""
 
     ready: bool
     why_not: str
     queues: Mapping[str, int]
-    """What waits: `commits` (submissions), `tasks` (exchanges to score), `evaluations` (to make), `sessions` (with any of them under way); with Kafka `sink` (records
-    that have not landed), `unlanded` (those of them that were brought here), `producing` (calls that wait for the broker)."""
+    """Queue lengths: `commits` (submissions), `tasks` (exchanges to score), `evaluations` (to make), `sessions` (with tasks or evaluations
+    in progress); with Kafka `sink` (records not in the tables yet), `unlanded` (those that were sent to this process), `producing` (calls
+    that wait for the broker)."""
     judge_calls: Mapping[str, int]
-    """Questions that were asked since the start, by outcome."""
+    """Questions asked since the start, by outcome."""
     spent_usd: float
-    """What they have cost, as far as prices are known."""
+    """The cost of these questions, as far as prices are known."""
 
 
 _REST = 20
-"""Times that a look for idle sessions took until the next one: it reads of every record whose it is, so it takes longer with each."""
+"""The pause between two looks for idle sessions, as a multiple of the last look's duration, which grows with the number of records."""
 QUEUED = "queued"
-"""The reason where no decision is there yet."""
+"""The reason while there is no decision yet."""
 
 
 class IngestResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an exchange that was sent: the answer to its sender."""
+    """The result of sending an exchange: the answer to its sender."""
 
     outcome: str
     """written, known (with the same content) or conflict (with other content; nothing was taken)."""
     score_id: str
     sampled: bool
     reason: str
-    """Of the sampling."""
+    """Sampling reason."""
     tier1_score: float
     tier1_flags: tuple[str, ...]
     anomaly: bool
@@ -114,9 +115,9 @@ log = logging.getLogger(__name__)
 
 
 class RecordIntake(ABC):
-    """See the module. BusyError or BrokerError: nothing was promised, send it again. Belongs to one event loop.
+    """See the module. BusyError or BrokerError: nothing was acknowledged, send it again. Belongs to one event loop.
 
-    `judge_name` says in words who judges.
+    `judge_name` is the judge's display name.
     """
 
     def __init__(
@@ -135,9 +136,9 @@ class RecordIntake(ABC):
         self.now = now
         self.judge_name = judge_name
         self.broken = asyncio.Event()
-        """Set when it cannot go on without a new process."""
+        """Set when only a new process can continue."""
         self.has_more: Callable[[], None] = lambda: None
-        """Called in the event loop whenever the tables may have more."""
+        """Called in the event loop whenever the tables may have more records."""
         self._limits = limits or EngineLimits()
         self._calls = JudgeCalls()
         self._ends = SessionEnds(store, now, self._close)
@@ -145,33 +146,33 @@ class RecordIntake(ABC):
     @property
     @abstractmethod
     def has_judge(self) -> bool:
-        """Whether anybody can be asked to judge."""
+        """Whether there is a judge."""
 
     @abstractmethod
     async def start(self) -> None:
-        """Take up what was left, then work in the background."""
+        """Finish the work of the last process, then run in the background."""
 
     @abstractmethod
     async def stop(self, grace: float = 20.0) -> None:
-        """Finish what was begun, for `grace` seconds at most. Called again while it stops, with less grace, it hurries."""
+        """Finish the work in progress, for `grace` seconds at most. A second call with less grace shortens the stop."""
 
     @abstractmethod
     async def wait_for_tables(self, topic: str) -> None:
-        """Return when the tables have everything that the topic has at this moment; BusyError when that takes too long."""
+        """Return when the tables have everything that is on the topic at this moment; BusyError when that takes too long."""
 
     @abstractmethod
     async def flush(self, topic: str | None = None) -> None:
-        """Write what is pending in this process's own log to the tables, if any of it is of the topic (None: all).
+        """Flush this process's own log to the tables, if it has pending records of the topic (None: of any topic).
 
         On Kafka there is no such log.
         """
 
     @abstractmethod
     async def commit(self, submission: Submission) -> None:
-        """Make a stage's records durable as if they came from outside, with its states and positions; known records are left out.
+        """Make a stage's records durable as if they came from outside, with its states and positions; known records are skipped.
 
-        In one process this is all or nothing. On Kafka the records go to their topics first, and states and positions to the tables
-        after them: a stage that was cut short makes the same again.
+        In one process this is all or nothing. On Kafka the records go to their topics first, and then states and positions to the
+        tables: after an interruption the stage makes the same records again.
         """
 
     @abstractmethod
@@ -180,16 +181,16 @@ class RecordIntake(ABC):
 
     @abstractmethod
     def failure(self) -> DriftlineError:
-        """Why it is broken, and what to do about it."""
+        """The error that broke it, with a hint."""
 
     async def take_exchange(self, exchange: Exchange) -> IngestResult:
-        """Take an exchange in; RecordError when it may not be written."""
+        """Accept an exchange; RecordError when it may not be written."""
         committed = await self._commit_records("exchanges", [exchange], [admissible(exchange)])
         (result,) = await self._build_results([exchange], committed)
         return result
 
     async def take_exchanges(self, exchanges: Sequence[Exchange]) -> list[IngestResult | RecordError]:
-        """Take exchanges in together, durable on return: what became of each, or why it may not be written."""
+        """Accept exchanges together, durable on return: the result of each, or the reason why it may not be written."""
         encoded = await asyncio.to_thread(encode_each, exchanges)
         pairs = zip(exchanges, encoded, strict=True)
         admitted = [(exchange, message) for exchange, message in pairs if isinstance(message, bytes)]
@@ -199,7 +200,7 @@ class RecordIntake(ABC):
         return [message if isinstance(message, RecordError) else next(results) for message in encoded]
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Published:
-        """Take records from outside in. Known ones are left out, so that sending twice changes nothing; RecordError as above."""
+        """Accept records from outside. Known records are skipped, so that sending twice changes nothing; RecordError as above."""
         messages = list[bytes]()
         for message in await asyncio.to_thread(encode_each, records):
             if isinstance(message, RecordError):
@@ -208,22 +209,22 @@ class RecordIntake(ABC):
         return await self.publish_admitted(topic, records, messages)
 
     async def publish_admitted(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Published:
-        """`publish` of records whose encodings `streams.log.admission.admissible` has given already."""
+        """Like `publish`, for records that `streams.log.admission.admissible` has already encoded."""
         return Published.of((await self._commit_records(topic, records, messages)).outcomes[topic])
 
     async def finalize(self, connection: str, session_id: str) -> bool:
-        """Record that a session ended, once its last records have landed; False where no record of it is there."""
+        """Record that a session ended, once the tables have its last records; False if the session has no records."""
         await self._settled(connection, session_id)
         return await self._ends.end(connection, session_id)
 
     async def rejudge(self, project: str | None, reason: str | None, limit: int) -> int:
-        """Ask for exchanges that stayed unscored to be judged again; answers how many."""
+        """Request that unscored exchanges are judged again; returns their number."""
         await self.flush()
         without = not_audited(self.policy)
         rows = await asyncio.to_thread(unscored, self.store, project, reason, limit, without=without)
         written = 0
         for start in range(0, len(rows), AT_ONCE):
-            # A score can land before the judgements it rests on, and what is not seen would be paid for again.
+            # A score can reach the tables before its judgements, and an answer that is not found would be paid for again.
             await self.wait_for_tables("judgements")
             requests = await asyncio.to_thread(judging_requests, self.store, rows[start : start + AT_ONCE], self.now())
             written += (await self.publish("exchanges", requests)).written
@@ -231,28 +232,28 @@ class RecordIntake(ABC):
 
     @abstractmethod
     def events_under_way(self, connection: str, session_id: str) -> Mapping[str, int]:
-        """The events of a session that were taken in and that the store does not show yet: id and position."""
+        """The pending events of a session, which the store does not show yet: id and position."""
 
     def state(self) -> EngineState:
-        """How it is at this moment."""
+        """The present health and queues."""
         why_not = self._why_not()
         return EngineState(not why_not, why_not, self._queues(), self._calls.outcomes, self._calls.spent_usd)
 
     @abstractmethod
     async def _commit_records(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
-        """Make those of the records durable that are new; the messages are the records, encoded."""
+        """Make the new records durable; the messages are the encoded records."""
 
     @abstractmethod
     async def _settled(self, connection: str, session_id: str) -> None:
-        """Return when the store shows what was taken in of a session."""
+        """Return when the store shows all accepted records of a session."""
 
     @abstractmethod
     async def _shows_now(self) -> bool:
-        """Tell whether the store shows what was heard up to now, so that idle sessions can be told."""
+        """Tell whether the store shows everything accepted until now, so that idle sessions can be identified."""
 
     @abstractmethod
     def _why_not(self) -> str:
-        """Why it takes nothing, in words; nothing when it does."""
+        """The reason why it accepts nothing; empty if it does."""
 
     @abstractmethod
     def _queues(self) -> Mapping[str, int]:
@@ -261,7 +262,7 @@ class RecordIntake(ABC):
     async def _build_results(self, exchanges: Sequence[Exchange], committed: Committed) -> list[IngestResult]:
         """The results of exchanges that were committed together."""
         if KNOWN in committed.outcomes["exchanges"]:
-            # What was decided on a known exchange may have to be read from the tables.
+            # The decision on a known exchange may have to be read from the tables.
             return await asyncio.to_thread(_ingest_results, exchanges, committed, self.policy, self.store)
         return _ingest_results(exchanges, committed, self.policy, self.store)
 
@@ -271,7 +272,7 @@ class RecordIntake(ABC):
             await self.publish(topic, [decode(message) for message in messages])
 
     async def _close_idle_sessions(self) -> None:
-        """Record the end of sessions of which nothing was heard for longer than the session gap, again and again."""
+        """Periodically record the end of sessions without records for longer than the session gap."""
         pause = self._limits.idle_check
         while True:
             await asyncio.sleep(pause)
@@ -296,9 +297,9 @@ def _ingest_results(exchanges: Sequence[Exchange], committed: Committed, policy:
 
 
 def _ingest_result(exchange: Exchange, outcome: str, committed: Committed, policy: Policy, store: Store) -> IngestResult:
-    """The result of an exchange with this outcome: what was decided on it now, or before."""
+    """The result of an exchange with this outcome, from the present or the earlier decision."""
     project, subject = policy.for_project(exchange.project), (exchange.connection, exchange.exchange_id)
-    # A repetition can come together with the first: the tables may not have that yet.
+    # A repetition can be in the same commit as the first delivery, which the tables may not have yet.
     decision = None if outcome == CONFLICT else committed.decisions.get(subject)
     if isinstance(decision, Score):
         return _result_of_score(decision, outcome)
@@ -316,7 +317,7 @@ def _ingest_result(exchange: Exchange, outcome: str, committed: Committed, polic
 
 
 def _result_of_score(score: Score, outcome: str) -> IngestResult:
-    """The result of an exchange that sampling left out."""
+    """The result of an exchange that was not sampled."""
     return IngestResult(
         outcome=outcome,
         score_id=score.score_id,
@@ -329,7 +330,7 @@ def _result_of_score(score: Score, outcome: str) -> IngestResult:
 
 
 def _check_by_rules(exchange: Exchange, outcome: str, project: ProjectPolicy) -> IngestResult:
-    """The result by the exchange alone: the rules of Tier 1, and not yet decided."""
+    """The result from the exchange alone: checked by the rules of Tier 1, undecided."""
     tier1 = check_structure(exchange.user_message, exchange.agent_response, project.methodology)
     return IngestResult(
         outcome=outcome,
@@ -343,7 +344,7 @@ def _check_by_rules(exchange: Exchange, outcome: str, project: ProjectPolicy) ->
 
 
 def _restore_first_result(result: IngestResult, exchange: Exchange, project: ProjectPolicy, store: Store) -> IngestResult:
-    """The result that the sender got when the exchange came first; the given one if nothing is decided yet."""
+    """The result of the first delivery of the exchange; `result` if nothing is decided yet."""
     wanted = [{"connection": exchange.connection, "exchange_id": exchange.exchange_id}]
     rows = query_rows(store.cursor(), "ingest_outcome", {"exchanges": wanted})
     if not rows:
@@ -363,7 +364,7 @@ def _restore_first_result(result: IngestResult, exchange: Exchange, project: Pro
 
 
 def _load_spent(store: Store, exchange: Exchange) -> int:
-    """Nano-USD that the session has spent: by its state, or by what was recorded where workers on Kafka keep that."""
+    """Nano-USD that the session has spent: from its state, or from the recorded calls if the states are with workers on Kafka."""
     key = session_key(exchange)
     with store.transaction() as transaction:
         states = transaction.states(SCORING.name, [key])
@@ -378,11 +379,11 @@ def _load_spent(store: Store, exchange: Exchange) -> int:
 
 
 def _apply_cap(result: IngestResult, exchange: Exchange, project: ProjectPolicy, spent: int) -> IngestResult:
-    """Add whether the session's cap leaves room for the least that the first call takes, by what is committed: that only grows."""
+    """Add whether the session's cap leaves room for the cheapest first call, given the committed spending, which only grows."""
     if project.cap is None or not result.sampled:
         return result
     price, left = project.price, project.cap - spent
-    # A bound settles nearly all of them; a question takes as long to make as everything else here together.
+    # The bound settles nearly all cases; building the question takes as long as everything else here.
     capped = (
         price is not None
         and least_case(tier2_bound(exchange, project), price) > left

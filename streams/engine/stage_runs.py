@@ -23,22 +23,22 @@ log = logging.getLogger(__name__)
 
 
 def failures() -> tuple[type[BaseException], ...]:
-    """Return what a step may run into: the columnar library's panic is no Exception."""
+    """Return the errors that a step may raise: a panic of the columnar library is not an Exception."""
     return Exception, pl.exceptions.PanicException
 
 
 @dataclass
 class StageOutcome:
-    """What a stage made of a batch: encoded records, the states that changed, and dead letters."""
+    """A stage's results for a batch: encoded records, changed states, and dead letters."""
 
     made: Accepted = field(default_factory=Accepted)
     states: dict[str, bytes] = field(default_factory=dict)
     dead: Accepted = field(default_factory=Accepted)
     records: list[tuple[str, Record]] = field(default_factory=list)
-    """The records in `made`, before they were encoded."""
+    """The records in `made`, before encoding."""
 
     def extend(self, other: StageOutcome) -> None:
-        """Add what was made of another part of the batch."""
+        """Add the results for another part of the batch."""
         self.made.extend(other.made)
         self.states |= other.states
         self.dead.extend(other.dead)
@@ -63,9 +63,9 @@ class StageRuns:
     def run(
         self, stage: Stage, batch: StageBatch | RecordBatch, states: Mapping[str, bytes], partition: int = 0
     ) -> StageOutcome:
-        """What the step makes of the batch; when it fails, session by session, so that one bad session stops no other.
+        """Run the step over the batch, and if that fails session by session, so that one bad session stops no other.
 
-        `partition` is where the batch comes from, for dead letters.
+        `partition` is the origin of the batch, for dead letters.
         """
         try:
             return self._attempt(stage, batch, states, partition)
@@ -76,7 +76,7 @@ class StageRuns:
             part = batch.of_session(key)
             try:
                 whole.extend(self._attempt(stage, part, {key: states[key]} if key in states else {}, partition))
-            except failures() as error:  # whatever it is, the session's records are kept and the others go on
+            except failures() as error:  # any error: the session's records become dead letters and the other sessions continue
                 failed = [(offset, record, error) for offset, _, record in part.records()]
                 self._bury(stage, failed, whole.dead, partition)
         return whole
@@ -84,8 +84,8 @@ class StageRuns:
     def _attempt(
         self, stage: Stage, batch: StageBatch | RecordBatch, states: Mapping[str, bytes], partition: int
     ) -> StageOutcome:
-        """Run the step and encode what it made: a record that may not be written fails here, too."""
-        # Steps that are given records, not columns, read them by what both kinds of batch have.
+        """Run the step and encode its records, so that a record that may not be written fails here, too."""
+        # Steps that get records instead of columns use only the methods that both kinds of batch share.
         outcome = self._steps[stage.name](cast("StageBatch", batch), states)
         made = StageOutcome(encode_all(outcome.records), outcome.states, records=outcome.records)
         self._bury(stage, outcome.failed, made.dead, partition)
@@ -99,7 +99,7 @@ class StageRuns:
 
 
 def next_batch(store: Store, source: str, start: int, most: int) -> tuple[StageBatch, int]:
-    """Return a stage's next batch of so many positions at most, and the position after it: where all were deleted, of the next record."""
+    """Return a stage's next batch of at most `most` positions, and the position after it; if all were deleted, that of the next record."""
     end = min(start + most, store.end_of(source))
     if start >= end:
         return StageBatch(source, {}), start
@@ -108,5 +108,5 @@ def next_batch(store: Store, source: str, start: int, most: int) -> tuple[StageB
 
 
 def stage_failed(stage: str, error: BaseException) -> Refusal:
-    """Why a record is set aside that the stage of this name cannot get over."""
+    """The refusal of a record that the stage of this name fails on."""
     return Refusal(stage, "stage_failed", f"{type(error).__name__}: {error}")

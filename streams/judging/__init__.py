@@ -1,1 +1,1 @@
-"""Judged tasks: what is known of them, the budget of their calls, and the way to their record. Judges live next door."""
+"""Judged tasks: their recorded judgements, the budget of their calls, and the making of their records. Judges are in `streams.judges`."""

@@ -1,4 +1,4 @@
-"""The money of one question, kept so that a crash costs no more than was set aside.
+"""The budget of one question, kept so that a crash costs no more than was reserved.
 
 The worst case of a call becomes a record before the call is made, and the judgement that follows settles it. A reservation that no
 judgement settles belongs to a call whose outcome is not known: it is charged in full.
@@ -23,7 +23,7 @@ from streams.judges.protocol import Verdict
 from streams.judging.judged_stages import JudgingTask
 
 Publish = Callable[[Judgement | Reservation], Awaitable[object]]
-"""Makes a record durable; it is when the call returns. StoppedError where no call is to be made any more."""
+"""Makes a record durable before it returns. StoppedError once no more calls may be made."""
 
 
 NOT_CHARGED = "the process was stopped before the call was made again; nothing was charged"
@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 
 
 class StoppedError(Exception):
-    """No more calls are made because the process is about to stop; the task is taken up by the next start."""
+    """No more calls are made because the process is about to stop; the next start resumes the task."""
 
 
 class ErasedError(StoppedError):
-    """No more calls are made for this task because its session was erased; nothing becomes of it."""
+    """No more calls are made for this task because its session was erased; the task gets no record."""
 
 
 class _Held(NamedTuple):
@@ -45,14 +45,14 @@ class _Held(NamedTuple):
     amount: int | None
     """Nano-USD; None where the price is unknown."""
     tokens: int
-    """Most tokens that its answer may have."""
+    """The most tokens that the answer may have."""
 
 
 class DurableBudget:
     """The call budget of one question; see `streams.judges.protocol.CallBudget`.
 
-    `reservation_id` is of a reservation that a process before this one recorded, and whose call is looked for or made now: it is used
-    up before another one is made.
+    `reservation_id` is that of a reservation from an earlier process, whose call is now looked up or made: it is used before a new
+    reservation is made.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class DurableBudget:
 
     @property
     def is_at_stake(self) -> bool:
-        """True if money was set aside or spent, so that giving the question up costs something."""
+        """True if money was reserved or spent, so that giving the question up costs something."""
         return self._held is not None or bool(self._reservations)
 
     async def reserve(self, prompt: PromptBound | None = None) -> int:
-        """Set aside the worst case of one call; see `streams.judges.protocol.CallBudget.reserve`.
+        """Reserve the worst case of one call; see `streams.judges.protocol.CallBudget.reserve`.
 
-        StoppedError when the process is about to stop; a question that has cost something is brought to its end.
+        StoppedError when the process is about to stop, unless the question has already cost something: then it is finished.
         """
         if not self._is_open() and not self._is_billed and self._unused is None:
             await self._give_up()
@@ -107,7 +107,7 @@ class DurableBudget:
         return held.tokens
 
     def spend(self, usage: Usage | None, model: str | None) -> None:
-        """Charge what the usage says, or the whole reservation where it is missing or cannot be true."""
+        """Charge the reported usage, or the whole reservation if the usage is missing or impossible."""
         held, self._held = self._held, None
         self._is_billed = True
         if held is None or held.amount is None:
@@ -122,19 +122,19 @@ class DurableBudget:
         self._spent = (self._spent or 0) + charge
 
     def write_off(self) -> None:
-        """Charge what is reserved in full, where a call may have been made with it."""
+        """Charge the reservation in full if a call may have been made with it."""
         if self._held is not None:
             self.spend(None, None)
 
     async def judgement(self, verdict: Verdict) -> Judgement:
-        """The verdict as a record, durable; what was set aside and not spent is free again."""
+        """Make the verdict a durable record; releases the unspent rest of the reservation."""
         record = self._record(verdict)
         await self._publish(record)
         self._release()
         return record
 
     async def _give_up(self) -> None:
-        """Make no call: what was set aside for one that the API refused free of charge is settled as having cost nothing."""
+        """Make no call: settle the reservation of a call that the API refused free of charge with zero."""
         if self._held is not None:
             await self.judgement(Verdict(outcome=INTERRUPTED, error=NOT_CHARGED))
         raise StoppedError
@@ -149,10 +149,10 @@ class DurableBudget:
             self._judging_task.ledger.release(held.amount)
 
     def _set_aside(self, prompt: PromptBound | None) -> _Held | None:
-        """Reserve the worst case, with the longest answer that there is room for; None where there is room for none.
+        """Reserve the worst case, with the longest answer that fits the budget; None if none fits.
 
-        The cap must hold even if the process died before the judgement was recorded. Then each of the question's calls is charged as it
-        was reserved, those too whose smaller cost was known to this process alone.
+        The cap must hold even if the process dies before the judgement is recorded. Then each of the question's calls is charged as
+        reserved, even if this process knew a smaller cost.
         """
         at_risk = self._recorded - (self._spent or 0)
         for tokens in (self._question.max_tokens, self._question.least_tokens):
@@ -166,7 +166,7 @@ class DurableBudget:
         return None
 
     def _most(self, prompt: PromptBound | None, tokens: int) -> int | None:
-        """Nano-USD of a call at most; None where the price is unknown."""
+        """The most that a call can cost, in nano-USD; None if the price is unknown."""
         price, batched = self._judging_task.price, self._judging_task.batched
         if price is None:
             return None
@@ -179,7 +179,7 @@ class DurableBudget:
         return None if price is None else price.cost(usage, batched=self._judging_task.batched)
 
     def _asked(self) -> dict[str, Any]:
-        """Return the fields about the question and its subject that both records share."""
+        """Return the fields about the question and its subject, which reservations and judgements share."""
         judging_task = self._judging_task
         return {
             "fingerprint": self._question.fingerprint,
@@ -231,9 +231,9 @@ class DurableBudget:
 
 
 class CallRecorder:
-    """Makes records of judge calls durable in a store that no engine has: that of a replay, or of evaluations in batches.
+    """Makes records of judge calls durable in a store without an engine, such as that of a replay or of batch evaluations.
 
-    The records of one turn of the event loop are one transaction, because a commit takes as long for one record as for hundreds.
+    The records of one turn of the event loop share a transaction, because a commit takes as long for one record as for hundreds.
     """
 
     def __init__(self, store: Store) -> None:
@@ -242,7 +242,7 @@ class CallRecorder:
         self._durable: asyncio.Future[None] | None = None
 
     async def publish(self, record: Judgement | Reservation) -> None:
-        """See `Publish`. A record is written even if its caller does not wait for that any more."""
+        """See `Publish`. A record is written even if its caller no longer waits for it."""
         if self._durable is None:
             loop = asyncio.get_running_loop()
             self._durable = loop.create_future()
@@ -267,9 +267,9 @@ def append_calls(store: Store, records: Sequence[Judgement | Reservation]) -> No
 
 
 def settle_interrupted(store: Store, now: datetime) -> None:
-    """Record a judgement for every reservation that none settles.
+    """Record a judgement for every unsettled reservation.
 
-    To be called while no judge is being asked: a call that is under way has an open reservation, too.
+    Call it only while no judge is being asked: a running call has an unsettled reservation, too.
     """
     if not store.end_of("judgements"):
         return
@@ -278,7 +278,7 @@ def settle_interrupted(store: Store, now: datetime) -> None:
 
 
 def all_interrupted(reservations: Iterable[Reservation], now: datetime) -> list[Judgement]:
-    """Return the judgements of calls whose outcome is not known, and log how many those are."""
+    """Return the judgements of calls with an unknown outcome, and log their number."""
     judgements = [interrupted(reservation, now) for reservation in reservations]
     if judgements:
         log.warning("%d judge calls were under way when their process ended: charged in full", len(judgements))
@@ -286,7 +286,7 @@ def all_interrupted(reservations: Iterable[Reservation], now: datetime) -> list[
 
 
 def interrupted(reservation: Reservation, now: datetime) -> Judgement:
-    """The judgement of a call whose outcome is not known. It has one id, so it counts once however often it is made."""
+    """The judgement of a call with an unknown outcome. Its id is derived from the reservation, so repetitions count once."""
     return Judgement(
         judgement_id=stable_id("judgement", reservation.reservation_id),
         fingerprint=reservation.fingerprint,

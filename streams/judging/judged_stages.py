@@ -1,13 +1,13 @@
-"""The stages that ask a judge, as data; their state for one session, the judgements on record, and the task of one subject.
+"""The stages that ask a judge, as data; their session state, the recorded judgements, and the task of one subject.
 
-Each question of a task is settled in this order: a recorded judgement; an answer that was taken over; no price for the model while there
-is a cap; the cap; no judge. A replay goes the same way, so that a miss comes out as it did before. A judge that can be asked tries as long
-as the cap leaves room for the least that a call takes, and the outcome is recorded; without one, the cap must leave room for a token for
-each byte.
+Each question of a task is settled by the first of these that applies: a recorded judgement; an answer that was taken over; an unknown
+price while there is a cap; the cap; the lack of a judge. A replay uses the same order, so that an unanswered question ends as it did
+before. With a judge, a question is tried as long as the cap leaves room for the cheapest possible call, and the outcome is recorded.
+Without a judge, the cap must leave room for one token per byte.
 
-The state of a session has its position, what was spent, and on Kafka the calls of its newest turns: topics are no index, so nothing can be
-read back of a task that is done. A worker on Kafka keeps the answers about a turn as long as the turn may become one of the last, so that
-they are not paid for twice. The embedded runner asks its store instead.
+The state of a session has its position, its spending, and on Kafka the calls of its newest turns: topics have no index, so the calls of a
+finished task cannot be looked up. A worker on Kafka keeps the answers about a turn as long as the turn may become one of the session's
+last, so that they are not paid for twice. The embedded runner queries its store instead.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_
 from streams.stage_progress import SOURCES
 
 KEPT_BYTES = 1_000_000
-"""Bytes of one session that are kept; beyond that the earliest turns are paid for again."""
+"""Bytes of calls that are kept per session; beyond that the earliest turns are paid for again."""
 
 
 class KeptCalls(msgspec.Struct, frozen=True, array_like=True):
@@ -57,14 +57,14 @@ class JudgedState(msgspec.Struct, frozen=True, array_like=True):
 
     next_offset: int = 0
     spent: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Nano-USD its judge calls have cost, where one cap holds for all of them."""
+    """The cost of its judge calls in nano-USD, if a single cap covers all of them."""
     kept: tuple[KeptCalls, ...] = ()
-    """The judgements of its newest turns that may be judged again when it closes, ascending; only if no store can tell."""
+    """The judgements of its newest turns, which may be judged again when it closes, ascending; only if no store has them."""
 
     def recorded_of(self, subject_id: str) -> list[Judgement]:
-        """Return the judgements kept of a subject.
+        """Return the stored judgements of a subject.
 
-        Those that cannot be read count for nothing: at worst a question is asked again.
+        Unreadable judgements are ignored: at worst a question is asked again.
         """
         judgements: list[Judgement] = []
         for message in (message for calls in self.kept if calls.subject_id == subject_id for message in calls.judgements):
@@ -80,12 +80,12 @@ STATE = msgspec.msgpack.Decoder(JudgedState)
 def kept_after(
     kept: Sequence[KeptCalls], task: Record, judgements: Sequence[Judgement], policy: Policy
 ) -> tuple[KeptCalls, ...]:
-    """Return the calls to keep after a task of which these judgements are recorded."""
+    """Return the calls to keep after a task with these recorded judgements."""
     if not isinstance(task, ScoringTask):
         return tuple(kept)
     others = [calls for calls in kept if calls.subject_id != task.exchange_id]
     if task.sampling_reason == LAST_TURNS:
-        # Last turns come in their order, so nothing before this one comes again.
+        # Last turns come in order, so no turn before this one comes again.
         return tuple(calls for calls in others if calls.turn >= task.turn_number)
     if not judgements or not may_become_last(task.sampling_reason):
         return tuple(kept)
@@ -97,18 +97,18 @@ def kept_after(
 
 
 Subject = tuple[str, str]
-"""Connection and id of what is judged: an exchange or an evaluation."""
+"""Connection and id of the judged exchange or evaluation."""
 Recorded = Callable[[Sequence[Subject]], Mapping[Subject, Sequence[Judgement]]]
-"""The recorded judgements of each of the subjects that has any, in the order they were recorded."""
+"""The recorded judgements by subject, in the order of recording; subjects without any are missing."""
 
 
 def nothing_recorded(_subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
-    """For where no judge ever was."""
+    """A `Recorded` without judgements, for installations that never had a judge."""
     return {}
 
 
 def recorded_in(store: Store) -> Recorded:
-    """The judgements in a store."""
+    """Return a `Recorded` that reads from a store."""
 
     def recorded(subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
         by_subject: dict[Subject, list[Judgement]] = defaultdict(list)
@@ -123,12 +123,12 @@ def recorded_in(store: Store) -> Recorded:
 
 
 Judging = Generator[Question, Reply, Any]
-"""Yields questions, takes a reply to each, and returns the record that comes of them."""
+"""Yields questions, receives a reply to each, and returns the record made from the replies."""
 Task = TypeVar("Task", ScoringTask, EvaluationRequest)
 
 
 class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One subject to judge, with what was recorded of it and the money that there is for it."""
+    """One subject to judge, with its recorded judgements and its budget."""
 
     connection: str
     project: str
@@ -136,46 +136,46 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
     subject_id: str
     """Id of the exchange or of the evaluation, unique within the connection."""
     revision: int
-    """Revision of what comes of it."""
+    """Revision of the resulting record."""
     price: ModelPrice | None
     """The price of the judge's model; None is unknown."""
     ledger: Ledger
     recorded: Sequence[Judgement]
-    """The judgements recorded about the subject up to this revision, whatever the question, in order."""
+    """The recorded judgements of the subject up to this revision, for any question, in order."""
     begin: Callable[[Sequence[Judgement]], Judging]
     """Starts the judging, given what was recorded."""
     batched: bool = False
     """True if its questions go through the batch API, at batch prices."""
     taken_over: Sequence[Judgement] = ()
-    """Answers that were given about something else, which the subject may rest on, too: they were paid for there."""
+    """Answers about another subject that this one may rest on, too: they were paid for there."""
     unasked_state: TierState | None = None
     """The state of a question without a recorded answer if no judge is asked; None: the judge may be asked."""
     asked: list[Judgement] = msgspec.field(default_factory=list)
-    """The judgements that came of the questions that were asked, in order."""
+    """The judgements of the questions asked, in order."""
 
     def judging(self) -> Judging:
-        """The questions about the subject, one by one, and what comes of the replies."""
+        """The questions about the subject, one by one, and the record made from the replies."""
         return self.begin(self.recorded)
 
     def earlier(self, question: Question) -> tuple[Judgement, ...]:
-        """Return the judgements that were recorded of this question."""
+        """Return the recorded judgements of this question."""
         return tuple(judgement for judgement in self.recorded if judgement.fingerprint == question.fingerprint)
 
     def settle(self, question: Question, earlier: Sequence[Judgement]) -> Reply | None:
-        """The reply where no call is needed or worth trying; None where the judge is to be asked.
+        """The reply if no call is needed or worth trying; None if the judge is to be asked.
 
-        What a call takes at most is found out on the way to it, and a call that the cap forbids then is recorded.
+        The exact worst case is computed later, just before the call; a call that the cap forbids then is recorded.
         """
         is_tried = not self.batched and self.unasked_state is None
         return self._settle(question, earlier, is_tried=is_tried)
 
     def unasked(self, question: Question) -> Reply:
-        """The reply without a judge."""
+        """The reply if there is no judge."""
         earlier = self.earlier(question)
         return self._settle(question, earlier, is_tried=False) or Reply(state=NO_JUDGE, judgements=earlier)
 
     def without_judge(self) -> Any:
-        """Return the record that comes of the subject where no judge is asked."""
+        """Return the subject's record without asking a judge."""
         return drive(self.judging(), self.unasked)
 
     def _settle(self, question: Question, earlier: Sequence[Judgement], *, is_tried: bool) -> Reply | None:
@@ -200,14 +200,14 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskSpec(NamedTuple):
-    """A task as it was read."""
+    """A task, parsed."""
 
     begin: Callable[[Sequence[Judgement]], Judging]
     """Starts the judging, given what was recorded."""
     price: ModelPrice | None
     """The price of the judge's model; None is unknown."""
     cap: int | None
-    """Nano-USD that may be spent; None is no cap."""
+    """Nano-USD that may be spent; None means no cap."""
     batched: bool = False
     """True if its questions are asked in batches only."""
     takes_simulated: bool = True
@@ -216,40 +216,40 @@ class TaskSpec(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JudgedStage(Generic[Task]):
-    """A stage each of whose tasks is judged and becomes one record."""
+    """A stage whose tasks are judged and become one record each."""
 
     name: str
     source: str
     sink: str
     task_type: type[Task]
     purposes: frozenset[str]
-    """Of the questions that it asks."""
+    """The purposes of its questions."""
     queue: str
-    """The name for the tasks that wait."""
+    """The name of the queue of its waiting tasks."""
     id_of: Callable[[Task], str]
-    """Id of what a task is about, unique within the connection."""
+    """Id of a task's subject, unique within the connection."""
     revision_of: Callable[[Task], int]
     identity: Callable[[str, str, int], tuple[str, ...]]
-    """The fields, from connection, id and revision, that tell a task from others of its type: the identity of its record."""
+    """The identity of a task's record, computed from connection, id and revision."""
     size_of: Callable[[Task], int]
-    """Bytes of a task, as far as they count."""
+    """Approximate size of a task in bytes."""
     may_be_known: Callable[[Task], bool]
-    """True if anything can have been recorded of a task that has only just come."""
+    """True if a task may have recorded judgements at its first arrival."""
     cap_is_shared: bool
     """True if one cap holds for all tasks of a session; otherwise each subject has its own."""
     may_rest_on: Callable[[Task, Judgement], bool]
-    """True if a task may carry a judgement of something else, for an answer to the same question."""
+    """True if a task may carry a judgement of another subject, as the answer to the same question."""
     read: Callable[[Task, Policy], TaskSpec]
-    """Raises what is wrong with a task that cannot be judged."""
+    """Parses a task; raises if it cannot be judged."""
 
     def subject_of(self, task: Task) -> Subject:
         """Return the subject of a task."""
         return task.connection, self.id_of(task)
 
     def known_of(self, task: Task, recorded: Sequence[Judgement]) -> list[Judgement]:
-        """Return the judgements of a task's subject up to its revision, from the task and from elsewhere, each once.
+        """Return the judgements of a task's subject up to its revision, from the task and from `recorded`, each once.
 
-        RecordError if the task carries anything that is neither a judgement of its subject nor one that it may rest on.
+        RecordError if the task carries anything but judgements of its subject and judgements that it may rest on.
         """
         return self._own(task, (*self._carried(task), *recorded))
 
@@ -263,17 +263,17 @@ class JudgedStage(Generic[Task]):
         ledger: Ledger | None = None,
         batched: bool = False,
     ) -> JudgingTask:
-        """The judging task of a task whose session's state says `spent`. What is raised is wrong with the task: it cannot be judged.
+        """The judging task of a task whose session has spent `spent`. Any exception means that the task is invalid and cannot be judged.
 
-        What was recorded is charged to whom it was paid for, whatever was asked then: to `ledger`, where the caller has one. `batched`:
-        the caller asks in batches.
+        Recorded calls are charged to the session or subject that they were paid for, whatever their question: to `ledger`, if given.
+        `batched` means that the caller asks in batches.
         """
         spec, revision = self.read(task, policy), self.revision_of(task)
         carried: list[Judgement] = self._carried(task)
         counting = [judgement for judgement in (*carried, *recorded) if spec.takes_simulated or not judgement.simulated]
         own = self._own(task, counting)
         ledger = Ledger(spec.cap, spent) if ledger is None else ledger
-        # A session has been charged for earlier revisions already.
+        # The session has already been charged for earlier revisions.
         for charged_revision in {revision} if self.cap_is_shared else {judgement.subject_revision for judgement in own}:
             ledger.charge(charged(own, charged_revision))
         return JudgingTask(
@@ -299,7 +299,7 @@ class JudgedStage(Generic[Task]):
         return judging_task.ledger.spent if judging_task is not None and self.cap_is_shared else spent
 
     def _carried(self, task: Task) -> list[Judgement]:
-        """Return the judgements that the task carries; RecordError for anything that has no place in it."""
+        """Return the judgements that the task carries; RecordError for anything else in their place."""
         if not task.earlier_judgements:
             return []
         records = [decode(message) for message in task.earlier_judgements]
@@ -314,7 +314,7 @@ class JudgedStage(Generic[Task]):
         return carried
 
     def _own(self, task: Task, recorded: Sequence[Judgement]) -> list[Judgement]:
-        """Those of the task's subject up to its revision, each once."""
+        """The judgements of the task's subject up to its revision, each once."""
         subject, revision = self.subject_of(task), self.revision_of(task)
         own = {
             judgement.judgement_id: judgement
@@ -340,7 +340,7 @@ def _evaluation(request: EvaluationRequest, policy: Policy) -> TaskSpec:
 
 
 def _is_answer_of_session(request: EvaluationRequest, judgement: Judgement) -> bool:
-    """Tell whether a judgement answers a question about the same session, asked for an evaluation."""
+    """Tell whether a judgement answers an evaluation's question about the same session."""
     same_session = (judgement.connection, judgement.session_id) == (request.connection, request.session_id)
     return same_session and judgement.purpose == SIX_DIMENSIONS and judgement.outcome == ANSWERED
 
@@ -372,7 +372,7 @@ EVALUATION = JudgedStage(
     revision_of=lambda request: request.attempt,
     identity=lambda _, evaluation_id, attempt: (request_id(evaluation_id, attempt),),
     size_of=lambda request: len(request.user_prompt) + len(request.system_prompt) + sum(map(len, request.earlier_judgements)),
-    # Those of a batch are recorded before the request is there.
+    # Judgements from a batch are recorded before the request exists.
     may_be_known=lambda _: True,
     cap_is_shared=False,
     may_rest_on=_is_answer_of_session,
@@ -382,10 +382,10 @@ JUDGED: tuple[JudgedStage[Any], ...] = (SCORING, EVALUATION)
 
 
 class JudgingStep:
-    """The step of a judged stage without a call; see `streams.stage_batches.Step`.
+    """The step of a judged stage without calls; see `streams.stage_batches.Step`.
 
-    Its tasks are answered from what was recorded. What was not is unscored with the reason no_judge. So an import scores without paying, and
-    a replay comes to the records that were made when the judge was asked.
+    It answers tasks from recorded judgements. A question without one is unscored with the reason no_judge. So an import scores without
+    paying, and a replay gives the same records as when the judge was asked.
     """
 
     def __init__(self, stage: JudgedStage[Any], policy: Policy, recorded: Recorded) -> None:

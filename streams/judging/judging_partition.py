@@ -1,16 +1,16 @@
-"""One partition of a judged stage's tasks at work: sessions side by side, the tasks of each in order.
+"""Judging the tasks of one partition: sessions concurrently, the tasks of each in order.
 
-1. What is paid for is durable before it is used: a reservation before its call, the judgement after it, then the result of the task
+1. Everything paid for is durable before it is used: a reservation before its call, the judgement after it, then the result of the task
    with or before its session's state.
-2. A session's state goes with the result and remembers the last task it has seen, so a task that comes again changes nothing.
-3. A slow call holds back its session, and the position of the log, but no other session. The earliest task that can begin begins
-   first, so the position moves on while a judge is slow.
-4. A judge answers a limited number of questions at once. Beyond that, work waits here before it begins, and turns are dealt out in
-   rotation (`Turns`): in the judge's own queue, each exchange's second question would stand behind the first questions of all others, and
-   no exchange would be finished for a long time.
+2. A session's state is written with the result and holds the last task that it has seen, so a repeated task changes nothing.
+3. A slow call holds back its session, and the position of the log, but no other session. The earliest ready task starts first, so the
+   position advances even with a slow judge.
+4. A judge answers a limited number of questions at once. Beyond that, tasks wait here before they start, and partitions get turns in
+   rotation (`Turns`). In the judge's own queue, each exchange's second question would wait behind the first questions of all others, and
+   no exchange would finish for a long time.
 
-A `TaskLog` is where states and calls are read and results go. Whoever reads the topic hands the tasks over in parts, and moves the position
-over parts that are done.
+A `TaskLog` provides states and recorded calls, and takes the results. The reader of the topic hands over the tasks in parts, and advances
+the position over finished parts.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from streams.log.admission import Admission, Place
 from streams.log.log import Commit
 
 Begin = Callable[[], None]
-"""Begins one piece of work; its turn lasts until it is given back."""
+"""Starts one piece of work, whose turn lasts until it is given back."""
 
 
 class Turns:
-    """Deals out at most `at_once` turns at a time. Belongs to one event loop."""
+    """A limit on concurrent work, shared in rotation: at most `at_once` turns at a time. Belongs to one event loop."""
 
     def __init__(self, at_once: int = sys.maxsize) -> None:
         self._free = at_once
-        self._asked: dict[Begin, int] = {}  # whose turn is next stands first
+        self._asked: dict[Begin, int] = {}  # in the order of their next turns
 
     def ask(self, begin: Begin) -> None:
-        """Ask for one more turn: `begin` is called when it comes, perhaps at once."""
+        """Request one more turn: `begin` is called when it is granted, perhaps at once."""
         self._asked[begin] = self._asked.get(begin, 0) + 1
         self._deal()
 
     def withdraw(self, begin: Begin) -> None:
-        """Ask for none any more; turns that were dealt out are still to be given back."""
+        """Withdraw all requests; turns already granted must still be given back."""
         self._asked.pop(begin, None)
 
     def give_back(self) -> None:
-        """A turn has ended."""
+        """Return a granted turn."""
         self._free += 1
         self._deal()
 
@@ -77,12 +77,12 @@ class Turns:
 
 
 _NO_TROUBLE = frozenset([COST_CAP.reason, INTERRUPTED])
-"""Outcomes that say nothing of the judge."""
+"""Outcomes that say nothing about the judge's health."""
 log = logging.getLogger(__name__)
 
 
 class JudgeCalls:
-    """Questions by outcome and what they have cost, since the process began."""
+    """Questions by outcome and their cost, since the start of the process."""
 
     def __init__(self) -> None:
         self._outcomes: Counter[str] = Counter()
@@ -100,14 +100,14 @@ class JudgeCalls:
         return usd_of(self._spent)
 
     def note(self, record: Record) -> None:
-        """Take note of a record of a judge call."""
+        """Count a record of a judge call."""
         if isinstance(record, Judgement):
             self._outcomes[record.outcome] += 1
             self._spent += nano_of(record.cost_usd or 0.0)
             self._tell_of(record)
 
     def _tell_of(self, judgement: Judgement) -> None:
-        """Log what is wrong with the judge when that changes, and that it is right again: the operator has to know."""
+        """Log a new problem with the judge, and its recovery: the operator has to know."""
         if judgement.outcome in _NO_TROUBLE:
             return
         trouble = "" if judgement.outcome == ANSWERED else f"{judgement.outcome}: {judgement.error}"
@@ -119,12 +119,12 @@ class JudgeCalls:
 JUDGEMENTS = "judgements"
 WINDOW_TASKS = 1_000
 WINDOW_BYTES = 16_000_000
-"""Limits on a partition's tasks under way, by number and by bytes, before more may come. What comes at once may exceed them."""
+"""A partition with this many unfinished tasks, or bytes of them, takes no more. A single batch of tasks may exceed the limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgingContext:
-    """The means with which the tasks of a stage are judged. `judge` None: what wants one stays unjudged."""
+    """The resources for judging the tasks of a stage. `judge` None: questions that need a judge stay unanswered."""
 
     stage: JudgedStage[Any]
     policy: Policy
@@ -134,12 +134,12 @@ class JudgingContext:
     """Stamps records of calls, and dead letters."""
     calls: JudgeCalls
     turns: Turns = field(default_factory=Turns)
-    """Tasks that are judged at once in this process, each from its first question to its last."""
+    """Limits the tasks judged at once in this process, each from its first question to its last."""
 
 
 @dataclass(slots=True)
 class _Part:
-    """Tasks that came together: how many of them are left."""
+    """Tasks that were handed over together, and how many of them are left."""
 
     left: int
     done: Callable[[], None]
@@ -147,74 +147,74 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pending:
-    """A task that is not done."""
+    """An unfinished task."""
 
     offset: int
     key: str
-    """Of its session."""
+    """Key of its session."""
     task: Any
     """A record of the stage's type."""
     part: _Part
 
 
 class TaskLog(Protocol):
-    """The log of one partition's tasks. StoppedError where nothing more is to be written."""
+    """The log of one partition's tasks. StoppedError once nothing more may be written."""
 
     number: int
-    """Of the partition."""
+    """Number of the partition."""
     keeps_calls: bool
-    """Whether a session's state keeps the calls of its newest turns, because nothing can be looked up of tasks that are done."""
+    """Whether a session's state keeps the calls of its newest turns, because calls of finished tasks cannot be looked up."""
 
     async def state_of(self, pending: Pending) -> JudgedState | None:
-        """Return the newest state of the task's session; None where the task is a repetition of one that was done."""
+        """Return the newest state of the task's session; None if the task repeats a finished one."""
         ...
 
     async def recorded_of(self, pending: Pending) -> Sequence[Judgement]:
-        """Return what was recorded of the task's subject: nothing of that is paid for again."""
+        """Return the recorded judgements of the task's subject: none of them is paid for again."""
         ...
 
     async def append(self, commit: Commit, about: Record) -> None:
-        """Make a call of a task, or its result with the session's state, durable, in the order of the commit.
+        """Make a task's call, or its result with the session's state, durable, in the order of the commit.
 
-        `about` is the call or the task. ErasedError where its session was erased.
+        `about` is the call or the task. ErasedError if its session was erased.
         """
         ...
 
 
 class JudgingPartition:
-    """See the module. Tasks come in their order, from `start` on; `fail` is called with errors after which nothing more is begun."""
+    """See the module. Tasks come in order, from `start` on; `fail` is called with fatal errors, after which no task starts."""
 
     def __init__(self, tasks: TaskLog, context: JudgingContext, fail: Callable[[BaseException], None], start: int = 0) -> None:
         self.stage = context.stage
         self.failure: BaseException | None = None
-        """Why nothing more is begun, where that is a fault."""
+        """The fatal error after which no task starts, if any."""
         self._log = tasks
         self._context = context
         self._fail = fail
         self._task_judge = TaskJudge(context.stage, context.policy, context.judge, self._record, context.now)
         self.is_closed = False
-        """Whether nothing more is begun."""
+        """Whether no further task starts."""
         self.sessions: dict[str, deque[Pending]] = {}
-        """The tasks of each session that has any, in their order: the first may be under way."""
+        """The unfinished tasks by session, in order: the first may be in progress."""
         self._ready: list[tuple[int, str]] = []
-        """Sessions whose first task can be begun, by its offset."""
+        """Sessions whose first task can start, by its offset."""
         self._runners: dict[str, asyncio.Task[None]] = {}
         self._having_turns: set[str] = set()
         self.under_way: dict[Pending, int] = {}
-        """Bytes of each task that is not done, in the order of the log."""
+        """Bytes of each unfinished task, in the order of the log."""
         self.taken = start
-        """The offset after the last task that was taken."""
+        """The offset after the last task that was handed over."""
         self._changed = asyncio.Event()
 
     @property
     def position(self) -> int:
-        """The offset of the first task that is not done."""
+        """The offset of the first unfinished task."""
         return next((pending.offset for pending in self.under_way), self.taken)
 
     async def take(self, rows: Sequence[tuple[int, str, Record]], end: int, done: Callable[[], None]) -> None:
         """Queue the tasks before the offset `end`, each with offset and session; `done` is called when all of them are.
 
-        Returns when there is room for more, or nothing more is begun.
+        Returns when there is room for more, or when the partition is closed.
         """
         part = _Part(len(rows), done)
         for offset, key, task in rows:
@@ -231,7 +231,7 @@ class JudgingPartition:
             await self._changed.wait()
 
     def close(self) -> None:
-        """Begin nothing more; calls under way go on."""
+        """Start no further task; running calls continue."""
         self.is_closed = True
         self._task_judge.close()
         self._context.turns.withdraw(self._begin)
@@ -239,7 +239,7 @@ class JudgingPartition:
         self._changed.set()
 
     async def end(self, grace: float) -> None:
-        """Make no more calls, let those under way be recorded for so many seconds at most, and give up the rest."""
+        """Make no more calls, wait up to `grace` seconds until running calls are recorded, and give up the rest."""
         self.close()
         if running := list(self._runners.values()):
             _, late = await asyncio.wait(running, timeout=grace)
@@ -256,15 +256,15 @@ class JudgingPartition:
             self._context.turns.ask(self._begin)
 
     def _begin(self) -> None:
-        """Begin the earliest task that can be."""
+        """Start the earliest ready task."""
         _, key = heapq.heappop(self._ready)
         self._having_turns.add(key)
         runner = self._runners[key] = asyncio.create_task(self._judge(self.sessions[key][0]), name=f"session {key}")
-        # Not in the task itself: one that is cancelled before its first step does nothing.
+        # Not in the coroutine itself: a task that is cancelled before its first step never runs it.
         runner.add_done_callback(partial(self._note_end, key))
 
     async def _judge(self, pending: Pending) -> None:
-        """Judge a task and append what came of it; nothing where its session was erased meanwhile."""
+        """Judge a task and append its result, unless its session was erased meanwhile."""
         if self.is_closed:
             raise StoppedError
         state = await self._log.state_of(pending)
@@ -273,10 +273,10 @@ class JudgingPartition:
                 await self._append_result(pending, state)
 
     def _note_end(self, key: str, runner: asyncio.Task[None]) -> None:
-        """Go on with the session's next task. One that is not done stays, and nothing more is begun after a stop or a fault of ours."""
+        """Continue with the session's next task. After a stop or a bug, the unfinished task stays and no other starts."""
         del self._runners[key]
         has_turn = key in self._having_turns
-        self._having_turns.discard(key)  # before the session's next task gets one
+        self._having_turns.discard(key)  # before the session's next task gets a turn
         error = None if runner.cancelled() else runner.exception()
         if error is not None:
             self.close()
@@ -310,7 +310,7 @@ class JudgingPartition:
         place = Place(self.stage.source, pending.offset, self._log.number)
         recorded = (*await self._log.recorded_of(pending), *state.recorded_of(self.stage.id_of(pending.task)))
         result = await self._task_judge.rule(pending.task, recorded, state.spent, place, self._admission)
-        self._end_turn(pending.key)  # the judge is not waited for any more
+        self._end_turn(pending.key)  # the judge's work is done
         kept = kept_after(state.kept, pending.task, result.judgements, self._context.policy) if self._log.keeps_calls else ()
         after = msgspec.msgpack.encode(JudgedState(pending.offset + 1, result.spent, kept))
         commit = Commit(

@@ -1,4 +1,4 @@
-"""Judging again what stayed unscored: the request is a record, so that a replay asks again at the same place."""
+"""Judging unscored exchanges again: the request is a record, so that a replay asks again at the same position."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from schemas.records import Exchange, JudgingRequest
 from streams.judging.judged_stages import recorded_in
 
 AT_ONCE = 200
-"""Exchanges that are read and asked for in one commit."""
+"""Exchanges that are read and requested in one commit."""
 
 
 def not_audited(policy: Policy) -> list[str]:
-    """The projects whose audit is switched off: a request for one of them would come to nothing."""
+    """The projects whose audit is switched off: a request for one of them would have no effect."""
     return [name for name in policy.projects if not policy.for_project(name).settings.enabled]
 
 
 def unscored(
     store: Store, project: str | None, reason: str | None, limit: int, *, without: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """The exchanges whose score is unscored, oldest first, with what it takes to ask for them again.
+    """The unscored exchanges, oldest first, with the fields for requesting them again.
 
-    With the reason cost_cap, those that a cap left out. `without` names projects to leave out.
+    The reason cost_cap selects the exchanges that a cap left unscored. `without` names projects to leave out.
     """
     values = {"project": project, "reason": reason, "without": list(without), "limit": limit}
     return query_rows(store.cursor(), "unscored_exchanges", values)
@@ -40,7 +40,7 @@ def unscored(
 def judging_requests(store: Store, rows: Sequence[dict[str, Any]], now: datetime) -> list[JudgingRequest]:
     """A request for each of the rows of `unscored`: the next revision of its score is asked for.
 
-    It carries what was recorded of the exchange, as far as a record has room for it.
+    Each request carries the recorded judgements of the exchange, as many as fit a record.
     """
     by_id = {(row["connection"], row["exchange_id"]): row for row in rows}
     recorded = recorded_in(store)(list(by_id))

@@ -1,11 +1,12 @@
-"""Revising: an exchange of which its source tells more becomes the next revision of itself, and is scored again as what it was.
+"""Revising: if the source of an exchange has more about it later, the exchange gets a new revision, which is scored with the same sampling.
 
-1. A revision is for sources that Driftline reads itself (traces, transcripts). What is sent over HTTP under a known id is compared as ever.
-2. The time and the session of an exchange are those of its first revision, so that nothing that is counted by day or by session moves.
-3. With a revision goes a request to score it, under the turn and the sampling that are in force, as a rejudgement has one. The request
-   stands before the exchange: where only it became durable, the exchange still differs, and both are brought again.
-4. An exchange that is not decided on yet has no turn that a request could name: its revision waits, but not for one of which nothing is
-   decided, because its project was not audited when it came.
+1. Revisions are for sources that Driftline reads itself (traces, transcripts). Exchanges sent over HTTP under a known id are compared as
+   usual.
+2. A revision keeps the time and the session of the first one, so that no count by day or by session changes.
+3. A revision comes with a request to score it, under the present turn and sampling, as a rejudgement does. The request precedes the
+   exchange: if only the request became durable, the exchange still differs, and both are published again.
+4. An exchange without a decision has no turn for a request to name: its revision waits. It does not wait if the exchange will never be
+   decided on, because its project was not audited when it came.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ TOLD = (
     "agent", "user_message", "agent_response", "agent_thinking", "agent_model", "input_tokens", "output_tokens", "stop_reason",
     "outcome", "multi_user", "tags", "labels",
 )  # fmt: skip
-"""The fields that a source tells of a turn and may tell otherwise later."""
+"""The fields of a turn whose content in the source may change later."""
 
 
 UNDECIDED = timedelta(hours=1)
-"""The age from which on an exchange that nothing is decided on is taken for one of a project that was not audited."""
+"""The age from which on an exchange without a decision is taken to belong to a project that was not audited."""
 
 
 @dataclass
 class Revisions:
-    """The records that some exchanges become: those that are new, known or in conflict as they are, the others as revisions."""
+    """The records to publish for some exchanges: new, known or conflicting exchanges unchanged, the others as revisions."""
 
     records: list[Exchange | JudgingRequest] = field(default_factory=list)
-    """To be published on the topic exchanges, together and in this order."""
+    """Records for the topic exchanges, to be published together and in this order."""
     revised: int = 0
-    """How many of them are further revisions."""
+    """The number of further revisions among them."""
     waiting: list[Exchange] = field(default_factory=list)
-    """Exchanges that differ from what is stored and that nothing is decided on yet: they are to be brought again."""
+    """Exchanges that differ from the stored ones, which have no decision yet: publish them again later."""
 
 
 def revise(
@@ -59,10 +60,10 @@ def revise(
     *,
     may_revise: Callable[[Exchange], bool] = lambda _: True,
 ) -> Revisions:
-    """Return the records that exchanges, read anew from their source, become.
+    """Return the records for exchanges that were read again from their source.
 
-    `may_revise` is asked with the stored exchange where the source now tells something else. Where it refuses, the exchange stays as it
-    is, and the log reports a conflict. Of one that was withdrawn nothing more is made.
+    If the source now differs, `may_revise` gets the stored exchange and decides. If it refuses, the exchange is published unchanged, and
+    the log reports a conflict. A withdrawn exchange gives no further records.
     """
     with contextlib.closing(store.cursor()) as cursor:
         stored = newest_revisions(cursor, [(exchange.connection, exchange.exchange_id) for exchange in exchanges])
@@ -96,7 +97,7 @@ def revise(
 
 
 def newest_revisions(cursor: duckdb.DuckDBPyConnection, subjects: Sequence[Subject]) -> dict[Subject, Exchange]:
-    """The newest revision of each exchange that is known, withdrawn or not."""
+    """The newest revision of each known exchange, withdrawn or not."""
     if not subjects:
         return {}
     stored = query_records(cursor, "newest_revisions", Exchange, {"exchanges": _wanted(subjects)})
@@ -104,7 +105,7 @@ def newest_revisions(cursor: duckdb.DuckDBPyConnection, subjects: Sequence[Subje
 
 
 def _differs(before: Exchange, exchange: Exchange) -> bool:
-    """Tell whether the same source tells something else now; two accounts of one exchange are compared by rules of their own."""
+    """Tell whether the same source now has other content; accounts of one exchange from two sources are compared by other rules."""
     if before.withdrawn or exchange.withdrawn:
         return not before.withdrawn
     if is_read(asdict(before)) != is_read(asdict(exchange)):

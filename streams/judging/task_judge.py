@@ -1,4 +1,4 @@
-"""A task's way to its record with a judge: a score or an evaluation, everything that is paid for recorded."""
+"""Judging a task into its record, a score or an evaluation, with every paid call recorded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class TaskResult:
-    """The result of a task: its record or its dead letter, the judgements of it, and what its session has spent."""
+    """The result of a task: its record or its dead letter, its judgements, and its session's spending."""
 
     made: Accepted = field(default_factory=Accepted)
     dead: Accepted = field(default_factory=Accepted)
@@ -35,7 +35,7 @@ class TaskResult:
 
 
 class TaskJudge:
-    """Judges the tasks of a stage, asking a judge where it must; without one, as the stage's step does.
+    """Judges the tasks of a stage, with a judge where needed; without a judge, as the stage's step does.
 
     `publish` makes a record of the topic judgements durable before it returns.
     """
@@ -57,9 +57,9 @@ class TaskJudge:
         self._asking: dict[asyncio.Task[Verdict], DurableBudget] = {}
 
     def close(self) -> None:
-        """Make no more calls: what would need one raises StoppedError. Calls under way come to their end.
+        """Make no more calls: questions that need one raise StoppedError. Running calls finish.
 
-        A question that waits for its turn, or for an API that wants to be left alone, is given up at once: nothing was set aside for it.
+        A question that waits for its turn, or for the end of an API's rate limit, is given up at once: nothing was reserved for it.
         """
         self._open = False
         for asking, budget in self._asking.items():
@@ -69,9 +69,9 @@ class TaskJudge:
     async def rule(
         self, task: Record, recorded: Sequence[Judgement], spent: int, place: Place, admission: Callable[[], Admission]
     ) -> TaskResult:
-        """Judge a task of a session that has spent so much; a task that cannot be judged is set aside and costs no other.
+        """Judge a task, given its session's spending; a task that cannot be judged becomes a dead letter and affects no other.
 
-        StoppedError if it would need a call after `close`.
+        StoppedError if the task needs a call after `close`.
         """
         stage, result = self._stage, TaskResult()
         judging_task: JudgingTask | None = None
@@ -88,7 +88,7 @@ class TaskJudge:
         return result
 
     async def judge(self, task: Record, recorded: Sequence[Judgement], ledger: Ledger) -> Record:
-        """Judge a task and return its record; the cost is in the ledger. StoppedError if it would need a call after `close`."""
+        """Judge a task and return its record; its cost is in the ledger. StoppedError if it needs a call after `close`."""
         return await self._drive(self._stage.open(task, self._policy, recorded, ledger=ledger))
 
     async def _drive(self, judging_task: JudgingTask) -> Record:
@@ -113,11 +113,11 @@ class TaskJudge:
         verdict = await self._ask(judge, question, budget)
         judging_task.asked.append(await budget.judgement(verdict))
         judgements = (*earlier, judging_task.asked[-1])
-        # Answered as a replay will answer it, from what is recorded now.
+        # Answered as a replay will answer it, from the recorded judgements.
         return recorded_reply(judgements, judging_task.revision) or Reply(state=NO_JUDGE, judgements=judgements)
 
     async def _ask(self, judge: Judge, question: Question, budget: DurableBudget) -> Verdict:
-        """Ask the judge; a fault of ours in doing so is an outcome, too, and the call is charged in full."""
+        """Ask the judge; a bug of ours counts as an outcome, too, and the call is charged in full."""
         asking = asyncio.ensure_future(judge.ask(question, budget))
         self._asking[asking] = budget
         try:
@@ -137,6 +137,6 @@ class TaskJudge:
 
 
 def _is_cancelled() -> bool:
-    """Tell whether the running task is to end itself, and not only what it waits for."""
+    """Tell whether the running task itself was cancelled, and not only an operation that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
