@@ -1,4 +1,4 @@
-"""What a process does for itself: garbage collection and stop signals.
+"""Process-wide settings: garbage collection and stop signals.
 
 A collection of young objects stops every thread of the process for about a microsecond per object. So processes that work on large batches
 collect rarely, and processes with waiting callers collect in short pauses.
@@ -21,27 +21,27 @@ _SHORTLY = (1_000, 10, 10)
 
 
 def collect_rarely() -> None:
-    """Let the collector leave alone what is there already, and look at new objects seldom: few of a batch's are in cycles.
+    """Freeze existing objects, and collect new ones rarely: few objects of a batch are in cycles.
 
-    For a process of its own, before it begins its work: tens of thousands of its records live for a moment.
+    For worker processes, before they start work: tens of thousands of their records live for a moment.
     """
     gc.freeze()
     gc.set_threshold(*_RARELY)
 
 
 def collect_in_short_pauses() -> None:
-    """Let the collector leave alone what is there already, and look at few new objects at a time.
+    """Freeze existing objects, and collect few new ones at a time.
 
-    For a process that answers callers, once it has started: the command line lets 50 000 objects come together while code loads.
+    For a process that answers callers, once it has started: the command line allows 50 000 new objects while code loads.
     """
     gc.freeze()
     gc.set_threshold(*_SHORTLY)
 
 
 class LoadedCode:
-    """The periodic task that has the collector leave alone code that was loaded since the start: it is never garbage.
+    """The periodic task that freezes code loaded since the start: it is never garbage.
 
-    Libraries load when they are first used: 30 000 objects, which each collection of old objects would look through again.
+    Libraries load at their first use, with 30 000 objects that each collection of old objects would scan again.
     """
 
     name = "loaded code"
@@ -51,7 +51,7 @@ class LoadedCode:
         self._modules = len(sys.modules)
 
     async def run(self) -> None:
-        """Collect what is garbage, and freeze what is left, if modules were loaded since the last run."""
+        """If modules were loaded since the last run, collect garbage and freeze the rest."""
         if len(sys.modules) != self._modules:
             self._modules = len(sys.modules)
             gc.collect()
@@ -64,9 +64,9 @@ Handler = Callable[[signal.Signals], object]
 
 @contextlib.contextmanager
 def handled_in_loop(handler: Handler, numbers: Sequence[signal.Signals] = STOP) -> Iterator[None]:
-    """Have the running event loop call `handler` with each of these signals; afterwards they mean what they meant before.
+    """Have the running event loop call `handler` with each of these signals; restores the previous handlers afterwards.
 
-    A loop outside of the main thread hears no signals: there, the context does nothing.
+    A loop outside of the main thread receives no signals: there, the context does nothing.
     """
     loop = asyncio.get_running_loop()
     before = {}
@@ -80,13 +80,13 @@ def handled_in_loop(handler: Handler, numbers: Sequence[signal.Signals] = STOP) 
     finally:
         for number, handler_before in before.items():
             loop.remove_signal_handler(number)
-            # The loop leaves Python's own handler behind, also where a shell had started the process to ignore the signal.
+            # The loop leaves Python's own handler behind, even if a shell had started the process with the signal ignored.
             signal.signal(number, handler_before)
 
 
 @contextlib.contextmanager
 def handled(handler: Handler, numbers: Sequence[signal.Signals] = STOP) -> Iterator[None]:
-    """Have `handler` called with each of these signals, in the main thread; afterwards they mean what they meant before."""
+    """Have `handler` called with each of these signals, in the main thread; restores the previous handlers afterwards."""
     before = {number: signal.signal(number, lambda found, _: handler(signal.Signals(found))) for number in numbers}
     try:
         yield
@@ -96,7 +96,7 @@ def handled(handler: Handler, numbers: Sequence[signal.Signals] = STOP) -> Itera
 
 
 def end_with_parent() -> None:
-    """Have a worker process end when its parent is killed: what it does would be for nothing, and it may wait for ever."""
+    """Have a worker process end when its parent is killed: its work would be useless, and it might wait for ever."""
     parent = multiprocessing.parent_process()
 
     def wait() -> None:

@@ -17,9 +17,9 @@ from schemas.registry import schema_of
 
 OFFSET = "_offset"
 MESSAGE = "_message"
-"""Each row's record as it was delivered, encoded; a frame that was read from tables has no such column."""
+"""Column with each row's record in its delivered encoding; a frame that was read from tables lacks it."""
 KEY = "_key"
-"""Key of everything that belongs to a session: connection, slash, session id. Connection names hold no slash."""
+"""Column with the key of a row's session: connection, slash, session id. Connection names hold no slash."""
 
 
 @functools.cache
@@ -30,18 +30,18 @@ def key_column() -> pl.Expr:
 
 @dataclass(frozen=True)
 class StageBatch:
-    """Consecutive records of one partition: one frame a record type that has rows, with `_offset` and `_key`, rows by offset."""
+    """Consecutive records of one partition: one frame per record type with rows, with `_offset` and `_key`, sorted by offset."""
 
     topic: str
     frames: Mapping[str, pl.DataFrame]
 
     @classmethod
     def of(cls, topic: str, frames: Mapping[str, pl.DataFrame]) -> StageBatch:
-        """A batch from frames that have `connection`, `session_id` and `_offset`; those without rows are left out."""
+        """A batch from frames with `connection`, `session_id` and `_offset`; empty frames are dropped."""
         return cls(topic, {name: frame.with_columns(key_column().alias(KEY)) for name, frame in frames.items() if frame.height})
 
     def keys(self) -> list[str]:
-        """The sessions in the batch, each once, in no promised order."""
+        """The sessions in the batch, each once, in no particular order."""
         return list({key for frame in self.frames.values() for key in frame[KEY].unique().to_list()})
 
     def of_session(self, key: str) -> StageBatch:
@@ -49,7 +49,7 @@ class StageBatch:
         return self.filtered(pl.col(KEY) == key)
 
     def unseen(self, seen: Mapping[str, int]) -> StageBatch:
-        """The part that is not seen yet: of each session the records from its offset in `seen` on."""
+        """The unseen part: each session's records from its offset in `seen` on."""
         first = min((frame[OFFSET][0] for frame in self.frames.values()), default=0)
         farther = {key: offset for key, offset in seen.items() if offset > first}
         if not farther:
@@ -70,7 +70,7 @@ class StageBatch:
         return StageBatch(self.topic, {name: frame for name, frame in frames.items() if frame.height})
 
     def records(self) -> Iterator[tuple[int, str, Record]]:
-        """Offset, session key and record, in the order of the topic whatever the record type."""
+        """Offset, session key and record, in the order of the topic, across record types."""
         streams = [
             zip(frame[OFFSET].to_list(), frame[KEY].to_list(), rows_as_records(name, frame), strict=True)
             for name, frame in self.frames.items()
@@ -80,7 +80,7 @@ class StageBatch:
         return heapq.merge(*streams, key=lambda row: row[0])
 
     def encodings(self) -> dict[int, bytes]:
-        """By offset, the encodings of those records that were delivered in the one that `encode` would give them."""
+        """The delivered encodings by offset, for the records whose delivered encoding equals that of `encode`."""
         found: dict[int, bytes] = {}
         for name, frame in self.frames.items():
             if MESSAGE in frame.columns:
@@ -91,11 +91,11 @@ class StageBatch:
 
 @dataclass(frozen=True)
 class RecordBatch:
-    """Consecutive records of one partition that never were columns: offset, session key and record of each, in order."""
+    """Consecutive records of one partition that are not in columns: offset, session key and record of each, in order."""
 
     rows: Sequence[tuple[int, str, Record]]
     encoded: Sequence[bytes] = ()
-    """Their encodings, if they are there already."""
+    """The records' encodings, if available."""
 
     def records(self) -> Iterator[tuple[int, str, Record]]:
         """Yield offset, session key and record, in the order of the topic."""
@@ -118,38 +118,38 @@ class RecordBatch:
 
 @dataclass
 class StepOutcome:
-    """The answer of a step: records to publish, in order, by topic, and the states that changed, by session key."""
+    """The result of a step: records to publish with their topics, in order, and the changed states by session key."""
 
     records: list[tuple[str, Record]] = field(default_factory=list)
     states: dict[str, bytes] = field(default_factory=dict)
     failed: list[tuple[int, Record, Exception]] = field(default_factory=list)
-    """Records that the step could not get over, with their offsets: to be set aside."""
+    """Records that the step failed on, with their offsets; they become dead letters."""
 
 
 class Step(Protocol):
     """A stage's logic: pure, over a batch and the states of the sessions in it.
 
-    The same batches in any split, with the states carried from one to the next, give the same records. Records whose offset
-    a state has already seen change nothing, so a redelivery is harmless.
+    The same records give the same results however they are split into batches, with the states carried from batch to batch. Records whose
+    offset a state has already seen change nothing, so a redelivery is harmless.
     """
 
     def __call__(self, batch: StageBatch, states: Mapping[str, bytes]) -> StepOutcome:
-        """Fold the batch; `states` holds the state of each session of the batch that has one."""
+        """Fold the batch; `states` has the states of the batch's sessions, without those that have none."""
         ...
 
 
 def session_key(record: Exchange | ScoringTask) -> str:
-    """The key of a record's session, as `KEY` has it."""
+    """The key of a record's session, as in the column `KEY`."""
     return named_session(record.connection, record.session_id)
 
 
 def named_session(connection: str, session_id: str) -> str:
-    """The key of the session of this name, as `KEY` has it."""
+    """The key of a session, as in the column `KEY`."""
     return f"{connection}/{session_id}"
 
 
 def encoded_exchange(message: bytes) -> Exchange:
-    """The exchange that a task or a state carries, from its encoding; RecordError when it carries something else."""
+    """Decode the exchange in a task or a state; RecordError when it is something else."""
     record = decode(message)
     if not isinstance(record, Exchange):
         raise RecordError(f"an exchange was expected, not a {type(record).__name__}")

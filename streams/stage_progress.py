@@ -21,7 +21,7 @@ SOURCES = {
 
 
 class Reading(Protocol):
-    """A stage, as far as its progress is concerned."""
+    """The parts of a stage that its progress depends on."""
 
     @property
     def name(self) -> str:
@@ -36,7 +36,7 @@ class Reading(Protocol):
 
 @dataclass(frozen=True)
 class StageProgress:
-    """The progress of a stage: the position it reads next and the end of its topic."""
+    """The progress of a stage: its next position and the end of its topic."""
 
     stage: str
     position: int

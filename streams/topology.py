@@ -1,4 +1,4 @@
-"""The stages as data: name, source topic, step and sinks. Runners interpret this; they do not decide."""
+"""The stages as data: name, source topic, step and sinks. Runners interpret this table and decide nothing themselves."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ class Stage:
     name: str
     source: str
     make_step: Callable[[Policy, Recorded], Step] | None
-    """None for a stage that waits for the clock: the serving process runs it."""
+    """None for a stage with a timer, which the serving process runs."""
     sinks: tuple[str, ...]
     state_type: type[Any]
     """The type of a session's state in the stage, kept as MessagePack."""
     records_at_once: int
-    """The number of records that a batch may have: fewer if each holds whole texts, up to a megabyte of them."""
+    """The most records in a batch: fewer if each record holds whole texts, which can be a megabyte."""
     judged: JudgedStage[Any] | None = None
-    """The description of a stage that asks a judge; None for any other."""
+    """The judging part of a stage that asks a judge; None for any other stage."""
 
 
 def _judged(stage: JudgedStage[Any], records_at_once: int) -> Stage:
     return Stage(stage.name, stage.source, partial(JudgingStep, stage), (stage.sink,), JudgedState, records_at_once, stage)
 
 
-# Judgements are no sink: they are what a judge said, recorded by whoever asked it, and cannot be made again.
+# Judgements are not a sink: they record a judge's answers at the time of asking, and cannot be made again.
 TOPOLOGY = (
     Stage("intake", SOURCES["intake"], lambda policy, _: IntakeStep(policy), ("scoring-tasks", "scores"), IntakeState, 2_000),
     _judged(SCORING, 2_000),
     Stage("diagnosis", SOURCES["diagnosis"], lambda policy, _: DiagnosisStep(policy), ("diagnoses",), DiagnosisState, 80_000),
     _judged(EVALUATION, 500),
 )
-"""The stages whose results can be made again from what they read."""
+"""The stages whose results can be made again from their source topics."""
 ASSEMBLING = Stage(
     "traces",
     SOURCES["traces"],
@@ -54,19 +54,19 @@ ASSEMBLING = Stage(
     OpenTrace,
     10_000,
 )
-"""The stage that makes spans into exchanges and events (`streams.upkeep.assembling`). What it decided stays as it is.
+"""The stage that makes exchanges and events from spans (`streams.upkeep.assembling`). Its decisions are final.
 
-Its sinks stand in the order in which a kill between two of them loses nothing: whoever knows an exchange looks for no new version in
-it, and nothing more is made of what was decided on.
+The order of its sinks makes sure that a kill between two of them loses nothing: versions are not looked for in known exchanges, so
+deployments come first, and nothing more is made from a trace with a decision, so decisions come last.
 """
 
 
 def stage_named(name: str) -> Stage:
-    """The stage of that name."""
+    """The stage with this name."""
     return next(stage for stage in TOPOLOGY if stage.name == name)
 
 
 def derived_tables() -> tuple[str, ...]:
-    """The tables whose every row a stage made from other topics: they can be dropped and made again."""
+    """The tables whose rows all come from stages: they can be dropped and made again."""
     sinks = {topic for stage in TOPOLOGY for topic in stage.sinks}
     return tuple(schema.table for schema in current_schemas().values() if schema.topics and set(schema.topics) <= sinks)

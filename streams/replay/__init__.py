@@ -1,1 +1,1 @@
-"""Replay: history is scored again, from tables, Parquet or topics, into a file of its own."""
+"""Replay: scoring history again, from tables, Parquet or topics, into a file of its own."""

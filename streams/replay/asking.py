@@ -1,4 +1,4 @@
-"""Questions that a replay still has: counted for an estimate, or collected to be asked in batches (rules 9 and 12 of `README.md`)."""
+"""The open questions of a replay: counted for an estimate, or collected for batches (rules 9 and 12 of `README.md`)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 def _questions_of(judging_task: JudgingTask) -> tuple[Score, list[tuple[Question, Reply | None]]]:
-    """The questions of a task's cascade, each with its reply, None where the judge is to be asked; and the score without its answers.
+    """The questions of a task's cascade, each with its reply, or None if the judge must be asked; and the score without these answers.
 
-    An open question stops nothing, so that later ones are seen, too.
+    An open question does not stop the cascade, so that later questions are found, too.
     """
     questions: list[tuple[Question, Reply | None]] = []
 
@@ -43,25 +43,25 @@ def _questions_of(judging_task: JudgingTask) -> tuple[Score, list[tuple[Question
 
 
 class Estimate(msgspec.Struct):
-    """Counts of a replay that has not been made. Money is in nano-USD."""
+    """Counts of a planned replay. Money is in nano-USD."""
 
     exchanges: int = 0
     """Exchanges in the scope."""
     tasks: int = 0
-    """Exchanges that are sampled; once more for each later revision."""
+    """Sampled exchanges; each later revision counts once more."""
     reused: int = 0
     """Questions that were answered before."""
     calls: int = 0
     """Questions that will be asked."""
     open: int = 0
-    """Exchanges of which Tier 3 may be asked, too: that depends on the answers."""
+    """Exchanges that may need Tier 3, too, depending on the answers."""
     unpriced: int = 0
     """Questions whose judge has no known price; they count in no sum."""
     not_asked: int = 0
-    """Questions that will not be asked, because a cap needs a price and none is known, or leaves no room."""
+    """Questions that will not be asked, because the cap leaves no room, or because there is a cap and the price is unknown."""
     expected: int = 0
     at_most: int = 0
-    """With Tier 3 wherever it may be asked, and no session beyond its cap."""
+    """With Tier 3 wherever it may be needed, and with every session within its cap."""
 
     def add(self, other: Estimate) -> None:
         """Add the counts of another part."""
@@ -70,7 +70,7 @@ class Estimate(msgspec.Struct):
 
 
 class Estimator:
-    """A judge that scores nothing and counts what scoring would take; see `streams.replay.rescoring.ReplayJudge`."""
+    """A judge that scores nothing and counts the calls that scoring would need; see `streams.replay.rescoring.ReplayJudge`."""
 
     def __init__(self, policy: Policy, *, batched: bool, asks: bool) -> None:
         """`asks` False: no judge is asked, so only earlier answers count."""
@@ -83,21 +83,21 @@ class Estimator:
         self._estimate = Estimate()
 
     def result(self, exchanges: int) -> Estimate:
-        """Return the estimate for so many exchanges, with each session's most bounded by its cap."""
+        """Return the estimate for this number of exchanges; each session's worst case is limited by its cap."""
         rooms = [(amount, self._room[session]) for session, amount in self._at_most.items()]
         at_most = sum(amount if room is None else min(amount, room) for amount, room in rooms)
         expected = min(self._estimate.expected, at_most)
         return msgspec.structs.replace(self._estimate, exchanges=exchanges, at_most=at_most, expected=expected)
 
     async def judge(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> None:
-        """Count what the task would take."""
+        """Count the calls and costs of a task."""
         judging_task = SCORING.open(task, self._policy, recorded, ledger=ledger, batched=self._batched)
         self._room[_session_of(judging_task)] = None if ledger.cap is None else max(0, ledger.cap - ledger.spent)
         self._estimate.tasks += 1
         score, questions = _questions_of(judging_task)
         for question, reply in questions:
             earlier, is_new = judging_task.earlier(question), question.fingerprint not in self._fingerprints
-            # A later revision asks what an earlier one will have been answered.
+            # A later revision will find the answers to an earlier one.
             self._estimate.reused += not is_new or recorded_reply(earlier, judging_task.revision) is not None
             if self._asks and reply is not None:
                 self._estimate.not_asked += question.fallback is None and not earlier
@@ -130,7 +130,7 @@ class QuestionCollector:
     """A judge that scores nothing and collects the questions for the next batches; see `streams.replay.rescoring.ReplayJudge`."""
 
     def __init__(self, policy: Policy, reservations: dict[str, str], publish: Publish, now: Callable[[], datetime]) -> None:
-        """`reservations` are the ids of those that no judgement settles, by fingerprint."""
+        """`reservations` are the ids of unsettled reservations, by fingerprint."""
         self._policy = policy
         self._reservations = reservations
         self._publish = publish
@@ -140,18 +140,18 @@ class QuestionCollector:
 
     @property
     def questions(self) -> Sequence[Asked]:
-        """The questions that are to be asked, in the order of the history."""
+        """The collected questions, in the order of the history."""
         return list(self._questions.values())
 
     async def judge(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> None:
         """Collect the open questions of a task: the first pass asks Tiers 2 and 2.5, the next one Tier 3, which depends on their answers."""
         judging_task = SCORING.open(task, self._policy, recorded, ledger=ledger, batched=True)
-        # One ledger for the session, charged with everything that was paid in it, whatever exchange it was paid for.
+        # One ledger per session, charged with all payments in the session, for whatever exchange.
         whole = self._ledgers.setdefault(_session_of(judging_task), Ledger(ledger.cap))
         whole.charge(max(0, ledger.spent - whole.spent))
         _, questions = _questions_of(judging_task)
         for index, question in enumerate([question for question, reply in questions if reply is None]):
-            # A later revision finds the answer that an earlier one gets.
+            # A later revision will find the answers to an earlier one.
             if question.fingerprint not in self._questions and (question.purpose != TIER3 or index == 0):
                 paying = msgspec.structs.replace(judging_task, ledger=whole)
                 reserved = self._reservations.get(question.fingerprint)
@@ -160,7 +160,7 @@ class QuestionCollector:
 
 
 async def ask_all(judge: BatchJudge, questions: Sequence[Asked], report: Callable[[], object]) -> None:
-    """Ask the questions and record their judgements. StoppedError when they were cancelled; `report` is called with every verdict."""
+    """Ask the questions and record their judgements. StoppedError when they were cancelled; `report` is called for every verdict."""
     is_cancelled = False
     async with aclosing(judge.ask_all(questions)) as verdicts:
         async for question, verdict in verdicts:

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
-"""History in tables: those of a database, or the same as Parquet files. They are read beside others who read, and never changed."""
+"""History in tables: those of a database, or their export as Parquet files. They are read beside other readers and never changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXCHANGES, JUDGEMENTS, SCORES = "exchanges", "judgements", "scores"
 RECORDS = (*topics()[EXCHANGES], "Judgement", "Score")
 """Record types that a replay reads."""
 WINDOW_RECORDS = 4_000
-"""Records that are read, scored and committed at once, about; each can hold a megabyte of text."""
+"""Approximate number of records that are read, scored and committed together; each can hold a megabyte of text."""
 _SCORES_AT_ONCE = 20_000
 _SHARE = "md5_number_lower(connection || '/' || session_id) % $divisor = $remainder"
 """The condition that a session belongs to the part. MD5, because it is the same in every version of DuckDB."""
@@ -44,7 +44,7 @@ _RECORDED = (
     f"SEMI JOIN {BATCH} USING (connection, subject_id) WHERE _topic = 'judgements' AND _offset < next_offset) "
     "USING (_partition, _offset) WHERE _topic = 'judgements'"
 )
-"""The judgements of the registered subjects. Their places are looked up first, which takes few columns; then only the rows around these are read."""
+"""The judgements of the registered subjects. A first lookup of their offsets needs few columns; then only the rows around these are read."""
 
 
 class Contents(NamedTuple):
@@ -57,10 +57,10 @@ class Contents(NamedTuple):
 
 
 class Tables:
-    """The tables of a history as views of one connection, all of them there whatever the source has."""
+    """The tables of a history as views of one connection. All of them exist, even if the source lacks some."""
 
     def __init__(self, origin: Origin) -> None:
-        """StoreError when a database cannot be opened, InputError when files are no export of a log."""
+        """StoreError when a database cannot be opened, InputError when the files are not an export."""
         with contextlib.ExitStack() as opening:
             if origin.kind == TABLES:
                 opening.enter_context(FileLock(Path(origin.place), shared=True))
@@ -108,7 +108,7 @@ class Tables:
         return self.connection.execute(statement, dict(values or {})).fetchall()
 
     def frame(self, name: str, where: str, values: Mapping[str, Any]) -> pl.DataFrame:
-        """Rows of a record type with `_partition` and `_offset`, in the order of these; times in UTC."""
+        """Rows of a record type with `_partition` and `_offset`, in this order; times in UTC."""
         columns = ", ".join(
             f"{quote(column)}::{kind} AS {quote(column)}"
             for column, kind in columns_of(schema_of(name), timestamp="TIMESTAMPTZ").items()
@@ -116,11 +116,11 @@ class Tables:
         table = schema_of(name).table
         statement = f"SELECT {columns}, _partition, _offset FROM {table} {where} ORDER BY _partition, _offset"
         frame = fetch(self.connection, statement, values)
-        # DuckDB calls the zone Etc/UTC, everything else calls it UTC.
+        # DuckDB names the zone Etc/UTC, all other code UTC.
         return frame.with_columns(pl.selectors.datetime(time_zone="*").dt.convert_time_zone("UTC"))
 
     def scores(self, scope: Scope, part: Part) -> Iterator[pl.DataFrame]:
-        """The scores in a scope of a part's sessions, some thousands at a time."""
+        """The scores of a part's sessions in a scope, a few thousand at a time."""
         where = (
             f"WHERE _topic = 'scores' AND {_SCOPE.format(at='exchange_at')} AND {_SHARE} "
             "AND _partition = $partition AND _offset >= $start AND _offset < $end"
@@ -131,7 +131,7 @@ class Tables:
                 yield self.frame("Score", where, _values(scope) | _share(part) | _offsets(chunk))
 
     def _create_view(self, schema: RecordSchema, origin: Origin) -> None:
-        """The table of a record type under its own name; what was written before a column existed has its default."""
+        """Create the view of a record type's table; a column that the source lacks has its default."""
         rows = f"history.{LOG}.{quote(schema.table)}"
         if origin.kind == PARQUET:
             file = Path(origin.place) / f"{schema.table}.parquet"
@@ -160,17 +160,17 @@ class Window(NamedTuple):
 
     batch: StageBatch
     end: int
-    """The position after the window: where reading goes on."""
+    """The position after the window, where reading continues."""
 
 
 class History:
-    """One part of a history: windows of its records from the tables, the judgements of its exchanges, and the scores that the source has."""
+    """One part of a history in tables: windows of its records, the judgements of its exchanges, and the source's own scores."""
 
     def __init__(self, tables: Tables, part: Part, scope: Scope) -> None:
         self._tables = tables
         self._part = part
         self._scope = scope
-        # Sampling wants to know all of a session that has anything in the scope, and nothing of the others.
+        # Sampling needs the whole of each session with any exchange in the scope, and no other session.
         tables.connection.execute(
             "CREATE TEMP TABLE wanted AS SELECT DISTINCT connection, session_id FROM exchanges "
             f"WHERE {_SCOPE.format(at='occurred_at')} AND {_SHARE}",
@@ -182,17 +182,17 @@ class History:
 
     @cached_property
     def withdrawn(self) -> Collection[Subject]:
-        """The exchanges that turn out to be part of another one: they have no score. Topics tell that only as they are read."""
+        """The withdrawn exchanges, which are part of another one and have no score. With topics these are only found while reading."""
         ends = {segment.partition: segment.end for segment in self._part.segments}
         rows = self._tables.rows("SELECT connection, exchange_id, _partition, _offset FROM exchanges WHERE withdrawn")
         return {(connection, exchange_id) for connection, exchange_id, number, offset in rows if offset < ends.get(number, 0)}
 
     async def windows(self, start: int) -> AsyncGenerator[Window]:
-        """The records from a position on; each record once, those of a session in their order."""
+        """The records from a position on, each once, and those of a session in order."""
         position = start
         while (rest := self._part.rest(position)) is not None:
             segment, base = rest
-            # A part has the sessions of one remainder only, so that many more records are looked through.
+            # A part has the sessions of one remainder only, so a window scans that many times more records.
             end = min(segment.start + WINDOW_RECORDS * self._part.divisor, segment.end)
             frames = {
                 name: self._read(name, Segment(segment.partition, segment.start, end), base) for name in topics()[EXCHANGES]
@@ -209,7 +209,7 @@ class History:
         return frame.drop("_partition").with_columns(pl.col(OFFSET) + base)
 
     def recorded(self, subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
-        """The judgements of each of the exchanges that has any, in the order they were recorded."""
+        """The judgements by exchange, in the order of recording; exchanges without any are missing."""
         judgements: dict[Subject, list[Judgement]] = defaultdict(list)
         if subjects and self._part.judgements:
             batch = pl.DataFrame(subjects, schema=("connection", "subject_id"), orient="row")
@@ -221,21 +221,21 @@ class History:
         return judgements
 
     def scores(self) -> Iterator[pl.DataFrame]:
-        """The scores that the source has in the scope, some thousands at a time."""
+        """The source's own scores in the scope, a few thousand at a time."""
         return self._tables.scores(self._scope, self._part)
 
     def close(self) -> None:
-        """Give back files and connections."""
+        """Close files and connections."""
         self._tables.close()
 
 
 def origin_of_tables(database: Path) -> Origin:
-    """The tables of a database."""
+    """The origin for the tables of a database."""
     return Origin(TABLES, str(database.resolve()))
 
 
 def origin_of_parquet(folder: Path) -> Origin:
-    """Parquet files as `driftline export` writes them; InputError when there is none with exchanges."""
+    """The origin for Parquet files from `driftline export`; InputError if the folder has no exchanges."""
     if folder.is_file():
         raise InputError(
             f"--from: {folder} is a file", hint="Use tables, topics, or the folder that `driftline export` has written."
@@ -253,7 +253,7 @@ def origin_of_parquet(folder: Path) -> Origin:
 
 
 def _require_parquet(file: Path) -> None:
-    """InputError when a file is none that `driftline export` has written."""
+    """InputError if a file is not one that `driftline export` has written."""
     with file.open("rb") as stream:
         head = stream.read(HEAD)
     if binary_kind(head) is not PARQUET_FILE:
@@ -265,7 +265,7 @@ def _require_parquet(file: Path) -> None:
 
 
 def parts_of_tables(tables: Tables, count: int) -> tuple[Part, ...]:
-    """The history in so many parts, each with the sessions whose keys' hashes leave one remainder."""
+    """The history in `count` parts, each with the sessions whose keys' hashes leave the same remainder."""
     segments, judgements = tuple(tables.segments(EXCHANGES)), tables.ends(JUDGEMENTS)
     return tuple(Part(number, segments, count, number, judgements) for number in range(count))
 

@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from streams.judges.batch_judge import BatchJudge
 
 REPLAY = "replay"
-"""Consumer of the watermark that says how far a part has come."""
+"""Consumer whose watermark is a part's position."""
 TAKEOVER_SECONDS = 15.0
-"""Seconds that a killed process may take to let go of its file."""
+"""Seconds that a killed process may take to release its file."""
 
 
 class PartFile(SessionStates):
     """A part's DuckDB file: scores, calls, session states and the position. Belongs to one process at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file; StoreError when another process has it for longer than one that was killed takes to end."""
+        """Open the file; StoreError when another process holds it for longer than a killed process takes to end."""
         self._store = open_store(path)
         self.recorded = recorded_in(self._store)
         """The judgements that this replay has paid for."""
@@ -77,17 +77,17 @@ class PartFile(SessionStates):
             transaction.set_watermark(REPLAY, EXCHANGES, result.end)
 
     def settle(self, now: datetime) -> None:
-        """Charge the calls that a killed process had under way; none may be under way now."""
+        """Charge the calls that a killed process left running; no call may be running now."""
         settle_interrupted(self._store, now)
 
     def reservations(self) -> dict[str, str]:
-        """Ids of the reservations that no judgement settles, by fingerprint."""
+        """Ids of the unsettled reservations, by fingerprint."""
         with contextlib.closing(self._store.cursor()) as cursor:
             return {row["fingerprint"]: row["reservation_id"] for row in query_rows(cursor, "open_reservations")}
 
 
 def open_store(path: Path) -> Store:
-    """The store in a file, once a process that was killed with it has let go of it."""
+    """Open the store in a file, after waiting for a killed process to release it."""
     again = Retrying(
         retry=retry_if_exception(lambda error: isinstance(error, StoreError) and error.hint == IN_USE),
         wait=wait_fixed(0.1),
@@ -98,7 +98,7 @@ def open_store(path: Path) -> Store:
 
 
 class _Judgements:
-    """The judgements of exchanges: those of the history, then those that this replay has paid for, up to this moment."""
+    """The judgements of exchanges: those of the history, then those that this replay has paid for so far."""
 
     def __init__(self, history: History, file: PartFile) -> None:
         self._history = history
@@ -108,7 +108,7 @@ class _Judgements:
     def recorded(self, subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
         """Return the judgements of a window's exchanges.
 
-        The mapping grows while these are scored, so that a later revision finds the answers to an earlier one.
+        The mapping grows during the scoring of the window, so that a later revision finds the answers to an earlier one.
         """
         self._of_window = defaultdict(list)
         for recorded in (self._history.recorded, self._file.recorded):
@@ -117,7 +117,7 @@ class _Judgements:
         return self._of_window
 
     async def publish(self, record: Judgement | Reservation) -> None:
-        """Make a record of a call durable."""
+        """Make the record of a call durable."""
         await self._file.publish(record)
         if isinstance(record, Judgement):
             self._of_window[record.connection, record.subject_id].append(record)
@@ -125,7 +125,7 @@ class _Judgements:
 
 @dataclass(frozen=True)
 class PartWork:
-    """The work on a part: the plan, which part, and the means of scoring. `judge` and `batch_judge` as the plan asks."""
+    """The work on a part: the plan, the part's number, and the means of scoring. `judge` and `batch_judge` are as in the plan."""
 
     plan: Plan
     number: int
@@ -137,7 +137,7 @@ class PartWork:
     batch_judge: BatchJudge | None = None
 
     async def estimate(self, history: History, tell: Tell) -> Estimate:
-        """Estimate the calls and costs of the part; answers that this replay already has count as answered."""
+        """Estimate the calls and costs of the part; questions that this replay has already had answered cost nothing."""
         asking = self.plan.asking
         estimator = Estimator(self.policy, batched=asking is Asking.BATCH, asks=asking.pays)
         with contextlib.closing(PartFile(self.files.part(self.number))) as file:
@@ -146,15 +146,15 @@ class PartWork:
         return estimator.result(exchanges)
 
     async def replay(self, history: History, tell: Tell) -> None:
-        """Score the part to its end, from where it was left, and write its digests: with them it is done.
+        """Score the rest of the part, and write its digests, which mark it as done.
 
-        StoppedError when it was asked to stop before.
+        StoppedError when it was asked to stop before the end.
         """
         path = self.files.part(self.number)
         with contextlib.closing(PartFile(path)) as file:
             if self.batch_judge is not None and file.position == 0:
                 await self._ask_in_passes(self.batch_judge, history, file, tell)
-            # No call is under way now: what is open belongs to a process that was killed.
+            # No call is running now: open reservations belong to a process that was killed.
             file.settle(self.now())
             judgements = _Judgements(history, file)
             judge = TaskJudge(SCORING, self.policy, self.judge, judgements.publish, self.now)
@@ -164,7 +164,7 @@ class PartWork:
             write_digests(self.files.digests(self.number), made.scores(Scope(), Part(self.number)), history.scores())
 
     async def _ask_in_passes(self, judge: BatchJudge, history: History, file: PartFile, tell: Tell) -> None:
-        """Ask everything the part wants to know, pass by pass, until nothing is left."""
+        """Ask all questions of the part, pass by pass, until none is left."""
         recorded = _Judgements(history, file).recorded
         with handled_in_loop(lambda _: judge.cancel(), [signal.SIGTERM]):
             while True:

@@ -1,4 +1,4 @@
-"""The parts of a replay in processes of their own, and what is heard of them."""
+"""The parts of a replay in processes of their own, and their progress reports."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 # Forked processes would inherit DuckDB's and polars' locks without the threads that hold them.
 _SPAWN = multiprocessing.get_context("spawn")
 STOP_SECONDS = 60.0
-"""Seconds that parts may take to end the calls that are under way."""
+"""Seconds that parts may take to finish running calls."""
 
 
 class Heard(NamedTuple):
-    """News of a part: where it is, and how many more exchanges were seen and questions answered."""
+    """A progress report of a part: its position, and how many more exchanges were seen and questions answered."""
 
     number: int
     position: int = 0
@@ -35,11 +35,11 @@ class Heard(NamedTuple):
 
 Tell = Callable[[Heard], None]
 Work = Callable[[int, Tell], Any]
-"""Works on the part of a number and tells of it; it can be pickled."""
+"""Works on the part with a number and reports its progress; it must be picklable."""
 
 
 class PartError(DriftlineError):
-    """A part of a replay ended by a fault of Driftline."""
+    """A bug of Driftline ended a part of a replay."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class _Done:
 
 
 def in_processes(work: Work, numbers: Sequence[int], workers: int, tell: Tell) -> list[Any]:
-    """Work on the parts, so many at once, each in a process of its own; one after the other in this one where it is one.
+    """Work on the parts in parallel, each in a process of its own; with a single process, one after another in this process.
 
-    Returns the result of each. DriftlineError of the first part that has one, after the others were stopped in order; StoppedError
-    when a part was told to stop.
+    Returns the result of each. Raises the first DriftlineError of a part, after an orderly stop of the others; StoppedError when a part
+    was told to stop.
     """
     if workers == 1 or len(numbers) == 1:
         return [work(number, tell) for number in numbers]
@@ -90,7 +90,7 @@ def _receive(receiver: Connection, process: SpawnProcess) -> Heard | _Done | Exc
 
 
 def _stop(running: dict[Connection, SpawnProcess]) -> None:
-    """Ask the parts that still run to stop in order, and see that they do."""
+    """Ask the running parts for an orderly stop, and make sure that they stop."""
     for process in running.values():
         with contextlib.suppress(OSError):
             process.terminate()
@@ -116,5 +116,5 @@ def _run(work: Work, number: int, sender: Connection) -> None:
         news = PartError(f"part {number}: {type(error).__name__}: {error}")
     sender.send(news)
     sender.close()
-    # DuckDB's bindings print a page about leaked references when the interpreter is torn down; everything is closed by now.
+    # DuckDB's bindings print a page about leaked references at interpreter shutdown; everything is closed by now.
     os._exit(0)

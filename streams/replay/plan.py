@@ -1,4 +1,4 @@
-"""Plan of a replay, fixed before it begins (rule 1 of `README.md`), its outcome, and the files that it is made in."""
+"""The plan of a replay, fixed before it starts (rule 1 of `README.md`), its outcome, and its files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIVE = "live"
 
 
 class Asking(StrEnum):
-    """The source of the answers to questions: recorded ones, also the judge for the rest (`BATCH`: at half the price), or nothing."""
+    """The source of answers: recorded ones, recorded ones and the judge for the rest (`BATCH`: at half the price), or none."""
 
     RECORDED = "recorded"
     LIVE = "live"
@@ -34,7 +34,7 @@ class Asking(StrEnum):
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """The exchanges that are scored: those of a project, from `since` on and before `until`."""
+    """The exchanges to score: those of a project, from `since` on and before `until`."""
 
     project: str | None = None
     since: datetime | None = None
@@ -50,14 +50,14 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where the history is."""
+    """The location of the history."""
 
     kind: str
     """tables, parquet or topics."""
     place: str
     """The database, the folder, or the cluster with the prefix of its topics."""
     state: str = ""
-    """A text that tells one content of the place from another, if it is not to change."""
+    """A text that identifies the content of the place, if the content must not change."""
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -69,9 +69,9 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The share of one process: these segments, and of their sessions those whose key's hash leaves the remainder.
+    """The share of one process: in these segments, the sessions whose key's hash leaves the remainder.
 
-    A position counts through the segments one after the other, from 0.
+    A position counts through the segments one after another, from 0.
     """
 
     number: int
@@ -79,9 +79,9 @@ class Part(msgspec.Struct, frozen=True):
     divisor: int = 1
     remainder: int = 0
     judgements: Mapping[int, int] = {}
-    """The end of each partition of the topic judgements: what was recorded later is not seen."""
+    """The end of each partition of the topic judgements; later judgements are ignored."""
     scores: Mapping[int, int] = {}
-    """The same of the topic scores, where the source is Kafka."""
+    """The ends of the topic scores, if the source is Kafka."""
 
     @property
     def positions(self) -> int:
@@ -100,7 +100,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A replay: what it reads, what of that it scores, by which policy, and who answers."""
+    """A replay's source, scope and policy, and the source of its answers."""
 
     label: str
     origin: Origin
@@ -108,7 +108,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     policy_digest: str
     asking: Asking
     range: str = ""
-    """The offsets of the topics, as they were written on the command line."""
+    """The offsets of the topics, as given on the command line."""
     parts: tuple[Part, ...] = ()
     started_at: datetime | None = None
 
@@ -130,7 +130,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a replay; kept in its file beside the scores."""
+    """The outcome of a replay, stored in its file beside the scores."""
 
     plan: Plan
     finished_at: datetime
@@ -141,20 +141,20 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     dispositions: Mapping[str, int]
     """Exchanges by the disposition of their last revision."""
     calls: Mapping[str, int]
-    """Questions that were asked for this replay, by outcome."""
+    """Questions asked for this replay, by outcome."""
     cost_usd: float
     """The cost of these questions in USD, as far as prices are known."""
     unknown_price: int
-    """Questions that were asked and whose cost is not known."""
+    """Questions asked whose cost is unknown."""
     dead_letters: int
     digest: str
     live_scores: int
-    """Scores of the same exchanges that the source has."""
+    """The number of the source's scores of the same exchanges."""
     live_digest: str
 
     @property
     def is_equal(self) -> bool:
-        """True if the scores are those of the source, byte by byte."""
+        """True if the scores equal those of the source, byte by byte."""
         return self.digest == self.live_digest
 
 
@@ -162,7 +162,7 @@ class ReplayFiles:
     """The files of a replay: its result, its parts and its plan."""
 
     def __init__(self, database: Path, label: str) -> None:
-        """SettingsError when the label cannot be one."""
+        """SettingsError when the label is invalid."""
         if not re.fullmatch(NAME, label) or label == LIVE:
             raise SettingsError(
                 f"--label: {label[:64]!r} is not a valid label",
@@ -172,28 +172,28 @@ class ReplayFiles:
         self.result = folder / f"{label}.duckdb"
         self.parts = folder / f"{label}.parts"
         self.unfinished = self.parts / "result.duckdb"
-        """The result while it is put together."""
+        """The result during the merge."""
         self.lock = self.parts / "lock"
         self._plan = self.parts / "plan.json"
 
     def part(self, number: int) -> Path:
-        """Return the path of the file that a part writes."""
+        """Return the path of a part's file."""
         return self.parts / f"part-{number}.duckdb"
 
     def copied(self, number: int) -> Path:
-        """Return the path of the judgements and scores of a part, brought from Kafka once."""
+        """Return the path of a part's judgements and scores, copied from Kafka once."""
         return self.parts / f"topics-{number}.duckdb"
 
     def digests(self, number: int) -> Path:
-        """The digests of each score that a part made and of each that the source has; there when the part is done."""
+        """Return the path of the digests of a part's scores and of the source's scores; the file exists when the part is done."""
         return self.parts / f"digests-{number}.parquet"
 
     def journal(self, number: int) -> Path:
-        """The batches that a part has made."""
+        """Return the path of the journal of a part's batches."""
         return self.parts / f"batches-{number}.jsonl"
 
     def plan(self) -> Plan | None:
-        """The plan of a replay that is not complete; None where there is none. StoreError when it cannot be read."""
+        """The plan of an unfinished replay, or None. StoreError when it cannot be read."""
         if not self._plan.exists():
             return None
         try:
@@ -215,10 +215,10 @@ class ReplayFiles:
 
 
 def folder_of(database: Path) -> Path:
-    """The folder that holds the replays of a database, a file for each label."""
+    """The folder of a database's replays, with a file per label."""
     return database.with_name(f"{database.name}.replays")
 
 
 def default_label(plan: Plan) -> str:
-    """A label that says what is replayed: policy, judge and source."""
+    """A label made of policy, judge and source."""
     return f"{plan.policy_digest[:8]}-{plan.asking}-{plan.origin.kind}"

@@ -30,12 +30,12 @@ from streams.topology import stage_named
 
 INTAKE = stage_named("intake")
 Report = Callable[[int, int], None]
-"""Called with the position that was reached, and how many more exchanges of the scope were seen."""
+"""Called with the position reached, and the number of further exchanges in scope."""
 log = logging.getLogger(__name__)
 
 
 class ReplayJudge(Protocol):
-    """Judges a task, or only looks at it: then there is no score."""
+    """Judges a task, or only inspects it and gives no score."""
 
     async def judge(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Record | None:
         """The score of a task; its cost is in the ledger of its session."""
@@ -44,7 +44,7 @@ class ReplayJudge(Protocol):
 
 @dataclass
 class WindowResult:
-    """The result of a window: scores and dead letters, encoded, and the states that changed, by stage and session."""
+    """The result of a window: encoded scores and dead letters, and the changed states by stage and session."""
 
     end: int
     """The position after the window."""
@@ -53,29 +53,29 @@ class WindowResult:
 
 
 class SessionStates:
-    """The states of sessions in memory, for a pass over history that leaves nothing behind; `PartFile` keeps them on disk."""
+    """Session states in memory, for a pass over history that stores nothing; `PartFile` keeps them on disk."""
 
     def __init__(self) -> None:
         self._states: dict[str, dict[str, bytes]] = {}
 
     @property
     def position(self) -> int:
-        """The position from which reading goes on."""
+        """The position where reading continues."""
         return 0
 
     def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
-        """The states of a stage for those of the sessions that have one."""
+        """The states of a stage by session; sessions without a state are missing."""
         states = self._states.get(stage, {})
         return {key: states[key] for key in keys if key in states}
 
     def commit(self, result: WindowResult) -> None:
-        """Keep the result of a window, all of it or nothing."""
+        """Store the whole result of a window, or nothing."""
         for stage, states in result.states.items():
             self._states.setdefault(stage, {}).update(states)
 
 
 class Rescoring:
-    """Scores windows of history as the plan says. `now` stamps dead letters and nothing else."""
+    """Scores windows of history by the plan. `now` stamps dead letters and nothing else."""
 
     def __init__(self, plan: Plan, policy: Policy, redactor: Redactor, now: Callable[[], datetime]) -> None:
         self._plan = plan
@@ -86,7 +86,7 @@ class Rescoring:
         self._intake = StageRuns(policy, nothing_recorded, redactor, now)
 
     async def run(self, history: History, store: SessionStates, judge: ReplayJudge, recorded: Recorded, report: Report) -> int:
-        """Score a part from where the store is to its end; returns how many exchanges of the scope it saw.
+        """Score a part from the store's position to its end; returns the number of exchanges in scope that it saw.
 
         StoppedError when the judge makes no more calls.
         """
@@ -128,7 +128,7 @@ class Rescoring:
             ),
             return_exceptions=True,
         )
-        # In the order of the tasks, whichever session was done first. Where one fails, the others have come to their end: calls cost money.
+        # In the order of the tasks, not of completion. If a session fails, the others have still finished, because calls cost money.
         for key, session in zip(sessions, done, strict=True):
             if isinstance(session, BaseException):
                 raise session
@@ -145,7 +145,7 @@ class Rescoring:
         judgements: Mapping[Subject, Sequence[Judgement]],
         end: int,
     ) -> tuple[int, Accepted]:
-        """Score the tasks of a session that has spent so much, one after the other."""
+        """Score the tasks of a session one after another, given its spending."""
         made, asking = Accepted(), self._plan.asking
         for task in tasks:
             cap = self._policy.for_project(task.project).cap
@@ -156,7 +156,7 @@ class Rescoring:
                 if asking.pays:
                     counted = self._of_these_questions(task, counted)
                 if self._is_wanted(task):
-                    bare = msgspec.structs.replace(task, earlier_judgements=())  # those of them that count are in `counted`
+                    bare = msgspec.structs.replace(task, earlier_judgements=())  # the judgements that count are in `counted`
                     score = await judge.judge(bare, counted, ledger)
                     if isinstance(score, Score) and not asking.pays and not _is_of_all(score, counted):
                         ledger = Ledger(cap, spent)
@@ -175,10 +175,10 @@ class Rescoring:
         return spent, made
 
     def _of_these_questions(self, task: ScoringTask, judgements: Sequence[Judgement]) -> list[Judgement]:
-        """Return the judgements of questions that the policy asks, whatever the answers come to, and of what the exchange was before.
+        """Return the judgements of questions that the policy asks, whatever the answers, and those of the exchange's earlier revisions.
 
-        Another policy's were paid for, too, but not for these scores: they neither use up a session's cap nor count as the cost of a
-        score. What was judged before a revision came was asked about an earlier one: it counts, whatever the texts are now.
+        Judgements of another policy were not paid for these scores: they neither use up a session's cap nor count as the cost of a
+        score. A judgement from before the present revision was about an earlier one: it counts, even if the texts have changed.
         """
         if not judgements:
             return []
@@ -202,6 +202,6 @@ class Rescoring:
 
 
 def _is_of_all(score: Score, judgements: Sequence[Judgement]) -> bool:
-    """Tell whether each of the judgements is of a question that the score rests on; nearly always all of them are, so this is tried first."""
+    """Tell whether every judgement is of a question that the score rests on. It nearly always is, so this is checked first."""
     fingerprints = {judgement.fingerprint for judgement in judgements if judgement.judgement_id in score.judgement_ids}
     return all(judgement.fingerprint in fingerprints for judgement in judgements)

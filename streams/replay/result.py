@@ -1,7 +1,7 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
-"""The result of a replay: its parts put together to one file, whole or not at all, and the digest of its scores.
+"""The result of a replay: its parts merged atomically into one file, and the digest of its scores.
 
-The digest is equal when every score, in every revision, is equal byte by byte, whatever order they came in.
+Two digests are equal if every score, in every revision, is equal byte by byte, in whatever order the scores came.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streams.replay.plan import Outcome, Plan, ReplayFiles
 _MADE = ("Score", "Judgement", "Reservation", "DeadLetter")
 """Record types that a replay makes."""
 _STAGE = "replay"
-"""Stage of the state that says what a file is the replay of; its key is the label."""
+"""Stage of the state that describes a file's replay; its key is the label."""
 _KEY = ["score_id", "revision"]
 
 
@@ -41,7 +41,7 @@ class Digest(NamedTuple):
 
 
 def write_digests(path: Path, made: Iterable[pl.DataFrame], live: Iterable[pl.DataFrame]) -> None:
-    """Write the digest of each score that a part made and of each that the source has; the file is there whole or not at all."""
+    """Write the digests of a part's scores and of the source's scores, atomically."""
     columns = {"score_id": pl.String, "revision": pl.Int64, "sha256": pl.Binary, "is_live": pl.Boolean}
     digests = [_digests(frame, is_live=is_live) for is_live, frames in ((False, made), (True, live)) for frame in frames]
     written = path.with_suffix(".new")
@@ -57,7 +57,7 @@ def _digests(scores: pl.DataFrame, *, is_live: bool) -> pl.DataFrame:
 
 
 def read_digests(paths: Sequence[Path], *, only_made: bool) -> tuple[Digest, Digest]:
-    """The digest of all scores that parts made, and of those that the source has; `only_made` leaves out exchanges that were not scored."""
+    """The digest of all scores of the parts, and that of the source's scores; `only_made` ignores exchanges that were not scored."""
     digests = pl.concat([pl.read_parquet(path) for path in paths])
     made, live = digests.filter(~pl.col("is_live")), digests.filter("is_live")
     if only_made:
@@ -70,14 +70,14 @@ def _digest(digests: pl.DataFrame) -> Digest:
 
 
 def merge(files: ReplayFiles, plan: Plan, now: datetime) -> Outcome:
-    """Put the parts together and remove them; returns the outcome. Doing so again after a kill changes nothing."""
+    """Merge the parts and remove them; returns the outcome. Repeating it after a kill is safe."""
     files.unfinished.unlink(missing_ok=True)
     files.unfinished.with_suffix(".duckdb.wal").unlink(missing_ok=True)
     with Store(files.unfinished):
         pass
     with connect(files.unfinished) as connection:
         for part in plan.parts:
-            # Partition and offset tell the part, and the order in it.
+            # Partition and offset give the part, and the order in it.
             connection.execute(f"ATTACH {literal(str(files.part(part.number)))} AS part (READ_ONLY)")
             for schema in map(schema_of, _MADE):
                 connection.execute(
@@ -97,7 +97,7 @@ def merge(files: ReplayFiles, plan: Plan, now: datetime) -> Outcome:
 
 
 def outcome_in(path: Path) -> Outcome:
-    """Read the outcome of the replay that a file holds; StoreError if it holds none."""
+    """Read the outcome of the replay in a file; StoreError if the file is not a replay's."""
     with attached({"replay": path}) as connection:
         rows = connection.execute(f"SELECT state FROM replay.log.stage_state WHERE stage = '{_STAGE}'").fetchall()
     if not rows:

@@ -1,7 +1,7 @@
-"""History on Kafka: one partition of the topic exchanges a part. Its judgements and scores are brought over to tables once, and looked up there.
+"""History on Kafka: each partition of the topic exchanges is a part. Its judgements and scores are copied to tables once, and read there.
 
-Repetitions are left out as the workers leave them out (`streams.kafka.deduplication`); of two records with one identity and other content
-the first one counts. The judgements of a session are on the same partition number as its exchanges.
+Repetitions are dropped by the workers' own rules (`streams.kafka.deduplication`); of two records with the same identity and different
+content the first counts. The judgements of a session are on the same partition number as its exchanges.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _OFFSET_OF = re.compile(r"(?:(\d{1,6}):)?(\d{1,18})")
 
 
 def origin_of_topics(connection: KafkaConnection) -> Origin:
-    """The topics of a cluster."""
+    """The origin for the topics of a cluster."""
     return Origin(TOPICS, f"{connection.bootstrap} {connection.prefix}".strip())
 
 
 class TopicHistory(History):
-    """One part of a history on Kafka. Repetitions are remembered from its first record on."""
+    """One part of a history on Kafka. Repetitions are recognised from its first record on."""
 
     def __init__(
         self, connection: KafkaConnection, tables: Tables, part: Part, scope: Scope, reframe: Reframe | None = None
     ) -> None:
-        """`tables` has what `open_topics` brought over; `reframe` is applied before decoding."""
+        """`tables` has the records that `open_topics` copied; `reframe` is applied before decoding."""
         super().__init__(tables, msgspec.structs.replace(part, judgements=tables.ends(JUDGEMENTS)), scope)
         self._connection = connection
         self._reframe = reframe
 
     async def windows(self, start: int) -> AsyncGenerator[Window]:
-        """See `History`. What is before `start` is read again for its identities alone."""
+        """See `History`. Records before `start` are read again only for their identities."""
         seen: dict[str, bytes] = {}
         (segment,) = self._part.segments
         async with (
@@ -73,7 +73,7 @@ class TopicHistory(History):
 async def open_topics(
     connection: KafkaConnection, part: Part, scope: Scope, files: ReplayFiles, reframe: Reframe | None = None
 ) -> TopicHistory:
-    """A part's history, with the judgements and scores of its sessions brought over."""
+    """Open a part's history, with copies of the judgements and scores of its sessions."""
     path = files.copied(part.number)
     with open_store(path) as store:
         for topic, ends in ((JUDGEMENTS, part.judgements), (SCORES, part.scores)):
@@ -83,7 +83,7 @@ async def open_topics(
 
 
 async def _copy(connection: KafkaConnection, store: Store, partition: Partition, end: int) -> None:
-    """Append what a partition has before an offset; goes on where a process before this one was killed."""
+    """Copy a partition's records before an offset; continues after an earlier, killed process."""
     topic = partition[0]
     with store.transaction() as transaction:
         position = transaction.watermark(TOPICS, topic)
@@ -97,14 +97,14 @@ async def _copy(connection: KafkaConnection, store: Store, partition: Partition,
 
 
 class Bounds(NamedTuple):
-    """From where or to where partitions are read: an offset, or a time in milliseconds since 1970 by the broker's clock."""
+    """The start or the end of reading: offsets, or a time in milliseconds since 1970 by the broker's clock."""
 
     offsets: Mapping[int | None, int] = {}
-    """By partition; None is for every one that is not named."""
+    """By partition; the key None is for every partition that is not named."""
     timestamp: int | None = None
 
     async def apply(self, reader: PartitionReader, ranges: Mapping[Partition, Range], *, at_end: bool) -> dict[Partition, int]:
-        """Return the offset in each partition, within what it has; without bounds its beginning or its end."""
+        """Return the offset in each partition, within its range; without bounds, its beginning or its end."""
         times = {} if self.timestamp is None else await reader.offsets_at(self.timestamp, [*ranges])
         offsets: dict[Partition, int] = {}
         for partition, there in ranges.items():
@@ -141,7 +141,7 @@ def bounds_of(option: str, text: str) -> Bounds:
 
 
 def _by_partition(option: str, pairs: Sequence[tuple[int | None, int]]) -> dict[int | None, int]:
-    """The offsets by partition; SettingsError for two of one partition: it cannot be told which of them is meant."""
+    """The offsets by partition; SettingsError for two offsets of the same partition."""
     offsets: dict[int | None, int] = {}
     for partition, offset in pairs:
         if partition in offsets:
@@ -155,9 +155,9 @@ def _by_partition(option: str, pairs: Sequence[tuple[int | None, int]]) -> dict[
 
 
 async def parts_of_topics(connection: KafkaConnection, first: Bounds, last: Bounds) -> tuple[Part, ...]:
-    """A part for each partition that has anything in the range.
+    """A part for each partition with records in the range.
 
-    InputError when there is no topic, when a partition is named that has nothing at its offset, and when there is nothing in the range.
+    InputError when there is no topic, when a named partition has nothing at its offset, and when the range is empty.
     """
     count = await asyncio.to_thread(_count_partitions, connection)
     _require_partitions(count, first, last)
@@ -193,7 +193,7 @@ async def parts_of_topics(connection: KafkaConnection, first: Bounds, last: Boun
 
 
 def _require_partitions(count: int, *bounds: Bounds) -> None:
-    """InputError when an offset is given of a partition that is not there: the others would be read whole."""
+    """InputError when an offset names a missing partition: all other partitions would be read whole."""
     unknown = sorted(number for bound in bounds for number in bound.offsets if number is not None and number >= count)
     if unknown:
         raise InputError(
@@ -203,7 +203,7 @@ def _require_partitions(count: int, *bounds: Bounds) -> None:
 
 
 def _count_partitions(connection: KafkaConnection) -> int:
-    """Count the partitions of each topic that a replay reads; InputError when a topic is not there, or they differ."""
+    """Count the partitions of each topic that a replay reads; InputError when a topic is missing, or the counts differ."""
     with TopicAdministration(connection) as administration:
         there = administration.describe()
     counts: dict[str, int] = {}

@@ -1,1 +1,1 @@
-"""The steps: what each stage does with a batch."""
+"""The steps: each stage's logic over a batch."""

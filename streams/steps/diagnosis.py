@@ -1,11 +1,11 @@
-"""The diagnosis stage: folds the events of each session as they come and diagnoses it at its end.
+"""The diagnosis stage: folds the events of each session as they come and diagnoses the session at its end.
 
-A session ends with a `session_end` event or with a SessionClosed record. It may go on afterwards: the next end then gives a
-diagnosis of everything so far, with the next revision. An end that brings no new event gives nothing.
+A session ends with a `session_end` event or with a SessionClosed record. It may continue afterwards: its next end then gives a
+diagnosis of everything so far, with the next revision. An end without new events gives no diagnosis.
 
-A session that ends without an event has exchanges alone (`streams.upkeep.closing`): its diagnosis has no trust score and says
-`insufficient_evidence`. If it ends again later, the next revision says when. Once events come, the next diagnosis is of these, and is
-the same as if they had come before that end, but for its revision.
+A session without events has only exchanges (`streams.upkeep.closing`): its diagnosis has no trust score and the verdict
+`insufficient_evidence`. If it ends again later, the next revision has the new time. Once events come, the next diagnosis is of these, and
+is the same as if they had come before that end, apart from its revision.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class DiagnosisState(msgspec.Struct, omit_defaults=True):
     diagnoses: int = 0
     diagnosed_events: int = -1
     closed_us: int | None = None
-    """When the last diagnosis without events says that the session ended."""
+    """The end of the session in its last diagnosis without events."""
 
 
 class SessionEnd(NamedTuple):
-    """The end of a session: its place in the topic, and the reason."""
+    """The end of a session: its position in the topic, and the reason."""
 
     offset: int
     key: str
     closed_at: datetime
     reason: str
     last_at: datetime | None = None
-    """When anything was last heard of the session, where the end says so."""
+    """The time of the session's last activity, if the end has it."""
 
 
 class DiagnosisStep:
@@ -70,7 +70,7 @@ class DiagnosisStep:
         self._decode = msgspec.msgpack.Decoder(DiagnosisState)
 
     def __call__(self, batch: StageBatch, states: Mapping[str, bytes]) -> StepOutcome:
-        """Fold the batch's events and diagnose the sessions that end in it."""
+        """Fold the batch's events and diagnose the sessions that end in the batch."""
         sessions = {key: self._decode.decode(state) for key, state in states.items()}
         batch = batch.unseen({key: session.next_offset for key, session in sessions.items()})
         _open_sessions(batch, sessions)
@@ -89,7 +89,7 @@ class DiagnosisStep:
         return outcome
 
     def _hold_to_thresholds(self, batch: StageBatch, sessions: Mapping[str, DiagnosisState]) -> None:
-        """Have the evidence of each session that this batch says is a transcript held to the thresholds of its agent."""
+        """Set the thresholds of new sessions, and of sessions that turn out to be transcripts in this batch."""
         for session in sessions.values():
             if not session.evidence.event_counts:
                 self._set_thresholds(session)
@@ -108,7 +108,7 @@ class DiagnosisStep:
         session.evidence.hold_to(thresholds)
 
     def _profile(self, session: DiagnosisState) -> Profile:
-        """The thresholds that are in force for the session's agent."""
+        """The thresholds in force for the session's agent."""
         return self._profile_of(session, session.evidence.source)
 
     def _profile_of(self, session: DiagnosisState, source: str | None) -> Profile:
@@ -118,7 +118,7 @@ class DiagnosisStep:
     def _fold(
         self, sessions: Mapping[str, DiagnosisState], evidence: dict[str, SessionEvidence], events: pl.DataFrame | None
     ) -> None:
-        """Fold events: what is only counted by columns, what the detectors look at by rows."""
+        """Fold events: count by columns, and go through the rows that the detectors need."""
         if events is None or not events.height:
             return
         occurred = pl.col("occurred_at").dt.epoch("us")
@@ -130,7 +130,7 @@ class DiagnosisStep:
             session.started_us = first if session.started_us is None else min(session.started_us, first)
             session.ended_us = last if session.ended_us is None else max(session.ended_us, last)
             if session.agent != agent and not session.evidence.event_counts:
-                # Until now only ends came, which name the agent of the exchanges.
+                # So far only ends came, which name the agent of the exchanges.
                 session.agent = agent
                 self._set_thresholds(session)
         for key, event, count in events.group_by(KEY, "event", maintain_order=True).len().iter_rows():
@@ -140,7 +140,7 @@ class DiagnosisStep:
         fold_counted(evidence, _rows(events.filter(_perhaps()), OTHER_COLUMNS))
 
     def _close(self, session: DiagnosisState, end: SessionEnd) -> Diagnosis | None:
-        """The diagnosis at this end of the session, or None when nothing came since the last one."""
+        """The diagnosis at this end of the session, or None if no event came since the last one."""
         events = session.evidence.event_count
         if not events:
             return self._close_without_events(session, end)
@@ -149,12 +149,12 @@ class DiagnosisStep:
         return self._diagnosed(session, end, session.evidence, self._profile(session))
 
     def _close_without_events(self, session: DiagnosisState, end: SessionEnd) -> Diagnosis | None:
-        """The diagnosis of a session of exchanges alone, or None where one says already that it ended then or later."""
+        """The diagnosis of a session with only exchanges, or None if a diagnosis with this end or a later one exists."""
         closed_us = _microseconds(end.closed_at)
         if session.closed_us is not None and closed_us <= session.closed_us:
             return None
         session.closed_us = closed_us
-        # The batch may hold the first events, after this end: nothing of them is known yet.
+        # The batch may hold the first events after this end: ignore them here.
         profile = self._profile_of(session, source=None)
         evidence = SessionEvidence.held_to(profile.thresholds, EVIDENCE_REFERENCES)
         return self._diagnosed(session, end, evidence, profile)
@@ -189,7 +189,7 @@ def _moment(microseconds: int | None) -> datetime | None:
 
 
 def _open_sessions(batch: StageBatch, sessions: dict[str, DiagnosisState]) -> None:
-    """Give every session of the batch a state; its project and agent are those of its first record, however batches fall."""
+    """Give every session of the batch a state; its project and agent are those of its first record, however the records are batched."""
     named = ["connection", "session_id", "project", "agent"]
     places = [frame.select(OFFSET, KEY, *named) for frame in batch.frames.values()]
     if not places:
@@ -203,9 +203,9 @@ def _open_sessions(batch: StageBatch, sessions: dict[str, DiagnosisState]) -> No
 
 
 def _parts(events: pl.DataFrame | None, ends: list[SessionEnd]) -> Iterator[tuple[pl.DataFrame | None, list[SessionEnd]]]:
-    """The events in parts, each with the sessions that end at its end.
+    """The events in parts, each with the sessions that end at the end of the part.
 
-    Sessions do not depend on each other, so all of the batch is one part, unless a session goes on after its end.
+    Sessions are independent, so the whole batch is one part, unless a session continues after its end.
     """
     firsts: dict[str, int] = {}
     for end in ends:
@@ -246,13 +246,13 @@ def _recorded_ends(batch: StageBatch) -> Iterator[SessionEnd]:
 
 @functools.cache
 def _calls() -> pl.Expr:
-    """Events whose fold looks at each of them."""
+    """Events that are folded row by row."""
     return pl.col("event").is_in(["tool_call", "token_usage"])
 
 
 @functools.cache
 def _perhaps() -> pl.Expr:
-    """Of the others, those that their fold may keep something of; it looks again."""
+    """A prefilter for the other events: those that the fold may need; it checks again."""
     return (
         (pl.col("event") == "retry_event")
         | ((pl.col("event") == "memory_event") & pl.any_horizontal(pl.col("action", "status").is_in(list(LOST_MEMORY))))
@@ -267,7 +267,7 @@ def _perhaps() -> pl.Expr:
 
 
 def _rows(events: pl.DataFrame, columns: Collection[str]) -> Iterator[Row]:
-    """Rows as the fold wants them; the columns that are not named are None in all of them."""
+    """Rows in the form that the fold needs; unnamed columns are None."""
     return zip(
         *(events[KEY if name == "session" else name].to_list() if name in columns else repeat(None) for name in FOLD_COLUMNS),
         strict=False,

@@ -1,10 +1,10 @@
 """The intake stage: Tier 1 and sampling on every exchange, one decision each.
 
-1. A sampled exchange becomes a scoring task, any other gets its score at once. The newest turns stay in the session's state; when the
-   session closes, its last turns become tasks with the next revision, whatever sampled them before, but for its first turns. So does
-   an exchange that a person asked to have judged again. A further revision of an exchange is scored by the request that comes with it,
-   under the turn and the sampling of the first; it counts as no turn of its own.
-2. Tasks and states carry exchanges in their encoding: the one that the batch was delivered with, if it has any.
+1. A sampled exchange becomes a scoring task; any other exchange gets its score at once. The newest turns stay in the session's state.
+   When the session closes, its last turns become tasks with the next revision, whatever their sampling before, except for its first
+   turns. An exchange that a person asked to judge again also becomes a task. A further revision of an exchange is scored by the request
+   that comes with it, under the turn and the sampling of the first revision, and does not count as another turn.
+2. Tasks and states carry exchanges in their encoding: the original encoding, if the batch has it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_
 
 
 class Arrival(NamedTuple):
-    """An exchange, its encoding, and what the structural checks say of it."""
+    """An exchange, its encoding, and the results of its structural checks."""
 
     exchange: Exchange
     encoded: bytes
@@ -88,7 +88,7 @@ class IntakeStep:
         elif record.withdrawn:
             session.sampling = without(session.sampling, record.exchange_id)
         elif record.revision:
-            # A request to score it came with it: that says what was decided on the first revision.
+            # A request to score it came with it, and has the decision on the first revision.
             session.sampling = revised(session.sampling, record.exchange_id, encoded or encode(record))
         else:
             yield self._decide(session, Arrival.of(record, encoded or encode(record), policy), policy)
@@ -112,7 +112,7 @@ class IntakeStep:
         return "scores", _left_out(arrival, policy, decision, revision=0)
 
     def _ask_again(self, session: IntakeState, request: JudgingRequest, policy: ProjectPolicy) -> tuple[str, Record]:
-        """The task or the score of an exchange that is scored again, as it was decided on first."""
+        """The task or the score of an exchange that is scored again, by the first decision."""
         asked = Decision(
             sampled=request.sampling_reason != SAMPLING_SKIP,
             reason=request.sampling_reason,
@@ -136,7 +136,7 @@ class IntakeStep:
 
 
 def _left_out(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> Score:
-    """The score of an exchange that is not sampled."""
+    """The score of an unsampled exchange."""
     sampled = Sampled(revision, decision.turn, decision.reason, None, arrival.tier1.score, arrival.tier1.flags)
     return structural_score(sampled, arrival.exchange, policy, LEFT_OUT)
 

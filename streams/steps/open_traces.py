@@ -1,4 +1,4 @@
-"""Open traces: what the stage of traces keeps of a trace until it is complete."""
+"""Open traces: the state of an incomplete trace in the stage of traces."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ SETTLED, IDLE = "settled", "idle"
 
 
 class OpenTrace(msgspec.Struct, frozen=True, array_like=True):
-    """A trace with spans that nothing was made of yet. It tells what came of it, but for the spans themselves."""
+    """A trace with spans that were not assembled yet: a summary, without the spans themselves."""
 
     project: str
     last_at: datetime
-    """When the last of its spans came."""
+    """The time when the last of its spans arrived."""
     has_root: bool
     spans: int
     first_offset: int
-    """The lowest offset of a span, on whichever partition: what comes later may stand before what was there."""
+    """The lowest offset of a span on any partition: a later span may have a lower offset."""
 
     def followed_by(self, further: OpenTrace) -> OpenTrace:
-        """The trace after further spans of it came. Taken in again, these change nothing but their number."""
+        """The trace after further spans. Spans that are added twice change nothing but their number."""
         return OpenTrace(
             self.project,
             max(self.last_at, further.last_at),
@@ -33,7 +33,7 @@ class OpenTrace(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def completion(self, rules: Traces) -> tuple[datetime, str]:
-        """When it is complete if nothing more comes, and why."""
+        """The time when it is complete if no more spans arrive, and the reason."""
         if self.has_root and rules.settle_seconds <= rules.idle_seconds:
             return self.last_at + timedelta(seconds=rules.settle_seconds), SETTLED
         return self.last_at + timedelta(seconds=rules.idle_seconds), IDLE

@@ -1,9 +1,9 @@
-"""Anchors: exchanges that are judged again on a schedule, so that "the judge changed" is told from "the agent changed".
+"""Anchors: exchanges that are judged again on a schedule, to distinguish "the judge changed" from "the agent changed".
 
-1. A round is ordinary work: a copy of each anchor, as an exchange of the connection `anchors` in a project of its own, in one session. So
-   the cascade judges it, in this process or by workers, with the cap of a session over the whole round.
-2. A copy has an id of its own, so no answer that was recorded for another round is taken for it.
-3. A round is named by the minute it began in: begun twice within one minute, it is one round.
+1. A round consists of ordinary exchanges: a copy of each anchor, on the connection `anchors`, in a project of its own and in one session.
+   So the cascade judges the round, in this process or in workers, under the cap of a single session.
+2. A copy has an id of its own, so no answer recorded for another round is reused for it.
+3. A round is named by its starting minute: two starts within a minute are the same round.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ TIERS: Mapping[str, tuple[str, float, float]] = {
 }
 """The tiers that a judge scores: the column, and the ends of its scale."""
 LOOK_BACK = timedelta(days=90)
-"""Rounds before that say nothing of a change of today."""
+"""Rounds older than this say nothing about a change today."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round that began."""
+    """A round that was started."""
 
     at: datetime
     exchanges: int
-    """Anchors that are judged in it; 0 where it had begun already."""
+    """Number of anchors in the round; 0 if the round had already started."""
 
 
 def anchors_of(cursor: duckdb.DuckDBPyConnection, project: str) -> list[Anchor]:
@@ -67,7 +67,7 @@ def anchors_of(cursor: duckdb.DuckDBPyConnection, project: str) -> list[Anchor]:
 
 
 def candidates(cursor: duckdb.DuckDBPyConnection, project: str, count: int) -> list[tuple[str, str]]:
-    """Connection and id of up to `count` judged exchanges, spread over the range of what the judge says."""
+    """Connection and id of up to `count` judged exchanges, spread over the range of the judge's scores."""
     rows = query_rows(cursor, "anchor_candidates", {"project": project, "count": count})
     return [(row["connection"], row["exchange_id"]) for row in rows]
 
@@ -75,7 +75,7 @@ def candidates(cursor: duckdb.DuckDBPyConnection, project: str, count: int) -> l
 def named(
     cursor: duckdb.DuckDBPyConnection, project: str, exchanges: Sequence[str], connection: str | None
 ) -> list[tuple[str, str]]:
-    """Connection and id of the exchanges of a project that have these ids; InputError for one it lacks or that two connections have."""
+    """Connection and id of a project's exchanges with these ids; InputError for an id that is missing or that two connections have."""
     values = {"project": project, "exchanges": list(exchanges), "connection": connection}
     found: dict[str, list[str]] = defaultdict(list)
     for row in query_rows(cursor, "named_exchanges", values):
@@ -91,9 +91,9 @@ def named(
 
 
 async def choose(publisher: Publisher, project: str, chosen: Sequence[tuple[str, str]], who: str) -> list[Anchor]:
-    """Make anchors of exchanges, by connection and id; those that are anchors already stay so. Durable on return.
+    """Make exchanges anchors, by connection and id; existing anchors stay. Durable on return.
 
-    InputError for a project that holds rounds of anchors itself.
+    InputError for a project that is itself made of anchor rounds.
     """
     if is_reserved(project):
         raise InputError(f"project {project} holds rounds of anchors", hint="Choose anchors among the exchanges of an agent.")
@@ -105,7 +105,7 @@ async def choose(publisher: Publisher, project: str, chosen: Sequence[tuple[str,
 
 
 async def withdraw(publisher: Publisher, project: str, anchor_id: str, who: str) -> Anchor | None:
-    """Judge an anchor no more; None where the project has none of this id."""
+    """Withdraw an anchor, so that it is no longer judged; None if the project has no anchor with this id."""
     found = next((one for one in await _known(publisher, project) if one.anchor_id == anchor_id), None)
     if found is None or not found.active:
         return found
@@ -122,7 +122,7 @@ async def withdraw(publisher: Publisher, project: str, anchor_id: str, who: str)
 
 
 async def run_round(engine: RecordIntake, project: str) -> Round:
-    """Have the anchors of a project judged again; the round is on its way on return, and its scores come later."""
+    """Start a round: have the anchors of a project judged again. It is published on return, and its scores come later."""
     active = [one for one in await _known(engine, project) if one.active]
     at = engine.now().replace(second=0, microsecond=0)
     if not active:
@@ -143,11 +143,11 @@ def rounds_of(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime |
 
 
 def cause_of(store: Store, project: str, tier: str | None, moved: Moved | None) -> Attribution:
-    """Return the cause that moved a tier of a project: agent or judge, or why it is not known.
+    """Return the cause of a change in a tier of a project: agent or judge, or the reason why it is unknown.
 
-    `moved` is on the tier's own scale.
+    `moved` is the change on the tier's own scale.
 
-    Tier 1 and the diagnosis of runs are rules, which do not change by themselves: there it is the agent.
+    Tier 1 and the diagnosis of runs are rules, which do not change by themselves: there the cause is the agent.
     """
     if tier is not None and tier not in TIERS:
         return Attribution(cause="agent", reason="rules")
@@ -232,10 +232,10 @@ log = logging.getLogger(__name__)
 
 
 class AnchorRounds:
-    """Begins a round of each project whose last one is longer ago than its policy says; a `streams.upkeep.periodic_tasks.PeriodicTask`.
+    """Starts the rounds of projects when their policies' intervals have passed; a `streams.upkeep.periodic_tasks.PeriodicTask`.
 
-    When the last one was is read from the tables, so that a restart begins none too early; what was begun here counts until it
-    shows there. Without a judge none begins.
+    The time of the last round is read from the tables, so that a restart starts none too early; rounds started here count before the
+    tables show them. Without a judge no round starts.
     """
 
     name = "anchor rounds"
@@ -246,7 +246,7 @@ class AnchorRounds:
         self._begun: dict[str, datetime] = {}
 
     async def run(self) -> None:
-        """Begin the rounds that are due."""
+        """Start the due rounds."""
         if not self._engine.has_judge:
             return
         for row in await asyncio.to_thread(self._rows):
@@ -254,7 +254,7 @@ class AnchorRounds:
                 await self._begin(row["project"])
 
     async def _begin(self, project: str) -> None:
-        """Begin a round; one that cannot begin holds up no other project, and is tried again the next time."""
+        """Start a round; a failure affects no other project, and the next run tries again."""
         try:
             begun = await run_round(self._engine, project)
         except Exception:

@@ -1,26 +1,25 @@
-"""Assembling, the stage of traces: those whose spans are all there become exchanges and events.
+"""Assembling, the stage of traces: complete traces become exchanges and events.
 
-1. The stage takes up spans as soon as the tables have them, and keeps a state of each open trace: one with spans that nothing was made
-   of yet. When a trace is complete goes by the clock, so the stage has a timer, and the serving process runs it.
-2. That a trace was complete, and how often spans came after that, is a record: a rebuild reads it and decides nothing again.
-3. What complete traces are made into is committed with the states and the position. In one process that is all or nothing, so a kill
-   repeats nothing. On Kafka the records come first, and of these the decisions last: a kill between them makes traces be assembled once
-   more, into the same ids.
-4. Late spans add events and revise exchanges: the one that a turn has keeps its id, and one that turns out to be part of another is
-   withdrawn. A revision of what nothing is decided on yet waits, and all of its trace with it. Traces that tell of one turn together
-   are linked and assembled as one.
-5. One trace that cannot be assembled is set aside as a dead letter, and the others go on.
-6. Spans that come when those before them are deleted make nothing: what is left of their trace would be a part of it. They are counted,
-   logged and set aside, one letter per trace.
+1. The stage reads spans as soon as the tables have them, and keeps a state of each open trace, which has spans that were not assembled
+   yet. A trace becomes complete by the clock, so the stage has a timer, and the serving process runs it.
+2. The completion of a trace, and of each later batch of spans, is a record: a rebuild reads these records and decides nothing again.
+3. The records of complete traces are committed with the states and the position. In one process this is all or nothing, so a kill
+   repeats nothing. On Kafka the records come first, the decisions last among them: after a kill in between, the same traces are
+   assembled again, into the same ids.
+4. Late spans add events and revise exchanges: the exchange of a turn keeps its id, and an exchange that turns out to be part of another
+   is withdrawn. A revision of an undecided exchange is deferred, with its whole trace. Traces that describe one turn together are linked
+   and assembled as one.
+5. A trace that cannot be assembled becomes a dead letter, and the other traces go on.
+6. Spans that arrive after the earlier spans of their trace were deleted are not assembled, because the rest of the trace is missing. They
+   are counted, logged and become dead letters, one per trace.
 
-Linking (`TraceLinker`) finds the traces that tell of the same turns (`streams.sources.otlp.trace`):
+Linking (`TraceLinker`) finds the traces that describe the same turns (`streams.sources.otlp.trace`):
 
-1. Two instrumentors that export side by side tell of the same time: this is known, in memory, from the traces that were assembled lately.
-2. The parts of a turn are looked for in the table, among the traces of the session, and only for a trace that has one side of a call
-   alone. Of those with the same question or call, the parts are the ones between the trace that begins the turn and the next that begins
-   one. Traces of tools alone are added by the ids of the calls of these.
-3. All traces that are linked are one group. If one of them is no longer complete after that, because more of it comes, it is grouped
-   again.
+1. Two instrumentors that export side by side describe the same time: they are recognised in memory, from the recently assembled traces.
+2. The parts of a turn are looked up in the table, among the traces of the session, and only for a trace with just one side of a call.
+   Among the traces with the same question or call, the parts are those from the trace that starts the turn up to the next start of a
+   turn. Traces with tools alone are added by the ids of the calls in these.
+3. All linked traces are one group. If more spans of a member arrive later, it is grouped again.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ Load = Callable[[Sequence[Key]], Mapping[Key, list[Span]]]
 
 
 class Part(NamedTuple):
-    """A trace that is complete: its session, where it names one, and what may link it to others."""
+    """A complete trace: its session, if it names one, and its possible links to other traces."""
 
     key: Key
     session_id: str | None
@@ -73,7 +72,7 @@ class Part(NamedTuple):
 
 
 class _Other(NamedTuple):
-    """Another trace of a session, when it began, and whether its first request goes on with outputs of tools."""
+    """Another trace of a session: its start, and whether its first request continues with outputs of tools."""
 
     key: Key
     started_at: datetime
@@ -81,13 +80,13 @@ class _Other(NamedTuple):
 
 
 class TraceLinker:
-    """Finds the traces that are assembled together."""
+    """Finds the traces to assemble together."""
 
     def __init__(self) -> None:
         self._recent = RecentRequests[Key]()
 
     def groups(self, cursor: duckdb.DuckDBPyConnection, parts: Sequence[Part], load: Load) -> list[dict[Key, list[Span]]]:
-        """The groups of more than one trace that these belong to, with the spans of each trace, which `load` reads."""
+        """The groups of several traces that `parts` belong to, with the spans of each trace, read by `load`."""
         groups = _Groups(part.key for part in parts)
         for part in parts:
             scoped = [request._replace(key=f"{part.key[0]} {request.key}") for request in part.links.requests]
@@ -111,7 +110,7 @@ class _Groups:
         self._groups: dict[Key, set[Key]] = {key: {key} for key in keys}
 
     def join(self, key: Key, other: Key) -> None:
-        """Put two keys, and all that is with either, into one group."""
+        """Merge the groups of two keys."""
         joined = self._groups.setdefault(key, {key}) | self._groups.setdefault(other, {other})
         for one in joined:
             self._groups[one] = joined
@@ -123,7 +122,7 @@ class _Groups:
 
 
 def _others(cursor: duckdb.DuckDBPyConnection, asking: Sequence[tuple[Part, Iterable[str]]]) -> list[tuple[Part, list[_Other]]]:
-    """The other traces of each part's session that have one of these texts."""
+    """The other traces of each part's session that share one of these texts."""
     rows = [(*part.key, part.session_id, text) for part, texts in asking for text in sorted(texts)]
     if not rows:
         return []
@@ -137,7 +136,7 @@ def _others(cursor: duckdb.DuckDBPyConnection, asking: Sequence[tuple[Part, Iter
 
 
 def _of_turn(part: Part, others: Iterable[_Other]) -> list[Key]:
-    """The traces that belong to the turn of a part: from the one that begins it up to the next that begins one."""
+    """The traces of a part's turn: from the trace that starts it up to the next trace that starts a turn."""
     own = _Other(part.key, part.links.started_at, part.links.resumes)
     ordered = sorted([own, *others], key=lambda one: (one.started_at, one.key))
     first = last = ordered.index(own)
@@ -151,7 +150,7 @@ def _of_turn(part: Part, others: Iterable[_Other]) -> list[Key]:
 def _add_tools(
     cursor: duckdb.DuckDBPyConnection, groups: Sequence[dict[Key, list[Span]]], parts: Mapping[Key, Part], load: Load
 ) -> None:
-    """Add the traces of tools alone that have a call of a group."""
+    """Add the traces with tools alone that have a call of a group."""
     asking = list[tuple[Part, Iterable[str]]]()
     group_of: dict[Key, dict[Key, list[Span]]] = {}
     for group in groups:
@@ -171,13 +170,13 @@ def _add_tools(
 
 
 TRACES_AT_ONCE = 500
-"""Traces that are assembled together: where this process decides on their exchanges, callers wait meanwhile."""
+"""Traces that are assembled together. Callers wait meanwhile if this process decides on their exchanges."""
 AGAIN_SECONDS = 1.0
-"""Seconds after which it is tried again what could not be done."""
+"""Seconds between a failure and the next try."""
 LONGEST_PAUSE = 60.0
-"""Seconds that the stage waits at most: the clock may be set."""
+"""The longest pause in seconds: somebody may set the clock."""
 MAX_SPANS = 20_000
-"""Spans of one trace that are assembled; one with more is set aside."""
+"""Most spans of a trace; a trace with more becomes a dead letter."""
 TOO_MANY, LATE = "too_many_spans", "late_spans"
 EXCHANGES, EVENTS, DECISIONS = "exchanges", "agent-events", "trace-assemblies"
 """Connection and trace."""
@@ -185,7 +184,7 @@ log = logging.getLogger(__name__)
 
 
 class Due(NamedTuple):
-    """When a trace is complete, and why."""
+    """The time when a trace is complete, and the reason."""
 
     at: datetime
     key: Key
@@ -193,7 +192,7 @@ class Due(NamedTuple):
 
 
 class _Draft(NamedTuple):
-    """What a complete trace is made into by itself."""
+    """A complete trace, assembled by itself."""
 
     key: Key
     decision: Decision
@@ -201,23 +200,23 @@ class _Draft(NamedTuple):
 
     @property
     def part(self) -> Part:
-        """The trace as a part of others."""
+        """The trace as a possible part of a group."""
         session_id = self.assembly.decision.session_id
         return Part(self.key, session_id if session_id != self.key[1] else None, self.assembly.links)
 
 
 @dataclass
 class Made:
-    """The records that some traces were made into."""
+    """The records assembled from some traces."""
 
     assemblies: list[Assembly] = field(default_factory=list)
     revised: list[Exchange | JudgingRequest] = field(default_factory=list)
-    """The further revisions of exchanges, with the requests to score them."""
+    """Further revisions of exchanges, with the requests to score them."""
     deferred: set[Key] = field(default_factory=set)
-    """Traces that are to be assembled again a little later."""
+    """Traces that must be assembled again a little later."""
     letters: Accepted = field(default_factory=Accepted)
     late: int = 0
-    """Spans that came too late to make anything."""
+    """Spans that came too late to be assembled."""
 
     @property
     def has_withdrawn(self) -> bool:
@@ -231,28 +230,28 @@ class TraceAssembler:
     name = ASSEMBLING.name
 
     def __init__(self, engine: RecordIntake, count_late: Callable[[int], None] = lambda _: None) -> None:
-        """`count_late` is told how many spans came too late to make anything."""
+        """`count_late` is called with the number of spans that came too late to be assembled."""
         self.interval = AGAIN_SECONDS
         self._engine = engine
         self._count_late = count_late
         self._is_read = False
-        """Whether the following is what the log has, but for what is about to be committed."""
+        """Whether the following fields match the log, apart from the next commit."""
         self._open: dict[Key, OpenTrace] = {}
         self._queue: list[Due] = []
-        """A heap of when open traces are complete; what was so before more spans came is in it, too."""
+        """A heap of completion times; it also holds outdated times of traces that got more spans."""
         self._changed: set[Key] = set()
-        """The traces whose states are to be committed."""
+        """The traces whose states the next commit includes."""
         self._positions: dict[int, int] = {}
-        """The offset that is read next, by partition."""
+        """The next offset to read, by partition."""
         self._committed: dict[int, int] = {}
-        """The same in the log."""
+        """The positions in the log."""
         self._inherited: set[Key] = set()
-        """Open traces that this process did not begin: on Kafka, another one may have published exchanges and no decision."""
+        """Open traces from an earlier process: on Kafka, it may have published exchanges without the decision."""
         self._versions = SeenVersions(engine.store, engine.redactor)
         self._linker = TraceLinker()
 
     async def run(self) -> None:
-        """Take up the spans that have come and assemble the traces that are complete."""
+        """Read new spans and assemble complete traces."""
         self.interval = AGAIN_SECONDS
         try:
             while self._engine.state().ready:
@@ -262,12 +261,12 @@ class TraceAssembler:
                     self.interval = self._pause()
                     return
         except BaseException:
-            # Whether the log has what was to be committed is not known here: its states tell.
+            # The log may or may not have the last commit: read its states again.
             self._is_read = False
             raise
 
     async def _read(self) -> None:
-        """Go on where the log says that the stage is."""
+        """Load the stage's states and positions from the log."""
         await self._engine.flush()
         self._open, self._committed = await asyncio.to_thread(self._stored)
         self._positions, self._changed = dict(self._committed), set()
@@ -282,7 +281,7 @@ class TraceAssembler:
         self._is_read = True
 
     def _stored(self) -> tuple[dict[Key, OpenTrace], dict[int, int]]:
-        """The open traces and the positions that the tables have."""
+        """The open traces and the positions in the tables."""
         with contextlib.closing(self._engine.store.cursor()) as cursor:
             states = all_states(cursor, self.name)
             positions = {partition: position for (_, partition), position in watermarks_of(cursor, self.name).items()}
@@ -290,12 +289,12 @@ class TraceAssembler:
         return {_key_of_state(name): decoder.decode(state) for name, state in states.items()}, positions
 
     def _undecided(self) -> dict[Key, OpenTrace]:
-        """The open traces of a database of before there were states of them."""
+        """The open traces of a database from a version without states of them."""
         with contextlib.closing(self._engine.store.cursor()) as cursor:
             return {_key(row): _open_trace(row) for row in query_rows(cursor, "undecided_traces")}
 
     async def _advance(self) -> bool:
-        """Take up some spans, assemble some traces, and commit both; tells whether there was anything to do."""
+        """Read some spans, assemble some traces, and commit both; returns whether there was work."""
         engine = self._engine
         ends = engine.ends_in_tables(ASSEMBLING.source)
         if any(end > self._positions.get(partition, 0) for partition, end in ends.items()):
@@ -325,7 +324,7 @@ class TraceAssembler:
         return True
 
     def _take_up(self, ends: Mapping[int, int]) -> None:
-        """Note the traces of which spans have come, a batch of each partition."""
+        """Note the traces of new spans, a batch per partition."""
         with contextlib.closing(self._engine.store.cursor()) as cursor:
             for partition, end in ends.items():
                 start = self._positions.get(partition, 0)
@@ -343,7 +342,7 @@ class TraceAssembler:
             self._schedule(key)
 
     def _schedule(self, key: Key) -> None:
-        """Note when a trace is complete if nothing more comes."""
+        """Schedule a trace for the time when it is complete, if no more spans arrive."""
         heapq.heappush(self._queue, self._due(key))
 
     def _due(self, key: Key) -> Due:
@@ -352,8 +351,8 @@ class TraceAssembler:
         return Due(at, key, reason)
 
     def _complete(self, now: datetime) -> dict[Key, Due]:
-        """Traces that are complete, as many as are assembled together, those that waited longest first."""
-        # By the second: for a few traces a round takes nearly as long as for hundreds.
+        """A batch of complete traces, longest waiting first."""
+        # Rounded to seconds, because a round takes nearly as long for a few traces as for hundreds.
         second, due, spans = now.replace(microsecond=0), dict[Key, Due](), 0
         while self._queue and self._queue[0].at <= second:
             if len(due) >= TRACES_AT_ONCE or spans >= ASSEMBLING.records_at_once:
@@ -365,23 +364,23 @@ class TraceAssembler:
         return due
 
     def _pause(self) -> float:
-        """Seconds until a trace is complete."""
+        """Seconds until the next trace is complete."""
         if not self._queue:
             return LONGEST_PAUSE
         second = self._queue[0].at + timedelta(seconds=1) - timedelta.resolution
         return min(LONGEST_PAUSE, max(0.0, (second.replace(microsecond=0) - self._engine.now()).total_seconds()))
 
     def _state_of(self, key: Key) -> bytes:
-        """The state of a trace; empty for one that is open no more."""
+        """The state of a trace; empty if it is no longer open."""
         return msgspec.msgpack.encode(self._open[key]) if key in self._open else b""
 
     async def _make(self, due: Mapping[Key, Due]) -> tuple[Made, Submission]:
-        """What complete traces are made into, and the records of it."""
-        # What is not seen of exchanges, events and decisions would be made a second time.
+        """Assemble complete traces; also returns their records as a submission."""
+        # Exchanges, events and decisions that the tables lack would be made a second time.
         for topic in (EXCHANGES, EVENTS, DECISIONS):
             await self._engine.wait_for_tables(topic)
         made = await asyncio.to_thread(self._assemble_all, due)
-        # Others send events of the same sessions.
+        # Other senders may add events to the same sessions.
         await self._engine.wait_for_tables(EVENTS)
         return made, await asyncio.to_thread(self._submission, made)
 
@@ -424,7 +423,7 @@ class TraceAssembler:
                 if not records:
                     continue  # erased meanwhile
                 if earlier is not None and earlier["spans"] >= len(records):
-                    # The others were deleted, or all of them were in the tables when the trace was assembled.
+                    # The other spans were deleted, or all spans were in the tables when the trace was assembled.
                     self._note_late(made, [span for span in records if span.ingested_at > earlier["assembled_at"]])
                     continue
                 decision = Decision(
@@ -450,7 +449,7 @@ class TraceAssembler:
     def _join(
         self, cursor: duckdb.DuckDBPyConnection, made: Made, group: Mapping[Key, Sequence[Span]], members: Sequence[_Draft]
     ) -> bool:
-        """Assemble linked traces as one; `members` are those that are complete now. Tells whether that was possible."""
+        """Assemble linked traces as one; `members` are the newly complete ones. Returns whether that was possible."""
         keys = list(group)
         exchanges, events = _exchanges(cursor, keys), _events(cursor, keys)
         earlier = sorted(
@@ -467,12 +466,12 @@ class TraceAssembler:
             assemblies.append((assembly, decision))
         (first, decision), *others = assemblies
         if self._add(made, first, decision, [draft.key for draft in members]):
-            # What they were made into together is there once; that each is complete is a decision of its own.
+            # The common records exist once; the completion of each trace is a decision of its own.
             made.assemblies += [assembly._replace(exchanges=[], events=[], ratings=[]) for assembly, _ in others]
         return True
 
     def _reviews(self, made: Made) -> Iterator[Review]:
-        """The ratings of the traces, as far as they are numbers on their project's scale."""
+        """Reviews from the ratings of the traces that are numbers on their project's scale."""
         for assembly in made.assemblies:
             project, connection = assembly.decision.project, assembly.decision.connection
             scale = self._engine.policy.for_project(project).settings.traces.ratings
@@ -482,7 +481,7 @@ class TraceAssembler:
                     yield review
 
     def _assembled(self, made: Made, records: Sequence[Span], decision: Decision) -> Assembly | None:
-        """What a trace is made into; None where it cannot be assembled, and is set aside."""
+        """Assemble a trace; None if it cannot be assembled and becomes a dead letter."""
         if len(records) > MAX_SPANS:
             detail = (
                 f"trace {records[0].trace_id} has {len(records)} spans; {MAX_SPANS} are assembled at most: end its root earlier"
@@ -497,7 +496,7 @@ class TraceAssembler:
             return None
 
     def _add(self, made: Made, assembly: Assembly, decision: Decision, keys: Sequence[Key]) -> bool:
-        """Add an assembly once its exchanges are revised; tells whether it was, or waits with all of these traces."""
+        """Revise an assembly's exchanges and add it; returns False if it is deferred, with all of these traces."""
         revised = self._revised(made, assembly, decision)
         if revised is None:
             made.deferred.update(keys)
@@ -506,7 +505,7 @@ class TraceAssembler:
         return True
 
     def _revised(self, made: Made, assembly: Assembly, decision: Decision) -> Assembly | None:
-        """The assembly with those of its exchanges that are new, once the others are revised; None where it has to wait."""
+        """Revise the known exchanges of an assembly; returns it with the new exchanges alone, or None if it must wait."""
         if not decision.earlier:
             return assembly
         engine = self._engine
@@ -526,7 +525,7 @@ class TraceAssembler:
         )
 
     def _admitted(self, made: Made, record: Record) -> bytes | None:
-        """The record, encoded; None where it may not be written, and is set aside."""
+        """The encoded record; None if it may not be written and becomes a dead letter."""
         try:
             return admissible(record)
         except RecordError as error:
@@ -534,7 +533,7 @@ class TraceAssembler:
             return None
 
     def _note_late(self, made: Made, late: Sequence[Span]) -> None:
-        """Make it known that spans of a trace came when those before them were deleted."""
+        """Report spans that arrived after the earlier spans of their trace were deleted."""
         if not late:
             return
         detail = (
@@ -550,7 +549,7 @@ class TraceAssembler:
         admission.set_aside(made.letters, Place("traces", 0), Refusal(self.name, reason, detail), json_bytes(record))
 
     def _continued(self, events: Sequence[AgentEvent]) -> list[AgentEvent]:
-        """The events that the tables do not have, each session's behind those that it has."""
+        """The events that the tables do not have, numbered after the stored events of their sessions."""
         continued: list[AgentEvent] = []
         by_connection: dict[str, list[AgentEvent]] = {}
         for event in events:
@@ -589,7 +588,7 @@ def _spans(cursor: duckdb.DuckDBPyConnection, names: dict[str, list[str]], least
 
 
 def _exchanges(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[Key, list[Exchange]]:
-    """The exchanges that were made of some traces, as they were told last; the oldest of a trace first."""
+    """The newest revisions of the exchanges made from some traces; the oldest exchange of a trace first."""
     by_trace: dict[Key, list[Exchange]] = {}
     if keys:
         for exchange in query_records(cursor, "trace_exchanges", Exchange, _names(keys)):
@@ -599,7 +598,7 @@ def _exchanges(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[K
 
 
 def _events(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[Key, list[EarlierEvent]]:
-    """The events that were made of some traces, in the order in which they were told."""
+    """The events made from some traces, in the order in which they were made."""
     by_trace: dict[Key, list[EarlierEvent]] = {}
     if keys:
         for row in query_rows(cursor, "trace_events", _names(keys)):
@@ -617,7 +616,7 @@ def _key(row: Mapping[str, Any]) -> Key:
 
 
 def _key_of_state(name: str) -> Key:
-    """The trace of a state: no name of a connection holds a slash."""
+    """The trace of a state: connection names hold no slash."""
     connection, _, trace_id = name.partition("/")
     return connection, trace_id
 

@@ -1,12 +1,11 @@
-"""Ending sessions: on request, or because they fell idle. Either way the end becomes a record before anything acts on it.
+"""Ending sessions, on request or because they are idle. Either way the end becomes a record before anything acts on it.
 
-1. The end of a session is recorded in each topic where it has records: among the exchanges for its last turns, among the events for its
-   diagnosis.
-2. A session without events ends among the events, too: only the diagnosis stage makes runs, so that nothing depends on which topic is
-   read first. It ends there again when exchanges came since, or if no end is recorded there yet (sessions that ended before they became
-   runs). Anchors never do.
-3. Sessions that callers name while others are being ended are looked up and ended together (`SessionEnds`): one question to the tables
-   costs about as much for hundreds of sessions as for one.
+1. The end of a session is recorded on each topic where it has records: on exchanges for its last turns, on events for its diagnosis.
+2. The end of a session without events is recorded on events, too: only the diagnosis stage makes runs, so that nothing depends on which
+   topic is read first. It is recorded there again if exchanges came since, or if no end is there yet (sessions that ended before they
+   became runs). Sessions of anchors never end there.
+3. Requests that arrive while other sessions are being ended are looked up and ended together (`SessionEnds`): a query costs about as much
+   for hundreds of sessions as for one.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from streams.log.admission import Accepted
 IDLE = "idle"
 EXPLICIT = "explicit"
 CLOSED_AT_ONCE = 400
-"""Ends of idle sessions that are recorded together, two for most sessions, so that no caller waits for thousands."""
+"""Ends of idle sessions that are recorded together, two for most sessions: a limit, so that no caller waits behind thousands."""
 LOOKED_UP = 50_000
-"""Ends of idle sessions that a server looks up together: the others wait for the next look."""
+"""Ends of idle sessions that a server looks up together: the rest waits for the next look."""
 
 
 def closings(rows: Iterable[Mapping[str, Any]], reason: str, now: datetime) -> Accepted:
-    """The records that end sessions, one in each topic where a session is to end.
+    """The records that end sessions, one on each topic where a session must end.
 
     The rows are those of the queries `idle_sessions` and `open_topics`.
     """
@@ -55,12 +54,12 @@ def closings(rows: Iterable[Mapping[str, Any]], reason: str, now: datetime) -> A
 
 
 def sessions_of(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
-    """The sessions that the rows are about, by connection and id."""
+    """The sessions of the rows, by connection and id."""
     return {(row["connection"], row["session_id"]) for row in rows}
 
 
 def idle_closings(store: Store, policy: Policy, now: datetime) -> Iterator[Accepted]:
-    """Yield the records that end sessions idle for longer than the session gap, CLOSED_AT_ONCE of them at a time: LOOKED_UP at most."""
+    """Yield the records that end sessions idle for longer than the session gap, CLOSED_AT_ONCE at a time and LOOKED_UP at most."""
     gap = timedelta(minutes=policy.session_gap_minutes)
     values = {"as_of": now, "gap_seconds": gap.total_seconds(), "heard_before": now - gap, "limit": LOOKED_UP}
     rows = query_rows(store.cursor(), "idle_sessions", values)
@@ -73,7 +72,7 @@ Session = tuple[str, str]
 
 
 class _Call(NamedTuple):
-    """A caller that waits for the end of a session, and for whether a record of it is there."""
+    """A caller that waits for the end of a session; the answer is whether the session has records."""
 
     session: Session
     known: asyncio.Future[bool]
@@ -90,7 +89,7 @@ class SessionEnds:
         self._task: asyncio.Task[None] | None = None
 
     async def end(self, connection: str, session_id: str) -> bool:
-        """Record that a session ended; False where no record of it is there. Raises what keeps its end from becoming durable."""
+        """Record that a session ended; False if the session has no records. Raises if the end cannot be made durable."""
         call = _Call((connection, session_id), asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         if self._task is None:
@@ -98,7 +97,7 @@ class SessionEnds:
         return await call.known
 
     async def _end_all(self) -> None:
-        """End what waits, some at a time, until nothing does."""
+        """End the waiting sessions, in groups, until none waits."""
         try:
             while self._waiting:
                 some, self._waiting = self._waiting[:CLOSED_AT_ONCE], self._waiting[CLOSED_AT_ONCE:]
@@ -113,7 +112,7 @@ class SessionEnds:
             if len(calls) == 1:
                 _fail(calls, error)
                 return
-            # One session that cannot be ended keeps no other from its end.
+            # A failure to end one session must not affect the others.
             for call in calls:
                 await self._end_together([call])
         except BaseException as error:
@@ -126,7 +125,7 @@ class SessionEnds:
                     call.known.set_result(call.session in known)
 
     async def _ended(self, sessions: set[Session]) -> set[Session]:
-        """End sessions; those of which a record is there."""
+        """End sessions; returns those that have records."""
         now = self._now()
         rows = await asyncio.to_thread(self._open_topics, sessions, now)
         await self._record(closings(rows, EXPLICIT, now))

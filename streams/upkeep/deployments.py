@@ -1,11 +1,11 @@
-"""Deployments: records of what was released when, by people, pipelines and traces, to be seen beside the scores.
+"""Deployments: records of releases by people, pipelines and traces, shown beside the scores.
 
 1. A deployment with a time is identified by project, label, version, agent and time: sent again, it changes nothing.
-2. One without a time is of now, unless the newest deployment of the label and agent is of that version already: then it is that one.
-   A pipeline that is run again makes no second record; a version that comes back after another one does.
-3. A version that a trace is the first to name becomes a deployment, at the time of its exchange (`SeenVersions`). The first version ever
-   seen of a label is no change, so it is no deployment. Two versions that run beside each other are each deployed once, however often
-   they alternate. Whatever a person or pipeline recorded counts as seen.
+2. A deployment without a time gets the present time, unless the newest deployment of the label and agent already has that version: then it
+   repeats that one. So a rerun pipeline makes no second record, while a version that returns after another one does.
+3. A version that first appears in a trace becomes a deployment, at the time of its exchange (`SeenVersions`). The first version ever seen
+   of a label is not a change, and so not a deployment. Two versions that run side by side are deployed once each, however often they
+   alternate. Versions recorded by people or pipelines count as seen.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def deployment(
     comment: str | None = None,
     url: str | None = None,
 ) -> Deployment:
-    """The record of a deployment, without secrets; InputError naming the field where one cannot be kept."""
+    """The record of a deployment, without secrets; InputError names a field that is invalid."""
     if not re.fullmatch(LABEL_NAME, label):
         raise InputError(
             f"label: {label[:64]!r} is not a valid label name", hint="Use a-z, 0-9, _ and ., such as agent_version."
@@ -84,7 +84,7 @@ def _clean(name: str, text: str, redactor: Redactor) -> str:
 
 
 def known_already(store: Store, wanted: Deployment) -> Row | None:
-    """The deployment that one without a time repeats; None where it is a new one."""
+    """The deployment that a deployment without a time repeats; None if it is new."""
     with contextlib.closing(store.cursor()) as cursor:
         rows = deployments(cursor, wanted.project)
     same = (row for row in rows if (row["label"], row["agent"]) == (wanted.label, wanted.agent))
@@ -106,15 +106,15 @@ def deployments(
 VERSIONS = ("agent_version", "prompt_version", "tool_version")
 """The labels that are versions."""
 BY = "traces"
-"""Who is said to have deployed what traces were the first to name."""
+"""The author of deployments that were first seen in traces."""
 MAX_PROJECTS = 1_000
-"""Projects whose versions are remembered."""
+"""Projects whose versions are cached."""
 _Series = tuple[str | None, str]
 """Agent and label."""
 
 
 class SeenVersions:
-    """The versions of each project, read from the tables when the project is first met."""
+    """The versions of each project, read from the tables when the project is first needed."""
 
     def __init__(self, store: Store, redactor: Redactor) -> None:
         self._store = store
@@ -122,7 +122,7 @@ class SeenVersions:
         self._seen: dict[str, dict[_Series, set[str]]] = {}
 
     def deployments(self, exchanges: Iterable[Exchange], now: datetime) -> Iterator[Deployment]:
-        """Yield the deployments that exchanges show, and remember their versions."""
+        """Yield the deployments that exchanges reveal, and store their versions."""
         for exchange in sorted(exchanges, key=lambda one: one.occurred_at):
             versions = self._versions(exchange.project)
             for label in exchange.labels:

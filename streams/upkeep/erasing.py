@@ -1,6 +1,6 @@
-"""Erasure on request: a record names whose data is to go (see `analytics/deletion/README.md`); a state says what was done.
+"""Erasure on request: a record names the session or connection to erase (see `analytics/deletion/README.md`); a state stores what was done.
 
-Nothing of an erased session or connection is judged or kept.
+No record of an erased session or connection is judged or kept.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from streams.replay.plan import folder_of
 
 
 class ErasedNow:
-    """The erasures requested of a store, read again when there are more. Belongs to one thread."""
+    """The requested erasures of a store, read again when there are more. Belongs to one thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -59,7 +59,7 @@ class ErasedNow:
 
 
 CHECK_SECONDS = 60.0
-"""The interval at which the periodic task looks for erasures that came from elsewhere."""
+"""Seconds between two looks for erasures that were requested elsewhere."""
 COPIES = "Backups, copies of the database, exported Parquet files and result files of evaluations: delete them yourself."
 FREE_SPACE = (
     "Deleted records are still in the free space of the database file until it is compacted, at the next start of the server."
@@ -73,27 +73,27 @@ _one_at_a_time = threading.Lock()
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The record of an erasure that this database has done."""
+    """The record of a completed erasure in this database."""
 
     erased_at: datetime
     deleted: Mapping[str, int]
-    """Rows that were deleted or blackened, by table, of all that was erased together."""
+    """Rows deleted or blackened, by table, for all sessions that were erased together."""
     replays: Sequence[str]
-    """Labels of the replays that were deleted because they held any of it."""
+    """Labels of the replays that were deleted because they held erased sessions."""
 
 
 @dataclass(frozen=True)
 class Requested:
-    """An erasure, and what this database has done of it; None where it is still to come."""
+    """An erasure, and its completion in this database; None if it is pending."""
 
     erasure: Mapping[str, Any]
     done: Done | None
 
 
 def erasure(connection: str, session_id: str | None, requested_by: str, comment: str | None, now: datetime) -> Erasure:
-    """The record that asks for it: one for each session and connection, however often it is asked for.
+    """The record that requests an erasure: the same for repeated requests of a session or connection.
 
-    InputError for all of the connection that anchors are judged by: no project's judge could be watched ever after.
+    InputError for the whole connection of anchors: without it no project's judge could be watched ever after.
     """
     if connection == ANCHORS and session_id is None:
         raise InputError(
@@ -111,14 +111,14 @@ def erasure(connection: str, session_id: str | None, requested_by: str, comment:
 
 
 async def request_erasure(engine: RecordIntake, wanted: Erasure) -> None:
-    """Make the request durable and, where records do not take the way over Kafka, erase on the spot."""
+    """Make the request durable and, unless records go through Kafka, erase at once."""
     published = await engine.publish(ERASURES, [wanted])
     again = [wanted.erasure_id] if published.known else []
     await _erase(engine, again=again)
 
 
 async def _erase(engine: RecordIntake, *, again: Collection[str] = (), all_again: bool = False) -> None:
-    """Erase in a thread, and note where the database has given up: nothing may have to be flushed that would meet that."""
+    """Erase in a thread, and note a fatal database error here: no later flush might notice it."""
     try:
         await asyncio.to_thread(erase, engine.store, engine.now(), again=again, all_again=all_again)
     except trouble() as error:
@@ -134,14 +134,14 @@ def erasures(store: Store) -> list[Requested]:
 
 
 def remains(store: Store) -> list[str]:
-    """Return the places that an erasure does not reach, each with advice."""
+    """Return the copies that an erasure does not reach, each with advice."""
     return [FREE_SPACE, COPIES, *([TOPICS] if is_fed_by_kafka(store) else [])]
 
 
 def erase(store: Store, now: datetime, *, again: Collection[str] = (), all_again: bool = False) -> int:
-    """Do what was asked for and is not done yet, those of the ids `again`, or all that was ever asked for; answers how many that was.
+    """Do the pending erasures, and repeat those with the ids `again`, or all that were ever requested; returns their number.
 
-    What was deleted before is counted with what is deleted now, so that asking twice takes away no proof.
+    Earlier deletions are counted together with new ones, so that a second request removes no proof.
     """
     with _one_at_a_time:
         wanted = [one for one in erasures(store) if all_again or one.done is None or one.erasure["erasure_id"] in again]
@@ -161,7 +161,7 @@ def erase(store: Store, now: datetime, *, again: Collection[str] = (), all_again
 
 
 class ErasureTask:
-    """Erases what was asked for elsewhere, and at the start all that was ever asked for."""
+    """Does erasures that were requested elsewhere, and at the start all that were ever requested."""
 
     name = "erasures"
     interval = CHECK_SECONDS
@@ -171,7 +171,7 @@ class ErasureTask:
         self._is_first = True
 
     async def run(self) -> None:
-        """Erase, once everything has landed that was there at the start."""
+        """Erase, once the tables have everything that was there at the start."""
         if self._engine.state().ready:
             await _erase(self._engine, all_again=self._is_first)
             self._is_first = False
@@ -186,7 +186,7 @@ def _added(before: Done | None, now: Done) -> Done:
 
 
 def _delete_replays(database: Path, erased: Erased) -> list[str]:
-    """Delete the replays beside a database that hold anything of who is erased: half a replay would be none. Answers their labels."""
+    """Delete the replays beside a database that hold any erased session, because half a replay is useless. Returns their labels."""
     found = []
     for file in sorted(folder_of(database).glob("*.duckdb")):
         if _holds(file, erased):
@@ -196,7 +196,7 @@ def _delete_replays(database: Path, erased: Erased) -> list[str]:
 
 
 def _holds(file: Path, erased: Erased) -> bool:
-    """Tell whether a file has rows of an erased session; one that cannot be read may have them."""
+    """Tell whether a file has rows of an erased session; an unreadable file counts as having some."""
     columns = (
         "SELECT schema_name, table_name FROM duckdb_columns() WHERE database_name = 'replay' "
         "AND column_name IN ('connection', 'session_id') GROUP BY ALL HAVING count(*) = 2"

@@ -1,8 +1,8 @@
-"""Periodic tasks: what a serving process does by the clock, beside taking records in.
+"""Periodic tasks: the work that a serving process does by the clock, beside accepting records.
 
-1. Each periodic task runs by itself: once at the start, then its interval after it ended, or soon after it was poked.
-2. A periodic task that fails is logged and tried again; it holds up no other.
-3. No periodic task runs twice at a time. What pokes it while it runs makes it run once more.
+1. Each task runs independently: once at the start, then an interval after its last run ended, or soon after a poke.
+2. A failure of a task is logged, and the task is tried again; it delays no other task.
+3. No task runs twice at the same time. A poke during a run makes the task run once more.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from typing import Protocol
 
 RETRY_SECONDS = 30.0
-"""The longest time after a failure until a periodic task is tried again."""
+"""The longest time in seconds between a failure of a periodic task and the next try."""
 log = logging.getLogger(__name__)
 
 
 class PeriodicTask(Protocol):
-    """Something to be done again and again. What it does must be safe to do twice: a kill can cut it off anywhere."""
+    """A task to run periodically. It must be safe to repeat, because a kill can interrupt it anywhere."""
 
     @property
     def name(self) -> str:
@@ -32,7 +32,7 @@ class PeriodicTask(Protocol):
         ...
 
     async def run(self) -> None:
-        """Do it once. Work that takes a while belongs into a thread."""
+        """Run once. Do long work in a thread."""
         ...
 
 
@@ -46,14 +46,14 @@ class PeriodicTasks:
         self._stopping = False
 
     def start(self) -> None:
-        """Begin; every periodic task runs once now."""
+        """Start; every periodic task runs once now."""
         self._stopping = False
         self._tasks = [
             asyncio.create_task(self._repeat(periodic_task), name=name) for name, periodic_task in self._periodic_tasks.items()
         ]
 
     async def stop(self, grace: float = 5.0) -> None:
-        """End: what is being done has `grace` seconds to come to its end, then it is cut off."""
+        """Stop: running tasks have `grace` seconds to finish, then they are cancelled."""
         self._stopping = True
         for name in self._periodic_tasks:
             self.poke(name)
@@ -65,7 +65,7 @@ class PeriodicTasks:
         self._tasks = []
 
     def poke(self, name: str) -> None:
-        """Have a periodic task run soon; nothing where there is none of that name."""
+        """Have a periodic task run soon; no effect if there is none of that name."""
         if name in self._pokes:
             self._pokes[name].set()
 

@@ -1,6 +1,6 @@
-"""Retention: what is older than the policy keeps it is deleted, once a day and on demand.
+"""Retention: records past the policy's retention are deleted, once a day and on demand.
 
-The rules are in `analytics/deletion/README.md`. A record is kept for at least as many days as the policy says, and for less than one
+The rules are in `analytics/deletion/README.md`. A record is kept for at least the policy's number of days, and for less than one day
 more.
 """
 
@@ -31,9 +31,9 @@ from streams.watch.rules import LOOK_BACK
 
 INTAKE, DIAGNOSIS = stage_named("intake"), stage_named("diagnosis")
 KEPT_SPANS = timedelta(days=1)
-"""How long spans are kept for others of their trace that come late."""
+"""How long spans are kept, for the sake of late spans of the same trace."""
 CHECK_SECONDS = 60.0
-"""The interval at which the periodic task looks whether another day has begun."""
+"""Seconds between two checks whether a new day has begun."""
 _AT_ONCE = 1_000
 _one_at_a_time = threading.Lock()
 _DECODER = msgspec.msgpack.Decoder(IntakeState)
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 def cutoff(now: datetime, days: int | None) -> datetime:
-    """Return the time from which on records kept for so many days are kept; None keeps them for ever."""
+    """Return the time before which records with this retention in days are deleted; None keeps them for ever."""
     if days is None:
         return FOR_EVER
     return datetime.combine(now.astimezone(UTC).date() - timedelta(days=days), time(), UTC)
@@ -50,7 +50,7 @@ def cutoff(now: datetime, days: int | None) -> datetime:
 def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) -> Purged:
     """Delete records past the retention of their project or, if `days` is given, all that are older.
 
-    Writers go on meanwhile: they wait for moments only.
+    Writers continue meanwhile, with short waits.
     """
 
     def kept_from(project: str) -> datetime:
@@ -61,7 +61,7 @@ def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) 
         return min(kept_from(project), cutoff(now, max(LOOK_BACK, window)))
 
     with _one_at_a_time:
-        # What the scores of a day add up to stays, so that has to be all of them.
+        # A day's totals outlive its scores, so refresh them while all scores are there.
         refresh_daily(store)
         unread = None if is_fed_by_kafka(store) else _unread(store)
         purged = Retention(store, Cutoffs(kept_from, kept_from(""), now - KEPT_SPANS), unread).run()
@@ -77,7 +77,7 @@ def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) 
 
 
 def plan_purge(store: Store, policy: Policy, now: datetime, days: int | None = None) -> RetentionPlan:
-    """Count what `purge` would delete with the same arguments, and delete nothing."""
+    """Count the records that `purge` would delete with the same arguments, and delete nothing."""
 
     def kept_from(project: str) -> datetime:
         return cutoff(now, days if days is not None else policy.for_project(project).settings.retention_days)
@@ -87,7 +87,7 @@ def plan_purge(store: Store, policy: Policy, now: datetime, days: int | None = N
 
 
 class RetentionTask:
-    """Runs retention at the start and whenever a day has begun, as soon as the engine takes records."""
+    """Runs retention at the start and on each new day, as soon as the engine accepts records."""
 
     name = "retention"
     interval = CHECK_SECONDS
@@ -97,7 +97,7 @@ class RetentionTask:
         self._done: datetime | None = None
 
     async def run(self) -> None:
-        """Run if today's run is still to come. Before everything has landed it is not known what belongs to what."""
+        """Run unless today's run is done. It waits until the tables have everything, because related records could still be missing."""
         now = self._engine.now()
         today = cutoff(now, 0)
         if today == self._done or not self._engine.state().ready:
@@ -111,7 +111,7 @@ def _unread(store: Store) -> Unread:
 
 
 def _unpark(store: Store, kept_from: Callable[[str], datetime]) -> None:
-    """Take exchanges that are gone out of the states of sessions that go on: they are not scored at the end any more."""
+    """Remove deleted exchanges from the states of open sessions, so that they are not scored at the end of the session."""
     rows = store.cursor().execute("SELECT key FROM log.stage_state WHERE stage = ? ORDER BY key", [CUT]).fetchall()
     for start in range(0, len(rows), _AT_ONCE):
         with store.transaction() as transaction:
@@ -121,7 +121,7 @@ def _unpark(store: Store, kept_from: Callable[[str], datetime]) -> None:
 
 
 def _without_gone(state: bytes, kept_from: Callable[[str], datetime]) -> bytes:
-    """A session's state without the exchanges it waits with that are too old."""
+    """A session's state without its deferred exchanges that are too old."""
     session = _DECODER.decode(state)
     for parked in session.sampling.parked:
         exchange = encoded_exchange(parked.record)

@@ -1,4 +1,4 @@
-"""Reviews as records: a person's score from 1 to 5, which stands beside the judge's and does not change it."""
+"""Reviews as records: a person's score from 1 to 5, which is shown beside the judge's score and does not change it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from streams.sources.otlp.trace_exchanges import TracedRating
 
 HUMAN_SCORE = "human_score"
 REVIEWS = "reviews"
-"""Topic of what people say."""
+"""Topic of human reviews."""
 SWITCH_ON = "Set bidirectionalScoring: true in the policy, for the project or in its defaults."
 MAX_COMMENT = 10_000
 """Characters of a comment."""
 
 
 def require_human_scores(policy: Policy, project: str) -> None:
-    """PolicyError where the project takes no scores of people."""
+    """PolicyError if the project accepts no human scores."""
     if not policy.for_project(project).settings.bidirectional_scoring:
         raise PolicyError(f"project {project} takes no human scores: bidirectionalScoring is off", hint=SWITCH_ON)
 
 
 def evaluator_score(connection: str, project: str, traced: TracedRating, scale: RatingScale, now: datetime) -> Review | None:
-    """The record of what an evaluator outside said of an exchange, in points from 1 to 5; None where its score lies off the scale.
+    """The record of an external evaluator's rating of an exchange, in points from 1 to 5; None if its score is off the scale.
 
-    Its texts were redacted when they came in. The same rating of the same span is one record, however often its trace is assembled.
+    Its texts were redacted at intake. The same rating of the same span is a single record, however often its trace is assembled.
     """
     rating = traced.rating
     if rating.score is None or not scale.lowest <= rating.score <= scale.highest:
@@ -54,9 +54,9 @@ def evaluator_score(connection: str, project: str, traced: TracedRating, scale: 
 def human_score(
     project: str, subject: str, rater: str, value: int, comment: str | None, *, redactor: Redactor, now: datetime
 ) -> Review:
-    """The record of a person's score; InputError for a value that is none. Secrets in the comment are replaced by markers.
+    """The record of a person's score; InputError for an invalid value. Secrets in the comment are replaced by markers.
 
-    The same said twice at one time is one record, so that it may be sent again.
+    The same score with the same time is a single record, so that it may be sent again.
     """
     if not LOWEST <= value <= HIGHEST:
         raise InputError(f"score: must be {LOWEST} to {HIGHEST}", hint="1 is worst and 5 is best, as in Tier 3.")

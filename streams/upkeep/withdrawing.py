@@ -1,4 +1,4 @@
-"""Withdrawing: scores of exchanges that turned out to be part of another one go, also those that are made after that."""
+"""Withdrawing: deletes the scores of exchanges that turned out to be part of another one, including scores that are made later."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from analytics.deletion.retention import forget_withdrawn
 from streams.engine.record_intake import RecordIntake
 
 INTERVAL = 60.0
-"""Seconds from one look to the next: a judge may be asked about an exchange while it is withdrawn."""
+"""Seconds between two runs: an exchange may be withdrawn while its judge call is running."""
 
 
 class Withdrawing:
@@ -21,7 +21,7 @@ class Withdrawing:
         self._engine = engine
 
     async def run(self) -> None:
-        """Delete the scores that there are."""
+        """Delete the scores of withdrawn exchanges."""
         if self._engine.state().ready:
             await self._engine.flush("scores")
             await asyncio.to_thread(forget_withdrawn, self._engine.store)
