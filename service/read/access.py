@@ -1,4 +1,4 @@
-"""Who has access: connections, operators, and the outcomes of changing that."""
+"""Access: connections, operators, and the outcomes of changes to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from service.text.answers import Answer, NextCursor
 
 
 class ConnectionAccess(Answer, frozen=True):
-    """A connection: its token decides what its records are filed under."""
+    """A connection. Its token decides the connection and project of the records it sends."""
 
     name: str
     project: str | None
@@ -45,28 +45,28 @@ class OperatorList(Answer, frozen=True):
 
 
 class IssuedToken(Answer, frozen=True):
-    """A token that was made: this is the only time it is shown."""
+    """A new token. It is shown only this once."""
 
     name: str
     token: Annotated[str, Meta(examples=["dl_0f3a77c1b2d4_cGxlYXNlLWRvLW5vdC11c2UtdGhpcy1vbmUtYXQtYWxs"])]
 
 
 class RevokedTokens(Answer, frozen=True):
-    """The number of tokens that were revoked."""
+    """The number of revoked tokens."""
 
     name: str
     revoked: int
 
 
 class SignInList(Answer, frozen=True):
-    """Sign-ins that go on, newest first."""
+    """Active sign-ins, newest first."""
 
     sign_ins: list[SignIn]
     count: int
 
 
 class EndedSignIns(Answer, frozen=True):
-    """The number of sign-ins that were ended."""
+    """The number of ended sign-ins."""
 
     name: str
     ended: int
@@ -81,7 +81,7 @@ class AuditLines(Answer, frozen=True):
 
 
 def connections(access: AccessStore, project: str | None = None) -> list[ConnectionAccess]:
-    """Return the connections, of a project or all, by name."""
+    """Return the connections of one project or all, by name."""
     return [
         ConnectionAccess(name=holder.name, project=holder.project, agent=holder.agent, tokens=tokens)
         for holder, tokens in access.holders("connection")
@@ -90,7 +90,7 @@ def connections(access: AccessStore, project: str | None = None) -> list[Connect
 
 
 def operators(access: AccessStore, project: str | None = None) -> list[OperatorAccess]:
-    """Return the operators, of a project or all, by name."""
+    """Return the operators of one project or all, by name."""
     return [
         OperatorAccess(
             name=holder.name,

@@ -49,7 +49,7 @@ def alert_deliveries(
     project: str | None = None,
     before: tuple[datetime, str] | None = None,
 ) -> list[AlertDelivery]:
-    """Return alerts, newest first: of a status and a project or all, after the last one of the page before."""
+    """Return a page of alerts, newest first, of a status and of one project or all."""
     at, alert_id = before or (None, None)
     values = {"status": status, "project": project, "before_at": at, "before_id": alert_id, "limit": limit}
     return [

@@ -1,4 +1,4 @@
-"""Anchors: the exchanges that are judged again and again, their rounds, and what they show about the judge."""
+"""Anchors: exchanges that are judged repeatedly, their rounds, and the finding about the judge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = 100
 
 
 class AnchoredExchange(Answer, frozen=True):
-    """An exchange that is judged again and again."""
+    """An exchange that is judged repeatedly."""
 
     anchor_id: str = field(name="id")
     connection: str
@@ -66,7 +66,7 @@ class Anchors(Answer, frozen=True):
 
 
 class ChosenAnchors(Answer, frozen=True):
-    """The anchors that were chosen."""
+    """The newly chosen anchors."""
 
     anchors: list[AnchoredExchange]
     count: int
@@ -79,7 +79,7 @@ class OneAnchor(Answer, frozen=True):
 
 
 class BegunRound(Answer, frozen=True):
-    """The round that is under way; no anchors if it had begun already."""
+    """The round in progress; no anchors if it had already begun."""
 
     round: Moment
     anchors: int

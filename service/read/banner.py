@@ -12,8 +12,8 @@ _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 def banner_text(settings: ProjectSettings, open_incidents: int, judge: str, check: str) -> str:
     """Return the banner of a project, six lines; two if it is not audited.
 
-    `judge` is who judges: none, live, or another, such as `simulated judge`, which is named beside the model it stands for;
-    `check` says in words whether incidents were looked for.
+    `judge` names the judge: none, live, or another one such as `simulated judge`, which is shown beside the model it stands for.
+    `check` is a sentence about the last check for incidents.
     """
     incidents = f"Open incidents: {open_incidents}" + ("" if open_incidents else f". {check}")
     if not settings.enabled:
@@ -56,7 +56,7 @@ def _sampling(sampling: Sampling) -> str:
 def _cap(cap: float | None) -> str:
     if cap is None:
         return "none"
-    # Half a cent must not look like nothing.
+    # Half a cent must not be shown as 0.
     amount = f"{cap:.2f}" if cap == round(cap, 2) else f"{cap:.9f}".rstrip("0")
     return f"${amount}/session"
 

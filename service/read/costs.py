@@ -13,7 +13,7 @@ from service.text.answers import Answer, NextCursor
 
 
 class JudgeCost(Answer, frozen=True):
-    """The cost of a group of judgements; the fields that do not name the group are null."""
+    """The cost of a group of judgements; fields that do not identify the group are null."""
 
     project: str | None
     connection: str | None
@@ -32,7 +32,7 @@ class JudgeCost(Answer, frozen=True):
 
 
 class CostList(Answer, frozen=True):
-    """Groups: days in their order, everything else the most expensive first."""
+    """Groups: days in order of time, all other groups by falling cost."""
 
     costs: list[JudgeCost]
     count: int
@@ -49,10 +49,10 @@ def judge_costs(
     skip: int = 0,
     limit: int | None = None,
 ) -> list[JudgeCost]:
-    """Return the costs by project, day, model or session, or of all: groups of a project or all, within a time.
+    """Return the costs of one project or all within a period, grouped by project, day, model or session, or as one total.
 
-    Sums have no place that stays, so a page goes on after so many groups. There may be as many as sessions: only those of the page
-    leave the frame.
+    Groups have no stable place in a list, so a page starts after a number of groups. There may be as many groups as sessions, so only
+    those of the page are turned into answers.
     """
     groups = run_query(cursor, "judge_costs", {"by": by, "project": project, "from": start, "to": end})
     return [JudgeCost.of(row) for row in groups.slice(min(skip, groups.height), limit).iter_rows(named=True)]

@@ -1,4 +1,4 @@
-"""Dead letters: how many are open and why, each of them, and what a retry did."""
+"""Dead letters: open ones by reason, single ones, and the outcome of a retry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from schemas.lazy.duckdb import duckdb
 from service.text.answers import Answer, Moment
 
 EVERY: Mapping[str, Any] = dict.fromkeys(("stage", "reason", "source", "since"))
-"""Filters that choose every letter."""
+"""Filters that match every dead letter."""
 
 
 class LetterReason(Answer, frozen=True):
@@ -41,14 +41,14 @@ class OpenLetter(Answer, frozen=True):
 
 
 class LetterList(Answer, frozen=True):
-    """Open dead letters: counted by reason, and the newest of them."""
+    """Open dead letters: counts by reason, and the newest ones."""
 
     reasons: list[LetterReason]
     letters: list[OpenLetter]
 
 
 class StoredLetter(Answer, frozen=True):
-    """A dead letter with its bytes, and what a retry would do."""
+    """A dead letter with its bytes, and the expected outcome of a retry."""
 
     id: str
     source: str
@@ -68,7 +68,7 @@ class StoredLetter(Answer, frozen=True):
 
 
 class ReturnedLetter(Answer, frozen=True):
-    """A dead letter that went back."""
+    """A dead letter that was put back."""
 
     id: str
     topic: str
@@ -76,7 +76,7 @@ class ReturnedLetter(Answer, frozen=True):
 
 
 class KeptLetter(Answer, frozen=True):
-    """A dead letter that cannot go back."""
+    """A dead letter that cannot be put back."""
 
     id: str
     reason: str
@@ -92,11 +92,11 @@ class RetriedLetters(Answer, frozen=True):
 
 
 def letter_reasons(cursor: duckdb.DuckDBPyConnection, filters: Mapping[str, Any] = EVERY) -> list[LetterReason]:
-    """Count the open letters by stage and reason."""
+    """Count the open dead letters by stage and reason."""
     return [LetterReason.of(row) for row in query_rows(cursor, "letter_reasons", filters)]
 
 
 def open_letters(cursor: duckdb.DuckDBPyConnection, filters: Mapping[str, Any], limit: int) -> list[OpenLetter]:
-    """Return the open letters, newest first."""
+    """Return the open dead letters, newest first."""
     rows = query_rows(cursor, "letters", {**filters, "limit": limit})
     return [OpenLetter.of(row, id=row["dead_letter_id"]) for row in rows]

@@ -1,4 +1,4 @@
-"""Evaluations: the scores of runs against cases with every answer of the judge, and over time, by case, by model and beside people.
+"""Evaluations: the scores of runs against cases with all answers of the judge, and comparisons over time, by case, by model and with people.
 
 The result itself is answered as it is published (docs/schemas/evaluation-result.schema.json and judge-result.schema.json), so its names
 are those of the files.
@@ -90,7 +90,7 @@ class Evaluations(Answer, frozen=True):
 
 
 class OneEvaluation(Answer, frozen=True):
-    """An evaluation as it is now, and whether it is under way."""
+    """An evaluation in its present state, and whether it is in progress."""
 
     id: str
     pending: Annotated[bool, Meta(description="Whether the judge is still to be asked, or asked again.")]
@@ -123,9 +123,9 @@ def evaluation_page(
     between: tuple[datetime | None, datetime | None] = (None, None),
     limit: int,
 ) -> list[EvaluatedRun]:
-    """Return evaluations of a project (None: of all), the one judged last first; `before` is the end of the last page.
+    """Return evaluations of a project (None: all), the one judged last first; `before` is the end of the previous page.
 
-    `between` are two moments between which they were judged; None is no bound.
+    `between` bounds the time of judging; None is no bound.
     """
     at, identity = before or (None, None)
     chosen = {"project": project, "case": case, "model": model, "session": session, "from": between[0], "to": between[1]}
@@ -168,7 +168,7 @@ def evaluated_run(row: Mapping[str, Any]) -> EvaluatedRun:
 
 
 def whole_evaluation(evaluation: Evaluation) -> WholeEvaluation:
-    """Return one evaluation with its whole result; see the module."""
+    """Return one evaluation with its whole result; see the module's docstring."""
     result = EvaluationResult.model_validate_json(evaluation.result)
     fields = msgspec.structs.asdict(evaluation)
     return WholeEvaluation.of(
@@ -181,7 +181,7 @@ def whole_evaluation(evaluation: Evaluation) -> WholeEvaluation:
 
 
 def evaluation_of(answer: Mapping[str, Any]) -> Evaluation:
-    """Return the record of a whole evaluation in JSON, without checks and iterations, which its result has. InputError for others."""
+    """Return the record of a whole evaluation from JSON; checks and iterations are in its result. InputError for other JSON."""
     fields = msgspec.structs.asdict(msgspec.convert(answer, WholeEvaluation))
     fields["dimensions"] = [
         {"dimension": name, **msgspec.structs.asdict(dimension)} for name, dimension in fields["dimensions"].items()
@@ -196,7 +196,7 @@ def _dimensions(rows: Sequence[Mapping[str, Any]]) -> dict[str, EvaluatedDimensi
 
 
 class CaseQuality(Answer, frozen=True):
-    """The scores of the runs of a case that ended in a period: their mean with its 95 % interval."""
+    """The mean score of a case's runs that ended in a period, with its 95 % interval."""
 
     project: str
     case_id: str
@@ -249,7 +249,7 @@ class JudgeBesidePeople(Answer, frozen=True):
 
 
 Between = tuple[datetime | None, datetime | None]
-"""From when to when runs ended: inclusive, exclusive; None is no bound."""
+"""The period in which runs ended: start inclusive, end exclusive; None is no bound."""
 EVER: Between = (None, None)
 
 

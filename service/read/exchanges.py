@@ -1,4 +1,4 @@
-"""An exchange as it was received: its texts without secrets, its scores, and the questions to the judge."""
+"""An exchange: its texts as received, without secrets, its scores, and the questions to the judge."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Judgement(Answer, frozen=True):
 
 
 class ExchangeDetail(Answer, frozen=True):
-    """An exchange and everything about it; the score is null until there is one."""
+    """An exchange with its scores and judgements; the score is null until there is one."""
 
     exchange: Exchange
     score: Score | None
@@ -61,7 +61,7 @@ class ExchangeDetail(Answer, frozen=True):
 def exchanges_by_id(
     cursor: duckdb.DuckDBPyConnection, project: str, exchange_id: str, connection: str | None
 ) -> list[ExchangeDetail]:
-    """Return the exchanges of a project that have an id: one of each connection that has it, unless a connection is named."""
+    """Return a project's exchanges with this id: one per connection that uses it, or only the named connection's."""
     values = {"project": project, "exchange": exchange_id, "connection": connection}
     return [_detail(cursor, row) for row in query_rows(cursor, "exchange_detail", values)]
 

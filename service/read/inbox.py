@@ -1,7 +1,7 @@
-"""The inbox: incidents of the whole fleet, or of a project, that match filters, a page at a time in one of several orders.
+"""The inbox: pages of incidents of the whole fleet or of a project, by filters and in one of several orders.
 
-The address of the inbox holds its filters and its order, so that people can share and save it. Incidents can be assigned to operators who
-may see their project and hold a live token.
+The inbox's address contains its filters and order, so that people can share and save it. An incident can be assigned to any operator
+who may see its project and holds a live token.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from streams.watch.lifecycle import LIVE, STATUSES, confidence_of, current_statu
 
 Sort = Literal["worst", "newest", "oldest", "since", "project", "state", "assignee"]
 SORTS: tuple[Sort, ...] = get_args(Sort)
-"""The orders of the list: worst is live, confirmed, critical and unacknowledged first, of equals the one that moved farthest
-(`log.incident_worst`, which orders the fleet, too)."""
+"""The orders of the list. `worst` puts live, confirmed, critical and unacknowledged incidents first, then larger changes before smaller
+ones (`log.incident_worst`, which also orders the fleet)."""
 ME, NOBODY = "me", "nobody"
 """Words for an assignee: the caller, and none. A person may not be called so."""
 SEVERITIES = ("critical", "warning")
 TYPES = ("drift", "anomaly_spike")
 ANY = "any"
-"""The word for every state, where a list begins with those that wait for somebody."""
+"""The word for every state, for lists that by default show only incidents that wait for a decision."""
 MAX_TEXT = 200
-"""Characters of a text that is searched for."""
+"""Maximum length of a search text."""
 LIVE_STATES = tuple(one for one in STATUSES if one in LIVE)
 _SEPARATOR = "\n"
-"""Between the text of an order and the id in a cursor: neither a project nor a person has it in the name."""
+"""Separates the text of an order from the id in a cursor; names of projects and people cannot contain it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxFilter:
-    """Filters of a list of incidents; None or nothing is any."""
+    """Filters of a list of incidents; None or an empty filter matches any."""
 
     project: str | None = None
     statuses: Sequence[str] = ()
@@ -64,21 +64,21 @@ class InboxFilter:
 
 
 class Listed(NamedTuple):
-    """An incident of a list, and its place in the order."""
+    """An incident in a list, and its place in the order."""
 
     incident: Incident
     place: Place
 
 
 class Inbox(NamedTuple):
-    """Some incidents of a list, and how many the whole list has."""
+    """A page of incidents, and the length of the whole list."""
 
     listed: list[Listed]
     total: int
 
 
 class OpenIncidents(NamedTuple):
-    """Counts of the incidents that are open or acknowledged: all of them, and those that are confirmed."""
+    """The number of open or acknowledged incidents, and of the confirmed ones among them."""
 
     total: int
     confirmed: int
@@ -95,9 +95,9 @@ class Choices(NamedTuple):
 def inbox(
     cursor: duckdb.DuckDBPyConnection, wanted: InboxFilter, after: Place | None, limit: int, *, outlined: bool = False
 ) -> Inbox:
-    """Return up to `limit` incidents that match, from a place on; the total is 0 if none is left there.
+    """Return up to `limit` matching incidents from a place on; the total is 0 if none is left after the place.
 
-    If `outlined`, their evidence has nothing but what moved and what the rules saw: lists and charts need no more.
+    If `outlined`, the evidence contains only the changed series and the rules' observations, which is enough for lists and charts.
     """
     text, identity = _split(after)
     values = {
@@ -124,7 +124,7 @@ def inbox(
 
 
 def choices(cursor: duckdb.DuckDBPyConnection, project: str | None) -> Choices:
-    """Return what the incidents of a project (None: all) can be narrowed to."""
+    """Return the values by which the incidents of a project (None: all) can be filtered."""
     found: dict[str, dict[str, int]] = {"project": {}, "agent": {}, "assignee": {}}
     for row in query_rows(cursor, "inbox_choices", {"project": project}):
         found[row["kind"]][row["value"]] = row["live"]
@@ -146,7 +146,7 @@ def _place(row: Mapping[str, Any]) -> Place:
 
 
 def _split(place: Place | None) -> tuple[str | None, str | None]:
-    """Return the text of the order and the id of a place."""
+    """Split the text of a place into the order's text and the id."""
     if place is None:
         return None, None
     text, _, identity = place.id.rpartition(_SEPARATOR)
@@ -173,9 +173,9 @@ MAX_FIELDS = 50
 
 
 def read_address(pairs: Iterable[tuple[str, str]]) -> Asked:
-    """Return the fields of an address: blank and usual ones are left out, unknown ones ignored. InputError that names a wrong one.
+    """Return the fields of an address: blank and default ones are left out, unknown ones ignored. InputError names a wrong one.
 
-    Several states are given one by one, or with commas between them.
+    Several states are given as repeated fields or separated by commas.
     """
     asked: Asked = {}
     for name, value in pairs:
@@ -190,7 +190,7 @@ def read_address(pairs: Iterable[tuple[str, str]]) -> Asked:
             asked[name] = [_checked(name, said)]
     if states := set(asked.pop("status", ())):
         asked["status"] = [ANY] if ANY in states else [one for one in STATUSES if one in states]
-    # What the list begins with needs no words in the address.
+    # The default of the list needs no field in the address.
     usual = {"status": list(LIVE_STATES), "sort": ["worst"], "window": [ALL]}
     return {name: asked[name] for name in FIELDS if name in asked and asked[name] != usual.get(name)}
 
@@ -210,7 +210,7 @@ def query_of(asked: Mapping[str, list[str]]) -> str:
 
 
 def filter_of(asked: Mapping[str, list[str]], own_project: str | None, caller: str) -> InboxFilter:
-    """Return the filter that an address stands for; without a state, the incidents that wait for a decision.
+    """Return the filter of an address; without a state it selects the incidents that wait for a decision.
 
     `own_project` is the only one that the caller may see, None for all.
     """
@@ -246,7 +246,7 @@ NAMED = 10
 
 
 def people_of(access: AccessStore, project: str | None) -> list[str]:
-    """Return the people to whom incidents of a project can be assigned, by name; None: of at least one project."""
+    """Return the people who can be assigned incidents of a project, or with None of any project, by name."""
     return [
         operator.name
         for operator, tokens in access.holders("operator")

@@ -1,6 +1,6 @@
-"""Incidents: what is told about one, pages of them, what people did with them, and the findings of a check.
+"""Incidents: the answer about one, pages of them, people's actions on them, and the findings of a check.
 
-An `IncidentAnswer` is made of the record `Incident` and the evidence that it carries.
+An `IncidentAnswer` is built from the record `Incident` and the evidence in it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Incidents(Answer, frozen=True):
 
 
 class IncidentDecision(Answer, frozen=True):
-    """A decision on an incident: by whom, when and why."""
+    """A decision on an incident: its author, time and reason."""
 
     status: Decision
     by: str
@@ -94,7 +94,7 @@ class IncidentDecision(Answer, frozen=True):
 
 
 class IncidentEvent(Answer, frozen=True):
-    """An action of a person on an incident: by whom and when."""
+    """A person's action on an incident: its author and time."""
 
     kind: Literal["decision", "assignment", "comment"]
     by: str
@@ -105,7 +105,7 @@ class IncidentEvent(Answer, frozen=True):
 
 
 class OneIncident(Answer, frozen=True):
-    """An incident with its decisions, and everything that people did with it, oldest first."""
+    """An incident with its decisions and its whole history of people's actions, oldest first."""
 
     incident: IncidentAnswer
     decisions: list[IncidentDecision]
@@ -113,7 +113,7 @@ class OneIncident(Answer, frozen=True):
 
 
 class RuleFinding(Answer, frozen=True):
-    """A finding of a rule, whether or not there is an incident of it already."""
+    """A finding of a rule, whether or not it already has an incident."""
 
     rule: str
     type: IncidentType
@@ -131,7 +131,7 @@ class RuleFinding(Answer, frozen=True):
 
 
 class DriftCheck(Answer, frozen=True):
-    """The findings of a check, and the incidents that it wrote: opened ones, and updated ones."""
+    """The findings of a check, and the incidents that it opened and updated."""
 
     project: str
     as_of: Moment
@@ -144,11 +144,11 @@ class DriftCheck(Answer, frozen=True):
 
 
 def incident_answer(incident: Incident, *, with_sql: bool = True) -> IncidentAnswer:
-    """Return what is told about an incident; without `with_sql` its queries are named and their texts left out."""
+    """Return the answer about an incident; without `with_sql`, queries are named but their texts left out."""
     evidence = evidence_of(incident)
     if not with_sql:
         evidence = replace(evidence, queries=[replace(query, sql="") for query in evidence.queries])
-    # Records of older versions have no first day but in their evidence.
+    # Records of older versions have their first day only in the evidence.
     first = incident.first_day.date() if incident.first_day else evidence.moved[0].since if evidence.moved else None
     return IncidentAnswer.of(
         asdict(incident),
@@ -174,10 +174,10 @@ def incident_records(
     limit: int = 100,
     outlined: bool = False,
 ) -> list[Incident]:
-    """Return the incidents of a project (None: all) in some states (none: any), newest first, after the last one shown.
+    """Return a page of incidents of a project (None: all) in some states (empty: any), newest first.
 
-    `between` leaves only those that were open at some time between two moments; None is no bound. If `outlined`, their evidence has
-    nothing but what moved and what the rules saw: lists and charts need no more.
+    `between` selects incidents that were open at some time between two moments; None is no bound. If `outlined`, the evidence contains
+    only the changed series and the rules' observations, which is enough for lists and charts.
     """
     at, identity = before or (None, None)
     values = {
@@ -196,7 +196,7 @@ def incident_records(
 
 
 def history_of(cursor: duckdb.DuckDBPyConnection, incident_id: str) -> list[IncidentEvent]:
-    """Return what people did with an incident, oldest first: decisions, assignments and comments, with who and when."""
+    """Return the history of an incident, oldest first: decisions, assignments and comments, with author and time."""
     return [
         IncidentEvent.of(row, kind=row["kind"].removeprefix("incident_"), by=row["reviewer"], at=row["occurred_at"])
         for row in query_rows(cursor, "incident_history", {"incident": incident_id})
@@ -204,7 +204,7 @@ def history_of(cursor: duckdb.DuckDBPyConnection, incident_id: str) -> list[Inci
 
 
 def one_incident(incident: Incident, history: Sequence[IncidentEvent]) -> OneIncident:
-    """Return an incident with what people did with it."""
+    """Return an incident with its history of people's actions."""
     decisions = [
         IncidentDecision(event.status, event.by, event.comment, event.at)
         for event in history

@@ -18,7 +18,7 @@ from streams.stage_progress import lagging
 
 
 class Lag(Answer, frozen=True):
-    """A stage that has not read everything."""
+    """A stage with unread records."""
 
     stage: Annotated[str, Meta(examples=["scoring"])]
     behind: Annotated[int, Meta(description="Records that it has not read.", examples=[120])]

@@ -1,7 +1,7 @@
-"""Known projects: those with stored records, and those that the policy, a connection or an operator names.
+"""Known projects: projects with stored records, and projects named by the policy, a connection or an operator.
 
-A misspelt name must not read as a project in which all is well, so commands, endpoints and pages refuse what is not known and
-name the nearest known project.
+A misspelt name must not look like a project in which all is well, so commands, endpoints and pages refuse unknown projects and name
+the nearest known one.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ IMPORT_FIRST = "Import something first, or start a server: driftline import --he
 
 
 def is_known(cursor: duckdb.DuckDBPyConnection, project: str, named: Collection[str]) -> bool:
-    """Tell whether a project is known; `named` are those of the policy and of tokens, which are checked first.
+    """Tell whether a project is known; `named` are the projects of the policy and of tokens, which are checked first.
 
-    So are names that are kept for anchors: what may be done with one says so itself.
+    Names reserved for anchors count as known: actions that they do not allow say so themselves.
     """
     return project in named or is_reserved(project) or bool(query_rows(cursor, "known_project", {"project": project}))
 
 
 def known_projects(cursor: duckdb.DuckDBPyConnection, named: Iterable[str]) -> list[str]:
-    """Return every known project by name; `named` are those of the policy and of tokens."""
+    """Return every known project by name; `named` are the projects of the policy and of tokens."""
     stored = {row["project"] for row in query_rows(cursor, "known_projects")}
     return sorted(stored.union(named))
 
@@ -48,7 +48,7 @@ def named_projects(policy: Policy, access: AccessStore | None) -> set[str]:
 
 
 def nearest(project: str, known: Sequence[str]) -> str:
-    """Return `did you mean support?`, or the known projects if none is near; empty if there is none."""
+    """Return `did you mean support?`, or the list of known projects if none is near; empty without known projects."""
     near = difflib.get_close_matches(project, known, n=1)
     if near:
         return f"did you mean {near[0]}?"
@@ -66,7 +66,7 @@ def unknown_project(project: str, known: Sequence[str], *, place: str = "--proje
 
 
 def require_known(workspace: Workspace, project: str | None, *, place: str = "--project") -> None:
-    """InputError that names the nearest project if the one asked for is unknown; None asks for all of them."""
+    """Raise an InputError that names the nearest project if this one is unknown; None stands for all projects."""
     if project is None:
         return
     file = access_file(workspace.settings.database)

@@ -23,9 +23,9 @@ from service.text.answers import Answer, Moment
 MAX_SKIPPED = 1000
 """Scores that a reviewer can skip at once."""
 MAX_FOUND = 10_000
-"""Times of single scores that are kept; after that the one found first is forgotten."""
+"""Maximum number of cached times of single scores; beyond it the oldest entry is dropped."""
 DAYS_BACK = (None, 1, 4, 16, 64, None)
-"""Bounds of the parts of the log that a score is looked for in, one after the other, in days before the newest exchange."""
+"""The bounds of the periods in which a score is searched, one after the other, in days before the newest exchange."""
 
 
 class HumanScore(Answer, frozen=True):
@@ -88,7 +88,7 @@ class Estimate(Answer, frozen=True):
 
     @classmethod
     def measured(cls, estimate: MeasuredEstimate, **others: Any) -> Self:
-        """Return an estimate that was measured; `others` are fields that it does not have."""
+        """Return the answer for a measured estimate; `others` are the fields that the estimate lacks."""
         return cls.of(dataclasses.asdict(estimate), **others)
 
 
@@ -110,10 +110,10 @@ class Agreement(Answer, frozen=True):
 
 
 class ScoreTimes:
-    """Times of the exchanges whose scores people have opened, read once and kept. It can be shared between threads.
+    """A cache of exchange times by score id. It can be shared between threads.
 
-    An id does not say where a score lies among millions, its time does, and the time of an exchange never changes. A few hundred
-    kept times spare a page reading the ids of all.
+    A score is found among millions by its time, not by its id, and the time of an exchange never changes. With a few hundred cached
+    times a page need not search all ids.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class ScoreTimes:
         self._found: dict[tuple[str, str], datetime] = {}
 
     def of_people(self, cursor: duckdb.DuckDBPyConnection, project: str, rater: str | None = None) -> list[datetime]:
-        """Return the times of a project's exchanges that people have scored, or one of them has, each once."""
+        """Return the distinct times of a project's exchanges that people, or one person, have scored."""
         scored = [row["score_id"] for row in query_rows(cursor, "people_scores", {"project": project, "rater": rater})]
         unknown = [one for one in scored if (project, one) not in self._known]
         if unknown:
@@ -131,13 +131,13 @@ class ScoreTimes:
         return sorted({at for at in found if at is not None})
 
     def time_of(self, project: str, score_id: str) -> datetime | None:
-        """Return the time of a score's exchange; None if it is not known yet."""
+        """Return the cached time of a score's exchange; None if it is not cached."""
         return self._known.get((project, score_id)) or self._found.get((project, score_id))
 
     def find(self, cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> datetime | None:
-        """Return the time of a score's exchange, which is looked for once; None if the project has no such score.
+        """Return the time of a score's exchange, searching for it once; None if the project has no such score.
 
-        Most scores that are looked at are new, so the newest exchanges come first: reading the ids of all takes half a second.
+        Most scores that people open are new, so the newest exchanges are searched first: searching all takes half a second.
         """
         at = self.time_of(project, score_id)
         if at is None:
@@ -149,7 +149,7 @@ class ScoreTimes:
         return at
 
     def learn(self, project: str, score_id: str, at: datetime) -> None:
-        """Keep the time of a score that was read anyway."""
+        """Cache the time of a score that was read anyway."""
         self._known[project, score_id] = at
 
 
@@ -169,22 +169,22 @@ def _found_time(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) 
 def _times_of(
     cursor: duckdb.DuckDBPyConnection, project: str, scores: Sequence[str], since: datetime | None, until: datetime | None
 ) -> list[dict[str, Any]]:
-    """Return the times of scores among the exchanges between two moments; None is no bound."""
+    """Return the times of scores whose exchanges lie between two moments; None is no bound."""
     return query_rows(cursor, "score_times", {"project": project, "scores": scores, "since": since, "until": until})
 
 
 def known_times(times: ScoreTimes | None, cursor: duckdb.DuckDBPyConnection, project: str) -> Sequence[datetime] | None:
-    """Return the times for a query that takes them; None, which such a query reads as unknown, if there are none."""
+    """Return the cached times as a query's parameter; None without a cache, which the query reads as unknown."""
     return None if times is None else times.of_people(cursor, project)
 
 
 def human_scores(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> list[HumanScore]:
-    """Return all human scores of a score, newest first."""
+    """Return all human scores of an exchange by its score id, newest first."""
     return [HumanScore.of(row) for row in query_rows(cursor, "human_scores", {"project": project, "score": score_id})]
 
 
 def with_human_score(score: Score, review: Review) -> Score:
-    """Return a score with a new human score as its newest, whether or not it is in the tables."""
+    """Return a score with a new human score as its newest, even if that is not in the tables yet."""
     return msgspec.structs.replace(
         score, human_score=review.score, human_comment=review.comment, human_scored_at=review.occurred_at
     )
@@ -195,7 +195,7 @@ def next_to_review(
 ) -> ReviewItem | None:
     """Return the exchange most worth reviewing, with its texts; None if nothing is left.
 
-    With `blind` the judge's verdict is left out, so that it cannot bias the score. Texts are None where the exchange is not there any more.
+    With `blind` the judge's verdict is left out, so that it cannot bias the score. Texts are None if the exchange was deleted.
     """
     rows = query_rows(cursor, "review_queue", {"project": project, "rater": rater, "skip": list(skip)})
     if not rows:

@@ -1,20 +1,20 @@
-"""A project: its health, its last days beside those before, what changed, and whether it was checked for drift.
+"""A project: its health, its recent figures beside earlier ones, its largest change, and its newest check for drift.
 
-Rules find changes. A judge that never answered, runs that are unsafe, and anomalies that were always many are no changes, and a reader
-of "healthy" would not look for them. Nor is a project healthy where no check was made yet, or where there is too little to look at: that
-is unknown. No incident is good news only where a check was made, at a history that is as long as a whole baseline's.
+Rules only find changes. A judge that never answered, unsafe runs, and an anomaly rate that was always high are no changes, so health
+looks at them too: a reader of "healthy" would not. Without a check, or with too little data, health is unknown. The absence of
+incidents is good news only if a check was made and the history is as long as a whole baseline.
 
 The change of a project:
 
-1. With a confirmed incident that is not over, it is that of the series that leads the worst one, with the levels that its evidence has,
-   since its first day; and the level of the last days, if all of them are after it.
-2. Otherwise it is that of Tier 2, or of Tier 1 where no judge was asked: the mean of the last days, and of as many before them.
-   Nothing says that this is more than chance; an incident would.
-3. Levels by day go back four weeks from the last of these days. A series of runs has none.
+1. With a live confirmed incident, it is the change of the worst one's leading series since its first day, with the levels from its
+evidence; and the level of the last days, if all of them come after the first day.
+2. Otherwise it is the change of Tier 2, or of Tier 1 without a judge: the mean of the last days beside the mean of as many days
+before. It may be chance; a change beyond chance would be an incident.
+3. Daily levels go back four weeks from the last of these days. Series of runs have none.
 
-The worst projects come first by health. Of projects with an incident those come first whose worst one began within the last days, because
-that is what no one has looked at yet; then those with more exchanges and unsafe runs in these days. An agent with two runs so does not
-stand above one that has 40 % of the traffic, nor last month's change above yesterday's.
+Projects are ordered by health, the worst first. Projects with an incident are ordered by whether the worst one began within the last
+days, because nobody has looked at it yet, then by their exchanges and unsafe runs in these days. So an agent with two runs does not
+rank above one with 40 % of the traffic, nor last month's change above yesterday's.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ check; learning: the history is shorter than a whole baseline's; quiet: nothing 
 """
 Row = Mapping[str, Any]
 RECENT_DAYS = LENGTHS[RECENT].days
-"""Days that count as the last ones of a project: those up to today."""
+"""The number of days, up to today, that count as a project's last days."""
 LEVEL_DAYS = 28
-"""Days of the levels by day."""
+"""The number of daily levels."""
 UNSCORED, ANOMALOUS = 0.1, 0.05
-"""The shares of unscored and of anomalous exchanges from which the last days are a warning."""
+"""The shares of unscored and of anomalous exchanges above which the last days are a warning."""
 ENOUGH = math.ceil(1 / ANOMALOUS)
 """Exchanges of the last days, or runs, needed to call a project healthy: with fewer, one anomaly is too large a share."""
 MISSING_SHARE = 1 / 3
-"""Share of the exchanges due to be judged from which on missing scores make a comparison doubtful."""
+"""The share of missing scores among due exchanges above which a comparison is doubtful."""
 WORST: Mapping[Health, int] = {"critical": 4, "warning": 3, "unknown": 2, "ok": 1, "empty": 0}
-"""How bad each health is; the worst comes first."""
+"""The rank of each health; the worst comes first."""
 _LATE = timedelta(days=1)
-"""Exchanges from this long after the day of the check have not been checked, and not only since midnight."""
+"""Exchanges this long after the day of the check count as unchecked; before, it may just be past midnight."""
 _UNCHECKED = frozenset({"off", "never", "behind"})
 _BY_DAY = frozenset({*TIERS, SPIKE})
 """The series that have levels by day; series of runs have none."""
 
 
 class Before(Answer, frozen=True):
-    """As many days before the last ones, to compare them with."""
+    """The days before the last days, equal in number, for comparison."""
 
     scores: int
     anomalies: int
@@ -84,13 +84,13 @@ class Before(Answer, frozen=True):
     avg_tier3: float | None
 
     def level(self, series: str) -> float | None:
-        """Return the level of a tier, or of the rate of anomalies; None for any other series, and without a score."""
+        """Return the level of a tier or of the anomaly rate; None for any other series, and without scores."""
         level: float | None = self.anomaly_rate if series == SPIKE else getattr(self, f"avg_{series}", None)
         return level
 
 
 class Recent(Before, frozen=True):
-    """The last days, up to today or to the day asked for. Means weight a judge's score by one over its sampling chance."""
+    """The last days, up to today or a given day. Means weight a judge's score by 1 / its sampling probability."""
 
     days: int
     until: Annotated[date, Meta(description="The last of these UTC days.")]
@@ -140,12 +140,12 @@ class Change(Answer, frozen=True):
 
     @property
     def is_back(self) -> bool:
-        """True if the last days lie back, by the measure that ends an incident: no check has seen it yet."""
+        """True if the last days are back to normal, by the measure that ends an incident, and no check has seen it yet."""
         return self.incident is not None and self.now is not None and lies_back(self.now, self.before, self.after)
 
     @property
     def worse(self) -> float:
-        """The size of its move for the worse, as a part of its scale; below 0 if for the better."""
+        """The size of the change for the worse, as a fraction of the scale; negative for an improvement."""
         key = Key(SPIKE if self.series == SPIKE else "drift", self.series, UP if self.after > self.before else DOWN)
         low, high = bounds_of(self.series)
         size = abs(self.after - self.before) / (high - low)
@@ -218,7 +218,7 @@ class Project(Answer, frozen=True):
     def newest(self) -> datetime | None:
         """The time of the newest exchange or run; None without any.
 
-        Exchanges may be older than the retention, and their scores not: then it is the beginning of the newest day with a score.
+        Retention may have deleted exchanges and kept their sums: then it is the beginning of the newest day with a score.
         """
         day = self.last_score_day
         scored = None if day is None else datetime.combine(day, time(), UTC)
@@ -253,7 +253,7 @@ def read_projects(
     until: date | None = None,
     connected: Collection[str] = (),
 ) -> list[Project]:
-    """Return every project, or one, by name: those with records, and those that are `connected`; without a change.
+    """Return every project, or one, by name, without its change: projects with records, and `connected` ones.
 
     `until` is the last of the days of their figures, today by default.
     """
@@ -271,7 +271,7 @@ def read_project(cursor: duckdb.DuckDBPyConnection, policy: Policy, now: datetim
 
 
 def project_of(name: str, row: Row, policy: Policy, until: date) -> Project:
-    """Return a project from its row of the query `projects`, of which columns may be missing; `until` as `read_projects`."""
+    """Return a project from its row of the query `projects`, in which columns may be missing; `until` as for `read_projects`."""
     row = {**_EMPTY, **row}
     enabled = policy.for_project(name).settings.enabled
     check = ProjectCheck(
@@ -307,7 +307,7 @@ def project_of(name: str, row: Row, policy: Policy, until: date) -> Project:
 
 
 def _figures(row: Row, days: str) -> dict[str, Any]:
-    """Return the figures of the last days, or of those before."""
+    """Return the figures of the last days, or of the days before."""
     counts = {name: row[f"{days}_{name}"] for name in _COUNTS}
     due = counts["scored"] + counts["unscored"]
     return {
@@ -333,7 +333,7 @@ def _check_state(row: Row, *, enabled: bool) -> CheckState:
 
 
 def _reasons(row: Row, recent: Recent, check: ProjectCheck) -> list[Reason]:
-    """Return the reasons against a project's health, the gravest first."""
+    """Return the reasons why a project is not healthy, the gravest first."""
     faults: dict[Reason, bool] = {
         "open_incidents": bool(row["open_incidents"]),
         "unscored": recent.unscored_rate is not None and recent.unscored_rate >= UNSCORED,
@@ -361,18 +361,18 @@ def _has_data(row: Row) -> bool:
 
 
 def check_words(project: Project) -> str:
-    """Say in a sentence or two what the newest check says."""
+    """Describe the newest check in a sentence or two."""
     return _CHECK_WORDS[project.check.state](project)
 
 
 def check_by_hand(project: Project) -> date | None:
-    """Return the day to check a project by hand as of, the one after its newest score; None if checked or impossible."""
+    """Return the date for a manual check of a project, the day after its newest score; None if checked or impossible."""
     newest = project.last_score_day
     return None if project.check.state not in {"never", "behind"} or newest is None else newest + timedelta(days=1)
 
 
 def unchecked_words(projects: Sequence[Project]) -> str:
-    """Say of projects without an incident how many were checked and quiet, and what the others are."""
+    """Describe projects without an incident: the number checked and quiet, and the state of each other one."""
     if len(projects) == 1:
         return check_words(projects[0])
     others = [project for project in projects if project.check.state not in {"quiet", "found"}]
@@ -381,7 +381,7 @@ def unchecked_words(projects: Sequence[Project]) -> str:
 
 
 def with_blind_spots(cursor: duckdb.DuckDBPyConnection, projects: Sequence[Project], only: str | None = None) -> list[Project]:
-    """Return projects with what is not compared of each, and why: by its newest check, and by how many of its latest scores are missing.
+    """Return projects with their blind spots: series that the newest check could not compare, and missing recent scores.
 
     `only` is the only project to read, None for all.
     """
@@ -393,7 +393,7 @@ def with_blind_spots(cursor: duckdb.DuckDBPyConnection, projects: Sequence[Proje
 
 
 def spot_words(spot: Row) -> str:
-    """Say one blind spot in words."""
+    """Describe one blind spot."""
     return _BLIND[spot["reason"]](spot)
 
 
@@ -405,7 +405,7 @@ def moment_words(at: datetime | None) -> str:
 def _missing_words(project: Project) -> list[str]:
     recent = project.recent
     if (recent.unscored_rate or 0) < MISSING_SHARE or "unscored" in project.reasons:
-        return []  # few, or said already as a reason of the project's health
+        return []  # few, or already a reason in the project's health
     due = recent.scored + recent.unscored
     exchanges = (
         f"{grouped(recent.unscored)} of {grouped(due)} exchanges of the last {RECENT_DAYS} days that were due to be judged"
@@ -465,12 +465,12 @@ def worst_incidents(cursor: duckdb.DuckDBPyConnection, project: str | None) -> d
 
 
 def with_changes(projects: Iterable[Project], worst: Mapping[str, Row]) -> list[Project]:
-    """Return projects, each with its change, without levels; None if nothing is known. `worst` are the `worst_incidents`."""
+    """Return projects with their changes, without daily levels; a change is None without data. `worst` are the `worst_incidents`."""
     return [replace(project, change=change_of(project, worst.get(project.project))) for project in projects]
 
 
 def with_levels(cursor: duckdb.DuckDBPyConnection, projects: Sequence[Project], only: str | None) -> list[Project]:
-    """Return projects with a change, each change with its levels by day; `only` is the only project to read, None for all."""
+    """Return projects with daily levels added to their changes; `only` is the only project to read, None for all."""
     wanted = [
         (project.project, project.change.series) for project in projects if project.change and project.change.series in _BY_DAY
     ]
@@ -495,7 +495,7 @@ def with_levels(cursor: duckdb.DuckDBPyConnection, projects: Sequence[Project], 
 
 
 def change_of(project: Project, incident: Row | None) -> Change | None:
-    """Return the change of a project, by its row of `worst_incidents` if it has one; None if nothing is known."""
+    """Return the change of a project, from its row of `worst_incidents` if it has one; None without data."""
     return (_change_of_incident(project, incident) if incident is not None else None) or _change_of_days(project)
 
 
@@ -503,7 +503,7 @@ def _change_of_incident(project: Project, incident: Row) -> Change | None:
     series = incident["tier"] or incident["type"]
     before, after = incident["level_before"], incident["level_after"]
     if before is None or after is None:
-        # Evidence of earlier versions has no levels: the last days are all that is known.
+        # Evidence of earlier versions has no levels: use the last days.
         before, after = project.before.level(series), project.recent.level(series)
     if before is None or after is None:
         return None
@@ -541,9 +541,9 @@ def _levels(row: Row) -> list[float | None]:
 
 
 Standing = tuple[int, bool, int, float]
-"""What decides between projects of one health: whether they have an incident, whether it is new, what it touches, its place in the inbox."""
+"""The sort key of projects with the same health: whether there is an incident, whether it is new, the traffic it affects, its place in the inbox."""
 _UNPLACED = (0, False, 0, float("-inf"))
-"""Of a project without an incident."""
+"""The standing of a project without an incident."""
 
 
 def standings(projects: Sequence[Project], worst: Mapping[str, Row]) -> dict[str, Standing]:
@@ -557,16 +557,16 @@ def standings(projects: Sequence[Project], worst: Mapping[str, Row]) -> dict[str
 
 
 def _is_new(since: date | None, until: date | None) -> bool:
-    """Tell whether a change began within the days of the fleet's figures; so does one without a first day."""
+    """Tell whether a change began within the days of the fleet's figures; a change without a first day counts as new."""
     return since is None or until is None or (until - since).days < RECENT_DAYS
 
 
 def worst_first(projects: Sequence[Project], places: Mapping[str, Standing]) -> list[Project]:
-    """Return projects, which are by name, the worst first."""
+    """Sort projects, which come by name, by badness."""
     return sorted(projects, key=partial(badness, places), reverse=True)
 
 
 def badness(places: Mapping[str, Standing], project: Project) -> tuple[float, ...]:
-    """Return what a project is put in order by: health, then `standings`, then the number of reasons and the share of anomalies."""
+    """Return the sort key of a project: health, then its standing, then the number of reasons and the anomaly rate."""
     standing = places.get(project.project, _UNPLACED)
     return WORST[project.health], *standing, len(project.reasons), project.recent.anomaly_rate or 0.0

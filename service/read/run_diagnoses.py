@@ -1,7 +1,7 @@
 """The full diagnosis of a run, with evidence and graph, and runs exported as files.
 
-A diagnosis record keeps references to its evidence; the events themselves are in the log. The full document is made of both on request,
-by the same fold that made the record.
+A diagnosis record only references its evidence; the events are in the log. The full document is built from both on request, by the
+same fold that built the record.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EXPORTED = (
 
 
 class DiagnosedRun(Answer, frozen=True):
-    """A run with its full diagnosis, as `driftline diagnose --json` shows it, and the turns in which each finding lies."""
+    """A run with its full diagnosis, as `driftline diagnose --json` shows it, and the turns of each finding."""
 
     run: Run
     diagnosis: dict[str, Any]
@@ -41,7 +41,7 @@ class DiagnosedRun(Answer, frozen=True):
 
 
 def diagnosed_run(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> DiagnosedRun | None:
-    """Return one run of a project with its diagnosis; None if it has none of that id."""
+    """Return one run of a project with its diagnosis; None if the project has no run of that id."""
     recorded = find_run(cursor, project, run_id)
     return None if recorded is None else diagnosed(cursor, recorded.run, run_findings(cursor, recorded.run))
 
@@ -57,7 +57,7 @@ def runs_named(store: Store, name: str, project: str | None = None) -> Iterator[
 
 
 def full_diagnosis(cursor: duckdb.DuckDBPyConnection, run: Run) -> Document:
-    """Return the whole diagnosis of a run, by the thresholds that it was made with."""
+    """Return the full diagnosis of a run, by the thresholds of the recorded one."""
     return _diagnose(run, events_of(cursor, run.connection, run.session_id))
 
 
@@ -74,7 +74,7 @@ def _diagnose(run: Run, events: Sequence[Document]) -> Document:
 def export_runs(
     store: Store, folder: Path, project: str | None, tell: Callable[[int, int], None] = lambda _done, _total: None
 ) -> int:
-    """Write every run as three files; return the number of runs. `tell` hears how many are written, and of how many.
+    """Write every run as three files; return the number of runs. `tell` is called with the number written and the total.
 
     The runs of one project go to FOLDER/runs, those of several to FOLDER/<project>/runs. InputError when the folder cannot be
     written to.
@@ -93,7 +93,7 @@ def export_runs(
 
 
 def _refuse_other_project(root: Path, run: Run) -> None:
-    """InputError if the folder holds another project's run of the same number, which would be overwritten."""
+    """Raise an InputError if the folder holds a run of another project with the same number, which would be overwritten."""
     path = root / f"{run.run_id}.json"
     if path.exists() and json.loads(path.read_text(encoding="utf-8")).get("project") != run.project:
         raise InputError(f"{path}: is a run of another project", hint="Export each project to its own folder.")

@@ -1,4 +1,4 @@
-"""Finished runs: their verdicts and records. `service.read.run_diagnoses` has what the detectors say of their events."""
+"""Finished runs: their verdicts and records. The detectors' findings about their events are in `service.read.run_diagnoses`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from service.text.answers import Answer, Moment, NextCursor, Place
 
 Row = dict[str, Any]
 Between = tuple[datetime | None, datetime | None]
-"""The first moment of a time, and the first one after it; None for no bound."""
+"""The start of a period (inclusive) and its end (exclusive); None for no bound."""
 ANY_TIME: Between = (None, None)
 EXCHANGES_ONLY = "No runtime events: only exchanges were received"
-"""What is said of a run that has `exchanges_only`."""
+"""The remark about a run that has `exchanges_only`."""
 _NO_TRUST = -1.0
-"""Stands for a missing trust score, which has a place in an order, too."""
+"""Stands for a missing trust score in an order by trust."""
 _RUN_ID = re.compile(r"run_0{0,2}([1-9][0-9]{0,17})")
 
 
@@ -65,12 +65,12 @@ class Run(Answer, frozen=True):
 
     @property
     def last_at(self) -> datetime:
-        """When it ended, or was closed if that is not known."""
+        """The time of the run's end, or of its closing if the end is unknown."""
         return self.ended_at or self.closed_at
 
     @property
     def place(self) -> Place:
-        """Its place among the runs of its project, the one that ended last first."""
+        """Its place in the list of its project's runs, newest end first."""
         return Place(self.last_at, "", _number_of(self.run_id))
 
 
@@ -83,16 +83,16 @@ class Runs(Answer, frozen=True):
 
 
 class RecordedRun(NamedTuple):
-    """A run and its diagnosis as it was recorded."""
+    """A run and its recorded diagnosis."""
 
     run: Run
     diagnosis: Diagnosis
 
 
 def runs_of(store: Store, project: str | None, *, newest: int | None = None) -> list[Run]:
-    """Return the runs of a project, or of all, in the order in which they were finished.
+    """Return the runs of one project or all, in the order in which they ended.
 
-    `newest`: so many of them, those that ended last.
+    With `newest`, return only this many runs, those that ended last.
     """
     values = {"project": project, "since": None, "newest": newest}
     return [Run.of(row) for row in query_rows(store.cursor(), "runs", values)]
@@ -107,9 +107,9 @@ def run_page(
     *,
     between: Between = ANY_TIME,
 ) -> list[Run]:
-    """Return runs of a project, the one that ended last first: those before a place (time, number), or the newest.
+    """Return a page of a project's runs, newest end first: the runs before a place (time, number), or the newest ones.
 
-    Of one readiness level, or of all; of those that ended in a time, or of all.
+    They can be limited to one readiness level, and to runs that ended within a period.
     """
     at, number = before or (None, None)
     values = {"project": project, "before_at": at, "before": number, "readiness": readiness, "limit": limit}
@@ -118,9 +118,9 @@ def run_page(
 
 
 def with_run_ids(cursor: duckdb.DuckDBPyConnection, project: str, sessions: Sequence[Row]) -> list[Row]:
-    """Return rows of sessions (`connection`, `session_id`) of a project, each with the `run_id` of its run and `closed_at`.
+    """Return rows of a project's sessions (`connection`, `session_id`) with the `run_id` of their run and `closed_at`.
 
-    Both are None while it has never ended; `run_id` also if its end has not been diagnosed yet.
+    Both are None for a session that has never ended; `run_id` also until the end has been diagnosed.
     """
     named = {"connections": [one["connection"] for one in sessions], "sessions": [one["session_id"] for one in sessions]}
     asked = {"project": project, **named}
@@ -146,7 +146,7 @@ class Wanted:
 def worst_runs(
     cursor: duckdb.DuckDBPyConnection, project: str, wanted: Wanted, after: tuple[int, float | None, int] | None, limit: int
 ) -> list[Run]:
-    """Return runs of a project, worst readiness first, then lowest trust: from the worst on, or after a given place."""
+    """Return a page of a project's runs by readiness, worst first, then by trust, lowest first; from the start or after a place."""
     level, trust, number = after or (None, None, None)
     asked = {
         "project": project,
@@ -163,7 +163,7 @@ def worst_runs(
 
 
 def find_run(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> RecordedRun | None:
-    """Return one run of a project; None if it has none of that id."""
+    """Return one run of a project; None if the project has no run of that id."""
     if _RUN_ID.fullmatch(run_id) is None:
         return None
     by_session = dict.fromkeys(("connection", "session", "place"))
@@ -171,7 +171,7 @@ def find_run(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> Re
 
 
 def read_run(cursor: duckdb.DuckDBPyConnection, named: Row) -> RecordedRun | None:
-    """Return the run that the query `one_run` finds by these values; None without one."""
+    """Return the run found by the query `one_run` with these parameters; None if there is none."""
     for row in query_rows(cursor, "one_run", named):
         return RecordedRun(Run.of(row), record_from(Diagnosis, row))
     return None
@@ -187,7 +187,7 @@ QUERY = "call_payloads"
 def with_payloads(
     cursor: duckdb.DuckDBPyConnection, events: pl.DataFrame, runs: Sequence[Mapping[str, Any]], *, wanted: bool
 ) -> pl.DataFrame:
-    """Return the events of some runs with the column `payload`: of calls if wanted, else empty, because it may be large."""
+    """Return the events of some runs with a column `payload`, filled for calls if `wanted` and otherwise empty, because payloads may be large."""
     if not wanted:
         return events.with_columns(pl.lit(None, pl.String).alias("payload"))
     payloads = run_query(cursor, QUERY, {"runs": list(runs)})

@@ -1,4 +1,4 @@
-"""Scores and the state of a project: what the judge and people found in each exchange, and the figures over all of them."""
+"""Scores and the state of a project: the verdicts of judge and people on each exchange, and figures over all of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Dimension(Answer, frozen=True):
 class Score(Answer, frozen=True):
     """The scores of one exchange, tier by tier."""
 
-    # The fields that earlier webhooks know come first, in their order.
+    # The fields of earlier webhooks come first, in their order.
     score_id: str = field(name="id")
     exchange_id: str
     session_id: str
@@ -121,7 +121,7 @@ class ExchangeCounts(Answer, frozen=True):
 
 
 class ScoreFigures(Answer, frozen=True):
-    """Figures over a project's scores; means are over those that have the tier."""
+    """Figures over a project's scores; a mean is over the scores that have the tier."""
 
     scores: int = field(name="total")
     anomalies: int
@@ -176,7 +176,7 @@ class Wanted:
 
 
 def project_scores(cursor: duckdb.DuckDBPyConnection, project: str | None, wanted: Wanted) -> list[Score]:
-    """Return the current scores of a project or of all, newest exchange first, at one moment the later turn first."""
+    """Return the current scores of one project or all, newest exchange first; at equal times the later turn comes first."""
     at, identity, turn = wanted.after or (None, None, None)
     values = {
         "project": project,
@@ -194,7 +194,7 @@ def project_scores(cursor: duckdb.DuckDBPyConnection, project: str | None, wante
 
 
 def newest_score(cursor: duckdb.DuckDBPyConnection, project: str | None, until: datetime | None = None) -> datetime | None:
-    """Return the time of the newest scored exchange of a project, or of all, before a time (None: any); None without one."""
+    """Return the time of the newest scored exchange of one project or all, before a time (None: any); None if there is none."""
     at: datetime | None = next(
         (row["exchange_at"] for row in query_rows(cursor, "newest_score", {"project": project, "until": until})), None
     )
@@ -202,7 +202,7 @@ def newest_score(cursor: duckdb.DuckDBPyConnection, project: str | None, until: 
 
 
 def score_by_id(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None = None) -> Score | None:
-    """Return one score of a project; None if it has none of that id. The exchange's time makes it fast."""
+    """Return one score of a project; None if the project has no score of that id. The look-up is fast if the exchange's time is given."""
     rows = query_rows(cursor, "score_by_id", {"project": project, "score": score_id, "at": at})
     return _build_score(rows[0]) if rows else None
 
@@ -221,7 +221,7 @@ def project_summary(cursor: duckdb.DuckDBPyConnection, project: str, baseline: P
 
 
 def _build_score(row: Row) -> Score:
-    """Return the score in a row of the queries `project_scores` and `score_by_id`."""
+    """Build the score from a row of the query `project_scores` or `score_by_id`."""
     dimensions = {each["dimension"]: Dimension(each["score"], each["reasoning"]) for each in row["tier3_dimensions"]}
     return Score.of(
         row,

@@ -1,17 +1,17 @@
-"""A session whole: its turns with their scores, its events beside them, its run with findings, its end, and the incidents that name it.
+"""A whole session: turns with scores, events, the run with its findings, the end, and the incidents that name the session.
 
-Whatever a session holds, what is read is bounded: some turns, and some events of each. The session is looked up once: when it was, how
-it ended, and whether it has events and a diagnosis. Every other query reads only what lies between these times, and none asks for
-what is not there.
+Reading is bounded for sessions of any size: some turns, and some events of each. The session is looked up once: its times, how it
+ended, and whether it has events and a diagnosis. All other queries read only between these times, and are skipped if there is nothing
+for them to find.
 
-Findings, and the events and turns that each is about, are marked on the page, in the API and by the command line:
+Findings, with the events and turns that each is about, are marked on the page, in the API and on the command line:
 
-1. They are those of the recorded diagnosis, which lists, alerts and gates go by. A record names only the first events of each, so the
-   detectors look at the diagnosed events again, by the thresholds of the diagnosis, and a finding is about the events of the cause that
-   they report in its stead. That also holds for a diagnosis by older rules.
-2. If no cause can be told to be the recorded one (rules have changed since, events were deleted), no event is marked, and `note` says so.
-3. A session of more than EVENTS_FOLDED events is not read again: its marks are the events that the record names, if its rules are today's.
-4. A turn is marked if an event lies in it, as `log.session_parts` has it. What came before the first turn is turn 0.
+1. Findings come from the recorded diagnosis, which lists, alerts and gates also use. A record names only the first events of each
+finding, so the detectors run again over the diagnosed events, with the thresholds of the diagnosis, and the finding is about the
+events of the matching cause. That also holds for a diagnosis by older rules.
+2. If no cause matches the recorded one (rules have changed since, events were deleted), no event is marked, and `note` says so.
+3. A session of more than EVENTS_FOLDED events is not read again: if its rules are current, the events named in the record are marked.
+4. A turn is marked if an event of the finding lies in it (`log.session_parts`). Events before the first turn are in turn 0.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from service.read.runs import RecordedRun, Run, read_run, with_payloads
 from service.text.answers import Answer, Moment
 
 EVENTS_FOLDED = 100_000
-"""Events of a diagnosis up to which the detectors look again."""
+"""The largest diagnosis, in events, for which the detectors run again."""
 TURNS_NAMED, EVENTS_NAMED = 100, 100
-"""Turns of a finding in a document, and events of a turn."""
+"""Turns listed per finding in an answer, and events per turn."""
 NOT_MARKED = "No event is marked: the rules have changed since this diagnosis, or its events are no longer kept."
 _PARTLY_MARKED = "{marked} of {count} events are marked: the others are no longer kept, or too many to be named."
 _FOLDED = FOLD_COLUMNS[2:]
@@ -130,16 +130,16 @@ class Finding:
     """Events that it is about."""
     turns: Sequence[MarkedTurn]
     is_located: bool = True
-    """False where it is not known which events it is about."""
+    """False if the events it is about are unknown."""
 
     @property
     def marked_count(self) -> int:
-        """Events that are marked."""
+        """The number of marked events."""
         return sum(turn.event_count for turn in self.turns)
 
     @property
     def note(self) -> str:
-        """Why some events are not marked; empty if all are."""
+        """The reason why some events are not marked; empty if all are."""
         if not self.is_located or not self.marked_count:
             return NOT_MARKED
         marked = self.marked_count
@@ -165,9 +165,9 @@ def session_findings(
     recorded: RecordedRun | None,
     located: Sequence[FindingEvents | None] | None = None,
 ) -> SessionFindings:
-    """Return the findings of a session, which is named and bounded as queries take it, by its run; none without a run.
+    """Return the findings of a session from its run; none without a run. `session` has the session's name and times as query parameters.
 
-    `located` are the events of the findings, if they are known already.
+    `located` are the events of the findings, if already known.
     """
     if recorded is None or not recorded.diagnosis.failure_cause_count:
         return SessionFindings()
@@ -193,14 +193,14 @@ def session_findings(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingEvents:
-    """The events that a recorded finding is about: their number, and the ids of those that can be named, in the order of evidence."""
+    """The events of a recorded finding: their number, and the known ids among them, in the order of the evidence."""
 
     count: int
     ids: Sequence[str]
 
 
 def finding_events(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis) -> list[FindingEvents | None]:
-    """Return the events that each recorded finding of a diagnosis is about; None where that is not known."""
+    """Return the events of each recorded finding of a diagnosis; None for a finding whose events are unknown."""
     recorded = diagnosis.failure_causes
     if diagnosis.event_count > EVENTS_FOLDED:
         profile = recorded_profile(diagnosis.threshold_profile, diagnosis.threshold_changes)
@@ -219,7 +219,7 @@ def finding_events(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis) -> l
 
 
 def _detected(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis) -> Sequence[Cause]:
-    """Return the causes that the detectors report for the events that were diagnosed."""
+    """Run the detectors over the diagnosed events and return the causes they report."""
     session = {"connection": diagnosis.connection, "session_id": diagnosis.session_id}
     asked = {"connection": diagnosis.connection, "session": diagnosis.session_id, "limit": diagnosis.event_count}
     frame = run_query(cursor, "session_timeline", asked)
@@ -228,13 +228,13 @@ def _detected(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis) -> Sequen
     evidence = SessionEvidence.held_to(profile.thresholds)
     numbered = frame.with_columns(pl.lit(0, pl.Int64).alias("run"))
     folded = with_payloads(cursor, numbered, [{"run": 0, **session}], wanted=evidence.reads_payloads)
-    # Rows of a frame take half as long again as rows of lists.
+    # Zip lists: iterating over the frame's rows takes half as long again.
     fold_columns({None: evidence}, zip(repeat(None), count(), *(folded[name].to_list() for name in _FOLDED), strict=False))
     return diagnose(evidence, profile.thresholds).causes
 
 
 def _matched(recorded: Sequence[FailureCause], causes: Iterable[Cause]) -> list[Cause | None]:
-    """Return the cause that is each recorded one: the next of the same words, else the only one of its type that is left on both sides."""
+    """Match recorded causes to detected ones: first by type and description, then by type if only one is left on both sides."""
     left = list(causes)
     matches: list[Cause | None] = []
     for record in recorded:
@@ -275,7 +275,7 @@ def _finding(
 
 
 def finding_answers(findings: SessionFindings) -> list[SessionFinding]:
-    """Return the findings, each with the first turns in which it lies, and the first of its events in each."""
+    """Return the findings as answers, each with its first turns and their first events."""
     return [
         SessionFinding(
             number=finding.number,
@@ -296,7 +296,7 @@ def finding_answers(findings: SessionFindings) -> list[SessionFinding]:
 
 
 def turn_findings(findings: SessionFindings, turn: int) -> list[TurnFinding]:
-    """Return the parts of the findings that lie in a turn."""
+    """Return the findings with events in a turn, limited to that turn."""
     return [
         TurnFinding(
             number=finding.number,
@@ -315,7 +315,7 @@ def _first_events(turn: MarkedTurn) -> list[FindingEvent]:
 
 Row = dict[str, Any]
 WHOLE = 2**31 - 1
-"""Characters of a text that is not cut."""
+"""A text limit that cuts nothing."""
 _EVALUATIONS = 20
 _NO_TOTALS: Row = {
     **dict.fromkeys(
@@ -349,11 +349,11 @@ _NO_TOTALS: Row = {
     ),
     **dict.fromkeys(["models", "agents", "labels"], ()),
 }
-"""The totals of a session of which only signs of life came."""
+"""The totals of a session that only sent heartbeats."""
 _HOURS = (6, 72, 1440)
-"""How far sessions beside one are looked for: farther where there is none nearer."""
+"""The search ranges for neighbouring sessions, widened until one is found."""
 _SIDES = {"hours_before": False, "hours_after": True}
-"""The parameters of `session_beside` that say so, and whether the session that they find is the one after it."""
+"""The range parameters of `session_beside`, each with whether it finds the later session."""
 
 
 class SessionNamed(Answer, frozen=True):
@@ -427,7 +427,7 @@ class Session(SessionNamed, frozen=True):
 
 
 class SessionTurn(Answer, frozen=True):
-    """A turn: what was said, and how it was scored."""
+    """A turn: its texts and its score."""
 
     place: Annotated[int, Meta(description="Its place in the session, from 1.")] = field(name="turn")
     turn_number: Annotated[int | None, Meta(description="The number that its sender or its score gives.")]
@@ -464,34 +464,34 @@ class SessionWithTurns(Answer, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionPlace:
-    """The owner of a session: its project and connection, when it was, and whether it has ended."""
+    """A session's project and connection, its times, and whether it has ended."""
 
     project: str
     connection: str
     session_id: str
     first_at: datetime
     last_at: datetime
-    """The event times between which it was."""
+    """The event times of its first and last record."""
     has_turns: bool
     """Whether it has exchanges or scores."""
     events: int
     """How many it has."""
     diagnosis: int | None
-    """Where its diagnosis is in its topic; None without one."""
+    """The position of its diagnosis in the topic; None without one."""
     closed_at: datetime | None
     reason: str | None
-    """When it last ended, and why; None if it never has."""
+    """The time and reason of its last end; None if it never ended."""
     is_open: bool
-    """Whether something came of it since."""
+    """Whether it has received records since."""
 
     @property
     def named(self) -> Row:
-        """Its name, as queries take it."""
+        """The session's name as query parameters."""
         return {"project": self.project, "connection": self.connection, "session": self.session_id}
 
     @property
     def bounded(self) -> Row:
-        """Its name and its times, as queries take them."""
+        """The session's name and times as query parameters."""
         return {**self.named, "since": self.first_at, "until": self.last_at}
 
     @property
@@ -502,21 +502,21 @@ class SessionPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The turns of a session to read: behind some, or those around an exchange."""
+    """The turns of a session to read: after `skip` turns, or around an exchange."""
 
     skip: int = 0
-    """Turns before them, of those asked for."""
+    """Number of matching turns to skip."""
     exchange: str | None = None
     limit: int = 20
     anomalies: bool = False
     """Only turns with an anomaly."""
     longest: int = WHOLE
-    """Characters of a text."""
+    """Maximum length of a text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRead:
-    """A session with everything but its turns and events."""
+    """A session without its turns and events."""
 
     place: SessionPlace
     session: Session
@@ -528,13 +528,13 @@ class SessionRead:
 def session_places(
     cursor: duckdb.DuckDBPyConnection, session: str, projects: Sequence[str] | None = None, connection: str | None = None
 ) -> list[SessionPlace]:
-    """Return whose session an id is, in some projects or in any, the one heard last first; ids are unique within a connection."""
+    """Return the sessions with an id, in some projects or in any, last heard first; ids are only unique within a connection."""
     asked = {"session": session, "projects": None if projects is None else list(projects), "connection": connection}
     return [SessionPlace(session_id=session, **row) for row in query_rows(cursor, "session_places", asked)]
 
 
 def read_session(cursor: duckdb.DuckDBPyConnection, place: SessionPlace) -> SessionRead:
-    """Return everything about a session but its turns and events."""
+    """Return a session without its turns and events."""
     totals = next(iter(query_rows(cursor, "session_totals", place.bounded)), _NO_TOTALS)
     evaluations = evaluation_page(cursor, place.project, session=place.session_id, limit=_EVALUATIONS)
     before, after = _beside(cursor, place, totals["agents"][0] if totals["agents"] else None)
@@ -591,7 +591,7 @@ def _turn(row: Row, findings: SessionFindings) -> SessionTurn:
 
 
 def session_turns(cursor: duckdb.DuckDBPyConnection, place: SessionPlace, part: Part) -> list[Row]:
-    """Return some turns of a session, in order, as rows of the query of that name; none behind the last one."""
+    """Return some turns of a session, in order, as rows of the query `session_turns`; empty after the last one."""
     asked = {
         **place.bounded,
         "anomalies": part.anomalies,
@@ -606,9 +606,9 @@ def session_turns(cursor: duckdb.DuckDBPyConnection, place: SessionPlace, part: 
 def session_steps(
     cursor: duckdb.DuckDBPyConnection, place: SessionPlace, parts: Collection[int], rows: tuple[int, int]
 ) -> dict[int, Row]:
-    """Return the events of some parts of a session, by part: of each those of some rows, first to last.
+    """Return the events of some parts of a session, by part, within a range of rows (first and last inclusive).
 
-    Part 0 is what happened before the first turn, and every event of a session without turns.
+    Part 0 has the events before the first turn, or all events of a session without turns.
     """
     if not parts or not place.events:
         return {}
@@ -617,7 +617,7 @@ def session_steps(
 
 
 def run_findings(cursor: duckdb.DuckDBPyConnection, run: Run) -> SessionFindings:
-    """Return the findings of a run: where each lies in the session."""
+    """Return the findings of a run, with their places in the session."""
     for place in session_places(cursor, run.session_id, [run.project], run.connection):
         return session_findings(cursor, place.bounded, _run(cursor, place))
     return SessionFindings()
@@ -630,7 +630,7 @@ def _run(cursor: duckdb.DuckDBPyConnection, place: SessionPlace) -> RecordedRun 
 def _beside(
     cursor: duckdb.DuckDBPyConnection, place: SessionPlace, agent: str | None
 ) -> tuple[SessionNamed | None, SessionNamed | None]:
-    """Return the sessions of an agent right before and right after one."""
+    """Return the agent's sessions directly before and after one."""
     asked = {**place.named, "agent": agent, "start": place.first_at}
     sides: dict[bool, SessionNamed] = {}
     for hours in _HOURS:

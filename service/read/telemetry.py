@@ -1,4 +1,4 @@
-"""Telemetry: which sessions are watched, how long ago each was heard, and which spans of the last day nothing was made of, by reason."""
+"""Telemetry: open sessions with the time since their last sign of life, and unused spans of the last day by reason."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class OpenSession(Answer, frozen=True):
 
     @property
     def level(self) -> Level | None:
-        """The urgency of its silence; None where nothing is missed."""
+        """The urgency of its silence; None if no sign of life is overdue."""
         return Silence(timedelta(milliseconds=self.elapsed_ms), self.missed_intervals).level
 
 
@@ -82,7 +82,7 @@ def open_sessions(
     after: Page | None = None,
     limit: int | None = None,
 ) -> list[Listed]:
-    """Return the watched sessions, the longest silent first: of one project or all, last heard before a time, after a place."""
+    """Return a page of watched sessions of one project or all, longest silent first, optionally last heard before a time."""
     at, place = after or (None, None)
     values = {
         "as_of": now,
@@ -110,21 +110,21 @@ def _session(row: Mapping[str, Any], policy: Policy, now: datetime, listening: d
 
 
 def note_listening(engine: RecordIntake, since: datetime) -> None:
-    """Note since when the server over this engine has listened."""
+    """Record the time since which the server over this engine has been listening."""
     _LISTENING[engine] = since
 
 
 def listening_of(engine: RecordIntake) -> datetime | None:
-    """Return the time since which the server over this engine has listened without a break; None without a watchdog."""
+    """Return the time since which the server over this engine has listened without interruption; None without a watchdog."""
     return _LISTENING.get(engine)
 
 
 WITHIN = timedelta(days=1)
-"""How far back is looked: what a sender has mended is gone a day later."""
+"""The period covered: a problem that a sender has fixed disappears a day later."""
 
 
 class _State(NamedTuple):
-    """The words for a reason, for one span and for several; `advice` where a user can do something about it."""
+    """The words for a reason, for one span and for several, with advice if a user can do something about it."""
 
     one: str
     several: str
@@ -167,19 +167,19 @@ class UnusedSpans(msgspec.Struct, frozen=True):
 
     @property
     def needs_action(self) -> bool:
-        """True where something is lost that the sender could give."""
+        """True if data is lost that the sender could provide."""
         return bool(WORDS[self.state].advice)
 
     @property
     def words(self) -> str:
-        """How many, of which scope, and why: `312 spans of scope litellm were not understood`."""
+        """The number of spans, their scope and the reason: `312 spans of scope litellm were not understood`."""
         state = WORDS[self.state]
         subject, _, rest = (state.one if self.spans == 1 else state.several).partition(" ")
         return f"{self.spans:,} {subject} of {f'scope {self.scope}' if self.scope else 'no scope'} {rest}"
 
     @property
     def advice(self) -> str:
-        """What can be done."""
+        """What the user can do."""
         return WORDS[self.state].advice
 
 
@@ -190,7 +190,7 @@ def read_unused_spans(cursor: duckdb.DuckDBPyConnection, now: datetime, connecti
 
 
 def count_by_state(unused: Iterable[UnusedSpans]) -> dict[str, int]:
-    """The number of spans of each state, 0 for those that none has."""
+    """The number of spans of each state, 0 for states without spans."""
     counts = dict.fromkeys(STATES, 0)
     for group in unused:
         counts[group.state] += group.spans
@@ -198,7 +198,7 @@ def count_by_state(unused: Iterable[UnusedSpans]) -> dict[str, int]:
 
 
 def sum_up_expected(unused: Iterable[UnusedSpans]) -> str:
-    """The spans that are left out as they should be: how many of which sort; empty where there are none."""
+    """Counts of the spans that are left out on purpose, by kind; empty if there are none."""
     counts = count_by_state(group for group in unused if not group.needs_action)
     return "; ".join(
         f"{count:,} {WORDS[state].one if count == 1 else WORDS[state].several}" for state, count in counts.items() if count

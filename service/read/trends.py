@@ -1,4 +1,4 @@
-"""Trends of a project: its days, and the reasons for which its exchanges were judged or left out."""
+"""Trends of a project: daily figures, and the reasons why exchanges were judged or left out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIGITS = 3
 
 
 class TrendDay(Answer, frozen=True):
-    """A UTC day of exchanges; means are over those that have the tier, null where none has."""
+    """A UTC day of exchanges; a mean is over the exchanges that have the tier, null if none has."""
 
     date: Day
     avg_tier1: float | None
@@ -34,7 +34,7 @@ class TrendDay(Answer, frozen=True):
 
 
 class Trends(Answer, frozen=True):
-    """The days of a window that have exchanges, oldest first."""
+    """The days with exchanges in a window, oldest first."""
 
     project: str
     window: str
@@ -67,7 +67,7 @@ class SamplingMix(Answer, frozen=True):
 
 
 def trends(cursor: duckdb.DuckDBPyConnection, project: str, name: Length, window: Window) -> Trends:
-    """Return a project's figures by day of its exchanges in a window of a name, whenever they were scored."""
+    """Return a project's figures in a named window, by day of the exchange and not of the scoring."""
     rows = query_rows(cursor, "trends", {"project": project, "as_of": window.end, "days": LENGTHS[name].days})
     newest = None if rows else newest_score(cursor, project, window.start)
     days = []
@@ -87,7 +87,7 @@ def trends(cursor: duckdb.DuckDBPyConnection, project: str, name: Length, window
 
 
 def sampling_mix(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime) -> SamplingMix:
-    """Return how many exchanges of a project were judged or left out in a time, by reason."""
+    """Return the number of a project's exchanges judged or left out within a period, by reason."""
     rows = query_rows(cursor, "project_sampling", {"project": project, "from": start, "to": end})
     mix = [SamplingOutcome.of(row, avg_tier1=row["tier1_mean"], avg_tier2=row["tier2_mean"]) for row in rows]
     return SamplingMix(project=project, mix=mix)

@@ -25,7 +25,7 @@ RUNS_NAMED = 5
 
 
 class RunsLeftOut(msgspec.Struct, frozen=True):
-    """The runs that an incident leaves out of a tuning: what it found must not become normal."""
+    """The runs left out of a tuning because of an incident: its change must not become normal."""
 
     incident_id: str
     first: date
@@ -61,7 +61,7 @@ def tune_agent(
 ) -> AgentTuning:
     """Compare the thresholds in force with the newest runs of an agent; one tuning per kind of source.
 
-    `share` is the part of the runs, 0 to 1, that a proposed threshold may flag. Runs on days of confirmed incidents of the agent or the
+    `share` is the part of the runs, 0 to 1, that a proposed threshold may flag. Runs on days of confirmed incidents of the agent or its
     project are left out, unless a person dismissed the incident or called it the new normal.
     """
     wanted = {"project": project, "agent": agent, "since": since, "limit": limit}
@@ -83,7 +83,7 @@ def tune_agent(
 
 
 def _incidents_of(cursor: duckdb.DuckDBPyConnection, project: str, agent: str | None) -> list[Incident]:
-    """The confirmed incidents of an agent, or of its whole project, that are not what is normal."""
+    """The confirmed incidents of an agent or its whole project, without dismissed ones and new normals."""
     return [
         incident
         for incident in query_records(cursor, "watched_incidents", Incident, {"projects": [project]})
@@ -97,7 +97,7 @@ def _incidents_of(cursor: duckdb.DuckDBPyConnection, project: str, agent: str | 
 def _without_incidents(
     places: Sequence[dict[str, Any]], incidents: Sequence[Incident]
 ) -> tuple[list[dict[str, Any]], tuple[RunsLeftOut, ...]]:
-    """Return the runs outside of the days of incidents, and how many each incident leaves out; each run counts for the first one."""
+    """Return the runs outside the days of incidents, and the number each incident leaves out; a run counts for the first incident only."""
     kept, left_out = list(places), []
     for incident in incidents:
         first = (incident.first_day or incident.detected_at).date()

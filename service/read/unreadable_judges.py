@@ -1,4 +1,4 @@
-"""Judges whose last answers cannot be read, from what is recorded of their calls: the same embedded and on Kafka, in any process."""
+"""Judges whose last answers cannot be read, found in the records of their calls, so in any process, embedded or on Kafka."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from schemas.lazy.duckdb import duckdb
 from streams.judges.rate_limits import MAX_UNREADABLE
 
 RECENT = timedelta(days=1)
-"""A model that was not asked for longer may have been replaced; one that is left alone is asked every ten minutes, if anything waits."""
+"""The period covered: a model not asked for longer may have been replaced. A paused model is asked every ten minutes if exchanges wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class UnreadableJudge:
 
     model: str
     questions: int
-    """Those that ended so, in a row."""
+    """The number of consecutive unreadable answers."""
     since: datetime
     """The time of the first of them."""
     last_at: datetime
@@ -28,13 +28,13 @@ class UnreadableJudge:
 
     @property
     def summary(self) -> str:
-        """Say what is wrong, and since when."""
+        """Describe the problem and its beginning."""
         reason = f": {self.error}" if self.error else ""
         return f"The last {self.questions} answers of the judge {self.model} cannot be read, since {self.since:%Y-%m-%d %H:%M} UTC{reason}"
 
     @property
     def consequence(self) -> str:
-        """Say what becomes of the exchanges, and what to do."""
+        """Describe the effect on exchanges, and the remedy."""
         return (
             "It is left alone for a while and then asked with one question at a time, at least every ten minutes: what is to be judged "
             "waits, and is judged when its answers can be read again. Exchanges that it was asked about are unscored: driftline rejudge "

@@ -1,10 +1,12 @@
-"""Deployments, and versions of agents: is an agent better since its last version than with the one before?
+"""Deployments and versions of agents: is an agent better with its newest version than with the one before?
 
-1. A version is what exchanges name in a label such as agent_version. If an agent's exchanges name none, it is that of the deployment
-   before them.
-2. Versions are compared, not the times before and after: two may run beside each other. Of several labels, that of the newest version counts.
-3. Scores are of Tier 2, or of Tier 1 if no judge was asked. Their interval has sessions as clusters (`audit.drift.slices`), that of unsafe
-   runs is Newcombe's (`audit.comparison`). What chance may explain is called no difference; with too few sessions no verdict is given.
+1. The version of an exchange is the value of a label such as agent_version. If an agent's exchanges have no such label, it is the
+version of the last deployment before them.
+2. Versions are compared, not periods, because two may run side by side. If there are several labels, the one with the newest version
+counts.
+3. Scores are of Tier 2, or of Tier 1 without a judge. Their interval treats sessions as clusters (`audit.drift.slices`); the interval
+of unsafe runs is Newcombe's (`audit.comparison`). A difference that chance may explain counts as none; with too few sessions there
+is no verdict.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class DeploymentList(Answer, frozen=True):
 
 
 def deployed_version(row: Mapping[str, Any]) -> DeployedVersion:
-    """Return the deployment of a row or of the fields of a record."""
+    """Return the deployment from a row or the fields of a record."""
     return DeployedVersion.of(row, id=row["deployment_id"], at=row["occurred_at"], by=row["deployed_by"])
 
 
@@ -73,22 +75,22 @@ def deployed_versions(
 Row = Mapping[str, Any]
 Verdict = Literal["better", "worse", "mixed", "no difference", "too early", "first"]
 BEFORE_DEPLOYMENT = "before the first deployment"
-"""The name of what was there before the first deployment, where exchanges name no version."""
+"""The name of the time before the first deployment, for exchanges without a version label."""
 _KINDS = {"agent_version": "Version", "prompt_version": "Prompt", "tool_version": "Tool"}
 """The labels in words."""
 _JUDGED, _BY_RULES = "tier2", "tier1"
 MOST_EXCHANGES = 20_000
-"""Exchanges in which versions are compared, or about as many: many times what an interval needs, and read in a fraction of a second."""
+"""The approximate number of exchanges used for a comparison: far more than an interval needs, and read in a fraction of a second."""
 _REACH = 25 * MOST_EXCHANGES
-"""Exchanges, and the rest of a day, of which these are those of some sessions: so far back ids are looked through."""
+"""The number of newest exchanges, rounded up to whole days, from which sessions are sampled; it bounds the ids to read."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """A version of an agent with what it did in a time."""
+    """A version of an agent with its figures in a period."""
 
     row: Row
-    """Its row of the query `agent_versions`."""
+    """The version's row of the query `agent_versions`."""
 
     @property
     def label(self) -> str:
@@ -97,29 +99,29 @@ class Version:
 
     @property
     def value(self) -> str | None:
-        """Its name; None for what was before the first deployment."""
+        """The label's value; None for the time before the first deployment."""
         value: str | None = self.row["version"]
         return value
 
     @property
     def name(self) -> str:
-        """Its name for people."""
+        """The name to show."""
         return self.value if self.value is not None else BEFORE_DEPLOYMENT
 
     @property
     def began_at(self) -> datetime:
-        """Its deployment, or its first exchange."""
+        """The time of its deployment, or of its first exchange."""
         began: datetime = self.row["began_at"]
         return began
 
     @property
     def mean(self) -> float | None:
-        """The mean of its scores, each with its weight; None without one."""
+        """The weighted mean of its scores; None without scores."""
         return self.row["t"] / self.row["w"] if self.row["w"] else None
 
     @property
     def unsafe(self) -> tuple[int, int]:
-        """Its unsafe runs, and its runs."""
+        """The numbers of its unsafe runs and of all its runs."""
         return self.row["unsafe_runs"], self.row["runs"]
 
     @property
@@ -131,7 +133,7 @@ class Version:
 
 @dataclass(frozen=True)
 class AgentVersions:
-    """The versions of an agent, the one that began last first."""
+    """The versions of an agent, newest first."""
 
     agent: str
     tier: str
@@ -140,12 +142,12 @@ class AgentVersions:
 
     @property
     def newest(self) -> Version:
-        """The version that began last."""
+        """The newest version."""
         return self.versions[0]
 
     @property
     def previous(self) -> Version | None:
-        """The one before it; None for the only one."""
+        """The version before the newest; None if there is only one."""
         return self.versions[1] if len(self.versions) > 1 else None
 
     @property
@@ -155,7 +157,7 @@ class AgentVersions:
 
     @cached_property
     def score_change(self) -> Part | None:
-        """The change of the mean score with its interval; None with too few sessions to tell."""
+        """The change of the mean score with its interval; None with too few sessions."""
         if self.previous is None or self._few:
             return None
         found = explain({}, {}, (self.previous.moments, self.newest.moments))
@@ -163,7 +165,7 @@ class AgentVersions:
 
     @cached_property
     def unsafe_change(self) -> Pair | None:
-        """The interval of the change of the share of unsafe runs; None without runs of both."""
+        """The interval of the change in the share of unsafe runs; None unless both versions have runs."""
         return None if self.previous is None else share_difference(self.previous.unsafe, self.newest.unsafe)
 
     @property
@@ -219,21 +221,21 @@ class AgentVersions:
 
 @dataclass(frozen=True)
 class Compared:
-    """The versions of agents, and what was read of a time."""
+    """The versions of agents, and the part of the period that was read."""
 
     agents: list[AgentVersions]
     since: datetime | None = None
-    """The time from which exchanges were read, where that is later than asked for."""
+    """The time from which exchanges were read, if later than requested."""
     one_in: int = 1
-    """Of how many sessions one was read."""
+    """One in this many sessions was read."""
 
 
 def agent_versions(
     cursor: duckdb.DuckDBPyConnection, project: str, since: datetime, until: datetime, agent: str | None = None
 ) -> Compared:
-    """Return the versions that agents of a project had in a time, by agent; of one agent ('' for none named), or of all.
+    """Return the versions of a project's agents in a period, by agent; of one agent ('' for exchanges without one) or all.
 
-    Of a project with more than MOST_EXCHANGES in the time, some sessions are read, of one with more than _REACH, some of its newest days.
+    With more than MOST_EXCHANGES in the period, only some sessions are read; with more than _REACH, only sessions of the newest days.
     """
     asked = {"project": project, "labels": list(VERSIONS), "until": until}
     found = query_rows(cursor, "version_days", {**asked, "since": since, "most": MOST_EXCHANGES, "reach": _REACH})
@@ -253,7 +255,7 @@ def agent_versions(
 
 
 def versions_of(rows: Iterable[Row], tier: str) -> list[AgentVersions]:
-    """Return the agents of rows of the query `agent_versions`, each with the versions of the label whose version began last."""
+    """Group rows of the query `agent_versions` by agent, keeping for each agent the label with the newest version."""
     labels: dict[str, dict[str, list[Version]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         labels[row["agent"]][row["label"]].append(Version(row))
@@ -264,7 +266,7 @@ def versions_of(rows: Iterable[Row], tier: str) -> list[AgentVersions]:
 
 
 def _side(ends: Iterable[float], worse: int) -> int:
-    """Return 1 if an interval lies on the better side of 0, -1 on the worse one, 0 across it; `worse` is the sign of a change for the worse."""
+    """Return 1 if an interval lies on the better side of 0, -1 on the worse side, 0 if it contains 0; `worse` is the sign of the worse side."""
     low, high = ends
     side = 1 if low > 0 else -1 if high < 0 else 0
     return -worse * side

@@ -1,4 +1,4 @@
-"""Ends of sessions: the steps of a proper wrap-up that their last exchanges show."""
+"""Wrap quality: the steps of a proper wrap-up in the last exchanges of sessions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from service.text.answers import Answer, Moment, NextCursor, Place, Share
 
 
 class WrapUp(Answer, frozen=True):
-    """The steps of a wrap-up that the last exchanges of a session show."""
+    """The steps of a wrap-up found in the last exchanges of a session."""
 
     project: str
     session_id: str
@@ -29,7 +29,7 @@ class WrapUp(Answer, frozen=True):
 
     @property
     def place(self) -> Place:
-        """Where the session is among those of its project: by its last exchange."""
+        """The session's place in the list of its project, by its last exchange."""
         return Place(self.last_timestamp, f"{self.connection}/{self.session_id}")
 
 
@@ -48,7 +48,7 @@ def wrap_ups(
     limit: int,
     after: tuple[datetime, str] | None = None,
 ) -> list[WrapUp]:
-    """Return the wrap-ups of the sessions of a project or all, the newest first, after a place; none where the policy switches it off."""
+    """Return a page of wrap-ups of one project or all, newest first; empty if the policy switches them off."""
     at, identity = after or (None, None)
     values = {"project": project, "limit": limit, "after_at": at, "after_id": identity, "from": None, "to": None}
     return [

@@ -1,4 +1,4 @@
-"""The application: endpoints, and around them the layers that each request passes, from the outside in.
+"""The application: endpoints, and the layers around them that each request passes from the outside in.
 
 record and error answers → host → token → requests in flight → body limits → ETags → audit log → endpoints.
 A request without a right token costs no more than a look at its head.
@@ -33,15 +33,15 @@ from service.web.transfer import Etags
 from streams.engine.record_intake import RecordIntake
 
 RETRY_AFTER = "2"
-"""Seconds after which a sender may try again when the log was busy."""
+"""Seconds after which a sender may retry when the log was busy."""
 RETRY_BROKER = "5"
-"""Seconds after which a sender may try again when Kafka took no records."""
+"""Seconds after which a sender may retry when Kafka accepted no records."""
 _PACKAGES = ("service.http.routes", "service.http.auth", "service.http.admin", "service.http.answers", "service.pages")
 """Packages whose modules with a `router` are endpoints and pages. `service.http.otlp` has none: gRPC is an extra."""
 
 
 def _find_routers() -> tuple[APIRouter, ...]:
-    """Return the `router` of every module that has one: endpoints in the order of their tags, then pages."""
+    """Return the `router` of every module that has one: endpoints by their tags, then pages."""
     packages = [importlib.import_module(package) for package in _PACKAGES]
     names = [module.name for package in packages for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
     routers = [vars(importlib.import_module(name)).get("router") for name in names]
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings) -> FastAPI:
-    """Build the application over a started engine and the tokens that open it."""
+    """Build the application over a started engine and its token store."""
     app = FastAPI(
         title="Driftline",
         version=version(),
@@ -87,7 +87,7 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
 
 
 def prepare_routes(app: FastAPI) -> None:
-    """Have FastAPI build every endpoint now: it builds those of a router when a call first looks for a path among them."""
+    """Make FastAPI build every endpoint now; by default it builds a router's endpoints at the first call to one of them."""
     for route in app.routes:
         route.matches({"type": "http", "method": "GET", "path": "/", "headers": []})
 
@@ -102,7 +102,7 @@ async def _busy(_: Request, error: Exception) -> JSONResponse:
 
 
 async def _without_broker(_: Request, error: Exception) -> JSONResponse:
-    # What the error says of brokers and addresses is for whoever runs the server.
+    # Details about brokers and addresses are for the server's log, not for its callers.
     log.warning("a record was refused: %s", error)
     words = "the log cannot take records at the moment"
     return error_response(ApiError(503, "log_unavailable", words, {"Retry-After": RETRY_BROKER}))

@@ -1,10 +1,10 @@
-"""The server's end of its link to commands: their operations, served over HTTP on the database's socket to its owner alone.
+"""The server's end of its link to commands: operations served over HTTP on the database's socket, to its owner only.
 
-1. Statements read and nothing else: each runs in a transaction that cannot write, on a cursor of its own.
-2. Records are published through the record intake, a few hundred at once, so that deliveries over HTTP take turns with an import.
-3. What was accepted before a caller asks is in the tables when it is answered.
-4. Checks and people's decisions go through the server's own watch, so that they take turns with those of its own.
-5. A caller that hangs up, by Ctrl-C or because it was killed, has its operation cancelled. Arguments are never logged.
+1. Statements can only read: each runs in a read-only transaction on its own cursor.
+2. Records are published through the record intake, a few hundred at a time, so that an import does not hold up deliveries over HTTP.
+3. Records accepted before a call are in the tables when it is answered.
+4. Checks and people's decisions go through the server's own watch and share its lock.
+5. If a caller hangs up, by Ctrl-C or a kill, its operation is cancelled. Arguments are never logged.
 """
 
 from __future__ import annotations
@@ -55,21 +55,21 @@ from streams.watch.rounds import recent_projects
 from streams.watch.watching import Change, Changed, Person, Watch, change
 
 CALLERS = 64
-"""Operations in progress at once; one more is answered 503."""
+"""Maximum number of operations in progress; further ones are answered 503."""
 READERS = 4
-"""Statements that run at once; others wait."""
+"""Maximum number of running statements; others wait."""
 PUBLISHED_AT_ONCE = 500
-"""Records that are published together: deliveries over HTTP wait at most for these."""
+"""Records published together: a delivery over HTTP waits at most for these."""
 POLL = 0.02
 """Seconds between checks of the stages' progress, of the intake's room, or of an interrupted statement."""
 COPY_ROOM = 1.1
-"""Free space that a copy needs, in sizes of the file."""
+"""Free space that a copy needs, as a multiple of the file's size."""
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 
 class CommandOperations:
-    """The operations, on the event loop of the intake: each coroutine method that is named in `NAMES`."""
+    """The operations, on the event loop of the intake: the coroutine methods named in `NAMES`."""
 
     NAMES = (
         "version",
@@ -102,23 +102,23 @@ class CommandOperations:
         return self._intake.judge_name
 
     async def read(self, statement: str, parameters: dict[str, Any] | list[Any] | None) -> Rows:
-        """Run a statement that reads. QueryError with the first line of what DuckDB says against it."""
+        """Run a reading statement. QueryError with the first line of DuckDB's error."""
         async with self._readers:
             await self._flush()
             with contextlib.closing(self._intake.store.cursor()) as cursor:
                 return await _until_cancelled(lambda: _read(cursor, statement, parameters), cursor.interrupt)
 
     async def copy(self, path: str) -> None:
-        """Copy the database, with everything accepted before, to a new file."""
+        """Copy the database to a new file, with all records accepted before the call."""
         await self._flush()
         await asyncio.to_thread(self._copy, Path(path))
 
     async def publish(
         self, messages: dict[str, list[bytes]], progress: list[ImportProgress], now: datetime
     ) -> dict[str, Outcome]:
-        """Publish encoded records by topic, then note the progress of imported files; durable on return.
+        """Publish encoded records by topic, then record the progress of imported files; durable on return.
 
-        Known records are left out; one that conflicts with what is known is set aside as a dead letter of `now`, as without a server.
+        Known records are left out. A record that conflicts with a known one becomes a dead letter dated `now`, as without a server.
         """
         outcomes: dict[str, Outcome] = {}
         admission, conflicting = Admission(self._intake.redactor, now), Accepted()
@@ -133,7 +133,7 @@ class CommandOperations:
         return outcomes
 
     async def settle(self) -> None:
-        """Return when the stages have read the present records. Stages that ask a judge count only if there is no judge."""
+        """Wait until the stages have read all present records. Stages that ask a judge count only if there is no judge."""
         store = self._intake.store
         await self._intake.flush()
         pending = {
@@ -151,17 +151,17 @@ class CommandOperations:
         await self._intake.flush()
 
     async def begin_history(self, target: str) -> None:
-        """Note that an import into a project begins, as `streams.watch.history`."""
+        """Record that an import into a project begins, for `streams.watch.history`."""
         await self._flush()
         await asyncio.to_thread(self._history.begin, target)
 
     async def check_history(self, target: str, until: datetime) -> list[ProjectHistory]:
-        """Check the days that an import brought, each as of its end."""
+        """Check the days of an import, each as of its end."""
         await self._intake.flush()
         return await self._history.check(target, until)
 
     async def check(self, projects: list[str] | None, as_of: datetime) -> list[Checked]:
-        """Add up the days that have new scores, and check projects for drift as of a moment; None: all with recent data."""
+        """Recompute the sums of days with new scores, then check projects for drift as of a moment; None: all with recent data."""
         store = self._intake.store
         await self._intake.flush()
         await asyncio.to_thread(refresh_daily, store)
@@ -181,11 +181,11 @@ class CommandOperations:
         return purged_records(await asyncio.to_thread(purge, self._intake.store, policy, now, days), policy, now, days)
 
     async def rejudge(self, project: str | None, reason: str | None, limit: int) -> Judged:
-        """Have unscored exchanges judged again, and return once the judge has nothing left to do."""
+        """Have unscored exchanges judged again; return when the judge has no work left."""
         return await self._judge(lambda: self._intake.rejudge(project, reason, limit))
 
     async def judge_anchors(self, project: str) -> int:
-        """Have the anchors of a project judged again; return their number once that is done."""
+        """Have the anchors of a project judged again; return their number when all are judged."""
 
         async def begin() -> int:
             return (await run_round(self._intake, project)).exchanges
@@ -254,21 +254,21 @@ class CommandOperations:
         copy_database(self._intake.store, path)
 
     async def _flush(self) -> None:
-        # As over HTTP, a failed flush does not keep anybody from reading the tables as they are.
+        # As over HTTP, a failed flush does not stop reads of the tables as they are.
         with contextlib.suppress(DriftlineError, duckdb.Error):
             await self._intake.flush()
 
     async def _wait(self) -> None:
-        """Wait a moment for the stages or the judge; raise what broke them, if something has."""
+        """Wait a moment for the stages or the judge; raise their error if they have failed."""
         if self._intake.broken.is_set():
             raise self._intake.failure()
         await asyncio.sleep(POLL)
 
 
 def commands_app(operations: CommandOperations) -> Starlette:
-    """Build the application of the socket: `POST /OPERATION`, arguments and result in MessagePack.
+    """Build the socket's application: `POST /OPERATION`, with arguments and result in MessagePack.
 
-    422 with a `Failure` for an error that a user can understand, 400 for arguments of other types than the operation has.
+    It answers 422 with a `Failure` for an error meant for users, and 400 for arguments of wrong types.
     """
     methods = {name: getattr(operations, name) for name in CommandOperations.NAMES}
     arguments = {name: _arguments_type(method) for name, method in methods.items()}
@@ -298,7 +298,7 @@ def commands_app(operations: CommandOperations) -> Starlette:
 
 @contextlib.asynccontextmanager
 async def taking_commands(database: Path, intake: RecordIntake, watch: Watch) -> AsyncIterator[None]:
-    """Serve commands about a database while the context is open. If that is impossible, log it, and go on."""
+    """Serve commands for a database while the context is open. If the socket cannot be opened, log that and go on without it."""
     with contextlib.ExitStack() as stack:
         try:
             listener = stack.enter_context(listening(database))
@@ -327,11 +327,11 @@ async def taking_commands(database: Path, intake: RecordIntake, watch: Watch) ->
 
 
 class _CommandServer(uvicorn.Server):
-    """A second server of the process: signals are for the first."""
+    """The second server of the process; the first one handles signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone."""
+        """Install no signal handlers."""
         yield
 
 
@@ -345,7 +345,7 @@ def _respond(status: int, value: Any) -> Response:
 
 
 def _parts(messages: Sequence[bytes]) -> Iterator[tuple[str, Sequence[bytes]]]:
-    """Yield messages in order, in parts of one record type, and no more than are published together."""
+    """Split messages, in order, into parts of one record type with at most `PUBLISHED_AT_ONCE` messages."""
     for name, run in itertools.groupby(messages, lambda message: writer_schema(message).name):
         same_type = list(run)
         for start in range(0, len(same_type), PUBLISHED_AT_ONCE):
@@ -363,21 +363,21 @@ def _read(cursor: duckdb.DuckDBPyConnection, statement: str, parameters: Any) ->
 
 
 async def _until_cancelled(work: Callable[[], Result], interrupt: Callable[[], object]) -> Result:
-    """Run work in a thread; when cancelled, interrupt it and wait for its end."""
+    """Run a function in a thread; on cancellation, interrupt it and wait for its end."""
     running = asyncio.create_task(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         while not running.done():
-            interrupt()  # again and again: a statement that has not quite begun does not hear it
+            interrupt()  # repeatedly, because a statement that has not started yet ignores an interrupt
             await asyncio.wait([running], timeout=POLL)
-        running.exception()  # has been looked at: nobody is there to hear it
+        running.exception()  # retrieve the exception: there is no caller left to raise it to
         raise
 
 
 async def _until_hung_up(request: Request, operation: asyncio.Task[Any]) -> None:
     """Wait for an operation; cancel it when its caller hangs up, or when this is cancelled."""
-    hung_up = asyncio.ensure_future(request.receive())  # the body has been read: there is nothing else to come
+    hung_up = asyncio.ensure_future(request.receive())  # the body has been read, so the next message is the disconnect
     try:
         await asyncio.wait([operation, hung_up], return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -15,7 +15,7 @@ from service.web.context import ApiContext
 
 try:
     from uvloop import new_event_loop
-except ImportError:  # there is none for Windows
+except ImportError:  # uvloop does not exist for Windows
     new_event_loop = asyncio.new_event_loop  # type: ignore[assignment]
 
 Result = TypeVar("Result")
@@ -26,25 +26,25 @@ MAX_HEAD = 16 * 1024
 KEEP_ALIVE = 10
 """Seconds for which an idle connection is kept."""
 LEAVING_SECONDS = 1.0
-"""Seconds for which a server that ends waits for the first request of a connection that it has taken."""
+"""Seconds that a stopping server waits for the first request of an accepted connection."""
 
 
 class HttpServer(uvicorn.Server):
     """uvicorn's server, which also ends connections that send no request, and waits for first requests when it stops.
 
-    uvicorn ends a connection that was idle since its last answer. It waits for ever for a first request, and for the rest of a
-    head: senders of slow heads could hold all `MAX_CONNECTIONS`.
+    uvicorn closes a connection that is idle after an answer, but waits for ever for a first request and for the rest of a head, so
+    slow senders could occupy all `MAX_CONNECTIONS`.
     """
 
     def __init__(self, config: uvicorn.Config, head_seconds: float) -> None:
-        """`head_seconds` may pass on a connection until the head of a request has come."""
+        """`head_seconds` is the time limit for the head of a request on a connection."""
         super().__init__(config)
         self.head_seconds = head_seconds
         self._without_request: dict[H11Protocol, tuple[object, float]] = {}
-        """The connections on which no request is in progress: their last request, and since when."""
+        """The connections without a request in progress: their last request, and the time since when."""
 
     async def on_tick(self, counter: int) -> bool:
-        """End the connections that have waited for a request too long: this is called ten times a second."""
+        """Close connections that have waited too long for a request. uvicorn calls this ten times a second."""
         now, before = asyncio.get_running_loop().time(), self._without_request
         self._without_request = {}
         for connection in self._connections():
@@ -60,8 +60,8 @@ class HttpServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, wait for the first requests of those that were taken, and stop as usual."""
-        # uvicorn closes a connection whose first request it has not read yet, and its caller would have no answer.
+        """Accept no more connections, wait for the first requests of accepted ones, and stop as usual."""
+        # uvicorn closes connections whose first request it has not read yet, and their callers would get no answer.
         for server in self.servers:
             server.close()
         loop = asyncio.get_running_loop()
@@ -75,13 +75,13 @@ class HttpServer(uvicorn.Server):
 
 
 def run(serving: Coroutine[Any, Any, Result]) -> Result:
-    """Run to the end in an event loop and return the result: uvloop's, where there is one for the platform."""
+    """Run a coroutine to its end and return the result, on uvloop if the platform has it."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(serving)
 
 
 def server_of(app: FastAPI, host: str, port: int) -> HttpServer:
-    """Build a server for the application that logs no requests of its own and does not identify itself."""
+    """Build a server for the application, without uvicorn's request log and Server header."""
     context: ApiContext = app.state.context
     config = uvicorn.Config(
         app,

@@ -1,6 +1,6 @@
 """Logs for machines: one JSON object per line, without secrets.
 
-Nothing secret is logged to begin with. What a library says in its own words goes through redaction all the same, tracebacks too.
+Our own code logs no secrets. Messages of libraries and tracebacks are redacted as well, to be sure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FIELDS = {"asctime": "time", "levelname": "level", "name": "logger"}
 
 
 class RedactingFormatter(JsonFormatter):
-    """Writes a record as JSON, each of its texts without secrets."""
+    """Formats a record as JSON with secrets redacted in every text."""
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__(" ".join(f"%({name})s" for name in (*FIELDS, "message")), rename_fields=FIELDS, timestamp=False)
@@ -25,16 +25,16 @@ class RedactingFormatter(JsonFormatter):
 
     def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of the line, redacted."""
-        log_data.pop("color_message", None)  # uvicorn says everything twice
+        log_data.pop("color_message", None)  # uvicorn repeats its message in this field
         redacted: dict[str, Any] = self._redactor.redact_json(super().process_log_record(log_data))[0]
         return redacted
 
 
 def configure_logs(stream: TextIO, redactor: Redactor, level: int = logging.INFO) -> None:
-    """Send every log record of the process to the stream, as JSON lines; earlier configuration no longer counts."""
+    """Send every log record of the process to the stream as JSON lines, replacing earlier configuration."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(RedactingFormatter(redactor))
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    # A line for every call of the judge, every connection, every part of a framework that starts.
+    # These libraries log every judge call, every connection and every started component.
     for chatty in ("httpx2", "anthropic", "kafka", "aiokafka", "faust", "mode"):
         logging.getLogger(chatty).setLevel(max(level, logging.WARNING))

@@ -1,14 +1,14 @@
-"""Periodic tasks of the serving process, in one list; with those that are nobody else's: the use of tokens, and the watchdog of sessions.
+"""The list of the serving process's periodic tasks, and two of them: token use, and the watchdog of sessions.
 
 The watchdog detects silent sessions, and raises alerts about them:
 
-1. Any record of a session is a sign of life at the time it was taken in, unless it was history even then: more than a day old.
-   So a backfill raises no alarm, and a sender whose clock is off, or who forgot the time zone, is heard.
-2. A session whose last turn ended is idle: it waits for its user, and misses nothing. In progress are a turn without its exchange, such
-   as events that go on after the last one, and whatever sends heartbeats.
-3. A session is watched until it is closed, or until nothing came for longer than the session gap, after which it is.
-4. Silence counts only while this server listens: a session that was silent during a break may only have gone unheard.
-5. Each level of a silence raises one alert: to people by the outbox, across restarts; in the log by each process.
+1. Any record of a session is a sign of life at its time of intake, unless it was history then (more than a day old). So a backfill
+raises no alarm, and a sender with a wrong clock or time zone is still heard.
+2. A session whose last turn has ended is idle: it waits for its user, and no sign of life is overdue. A session is in progress if it
+has a turn without its exchange, such as events after the last exchange, or sends heartbeats.
+3. A session is watched until it is closed, or until it has been silent for longer than the session gap, which closes it.
+4. Silence counts only while this server is listening: a session that seemed silent while the server was down may have been active.
+5. Each level of a silence raises one alert: to people once through the outbox, across restarts; in the log once per process.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from streams.upkeep.withdrawing import Withdrawing
 from streams.watch.rounds import WatchRounds
 
 INTERVAL = 60.0
-"""Seconds between two entries: a use is known to the minute."""
+"""Seconds between two writes: uses are recorded to the minute."""
 
 
 class TokenUse:
-    """The periodic task `token use`. Entries are batched: each one makes every server look tokens up again."""
+    """The periodic task `token use`. It writes in batches, because each write makes every server look tokens up again."""
 
     name = "token use"
     interval = INTERVAL
@@ -53,14 +53,14 @@ class TokenUse:
         self._access = access
 
     async def run(self) -> None:
-        """Write down the uses since the last run."""
+        """Record the uses since the last run."""
         await asyncio.to_thread(self._access.note_use)
 
 
 LONGEST_SECONDS = 30.0
 """Longest time between two checks, in seconds."""
 MANY = 100
-"""Sessions of a project that get an alert each when they reach a level at once; more share one."""
+"""The maximum number of a project's sessions that get single alerts when they reach a level together; more share one."""
 _ALERTED = frozenset({"warning", "critical"})
 _LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.ERROR}
 log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class SilenceWatchdog:
         _log(fresh)
 
     def _silent(self, now: datetime, listening: datetime) -> list[OpenSession]:
-        """Return the sessions that have missed a sign of life."""
+        """Return the sessions with an overdue sign of life."""
         engine = self._engine
         with contextlib.closing(engine.store.cursor()) as cursor:
             found = open_sessions(cursor, engine.policy, now, listening, silent_since=now - self._shortest)
@@ -111,20 +111,20 @@ class SilenceWatchdog:
         return [one.session for one in found if one.session.missed_intervals and audited(one.session.project).settings.enabled]
 
     def _fresh(self, silent: Sequence[OpenSession]) -> list[OpenSession]:
-        """Return those whose level raised no alert yet; sessions that are no longer silent are forgotten."""
+        """Return the sessions whose level has raised no alert yet; forget sessions that are no longer silent."""
         present = {(one.connection, one.session_id) for one in silent}
         self._told = {key: cause for key, cause in self._told.items() if key in present}
         return [one for one in silent if self._told.get((one.connection, one.session_id)) != _cause(one)]
 
 
 def _intervals(policy: Policy) -> dict[str, timedelta]:
-    """Return the interval of each project that the policy names, and under no name that of every other."""
+    """Return the interval of each project in the policy; the empty name stands for every other project."""
     names = ("", *policy.projects)
     return {name: timedelta(milliseconds=policy.for_project(name).settings.heartbeat_interval) for name in names}
 
 
 def _notices(sessions: Sequence[OpenSession]) -> Iterator[Notice]:
-    """Return alerts about sessions that have reached a level: one each, or one for all of a project if there are many."""
+    """Return alerts about sessions that reached a level: one each, or one per project if there are many."""
     groups: dict[tuple[str, str], list[OpenSession]] = {}
     for one in sessions:
         if one.level in _ALERTED:
@@ -152,9 +152,9 @@ def _cause(session: OpenSession) -> str:
 def periodic_tasks_of(
     engine: RecordIntake, settings: Settings, context: ApiContext, *, watches: bool = True
 ) -> list[PeriodicTask]:
-    """Return the periodic tasks of a server over this engine; watch, tokens and figures are those that its endpoints use.
+    """Return the periodic tasks of a server over this engine; watch, tokens and metrics are shared with its endpoints.
 
-    The watch checks nothing by itself unless the server `watches`.
+    The watch runs periodic checks only if the server `watches`.
     """
     alerts = open_alerts(engine, settings)
     return [

@@ -1,4 +1,4 @@
-"""Running the server: it listens before it works, and stops so that nothing is lost."""
+"""Running the server: it listens before it works, and stops without losing records."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ _NOBODY = "no operator yet, so no one can sign in: driftline operators add NAME 
 _ALREADY = "Another server has the database: stop it, or name another database with --db."
 log = logging.getLogger(__name__)
 Announce = Callable[[str, str, Sequence[str]], None]
-"""Called with the address of a started server, its judge, and the reasons that keep exchanges from being judged."""
+"""Called with the address of a started server, its judge, and the reasons why exchanges are not judged."""
 
 
 def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: Announce, as_of: datetime | None = None) -> None:
-    """Serve until a signal asks to stop; `announce` is called once calls are accepted.
+    """Serve until a stop signal; `announce` is called once calls are accepted.
 
-    With `as_of` the clock starts at that time, and nothing is checked for drift. SettingsError when the address cannot be had, or when it
-    is no loopback address and `expose` does not say that it may be.
+    With `as_of` the clock starts at that time, and no drift checks run. SettingsError if the address is not available, or if it is not a
+    loopback address and `expose` is not set.
     """
     with listen(settings.host, settings.port, expose=expose) as listener:
         while run(_serve(settings, listener, names, announce, as_of)):
-            # Calls that come meanwhile wait at the listener. What the round before has left may go.
+            # Calls that arrive meanwhile wait at the listener. Free the memory of the previous round.
             gc.unfreeze()
             gc.collect()
             announce = _announce_again
@@ -65,7 +65,7 @@ def _announce_again(address: str, _judge: str, _notes: Sequence[str]) -> None:
 
 
 def _clock_from(start: datetime) -> Clock:
-    """Return a clock that shows that time now, and goes on from there."""
+    """Return a clock that shows this time now and runs from there."""
     ahead = start - utc_now()
     return lambda: utc_now() + ahead
 
@@ -73,8 +73,8 @@ def _clock_from(start: datetime) -> Clock:
 async def _serve(
     settings: Settings, listener: socket.socket, names: Sequence[str], announce: Announce, as_of: datetime | None
 ) -> bool:
-    """Serve until something asks to stop; answers whether to start again."""
-    # Whether there is a judge is settled first: without the key that was asked for, no file is made or opened.
+    """Serve until asked to stop; return whether to start again."""
+    # Open the judge first: if its key is missing, no file is created or opened.
     by_workers = settings.kafka is not None
     opened = OpenedJudge(None, WORKERS) if by_workers else await open_judge(settings, policy_of(settings), os.environ)
     judge = opened.judge
@@ -85,7 +85,7 @@ async def _serve(
         now = utc_now if as_of is None else _clock_from(as_of)
         workspace = stack.enter_context(open_workspace(settings, now=now, create=True, writes=not by_workers, alone=_ALREADY))
         workspace.store.give_memory_back()
-        # A token that has expired stays so, whatever the time that is shown.
+        # Tokens expire by the real clock, whatever time the server shows.
         access = stack.enter_context(AccessStore(access_file(settings.database), utc_now))
         engine = _engine_over_kafka(workspace) if by_workers else _engine(workspace, opened)
         app = create_app(engine, access, api_settings(settings, names))
@@ -100,18 +100,18 @@ async def _serve(
         server = _Server(http, listener, partial(announce, f"http://{shown}:{port}", opened.name, notes))
         app.state.context.restart = server.start_again
         with handled_in_loop(server.asked_to_stop):
-            # Settings that are wrong are said before anything has begun.
+            # Report wrong settings before anything starts.
             periodic_tasks = PeriodicTasks(periodic_tasks_of(engine, settings, app.state.context, watches=as_of is None))
             await engine.start()
             prepare_routes(app)
-            # What is loaded now stays: looking through it for garbage would hold up all calls for a tenth of a second.
+            # Objects loaded so far stay: searching them for garbage would delay all calls by a tenth of a second.
             collect_in_short_pauses()
             engine.has_more = partial(periodic_tasks.poke, TraceAssembler.name)
             periodic_tasks.start()
             watch = asyncio.create_task(server.stopped_by(engine.broken))
             try:
                 async with taking_commands(settings.database, engine, app.state.context.watch), _taking(spans):
-                    # uvicorn closes what it is given, and the listener is needed if the server starts again.
+                    # uvicorn closes its sockets, and the listener is needed if the server starts again.
                     await server.serve(sockets=[listener.dup()])
                 if engine.broken.is_set():
                     raise engine.failure()
@@ -127,7 +127,7 @@ def _taking(spans: Listener | None) -> contextlib.AbstractAsyncContextManager[No
 
 
 def api_settings(settings: Settings, names: Sequence[str]) -> ApiSettings:
-    """Return the names that the server answers to, and those behind a proxy that speaks TLS."""
+    """Return the host names that the server answers to, and the ones behind a TLS proxy."""
     public = urlsplit(settings.public_url or "")
     known = LOOPBACK_NAMES | {settings.host} | set(names) | ({public.hostname} if public.hostname else set())
     encrypted = frozenset({public.netloc.lower().removesuffix(":443")} if public.scheme == "https" else ())
@@ -141,7 +141,7 @@ def _engine(workspace: Workspace, opened: OpenedJudge) -> Engine:
 
 
 def _engine_over_kafka(workspace: Workspace) -> Engine:
-    """Open the engine that hands records on to workers."""
+    """Open the engine that passes records to workers through Kafka."""
     from streams.kafka.kafka_log import KafkaLog  # noqa: PLC0415 - the clients of Kafka take a while to load, and most need none
 
     store, policy, redactor, now = workspace.store, workspace.policy, workspace.redactor, workspace.now
@@ -152,13 +152,13 @@ def _engine_over_kafka(workspace: Workspace) -> Engine:
 
 
 def _notes(opened: OpenedJudge, policy: Policy, access: AccessStore) -> list[str]:
-    """Return the reasons that keep an existing judge from judging, and people from signing in."""
+    """Return the reasons why a configured judge cannot judge, or people cannot sign in."""
     notes = [note for note in (opened.note, unpriced_note(policy)) if note and opened.judge is not None]
     return notes if access.holders("operator") else [*notes, _NOBODY]
 
 
 async def _stop(engine: RecordIntake, grace: float, hurry: asyncio.Event) -> None:
-    """Stop the engine; at a second signal without waiting for judgements in progress. Waiting records are always committed."""
+    """Stop the engine, after a second signal without waiting for judgements in progress. Pending records are always committed."""
     stopping, hurried = asyncio.create_task(engine.stop(grace)), asyncio.create_task(hurry.wait())
     await asyncio.wait([stopping, hurried], return_when=asyncio.FIRST_COMPLETED)
     hurried.cancel()
@@ -168,7 +168,7 @@ async def _stop(engine: RecordIntake, grace: float, hurry: asyncio.Event) -> Non
 
 
 class _Server(HttpServer):
-    """Announces when it accepts calls, and leaves signals to its caller: after it, the engine has to commit waiting records."""
+    """Announces when it accepts calls. Its caller handles signals, because the engine has to commit pending records after it."""
 
     def __init__(self, http: HttpServer, listener: socket.socket, started: Callable[[], None]) -> None:
         super().__init__(http.config, http.head_seconds)
@@ -180,13 +180,13 @@ class _Server(HttpServer):
         self._announce = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start as usual, then say so."""
+        """Start as usual, then announce."""
         await super().startup(sockets)
         if not self.should_exit:
             self._announce()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop as usual. New calls are refused at once if there is no next round to answer them."""
+        """Stop as usual. New calls are refused at once unless the server starts again to answer them."""
         if not self.starts_again:
             self._listener.close()
         await super().shutdown(sockets)
@@ -202,12 +202,12 @@ class _Server(HttpServer):
         self.should_exit = True
 
     def start_again(self) -> None:
-        """Stop, and have the caller start again; not if it stops already."""
+        """Stop and have the caller start again, unless it is already stopping."""
         self.starts_again = not self.should_exit
         self.should_exit = True
 
     def asked_to_stop(self, _signal: signal.Signals) -> None:
-        """Stop, and hurry when asked again; nothing is interrupted halfway, however often that is."""
+        """Stop, and hurry at the second request. No number of requests interrupts a step halfway."""
         if self.should_exit and not self.starts_again:
             self.force_exit = True
             self.hurry.set()
@@ -216,7 +216,7 @@ class _Server(HttpServer):
 
 
 def listen(host: str, port: int, *, expose: bool = False) -> socket.socket:
-    """Return a listening socket; SettingsError as described at `serve`."""
+    """Return a listening socket; SettingsError as for `serve`."""
     try:
         (family, kind, protocol, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:

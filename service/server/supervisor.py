@@ -1,4 +1,4 @@
-"""Our own commands as child processes, known by the address they print, and supervised workers: one that dies is restarted."""
+"""Our own commands as child processes, located by the address they print, and supervised workers, which are restarted when they die."""
 
 from __future__ import annotations
 
@@ -25,24 +25,23 @@ from streams.process import handled, handled_in_loop
 from streams.topology import Stage
 
 PATIENCE = 60.0
-"""Seconds that a child may take to start, and to stop."""
+"""Seconds that a child may take to start, and again to stop."""
 _CONFIGURING = ("ANTHROPIC_", "DRIFTLINE_")
 _LOG_END = 4096
 
 
 class ChildError(DriftlineError):
-    """A command that was started failed."""
+    """A child process failed."""
 
 
 @contextlib.contextmanager
 def serving(arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[str]:
-    """Run a command that serves while the context is open; yield the address it prints. Its log goes to the file.
+    """Run a serving command while the context is open; yield the address it prints. Its log goes to the file.
 
-    Of the settings and keys in our own environment it gets none, only those that are given. It belongs to a process group of its
-    own, so that Ctrl-C reaches us alone and we stop our children in order. ChildError when it ends before it serves, or does not
-    stop properly.
+    It gets only the given settings and keys, none from our environment. It has its own process group, so that Ctrl-C reaches only us
+    and we stop our children in order. ChildError if it ends before it serves, or does not stop properly.
     """
-    # It imports what we import, wherever we found it, and never a folder called `service` of whoever stands there.
+    # It imports the same modules as we do, and never a folder called `service` in the current directory.
     command = [sys.executable, "-P", "-m", "service.cli.main", *arguments]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_CONFIGURING)}
     given = inherited | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | dict(environment)
@@ -59,7 +58,7 @@ def serving(arguments: Sequence[str], environment: Mapping[str, str], log: Path)
 
 
 def unwound_by_signals() -> contextlib.AbstractContextManager[None]:
-    """Let SIGTERM and SIGHUP end us as Ctrl-C does, through every open context, so that no child is left behind."""
+    """Make SIGTERM and SIGHUP unwind all open contexts as Ctrl-C does, so that no child is left behind."""
 
     def leave(number: signal.Signals) -> NoReturn:
         raise SystemExit(128 + number)
@@ -68,7 +67,7 @@ def unwound_by_signals() -> contextlib.AbstractContextManager[None]:
 
 
 def _address(child: subprocess.Popen[str], name: str, log: Path) -> str:
-    """Return the address in the first line that has one."""
+    """Return the address from the first line that contains one."""
     overdue = threading.Timer(PATIENCE, child.kill)
     overdue.start()
     try:
@@ -82,7 +81,7 @@ def _address(child: subprocess.Popen[str], name: str, log: Path) -> str:
 
 
 def _stop(child: subprocess.Popen[str]) -> None:
-    """Ask the child to stop, and make sure that it does."""
+    """Ask the child to stop, and kill it if it does not."""
     child.terminate()
     try:
         child.communicate(timeout=PATIENCE)
@@ -104,16 +103,16 @@ def _failed(name: str, how: str, log: Path) -> ChildError:
 
 
 FIRST_BACKOFF, LAST_BACKOFF = 1.0, 30.0
-"""Seconds before a process that died is started again; doubled each time, until one lived for longer than the last backoff."""
+"""Seconds before a dead process is restarted: first and maximum. They double each time, until a process outlives the maximum."""
 KILL_AFTER = 15.0
-"""Seconds beyond the grace after which a process that does not stop is killed."""
+"""Seconds after the grace period until a process that does not stop is killed."""
 log = logging.getLogger(__name__)
 
 
 def partitions_of(connection: KafkaConnection, stages: Sequence[Stage], foreign: Collection[str] = ()) -> dict[str, int]:
-    """Return the number of partitions of each stage's source; BrokerError if a topic of the stages is missing or differs.
+    """Return the number of partitions of each stage's source; BrokerError if a stage's topic is missing or differs.
 
-    `foreign` are topics of a Collector: each has the number of its own, 0 where it is not there.
+    `foreign` are a Collector's topics, each with its own number, 0 if it does not exist.
     """
     with TopicAdministration(connection) as administration:
         there, found = administration.describe(), administration.foreign(foreign)
@@ -138,7 +137,7 @@ def partitions_of(connection: KafkaConnection, stages: Sequence[Stage], foreign:
 
 
 def supervise(settings: Settings, arguments: Sequence[str], processes: int) -> None:
-    """Run a number of `driftline worker` processes with these arguments until a signal asks to stop."""
+    """Run a number of `driftline worker` processes with these arguments until a stop signal."""
     asyncio.run(_Supervisor(settings.judge_grace, arguments).run(processes))
 
 
@@ -150,7 +149,7 @@ class _Supervisor:
         self._children: set[asyncio.subprocess.Process] = set()
 
     async def run(self, processes: int) -> None:
-        """Watch the processes; a second signal is passed on, and hurries them."""
+        """Watch the processes; a second signal is passed on and hurries them."""
         with handled_in_loop(self._asked):
             await asyncio.gather(*(self._keep(number + 1) for number in range(processes)))
 
@@ -170,7 +169,7 @@ class _Supervisor:
     async def _child(self) -> int:
         """Run one process to its end; return its exit code."""
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        # Its standard input ends with us, however we end; a process group of its own keeps Ctrl-C for us.
+        # Its standard input closes when we end, however that happens; its own process group keeps Ctrl-C for us.
         child = await asyncio.create_subprocess_exec(
             *self._command, stdin=asyncio.subprocess.PIPE, env=environment, process_group=0
         )

@@ -1,4 +1,4 @@
-"""One worker process: wired from the settings, at work until it is told to stop or cannot go on."""
+"""One worker process: built from the settings, it works until it is stopped or fails."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Parts:
-    """The parts that a worker's processors are made of."""
+    """The parts from which a worker's processors are built."""
 
     connection: KafkaConnection
     policy: Policy
@@ -55,9 +55,9 @@ class _Parts:
 def run_worker(
     settings: Settings, stages: Sequence[Stage], orphaned: int | None, collected: Mapping[str, str] | None = None
 ) -> int:
-    """Work until a signal asks to stop; return the exit code. The file `orphaned` ends when our supervisor does.
+    """Work until a stop signal; return the exit code. The descriptor `orphaned` reaches its end when our supervisor ends.
 
-    `collected` are the topics of a Collector that are read, too, each with its signal.
+    `collected` are a Collector's topics to read as well, each with its signal.
     """
     collect_rarely()
     return asyncio.run(_run(settings, stages, orphaned, collected or {}))
@@ -100,7 +100,7 @@ def _states(stage: Stage, parts: _Parts) -> StateTopic:
 
 
 def _at_work(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
-    """Return the stage with the means to work on partitions."""
+    """Return the stage with the factory of its processors."""
     if stage.judged is not None:
         from streams.kafka.judged_stage import CHUNK_TASKS, KafkaJudging  # noqa: PLC0415 - a worker without such a stage asks no judge
 
@@ -130,7 +130,7 @@ def _at_work(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
 
 
 def _collector(topics: Mapping[str, str], parts: _Parts) -> Sequence[KafkaStage]:
-    """Return a stage for each topic of a Collector."""
+    """Return one stage for each Collector topic."""
     if not topics:
         return ()
     from streams.kafka.collector import collector_stages  # noqa: PLC0415 - most workers need no protobuf
@@ -139,7 +139,7 @@ def _collector(topics: Mapping[str, str], parts: _Parts) -> Sequence[KafkaStage]
 
 
 async def _work(worker: Worker, patient: Sequence[str], grace: float, orphaned: int | None) -> int:
-    """Work until stopped, or until the worker fails; a second signal hurries the stop. `patient` are topics that may wait."""
+    """Work until stopped, or until the worker fails; a second signal hurries the stop. `patient` are topics whose stages may wait without a time limit."""
     asked = asyncio.Queue[str]()
     with handled_in_loop(lambda number: asked.put_nowait(f"signal {number.name}")), _ended_with(orphaned, asked):
         await worker.start()
@@ -158,7 +158,7 @@ async def _work(worker: Worker, patient: Sequence[str], grace: float, orphaned: 
 
 
 async def _stop(worker: Worker, grace: float, asked: asyncio.Queue[str]) -> None:
-    # Without a broker the client leaves its group for ever, and where the supervisor is gone, too, nobody else ends the process.
+    # Without a broker the client never finishes leaving its group, and without a supervisor nobody else ends the process.
     asyncio.get_running_loop().call_later(grace + LEAVING_SECONDS, os._exit, STUCK)
     stopping, again = asyncio.create_task(worker.stop(grace)), asyncio.create_task(asked.get())
     await asyncio.wait([stopping, again], return_when=asyncio.FIRST_COMPLETED)
@@ -171,7 +171,7 @@ async def _stop(worker: Worker, grace: float, asked: asyncio.Queue[str]) -> None
 
 @contextlib.contextmanager
 def _ended_with(supervisor: int | None, asked: asyncio.Queue[str]) -> Iterator[None]:
-    """Watch for the end of our supervisor, if we have one: `supervisor` is a descriptor that ends with it."""
+    """Stop when our supervisor ends, if there is one: the descriptor `supervisor` then reaches its end."""
     loop = asyncio.get_running_loop()
     if supervisor is not None:
         loop.add_reader(supervisor, _hear_end, loop, supervisor, asked)
@@ -190,7 +190,7 @@ def _hear_end(loop: asyncio.AbstractEventLoop, orphaned: int, asked: asyncio.Que
 
 @contextlib.contextmanager
 def _background(works: Iterable[Coroutine[Any, Any, None]]) -> Iterator[None]:
-    """Run coroutines beside the context; if one fails, the process ends, because its work would be left undone."""
+    """Run coroutines beside the context; if one fails, end the process, because its work would be left undone."""
     tasks = [asyncio.create_task(work) for work in works]
     for task in tasks:
         task.add_done_callback(_fault)

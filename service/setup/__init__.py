@@ -1,1 +1,1 @@
-"""What a process is set up with: settings, the database, access, the judge and Kafka, wired together."""
+"""The setup of a process: settings, the database, access, the judge and Kafka, wired together."""

@@ -1,11 +1,11 @@
-"""The socket on which a server takes commands: it lies in a folder beside the database that only its owner may enter.
+"""The socket on which a server takes commands, in a folder beside the database that only its owner may enter.
 
-1. `driftline.duckdb.commands` has mode 0700 before the socket is made in it: at no moment can another user connect.
-2. A command asks the system whose process is at the other end, and tells another user's nothing. A server is reached by its own
-   user alone, for that folder lets no other in.
-3. The process that has the database (`analytics.store.connection`) has the folder: leftovers of a killed server are removed by
-   the next one.
-4. A path that is longer than an address may be is reached through the open folder, where the system can (Linux).
+1. `driftline.duckdb.commands` gets mode 0700 before the socket is created in it, so that no other user can ever connect.
+2. A command asks the system which user runs the server, and sends nothing to another user's process. Only the server's own user can
+enter the folder.
+3. The folder belongs to the process that has the database (`analytics.store.connection`). The next server removes what a killed one
+left behind.
+4. If a path is too long for a socket address, the socket is reached through the open folder, on systems that can (Linux).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def folder_of(database: Path) -> Path:
-    """Return the folder of the socket, whichever of its names the database is called by."""
+    """Return the folder of the socket, the same for every path that leads to the database."""
     resolved = database.resolve()
     return resolved.with_name(resolved.name + SUFFIX)
 
 
 @contextlib.contextmanager
 def listening(database: Path) -> Iterator[socket.socket]:
-    """Open a socket for commands while the context is open. StoreError if it cannot be made for its owner alone."""
+    """Open a socket for commands while the context is open. StoreError if access cannot be limited to its owner."""
     folder = folder_of(database)
     with contextlib.ExitStack() as stack:
         try:
@@ -56,7 +56,7 @@ def listening(database: Path) -> Iterator[socket.socket]:
 
 
 def connect(database: Path) -> socket.socket | None:
-    """Connect to the server that has a database; None if no server takes commands. StoreError if it is another user's."""
+    """Connect to the server that has a database; None if no server takes commands. StoreError if another user runs it."""
     folder = folder_of(database)
     if not folder.is_dir():
         return None
@@ -76,7 +76,7 @@ def connect(database: Path) -> socket.socket | None:
 
 
 def _require_same_user(connection: socket.socket, folder: Path) -> None:
-    """StoreError if another user's process is at the other end, as far as the system tells."""
+    """Raise a StoreError if another user's process is at the other end, as far as the system tells."""
     if hasattr(socket, "SO_PEERCRED"):
         _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
         if user != os.geteuid():
@@ -84,7 +84,7 @@ def _require_same_user(connection: socket.socket, folder: Path) -> None:
 
 
 def _make(folder: Path) -> None:
-    """Make the folder again, for its owner alone; StoreError if another user's stands in its place."""
+    """Recreate the folder for its owner only; StoreError if another user's folder is in its place."""
     with contextlib.suppress(FileNotFoundError):
         _require_own(folder)
         shutil.rmtree(folder)
@@ -92,7 +92,7 @@ def _make(folder: Path) -> None:
 
 
 def _require_own(folder: Path) -> None:
-    """StoreError if the folder is another user's, or not a folder."""
+    """Raise a StoreError if the path is not a folder, or belongs to another user."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise StoreError(f"{folder}: is not a folder", hint="Remove it: a server makes one there for its socket.")

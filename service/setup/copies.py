@@ -1,7 +1,7 @@
-"""Copies of a server's database, for commands that read the file itself: analysts' statements and exports.
+"""Copies of a server's database, for commands that need a file: analysts' statements and exports.
 
-Such work gets a process and a file of its own: it takes no memory of the server, holds up no commit, and opens nothing that the server
-has open. The server makes the copy, with everything it has accepted, in the folder of its socket.
+Such work runs in its own process on its own file, so it uses no memory of the server, delays no commit, and opens no file that the
+server has open. The server makes the copy, with every accepted record, in the folder of its socket.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streams.log.ownership import log_folder
 
 @contextlib.contextmanager
 def readable_file(settings: Settings) -> Iterator[Path]:
-    """Return the file of a database, or a copy of it while a server has it. StoreError if another process has it."""
+    """Return the file of a database, or a copy if a server has it. StoreError if another kind of process has it."""
     database = settings.database
     try:
         FileLock(database, shared=True).release()
@@ -33,7 +33,7 @@ def readable_file(settings: Settings) -> Iterator[Path]:
         with copied(link, database) as copy:
             yield copy
     else:
-        if log_folder(database).exists():  # a server was killed: what it left lands first
+        if log_folder(database).exists():  # A server was killed: flush its pending records first.
             with open_workspace(settings):
                 pass
         yield database
@@ -41,7 +41,7 @@ def readable_file(settings: Settings) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def own_store(workspace: Workspace) -> Iterator[Store]:
-    """Return the workspace's store if this process has it, else a copy of it."""
+    """Return the workspace's store if this process has it, otherwise a copy."""
     if workspace.server is None:
         yield workspace.store
         return
@@ -51,7 +51,7 @@ def own_store(workspace: Workspace) -> Iterator[Store]:
 
 @contextlib.contextmanager
 def copied(server: ServerLink, database: Path) -> Iterator[Path]:
-    """Return a copy of a server's database, removed at the end; the server removes that of a command that was killed."""
+    """Yield a copy of a server's database and remove it at the end; the server removes the copies of killed commands."""
     with tempfile.TemporaryDirectory(prefix="copy-", dir=folder_of(database), ignore_cleanup_errors=True) as folder:
         copy = Path(folder) / database.name
         server.call("copy", type(None), str(copy))

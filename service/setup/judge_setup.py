@@ -1,6 +1,6 @@
 """Setup of the judge: the one place where settings and the environment become a judge, or the reason there is none.
 
-Judges of other providers are asked over Anthropic's Messages API, so they need a gateway, and a price in the policy.
+Other providers' judges are called through Anthropic's Messages API, so they need a gateway, and a price in the policy.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _OWN = "claude"
 
 
 def refuse_unconfigured(plans: Iterable[Plan], policy: Policy, address: str) -> None:
-    """SettingsError for another provider's model that would never be asked; `address` is the judge's, empty if unknown.
+    """Raise a SettingsError for another provider's model that could never be called; `address` is the judge's, empty if unknown.
 
-    At Anthropic's own address nothing answers for it, and under a cap nothing is asked without a price.
+    Anthropic's own address does not serve it, and under a cap a model without a price is not called.
     """
     for plan in plans:
         model = plan.judge.model
@@ -48,17 +48,17 @@ def refuse_unconfigured(plans: Iterable[Plan], policy: Policy, address: str) -> 
 NONE, LIVE, SIMULATED, WORKERS = "none", "live", "simulated judge", "asked by the workers"
 """Names of a judge for people."""
 OTHERS = "(others)"
-"""Stands for every project that a policy does not name."""
+"""Stands for all projects that the policy does not name."""
 PRICE_IT = "Give the model a price under prices: in the policy, or set costCapPerSession: null."
 NAME_A_JUDGE = "Set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a server of your own."
 PROBE_SECONDS = 2.0
-"""Seconds within which your own server has to answer at all."""
+"""Seconds within which a custom server has to answer."""
 _NAMED = 10
 """Projects that a message names; the others are counted."""
 
 
 class OpenedJudge(NamedTuple):
-    """The judge (None for no judge), its name, its address, and its problem, if any."""
+    """The judge (None for no judge), with its name, its address, and its problem, if any."""
 
     judge: Judge | None
     name: str
@@ -69,7 +69,7 @@ class OpenedJudge(NamedTuple):
 async def open_judge(settings: Settings, policy: Policy, environ: Mapping[str, str]) -> OpenedJudge:
     """Open the judge that the settings ask for; the caller closes it. SettingsError without credentials.
 
-    Whether the API answers is not tried: only an address of one's own is called, once, to hear whether it simulates.
+    The API is not called to test it. Only a custom address gets one call, to learn whether it is a simulated judge.
     """
     found = credentials(environ)
     if settings.judge == "none" or (settings.judge == "auto" and found == (None, None)):
@@ -90,7 +90,7 @@ async def open_judge(settings: Settings, policy: Policy, environ: Mapping[str, s
 
 
 def who_judges(settings: Settings, policy: Policy) -> OpenedJudge:
-    """Return the judge by the settings and the environment; nothing is left open."""
+    """Describe the judge by the settings and the environment: opened, closed again, and so without a client."""
 
     async def look() -> OpenedJudge:
         opened = await open_judge(settings, policy, os.environ)
@@ -102,24 +102,24 @@ def who_judges(settings: Settings, policy: Policy) -> OpenedJudge:
 
 
 def paid_note(server: ServerLink | None) -> str:
-    """Say what exchanges cost that go to a server with a live judge; nothing elsewhere: without a server, none is asked."""
+    """Describe the cost of sending exchanges to a server with a live judge; empty otherwise, because only a server asks a judge."""
     if server is None or server.call("judge", str) != LIVE:
         return ""
     return "the server has a live judge and judges what comes in: calls are paid for, under each session's cap"
 
 
 def is_unpriced(project: ProjectPolicy) -> bool:
-    """Tell whether the project's judge is not asked, because a cap needs a price and the model has none."""
+    """Tell whether the project's judge is never called, because there is a cap and the model has no price."""
     return project.settings.enabled and project.cap is not None and project.price is None
 
 
 def unpriced_projects(policy: Policy) -> list[str]:
-    """Return the projects whose judge is not asked for want of a price, in policy order; "" is every unnamed one."""
+    """Return the projects whose judge is not called because it has no price, in policy order; "" stands for all unnamed ones."""
     return [name for name in ("", *policy.projects) if is_unpriced(policy.for_project(name))]
 
 
 def unpriced_note(policy: Policy) -> str:
-    """Say which projects' judge is not asked for want of a price; nothing if there is none."""
+    """Name the projects whose judge is not called because it has no price; empty if there are none."""
     found = unpriced_projects(policy)
     named = [f"{name or OTHERS} ({policy.for_project(name).settings.judge_model})" for name in found[:_NAMED]]
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
@@ -135,10 +135,10 @@ def traits_of(policy: Policy, model: str) -> tuple[int | None, bool]:
 
 
 async def _simulates(base_url: str) -> bool | None:
-    """Tell whether the server says that it only simulates a judge; None if it does not answer."""
+    """Tell whether the server reports that it is a simulated judge; None if it does not answer."""
     import httpx2  # noqa: PLC0415 - it takes a while to load
 
-    # A proxy of the environment cannot reach this machine's own loopback.
+    # Ignore proxies from the environment: they cannot reach this machine's loopback.
     beyond = httpx2.URL(base_url).host not in LOOPBACK_NAMES
     try:
         async with httpx2.AsyncClient(timeout=PROBE_SECONDS, trust_env=beyond) as client:
@@ -149,7 +149,7 @@ async def _simulates(base_url: str) -> bool | None:
 
 
 def _silent(address: str) -> str:
-    """Explain what a judge that does not answer means."""
+    """Explain the effect of a judge that does not answer."""
     return (
         f"{address} does not answer: until it does, nothing is judged (provider_error, timeout); "
         "`driftline rejudge` takes exchanges up later, the same `driftline evaluate` its runs"

@@ -17,7 +17,7 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
 
 def connection_of(settings: Settings) -> KafkaConnection:
-    """Return the connection; SettingsError naming the variable that is missing, wrong or in conflict with another."""
+    """Return the connection; SettingsError names a variable that is missing, wrong or conflicts with another."""
     connection = KafkaConnection(
         bootstrap=_bootstrap(settings.kafka),
         prefix=settings.kafka_prefix,
@@ -37,7 +37,7 @@ def connection_of(settings: Settings) -> KafkaConnection:
 def collector_topics(settings: Settings) -> dict[str, str]:
     """Return the topics of an OpenTelemetry Collector by their names on the cluster, each with its signal.
 
-    SettingsError for a name of our own topics, and for one that is both.
+    SettingsError for the name of one of our own topics, and for a topic listed for both signals.
     """
     named = {"traces": settings.kafka_otlp_spans, "logs": settings.kafka_otlp_logs}
     signals = {signal: [name for name in names.split(",") if name] for signal, names in named.items()}
@@ -53,7 +53,7 @@ def collector_topics(settings: Settings) -> dict[str, str]:
 
 
 def framing_of(settings: Settings) -> RegistryFraming | None:
-    """Return the reader of framed values; None without a schema registry. SettingsError for a login without one."""
+    """Return the reader of framed values; None without a schema registry. SettingsError for a login without a registry."""
     auth = settings.schema_registry_auth
     if settings.schema_registry is None:
         if auth is not None:
@@ -71,7 +71,7 @@ def framing_of(settings: Settings) -> RegistryFraming | None:
 
 
 def _bootstrap(given: str | None) -> str:
-    """Return the addresses, checked; the message does not repeat them, because a password may stand in them."""
+    """Return the checked addresses. Errors do not repeat them, because they may contain a password."""
     if not given:
         hint = f"Set {PREFIX}KAFKA=host:port, or give --kafka host:port."
         raise SettingsError(f"{PREFIX}KAFKA: no Kafka cluster is named", hint=hint)
@@ -86,7 +86,7 @@ def _is_address(text: str) -> bool:
 
 
 def _check_sasl(connection: KafkaConnection) -> None:
-    """Require name and password exactly if they are used: a forgotten protocol must not silently send none."""
+    """Require name and password if and only if SASL is used: with a forgotten protocol they would silently not be sent."""
     parts = {
         "MECHANISM": connection.sasl_mechanism,
         "USERNAME": connection.username,

@@ -1,6 +1,6 @@
 """The command's end of its link to the server that has its database: calls over HTTP on the database's socket, in MessagePack.
 
-The operations are those of `service.server.commands`. Both ends check values against types, and nothing that arrives is executed.
+The operations are listed in `service.server.commands`. Both ends check values against types, and never execute received data.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from service.setup.version import version
 Result = TypeVar("Result")
 MESSAGE_PACK = "application/msgpack"
 GREETING_SECONDS = 10.0
-"""Seconds in which a server has to say its version."""
+"""Seconds within which a server has to report its version."""
 CANCELLED = 499
-"""The status of an operation that was cut off, because its caller hung up or the server stops."""
+"""The status of a cancelled operation: its caller hung up or the server is stopping."""
 _SAME_VERSION = "Restart the server, so that both have the same version."
 _ENDED = "Restart it, or repeat the command, which opens the database itself if no server has it. Earlier records are kept."
 STOP_IT = "A server has the database, and this cannot be done beside it: stop the server, run the command, and start it again."
-"""The way if a command needs the database for itself."""
+"""The advice for a command that needs exclusive access to the database."""
 
 
 class Failure(NamedTuple):
-    """An error of an operation: the name of its class in `schemas.errors`, what it says, and its hint."""
+    """An error of an operation: its class in `schemas.errors`, its message, and its hint."""
 
     kind: str
     message: str
@@ -50,7 +50,7 @@ class Rows(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of publishing to a topic: rows written by table, records known before, and the places of conflicts."""
+    """The outcome of publishing to a topic: rows written by table, the number of known records, and the indexes of conflicts."""
 
     written: dict[str, int]
     known: int
@@ -58,7 +58,7 @@ class Outcome(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The outcome of asking a judge: its calls by result, and their cost as far as prices are known."""
+    """The outcome of judging: calls by result, and their cost as far as prices are known."""
 
     judge: str
     asked: int
@@ -76,7 +76,7 @@ class ServerLink:
     def to(cls, database: Path) -> Self | None:
         """Return a link to the server that has a database; None if no server takes commands.
 
-        StoreError where the server runs as another user, or is of another version.
+        StoreError if the server runs as another user or has another version.
         """
         connection = connect(database)
         if connection is None:
@@ -91,7 +91,7 @@ class ServerLink:
     def call(self, operation: str, returns: type[Result], *arguments: Any) -> Result:
         """Return the result of an operation. Its error is raised here; StoreError if the server ends before it answers.
 
-        A caller that hangs up cancels the operation.
+        Closing the connection cancels the operation.
         """
         connection = connect(self._database)
         if connection is None:
@@ -121,7 +121,7 @@ class ServerLink:
                 response = http_connection.getresponse()
                 return response.status, response.read()
             except TimeoutError as error:
-                # Up to 0.2.0 a server greeted with its version, in a protocol of its own, and waits for more than a request has.
+                # Servers up to 0.2.0 speak another protocol: they greet with their version, then wait for more bytes than this request has.
                 raise self._another_version("an older version, or does not answer,") from error
             except (OSError, http.client.HTTPException) as error:
                 raise self._ended() from error
@@ -140,11 +140,11 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(body: bytes, kind: type[Result]) -> Result:
-    """Decode a value of a type; msgspec.ValidationError if it is none."""
+    """Decode a value of a type; msgspec.ValidationError if it is of another type."""
     return msgspec.msgpack.decode(body, type=kind, ext_hook=_unpack_extension)
 
 
-# MessagePack has no types for these, and only DuckDB's words say what a column holds. A datetime is a date, too, so it comes first.
+# MessagePack lacks these types, and a column's content is only known from DuckDB's type. A datetime is also a date, so it comes first.
 _EXTENSIONS: tuple[tuple[type, Callable[[Any], Any], Callable[[str], Any]], ...] = (
     (datetime, datetime.isoformat, datetime.fromisoformat),
     (date, date.isoformat, date.fromisoformat),
@@ -155,7 +155,7 @@ _EXTENSIONS: tuple[tuple[type, Callable[[Any], Any], Callable[[str], Any]], ...]
 
 
 def portable(value: Any) -> Any:
-    """Return a value of a row, or a parameter, in a form that keeps its Python type on the way."""
+    """Convert a value of a row or a parameter into a form that keeps its Python type in MessagePack."""
     if isinstance(value, Mapping):
         return {key: portable(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

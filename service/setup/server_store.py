@@ -1,6 +1,6 @@
-"""The database of a running server, as commands see it: a store to read, a runner and a publisher, over `ServerLink`.
+"""The database of a running server, as commands use it: a readable store, a runner and a publisher, over `ServerLink`.
 
-Each statement is a transaction of its own in the server. What writes is an operation of the server: there is nothing to write with.
+Each statement runs in its own transaction in the server. Writes are only possible through operations of the server.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ Row = tuple[Any, ...]
 class ServerStore(Store):
     """A store that a server has."""
 
-    def __init__(self, path: Path, link: ServerLink) -> None:  # nothing is opened, so the parent's is not called
+    def __init__(
+        self, path: Path, link: ServerLink
+    ) -> None:  # The parent's constructor would open the file, so it is not called.
         self.path = path
         self.met = Met()
         self.commits = 0
         self._link = link
 
     def close(self) -> None:
-        """Do nothing: each call has a connection of its own."""
+        """Do nothing: each call has its own connection."""
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
-        """Return a connection to read with, at whose other end is the server."""
+        """Return a cursor that reads through the server."""
         return cast("duckdb.DuckDBPyConnection", ServerCursor(self._link))
 
     @contextlib.contextmanager
@@ -60,7 +62,7 @@ class ServerStore(Store):
 
 
 class ServerCursor:
-    """The reading part of a `duckdb.DuckDBPyConnection`: a class of DuckDB's own, which ours cannot inherit from."""
+    """The reading part of `duckdb.DuckDBPyConnection`, which cannot be subclassed."""
 
     def __init__(self, link: ServerLink) -> None:
         self._link = link
@@ -68,17 +70,17 @@ class ServerCursor:
         self.description: list[tuple[str, str]] = []
 
     def execute(self, statement: str, parameters: Any = None) -> Self:
-        """Run a statement that reads; its rows are fetched from here."""
+        """Run a reading statement; fetch its rows from this cursor."""
         self.description, self._rows = self._link.call("read", Rows, statement, portable(parameters))
         return self
 
     def sql(self, statement: str, *, params: Mapping[str, Any] | None = None) -> pl.DataFrame:
-        """Return the rows of a statement that reads as a frame."""
+        """Return the rows of a reading statement as a frame."""
         rows = self.execute(statement, params).fetchall()
         return pl.DataFrame(rows, [name for name, _ in self.description], orient="row", infer_schema_length=None)
 
     def fetchall(self) -> list[Row]:
-        """Return the rows that are left."""
+        """Return the remaining rows."""
         rows, self._rows = self._rows, []
         return rows
 
@@ -108,7 +110,7 @@ class ServerCursor:
 
 
 class ServerRunner:
-    """Publishes records into a server and waits for its stages, as an `EmbeddedRunner` does in this process."""
+    """Publishes records to a server and waits for its stages, as an `EmbeddedRunner` does within a process."""
 
     def __init__(self, link: ServerLink, now: Callable[[], datetime]) -> None:
         self._link = link
@@ -121,17 +123,17 @@ class ServerRunner:
         *,
         are_own: bool = False,  # noqa: ARG002 - to the server no record is its own
     ) -> dict[str, Appended]:
-        """Publish accepted records, durable on return, and note the import's progress then. Return the outcome by topic."""
+        """Publish accepted records, durable on return, then record the import's progress. Return the outcome by topic."""
         outcomes = self._link.call("publish", dict[str, Outcome], accepted.messages, list(progress), self._now())
         return {topic: Appended(*outcome) for topic, outcome in outcomes.items()}
 
     def run(self) -> None:
-        """Return when the server's stages have read the present records."""
+        """Wait until the server's stages have read all present records."""
         self._link.call("settle", type(None))
 
 
 class ServerPublisher:
-    """A `Publisher` at whose other end is a server."""
+    """A `Publisher` that sends records to a server."""
 
     def __init__(self, link: ServerLink, store: Store, policy: Policy, now: Callable[[], datetime]) -> None:
         self.store = store
@@ -140,6 +142,6 @@ class ServerPublisher:
         self._link = link
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Outcome:
-        """Publish records, durable on return; known ones are left out."""
+        """Publish records, durable on return; known records are left out."""
         messages = {topic: [encode(record) for record in records]}
         return (await asyncio.to_thread(self._link.call, "publish", dict[str, Outcome], messages, [], self.now()))[topic]

@@ -1,4 +1,4 @@
-"""Settings: where things are, secrets that no log, error or repr shows, and quiet hours. The rules for judging agents are in the policy."""
+"""Settings: paths and addresses, secrets that no log, error or repr shows, and quiet hours. The rules for judging agents are in the policy."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _SECRET_ADDRESS = re.compile(r"https?://[^\s/@?#]+(?:@[^\s/@?#]+)?(?:[/?][^\s#]*
 
 
 class Secret:
-    """A text that its repr hides: `reveal` is the only way to it. ValueError if it is too short."""
+    """A text hidden by its repr; only `reveal` returns it. ValueError if it is too short."""
 
     __slots__ = ("_text",)
     SHORTEST = 1
-    """Characters at least."""
+    """Minimum length in characters."""
 
     def __init__(self, text: str) -> None:
         if len(text) < self.SHORTEST:
@@ -51,14 +51,14 @@ class Secret:
 
 
 class Key(Secret):
-    """A secret that markers or signatures are made with."""
+    """A secret key for markers or signatures."""
 
     __slots__ = ()
     SHORTEST = 16
 
 
 class SecretAddress(Secret):
-    """An address that is a secret itself: who knows it can post there. ValueError if it is none."""
+    """An address that is itself a secret: anyone who knows it can post there. ValueError if it is not an address."""
 
     __slots__ = ()
 
@@ -74,21 +74,21 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class QuietHours:
-    """From `start` until before `end`; over midnight if the end is the earlier one."""
+    """From `start` (inclusive) to `end` (exclusive); across midnight if the end is earlier than the start."""
 
     start: time
     end: time
     zone: tzinfo
 
     def over(self, moment: datetime) -> datetime:
-        """Return the moment itself, or the end of the quiet hours that it falls into, UTC."""
+        """Return the moment itself, or the end of the quiet hours in which it falls, UTC."""
         local = moment.astimezone(self.zone)
         clock = local.time()
         if not self._holds(clock):
             return moment
         day = local.date() + (_DAY if clock >= self.start > self.end else timedelta(0))
         end = datetime.combine(day, self.end, self.zone)
-        # When clocks are put back, a time of the day comes twice, and the first of the two may have passed.
+        # When clocks go back, a time of day occurs twice, and the first occurrence may have passed.
         return next((at for fold in (0, 1) if (at := end.replace(fold=fold).astimezone(UTC)) > moment), moment)
 
     def _holds(self, clock: time) -> bool:
@@ -98,7 +98,7 @@ class QuietHours:
 
 
 def quiet_hours_of(text: str) -> QuietHours:
-    """Parse quiet hours such as `22:00-07:00 Europe/Berlin`, in UTC without a zone; ValueError saying what is wrong."""
+    """Parse quiet hours such as `22:00-07:00 Europe/Berlin`, in UTC without a zone; ValueError describes the problem."""
     form = _FORM.fullmatch(text.strip())
     if form is None:
         raise ValueError("must be like 22:00-07:00 Europe/Berlin")
@@ -134,9 +134,9 @@ _RULES: Mapping[str, Callable[[str], object]] = {
     "project": checked_own_name,
     "quiet_hours": quiet_hours_of,
 }
-"""What a form does not say of a text: each raises ValueError in words."""
+"""Checks of texts beyond their pattern; each raises a ValueError that describes the problem."""
 _AS_TEXT = ", not a string"
-"""What msgspec says of any wrong value, as all come from variables: it helps no one."""
+"""The end of msgspec's message for any wrong variable, which helps nobody."""
 _TRUTHS = {"yes": True, "y": True, "on": True, "t": True, "no": False, "n": False, "off": False, "f": False}
 """Words for true and false in variables, beside `true`, `false`, `1` and `0`, which msgspec reads."""
 
@@ -213,12 +213,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def client_grace(self) -> float:
-        """Seconds that a stop waits for calls of clients."""
+        """Seconds that a stop waits for clients' calls."""
         return CLIENT_GRACE if self.stop_grace is None else self.stop_grace
 
     @property
     def judge_grace(self) -> float:
-        """Seconds that a stop waits for open judge calls: one that is cut off is paid for twice."""
+        """Seconds that a stop waits for open judge calls: an interrupted call is paid for twice."""
         return self.judge_deadline + RECORDING_SECONDS if self.stop_grace is None else self.stop_grace
 
 
@@ -242,19 +242,19 @@ def load_settings(**given: object) -> Settings:
 
 
 def kinds_of_settings() -> dict[str, tuple[Type, ...]]:
-    """The types that each setting may have, with their bounds, as `msgspec.inspect` tells them."""
+    """The types of each setting, with their bounds, as `msgspec.inspect` reports them."""
     (told,) = multi_type_info([Settings])
     fields = told.fields if isinstance(told, StructType) else ()
     return {one.name: one.type.types if isinstance(one.type, UnionType) else (one.type,) for one in fields}
 
 
 def _made(kind: Callable[[Any], object], value: object) -> object:
-    """Make a path or a secret of a text."""
+    """Convert a text to a path or a secret."""
     return kind(value)
 
 
 def _choices(name: str) -> str:
-    """Say which values a setting may have; nothing if they are not a list."""
+    """List the allowed values of a setting; empty if they cannot be listed."""
     for kind in kinds_of_settings()[name]:
         if isinstance(kind, LiteralType):
             *first, last = map(repr, kind.values)

@@ -6,7 +6,7 @@ import importlib.metadata
 
 
 def version() -> str:
-    """Return the installed version; a checkout that is run without installing has none."""
+    """Return the installed version; a checkout that was not installed has none."""
     try:
         return importlib.metadata.version("driftline")
     except importlib.metadata.PackageNotFoundError:

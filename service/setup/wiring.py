@@ -1,4 +1,4 @@
-"""Wiring: settings and a database become the parts of commands that judge, redact or write."""
+"""Wiring: builds the parts of commands that judge, redact or write from the settings and a database."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from streams.log.publisher import Publisher, StorePublisher
 
 
 class Runner(Protocol):
-    """Publishes records and has the stages read them: in this process, or in a server that has the database."""
+    """Publishes records and runs the stages over them, in this process or in the server that has the database."""
 
     def publish(
         self, accepted: Accepted, progress: Sequence[ImportProgress] = (), *, are_own: bool = False
     ) -> Mapping[str, Appended]:
-        """Publish accepted records, durable on return, and note the import's progress. `are_own`: this program has just encoded them."""
+        """Publish accepted records, durable on return, and record the import's progress. `are_own`: this process has just encoded them."""
         ...
 
     def run(self) -> object:
-        """Return when the stages have read the present records."""
+        """Run until the stages have read all present records."""
         ...
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """See the module."""
+    """The wired parts; see the module's docstring."""
 
     policy: Policy
     redactor: Redactor
@@ -45,7 +45,7 @@ class Wiring:
 
 
 def policy_of(settings: Settings) -> Policy:
-    """Return the policy in force; PolicyError naming file and line if it cannot be used."""
+    """Return the policy in force; PolicyError names file and line if it is invalid."""
     return load_policy(settings.policy) if settings.policy else Policy()
 
 
@@ -62,14 +62,14 @@ def redactor_of(settings: Settings, policy: Policy) -> Redactor:
 def embedded_runner(
     settings: Settings, store: Store, policy: Policy, redactor: Redactor, now: Callable[[], datetime]
 ) -> EmbeddedRunner:
-    """Return the runner of the stages in this process, over a database that it has."""
+    """Return the runner of the stages in this process, over a database that this process has."""
     return EmbeddedRunner(store, policy, redactor, now, batch_positions=settings.batch_records)
 
 
 def wire(settings: Settings, store: Store, server: ServerLink | None, now: Callable[[], datetime]) -> Wiring:
-    """Wire everything to a database of this process, or to the server that has it. PolicyError or StoreError on failure.
+    """Wire everything to a database in this process, or to the server that has it. PolicyError or StoreError on failure.
 
-    What a server that was killed has left in its write-ahead log lands first.
+    Records that a killed server left in its write-ahead log are flushed first.
     """
     policy = policy_of(settings)
     redactor = redactor_of(settings, policy)

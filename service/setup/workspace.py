@@ -1,4 +1,4 @@
-"""Workspaces: the one place where settings become a database and the parts wired to it (`service.setup.wiring`)."""
+"""Workspaces: the one place that opens a database by the settings, with the parts wired to it (`service.setup.wiring`)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """Return the present, UTC. Everything below the service gets the time handed in."""
+    """Return the current time, UTC. Code below the service gets the time as an argument."""
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """A command's database, and the parts that settings ask for, made on first use."""
+    """A command's database and the parts configured by the settings, built on first use."""
 
     settings: Settings
     store: Store
@@ -44,7 +44,7 @@ class Workspace:
 
     @property
     def policy(self) -> Policy:
-        """Return the policy that agents are judged by."""
+        """Return the policy in force."""
         return self._wiring.policy
 
     @property
@@ -54,12 +54,12 @@ class Workspace:
 
     @property
     def runner(self) -> Runner:
-        """Return the runner that publishes records and has the stages read them."""
+        """Return the runner that publishes records and runs the stages."""
         return self._wiring.runner
 
     @property
     def publisher(self) -> Publisher:
-        """Return the publisher of records that no stage reads."""
+        """Return the publisher for records that no stage reads."""
         return self._wiring.publisher
 
     @functools.cached_property
@@ -70,7 +70,7 @@ class Workspace:
 
 
 def require_database(path: Path) -> None:
-    """SettingsError if there is no database to read from."""
+    """Raise a SettingsError if there is no database to read from."""
     if not path.exists():
         raise SettingsError(f"there is no database at {path}", hint="Import something first, or name another with --db.")
 
@@ -81,8 +81,9 @@ def open_workspace(
 ) -> Iterator[Workspace]:
     """Open the database and wire everything to it, or to the server that has it.
 
-    SettingsError when there is none and `create` is not asked for, or when the embedded runner `writes` and it is filled from Kafka.
-    StoreError where another process has it that takes no commands; where one that does has it, and `alone` says what to do about that.
+    SettingsError if there is no database and `create` is not set, or if the command `writes` to a database that is filled from Kafka.
+    StoreError if another process has it that takes no commands, or if a server has it and the command needs it exclusively (`alone` is
+    the advice to show).
     """
     if not create:
         require_database(settings.database)
@@ -97,7 +98,7 @@ def open_workspace(
 
 @contextlib.contextmanager
 def opened_store(database: Path, *, alone: str = "") -> Iterator[tuple[Store, ServerLink | None]]:
-    """Return the database, opened by this process, or through the server that has it; `alone` as `open_workspace`."""
+    """Return the database, opened by this process or through the server that has it; `alone` as for `open_workspace`."""
     with contextlib.ExitStack() as stack:
         server = None
         try:
@@ -117,11 +118,11 @@ CATCH_UP = (
     "A server was stopped with work left: start it again, or run `driftline rejudge`. An import or a rebuild was cut short: "
     "run it again. Each with the same policy."
 )
-"""The advice for stages that have not read everything."""
+"""The advice for stages with unread records."""
 
 
 def stages_behind(store: Store) -> str:
-    """Name the stages that have not read everything; nothing if all have, or if workers on Kafka do that."""
+    """Name the stages with unread records; empty if there are none, or if workers on Kafka run the stages."""
     if is_fed_by_kafka(store):
         return ""
     return ", ".join(f"stage {one.stage} has read {one.position} of {one.end} records" for one in lagging(store))

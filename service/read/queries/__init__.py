@@ -1,1 +1,1 @@
-"""Analysts' queries: each is answered by a separate process, from a snapshot, within limits."""
+"""Analysts' queries: a separate process answers each one from a snapshot, within limits."""

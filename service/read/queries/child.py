@@ -1,8 +1,8 @@
-"""The process that answers one statement. It limits itself before it runs anything.
+"""The child process that answers one statement. It applies its limits before it runs anything.
 
-1. It dies with the server, after its time, and when it has used its share of the processor.
-2. It cannot take more memory than it was given, write to any file, open many files, or leave a core behind.
-3. The snapshot is a file without a name that it was handed open; DuckDB reads it alone, and nothing can be set any more.
+1. It dies with the server, at its time limit, and at its CPU limit.
+2. It cannot exceed its memory limit, write to any file, open many files, or dump core.
+3. The snapshot is an unlinked file whose descriptor it inherits. DuckDB can read no other file, and its settings are locked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NICE = 10
 PR_SET_NO_NEW_PRIVS = 38
 LOOK_FIRST_HERE = "SHOW TABLES lists the tables and views, DESCRIBE turns the columns of one."
 OUT_OF_MEMORY = "Out of Memory Error"
-"""The beginning of DuckDB's message; the rest of it advises settings that cannot be changed here."""
+"""The beginning of DuckDB's message. The rest advises to change settings, which are locked here."""
 TOO_MUCH = Outcome(
     error="the statement needs more memory than allowed", hint="Query less at once: fewer columns, a shorter time."
 )
@@ -45,13 +45,13 @@ def main() -> None:
     except MemoryError:
         outcome, body = TOO_MUCH, b""
     except BaseException as error:
-        # Where no memory is left, polars says so with an exception of its own that is none of Python's usual ones.
+        # Out of memory, polars raises its own exception, which is not a subclass of Exception.
         if not type(error).__name__.startswith("Panic"):
             raise
         outcome, body = TOO_MUCH, b""
     sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n" + body)
     sys.stdout.buffer.flush()
-    os._exit(0)  # nothing is left to tidy up, and taking DuckDB down takes as long as a small statement
+    os._exit(0)  # Exit at once: closing DuckDB takes as long as a small statement, and there is nothing to clean up.
 
 
 def _refused(error: QueryError) -> Outcome:
@@ -61,9 +61,9 @@ def _refused(error: QueryError) -> Outcome:
 
 
 def limit_process(limits: QueryLimits) -> None:
-    """Bound this process from now on; no code that it runs can undo that."""
+    """Set the limits of this process; no code that it runs can lift them."""
     end_with_parent()
-    with suppress(OSError, AttributeError):  # Linux alone has this
+    with suppress(OSError, AttributeError):  # only on Linux
         ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     os.nice(NICE)
     whole = limits.seconds + limits.grace

@@ -1,16 +1,17 @@
-"""Analysts' statements: a bounded number at once, each answered by a process of its own over the present snapshot.
+"""Analysts' statements: a bounded number at once, each answered by its own process from the current snapshot.
 
-A process ends when it is done, overdue, or no longer asked for. The snapshot is made on the first request, and again when it is old and
-records have changed:
+A process ends when it is done, overdue, or its caller has gone. The snapshot is made on the first request, and again when it is old
+and records have changed:
 
-1. Never two at once: one task copies and builds; others wait for that one.
-2. A snapshot that is ready has no name: it is deleted as soon as it is open, and its room on the disk is free again when the last
-   statement that reads it has ended. A crash leaves at most a copy or a half of one, which the next start removes.
-3. While a new one is made the old one is used. Each answer says of what time it is. One that has become too old is given up, so that it
-   holds no room in vain and nothing that was deleted lives on in it.
-4. A slow one comes to its end all the same: it gets a larger share of a busy machine if statements wait for it, and the server's own
-   priority and more time after an attempt that failed.
-5. What was answered before the time that a snapshot says is in it: `flush` is awaited after that time is read, and before the copy.
+1. Only one snapshot is built at a time: one task copies and builds, and all requests wait for that task.
+2. A finished snapshot is opened and unlinked, so its disk space is freed when the last statement that reads it ends. A crash leaves
+at most a copy or part of a snapshot, which the next start removes.
+3. While a new snapshot is built, statements use the old one, and each answer names its time. A snapshot that becomes too old is
+dropped, so that it neither wastes disk space nor keeps deleted records.
+4. A slow build still finishes: it gets a higher priority while statements wait for it, and the server's own priority and more time
+after a failed attempt.
+5. A snapshot contains every record acknowledged before its time: that time is read first, then `flush` is awaited, then the file
+is copied.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from service.read.queries.protocol import Outcome, QueryLimits, Question, Task
 from service.text.rounding import grouped
 
 START = 60.0
-"""Seconds within which a process has to begin, many on a busy machine; from then on it watches its time itself."""
+"""Seconds within which a process has to start, generous for a busy machine; after that it enforces its own time limit."""
 LINE = 1024 * 1024
 CHUNK = 256 * 1024
 OVERDUE = frozenset({signal.SIGALRM, signal.SIGXCPU, signal.SIGKILL})
-"""The signals that end an overdue process; the last is ours."""
+"""The signals that end an overdue process; we send the last one."""
 
 
 async def ask(file: int, question: Question, limits: QueryLimits) -> tuple[Outcome, bytes]:
     """Return the answer of a separate process to a question about an open snapshot.
 
-    QueryError when the statement cannot be answered, or not within its limits. Cancelled, it takes the process with it.
+    QueryError if the statement cannot be answered within its limits. Cancelling the call kills the process.
     """
     task = Task(f"/proc/self/fd/{file}", question, limits)
     async with started("service.read.queries.child", files=(file,)) as process:
@@ -80,7 +81,9 @@ async def build(copy: Path, target: Path, spill: Path, limits: QueryLimits, nice
 async def _exchange(process: asyncio.subprocess.Process, task: bytes, limits: QueryLimits) -> tuple[Outcome, bytes]:
     assert process.stdin is not None  # noqa: S101 - it was started with pipes
     assert process.stdout is not None  # noqa: S101
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it ended before it listened: its status tells why
+    with contextlib.suppress(
+        BrokenPipeError, ConnectionResetError
+    ):  # it ended before it read the task: its exit status tells why
         process.stdin.write(task)
         await process.stdin.drain()
     process.stdin.close()
@@ -110,19 +113,19 @@ def _overdue(limits: QueryLimits) -> QueryError:
 SUFFIX = ".analysts"
 """The suffix of the folder beside the database in which snapshots are made."""
 REST = 5
-"""A snapshot is used for this many times the time it took, so that snapshots take a small share of one processor."""
+"""A snapshot is used for at least this many times its build time, so that building takes a small share of one processor."""
 ROOM = 2.2
-"""Free disk that is needed, in sizes of the database: for the copy, the snapshot, and commits meanwhile."""
+"""Required free disk space in multiples of the database's size: for the copy, the snapshot, and commits meanwhile."""
 NICE_REFRESH, NICE_FIRST = 15, 5
-"""Steps below the server's priority at which a snapshot is made: while there is an older one, and while statements wait for it."""
+"""Nice levels of a build, relative to the server: with an older snapshot in use, and with statements waiting for the first one."""
 MOST_TIME = 4
-"""Times the usual limit that an attempt may take after others have failed."""
+"""The maximum factor on the time limit of a build after failed attempts."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class Snapshot:
-    """An open file without a name, and its time."""
+    """An open, unlinked file and its time."""
 
     file: int
     at: datetime
@@ -133,7 +136,7 @@ class Snapshot:
     replaced: bool = False
 
     def close_when_unused(self) -> None:
-        """Release its disk space when it has no readers and there is a newer one."""
+        """Close the file, which frees its disk space, if it has no readers and was replaced."""
         if self.replaced and not self.users and self.file >= 0:
             os.close(self.file)
             self.file = -1
@@ -141,27 +144,27 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotState:
-    """The snapshot there is, the one that is being made, and the last attempt that failed; each None where there is none."""
+    """The state of the current snapshot, of the next one under construction, and of the last failed attempt, each if there is one."""
 
     at: datetime | None
-    """The time of which the snapshot is."""
+    """The time of the snapshot's data."""
     since: datetime | None
-    """When the making of the next one began."""
+    """The start of building the next one."""
     step: str
-    """What is being done for it, such as "copying the database"."""
+    """The present step, such as "copying the database"."""
     progress: str
-    """How far that is, as far as files show it, such as "410 of 1 355 MB"; empty where they do not."""
+    """The progress of the step if files show it, such as "410 of 1 355 MB"; otherwise empty."""
     failed_at: datetime | None
-    """When the last attempt failed, if none has succeeded since."""
+    """The time of the last failed attempt, if none has succeeded since."""
     failure: str
-    """Why it failed, without the paths of this machine."""
+    """The reason of the failure, without paths of this machine."""
 
 
 NO_STATE = SnapshotState(None, None, "", "", None, "")
 
 
 class Snapshots:
-    """The present snapshot of a store, and the making of the next one."""
+    """The current snapshot of a store, and the building of the next one."""
 
     def __init__(
         self, store: Store, now: Callable[[], datetime], limits: QueryLimits, flush: Callable[[], Awaitable[None]]
@@ -174,9 +177,9 @@ class Snapshots:
         self._failures = 0
 
     async def fresh(self) -> Snapshot:
-        """Return the snapshot to read. If a new one is due, wait a little for it, then use the old one.
+        """Return the snapshot to read. If a new one is due, wait for it a little, then fall back to the old one.
 
-        StoreError when there is none and none can be made; BusyError when the first one is still being made.
+        StoreError if there is none and none can be made; BusyError while the first one is being made.
         """
         self.prepare()
         if self._making is not None:
@@ -189,7 +192,7 @@ class Snapshots:
         return self._current
 
     def state(self) -> SnapshotState:
-        """Return what can be said of the snapshots at this moment."""
+        """Return the present state of the snapshots."""
         at = None if self._current is None else self._current.at
         return replace(self._state, at=at, progress=self._progress() if self._state.since else "")
 
@@ -202,13 +205,13 @@ class Snapshots:
             raise self._none_made()
 
     def prepare(self) -> None:
-        """Begin to make a snapshot if one is due."""
+        """Start building a snapshot if one is due."""
         if self._is_due() and self._making is None:
             self._making = asyncio.create_task(self._make())
 
     @contextlib.contextmanager
     def reading(self, snapshot: Snapshot) -> Iterator[int]:
-        """The open file of a snapshot, kept while the context is."""
+        """Keep the file of a snapshot open while the context is, and yield its descriptor."""
         snapshot.users += 1
         try:
             yield snapshot.file
@@ -250,7 +253,7 @@ class Snapshots:
         self._state, self._progress = replace(self._state, step=words), progress
 
     def _words_of(self, error: Exception) -> str:
-        """Return what went wrong, without the folder of the database."""
+        """Return the first line of an error, without the database's folder."""
         words = str(error).splitlines()[0] if str(error) else type(error).__name__
         return words if self._store.path is None else words.replace(f"{self._store.path.absolute().parent}{os.sep}", "")
 
@@ -265,7 +268,9 @@ class Snapshots:
         path = self._store.path
         if path is None:
             raise StoreError("a database in memory has no snapshots", hint="Open a file.")
-        folder = path.absolute().with_name(path.name + SUFFIX)  # the process that builds is in another folder
+        folder = path.absolute().with_name(
+            path.name + SUFFIX
+        )  # absolute, because the building process has another working directory
         copy, target, spill = (folder / name for name in ("copy.duckdb", "driftline.duckdb", "spill"))
         began = time.monotonic()
         try:
@@ -295,7 +300,7 @@ class Snapshots:
 
 
 def _built(target: Path) -> str:
-    """Say how much of the rows is in tables that are done, which table is being made, with its share, and how many bytes are written."""
+    """Describe the progress of a build: share of rows done, the current table and its share, and megabytes written."""
     found = progress_of(target)
     if found is None or not found.total:
         return ""
@@ -311,7 +316,7 @@ def _megabytes(path: Path) -> str:
 
 
 def _prepare(folder: Path, database: Path) -> None:
-    """Return an empty folder, readable by its owner alone, on a disk with room; leftovers of a crash are removed."""
+    """Create an empty folder, readable by its owner only, removing leftovers of a crash. StoreError if the disk has no room."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     needed, free = int(ROOM * database.stat().st_size), shutil.disk_usage(folder).free
@@ -322,12 +327,12 @@ def _prepare(folder: Path, database: Path) -> None:
 
 
 async def _nothing() -> None:
-    """Land nothing: the store has every record."""
+    """Flush nothing: the store has every record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The bytes of an answer, a description of them, and the time of their snapshot."""
+    """The bytes of an answer, their description, and the time of their snapshot."""
 
     outcome: Outcome
     body: bytes
@@ -335,7 +340,7 @@ class Answer:
 
 
 class QueryPool:
-    """Answers questions about a store; made once per server. `flush` writes pending records to the store."""
+    """Answers statements over a store; one per server. `flush` writes pending records to the store."""
 
     def __init__(
         self,
@@ -366,11 +371,11 @@ class QueryPool:
             self._running -= 1
 
     def prepare(self) -> None:
-        """Make a snapshot ahead of time, so that the next statement need not wait for it."""
+        """Build a snapshot ahead of time, so that the next statement need not wait for it."""
         self._snapshots.prepare()
 
     def snapshot_state(self) -> SnapshotState:
-        """Tell of what time the snapshot is, since when a new one is being made, and why the last attempt failed."""
+        """Return the state of the snapshots."""
         return self._snapshots.state()
 
     async def ready(self) -> None:
@@ -378,6 +383,6 @@ class QueryPool:
         await self._snapshots.ready()
 
     async def close(self) -> None:
-        """Release its resources; callers end their own questions."""
+        """Release the snapshots; callers cancel their own questions."""
         with contextlib.suppress(OSError):
             await self._snapshots.close()

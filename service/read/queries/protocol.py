@@ -1,4 +1,4 @@
-"""Requests and replies between the server and the processes that answer statements, their limits, and an answer as JSON."""
+"""Messages between the server and the processes that answer statements, their limits, and an answer as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_ROWS = 10_000
 
 
 class QueryLimits(msgspec.Struct, frozen=True):
-    """The limits of one statement, and the number that run at once."""
+    """The limits of one statement, and of the number of statements at once."""
 
     seconds: float = 10.0
     """Wall time of a statement; its process is killed `grace` seconds later, whatever it does."""
@@ -23,9 +23,9 @@ class QueryLimits(msgspec.Struct, frozen=True):
     memory: int = 512 * MIB
     """Bytes DuckDB may take, as far as it counts them."""
     data: int = 1024 * MIB
-    """Bytes of its own the process may map, which bounds what DuckDB does not count. Programs and libraries come on top."""
+    """Bytes of data the process may map, which also bounds memory that DuckDB does not count. Programs and libraries are extra."""
     address_space: int = 3072 * MIB
-    """Bytes the process may map in all."""
+    """Total bytes the process may map."""
     answer: int = 64 * MIB
     """Bytes of an answer."""
     at_once: int = 2
@@ -60,7 +60,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The report of a process before the bytes of its answer."""
+    """The report that a process sends before the bytes of its answer."""
 
     columns: list[tuple[str, str]] = []
     rows: int = 0

@@ -1,4 +1,4 @@
-"""The explanation of an incident and what to do about it, in words that its page, the API, the command line and alerts share.
+"""The explanation of an incident and the recommended actions, in words shared by its page, the API, the command line and alerts.
 
-Everything here is derived from the evidence that an incident carries: no query, no clock, and older incidents get as much as they have.
+Everything here is derived from the incident's evidence, without queries or a clock; older incidents with less evidence get a shorter one.
 """

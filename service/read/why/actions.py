@@ -1,7 +1,7 @@
 """What to do about an incident: a table of rules, each a condition on the evidence and an action with a link or a command.
 
-A rule says in `because` what it rests on, with counts. The order of the table is that of a person on call: undo, unless the judge is
-what changed; then read, check the measure, and learn more. Of an incident that is over or decided, reading is all that is left.
+A rule gives its grounds in `because`, with counts. The table follows the order of a person on call: undo, unless the judge changed;
+then read, check the measure, and learn more. For an incident that is over or decided, only reading is left.
 """
 
 from __future__ import annotations
@@ -54,25 +54,25 @@ class Action(Answer, frozen=True):
 
     @property
     def command_does(self) -> str:
-        """Say what the command does if its name may be taken for more; empty otherwise."""
+        """Explain a command whose name may promise too much; empty for others."""
         return COMMAND_DOES.get(self.id, "")
 
 
 COMMAND_DOES: Mapping[str, str] = {
     "roll_back": "Once it is rolled back, tell Driftline, so that charts and incidents know. This command only records it:"
 }
-"""The effect of the command of an action, by the id of the action, where its name may be taken for more."""
+"""Explanations of commands whose names may promise too much, by the action's id."""
 Rule = Callable[[Facts], Action | None]
 
 
 def actions(facts: Facts) -> list[Action]:
-    """Return what to do about an incident, the first thing first."""
+    """Return the recommended actions for an incident, most urgent first."""
     rules = RULES if is_live(facts.incident) else {name: RULES[name] for name in WHEN_OVER}
     return [made for rule in rules.values() if (made := rule(facts)) is not None]
 
 
 def _read(facts: Facts) -> Action | None:
-    """Read the clearest sessions, each another one, beside usual ones from before."""
+    """Read the clearest examples, from different sessions, beside usual ones from before the change."""
     found = _clearest(facts.evidence.exchanges)
     if facts.is_of_runs or not found:
         return None
@@ -107,7 +107,7 @@ def _read_runs(facts: Facts) -> Action | None:
 
 
 def _roll_back(facts: Facts) -> Action | None:
-    """Undo a new version if the change lies in it, and the version most exchanges had right before was well."""
+    """Roll back a new version if the change is confined to it; name the version that most exchanges had before."""
     which, best = facts.which_part, facts.new_version
     if which is None or best is None or not facts.is_worse or facts.mix_words:
         return None
@@ -131,7 +131,7 @@ def _roll_back(facts: Facts) -> Action | None:
 
 
 def _level(facts: Facts, part: SliceRow, mean: float | None, count: int, when: str) -> str:
-    """Say how a part of the traffic did, over how much of it: its mean, or its share of anomalies."""
+    """Describe a slice's level, as mean or anomaly rate, and the number of exchanges behind it."""
     of = counted(count, facts.unit)
     named = f"{part.label} {part.value}"
     if facts.is_spike:
@@ -140,7 +140,7 @@ def _level(facts: Facts, part: SliceRow, mean: float | None, count: int, when: s
 
 
 def _look_inside(facts: Facts) -> Action | None:
-    """Look at the part of the traffic that stands out, where there is no version to undo."""
+    """Look into the slice that stands out, if there is no version to roll back."""
     which = facts.which_part
     best = which.found if which is not None else None
     if best is None or facts.new_version is not None or facts.mix_words:
@@ -178,7 +178,7 @@ def _judge(facts: Facts) -> Action | None:
 
 
 def _anchors(facts: Facts) -> Action | None:
-    """Add anchors where too few were judged to tell agent and judge apart."""
+    """Add anchors if too few were judged to tell a change of the agent from one of the judge."""
     lacking = {
         "no_anchors": ("Add anchors", "add", "No anchors were judged"),
         "few_anchors": ("Add anchors", "add", "Too few anchors were judged before and since"),
@@ -195,7 +195,7 @@ def _anchors(facts: Facts) -> Action | None:
 
 
 def _mix(facts: Facts) -> Action | None:
-    """Look at why the shares of the traffic changed: no agent has to be repaired for that."""
+    """Look into the changed traffic mix, which calls for no repair of an agent."""
     which = facts.which_part
     if which is None or which.mix is None or not facts.mix_words:
         return None
@@ -236,7 +236,7 @@ def _policy(facts: Facts) -> Action | None:
 
 
 def _sampling(facts: Facts) -> Action | None:
-    """Judge more if few sessions were judged since: estimates are wide, and parts cannot be told apart."""
+    """Judge more if few sessions were judged since the change: estimates are then wide, and slices cannot be compared."""
     sessions, scores = (None, None) if facts.seen is None else (facts.seen.sessions_after, facts.seen.scores_after)
     if not facts.is_judged or sessions is None or sessions >= FEW_SESSIONS:
         return None
@@ -307,7 +307,7 @@ WHEN_OVER = ("read_sessions", "read_runs")
 
 
 def _clearest(found: Sequence[Exchange], besides: AbstractSet[str] = frozenset()) -> list[Exchange]:
-    """Return the first ones, each of another session, and of none of those `besides`."""
+    """Return the first examples from different sessions, leaving out the sessions in `besides`."""
     first: dict[str, Exchange] = {}
     for one in found:
         if one.session_id not in besides:
@@ -339,7 +339,7 @@ def _run(project: str, one: Run) -> Target:
 
 
 def _addresses(made: Iterable[Deployed]) -> list[Target]:
-    """Return the addresses that people recorded with deployments, as far as a browser may open them."""
+    """Return the addresses recorded with deployments that a browser may open."""
     return [Target(plain(one.name), one.link, plain(one.comment, MAX_NOTE)) for one in made if one.link is not None]
 
 
@@ -373,6 +373,6 @@ def _moment(at: str) -> str:
 
 
 def _command(*words: str, **options: str) -> str:
-    """Return a command that can be copied: what senders named is quoted for a shell."""
+    """Return a command to copy, with senders' names quoted for a shell."""
     given = [f"--{name} {shlex.quote(value)}" for name, value in options.items()]
     return " ".join(["driftline", *(shlex.quote(word) for word in words), *given])

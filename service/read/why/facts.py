@@ -1,4 +1,4 @@
-"""Facts about an incident as its evidence has them, and the words for the parts of the traffic."""
+"""Facts about an incident from its evidence, and the words for slices of the traffic."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from streams.watch.rules import RUNS
 JUDGED = frozenset(TIERS) - {"tier1"}
 """The tiers that a judge scores."""
 NEW_SHARE = 0.05
-"""The share of the exchanges before a change up to which a version was not there yet."""
+"""The maximum share of exchanges before a change for a version to count as new."""
 MISSING = "\u2013"
 _ROLLED_OUT = ("version", "prompt", "release", "build", "commit", "model")
 """Parts of the names of labels whose values people deploy."""
@@ -41,7 +41,7 @@ CountT = TypeVar("CountT", bound=Count)
 
 
 class Compared(NamedTuple):
-    """A slice that the explanation compares with another one of its label, and what it is there for."""
+    """A slice that the explanation compares with another slice of the same label, and its role."""
 
     row: SliceRow
     role: str
@@ -60,22 +60,22 @@ class Facts:
 
     @property
     def moved(self) -> list[Moved]:
-        """The series that moved, the leading one first."""
+        """The changed series, the leading one first."""
         return self.evidence.moved
 
     @property
     def is_worse(self) -> bool:
-        """True if the leading series moved for the worse, and where that is not known."""
+        """True if the leading series changed for the worse, or if that is unknown."""
         return self.moved[0].is_worse if self.moved else True
 
     @property
     def is_spike(self) -> bool:
-        """True if it is about the rate of anomalies."""
+        """True if the incident is about the anomaly rate."""
         return self.incident.type == SPIKE
 
     @property
     def unit(self) -> str:
-        """Name the unit of the traffic: a judged tier has scores of judged turns alone."""
+        """The unit of the counts: judged turns for a judged tier, otherwise exchanges."""
         return "judged turn" if self.is_judged and not self.is_spike else "exchange"
 
     @property
@@ -90,7 +90,7 @@ class Facts:
 
     @property
     def seen(self) -> Sighting | None:
-        """The observation of the rule that tells of it."""
+        """The observation of the rule that raised the incident."""
         return self.evidence.seen_by(self.incident.rule)
 
     @property
@@ -100,7 +100,7 @@ class Facts:
 
     @property
     def extent(self) -> str:
-        """Say of how many runs, exchanges or scores the levels of the title are, since the change and before; empty if that is not known."""
+        """The numbers of runs, exchanges or scores behind the title's levels, since the change and before; empty if unknown."""
         seen, since = self.seen, f"since {self.since}"
         if seen is None:
             return ""
@@ -123,12 +123,12 @@ class Facts:
         return "" if having is None else _of_both(having, "run", since)
 
     def reason(self, kind: str) -> Count | None:
-        """Return the count of a kind that has no further names."""
+        """Return the count of a kind of reason that needs no further name."""
         return next((one for one in self.evidence.reasons if one.kind == kind), None)
 
     @property
     def spike(self) -> Count | None:
-        """The anomalies that the rule of rates compared; None for another rule."""
+        """The anomaly counts that the rate rule compared; None for another rule."""
         seen = self.seen
         if seen is None:
             return None
@@ -146,18 +146,18 @@ class Facts:
 
     @cached_property
     def dimensions(self) -> list[Dimension]:
-        """The dimensions that moved with the tier by more than chance, the largest move first."""
+        """The dimensions that changed with the tier by more than chance, the largest change first."""
         moved = [one for one in self.evidence.dimensions if one.has_moved(self.incident.direction)]
         return sorted(moved, key=lambda one: (-abs(one.change), one.dimension))
 
     @property
     def which_part(self) -> WhichPart | None:
-        """The part of the traffic that moved; None in evidence from before slices were compared."""
+        """The comparison of slices; None in evidence from versions without it."""
         return self.evidence.slices
 
     @property
     def new_version(self) -> SliceRow | None:
-        """The part of the traffic that moved, if it is a version that was hardly there before the change; None for another."""
+        """The changed slice if it is a version that hardly existed before the change; otherwise None."""
         best = self.which_part.found if self.which_part is not None else None
         if best is None:
             return None
@@ -168,7 +168,7 @@ class Facts:
 
     @property
     def compared(self) -> list[Compared]:
-        """The part of the traffic that moved, and the one that most exchanges had before; empty without both."""
+        """The changed slice, and the slice that most exchanges had before; empty unless both exist."""
         which = self.which_part
         if which is None or which.found is None or which.back_to is None:
             return []
@@ -185,18 +185,18 @@ class Facts:
 
     @property
     def mix_words(self) -> str:
-        """The explanation by the mix of the traffic, if that is the cause; else empty."""
+        """The explanation by a changed traffic mix, if that is the cause; otherwise empty."""
         which = self.which_part
         return which.mix.words if self.incident.cause in {MIX, HISTORY} and which is not None and which.mix is not None else ""
 
     @property
     def cause_reasons(self) -> list[str]:
-        """The reasons why the anchors can or cannot tell, for each tier that a judge scores and that was asked about."""
+        """The reasons why anchors can or cannot tell the cause, for each affected tier that a judge scores."""
         tiers = self.cause.tiers or {self.incident.tier or "": self.cause}
         return [one.reason for tier, one in tiers.items() if tier in JUDGED and one.reason is not None]
 
     def risen(self, counts: Iterable[CountT], *, fewest: int = 3) -> list[CountT]:
-        """Return the counts whose share moved with the change by more than chance: rose with one for the worse, else fell."""
+        """Return the counts whose share changed with the incident by more than chance: rose if it is for the worse, otherwise fell."""
         return [one for one in counts if one.has_risen(is_fall=not self.is_worse, fewest=fewest)]
 
 
@@ -206,7 +206,7 @@ def _of_both(count: Count, thing: str, since: str) -> str:
 
 
 def _count(before: int | None, all_before: int | None, after: int | None, all_after: int | None) -> Count | None:
-    """Return counts that a rule saw; None if it did not record them: no count is computed from a rate."""
+    """Return the counts that a rule recorded; None if it did not, because counts are never computed from a rate."""
     if before is None or all_before is None or after is None or all_after is None:
         return None
     return Count(before=before, all_before=all_before, after=after, all_after=all_after)
@@ -214,7 +214,7 @@ def _count(before: int | None, all_before: int | None, after: int | None, all_af
 
 def slice_counts(row: SliceRow) -> str:
     """Return the exchanges of a slice, before and after; those with a judged score if the change is of one."""
-    is_known = row.exchanges_before or row.exchanges_after  # evidence of earlier versions has none
+    is_known = row.exchanges_before or row.exchanges_after  # evidence of earlier versions has no judged counts
     return f"{grouped(row.exchanges_before)} → {grouped(row.exchanges_after)}" if is_known else MISSING
 
 
@@ -229,12 +229,12 @@ def slice_rates(row: SliceRow) -> str:
 
 
 def part_explained(best: SliceRow) -> str:
-    """Write the part of a change that a slice explains; one beyond all of it is all of it."""
+    """Format the fraction of a change that a slice explains, at most all of it."""
     return f"{min(best.explained, 1.0):.0%}"
 
 
 def which_part_words(which: WhichPart) -> str:
-    """Say in one or two sentences which part of the traffic moved."""
+    """Describe the changed slice in one or two sentences."""
     if which.state == TOO_FEW:
         before, after = which.sessions.get("before", 0), which.sessions.get("after", 0)
         return (

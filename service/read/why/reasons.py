@@ -1,13 +1,13 @@
-"""Why an incident is there: reasons in sentences, the most telling first, with actions, and the one line that an alert has room for.
+"""The reasons of an incident in sentences, the most telling first, with actions, and the one line that fits an alert.
 
-The most telling reason is the judge, if the anchors say that it changed. Otherwise it is the first symptom, counted, followed by what
-comes nearest to a cause: the part of the traffic that changed, with its deployment. The other symptoms come last.
+The most telling reason is the judge, if the anchors show that it changed. Otherwise it is the first symptom, with counts, followed by
+the nearest thing to a cause: the slice of the traffic that changed, with its deployment. Other symptoms come last.
 
-1. A sentence gives counts with what they are of, before and since. It says what moved together with the change and names no cause:
-   two counts coincide. Only anchors tell agent and judge apart.
-2. What chance may explain is left out: a share must have moved by more than three standard errors.
-3. Rules open one incident per kind of change: a fall of scores and a spike of anomalies from one cause are two incidents, twins. Only
-   drift is checked for its cause, so a twin's cause is the first to suspect.
+1. A sentence gives counts and their totals, before the change and since. It says what changed at the same time and claims no cause.
+Only anchors tell a change of the agent from one of the judge.
+2. Changes that chance may explain are left out: a share must have changed by more than three standard errors.
+3. Rules open one incident per kind of change, so a fall of scores and a spike of anomalies with one cause are two incidents, called
+twins. Only drift is checked for its cause, so a spike's first suspect is the cause of its twin.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from service.text.rounding import counted, grouped
 from service.text.words import TERMS, WORDS
 
 MOST_NAMED = 4
-"""Reasons, failures or series that a sentence names."""
+"""Maximum number of reasons, failures or series named in a sentence."""
 MAX_NAME = 120
 """Characters of a name that a sender or a judge chose."""
 _FLAGS: Mapping[str, tuple[str, str]] = {
@@ -39,7 +39,7 @@ _FLAGS: Mapping[str, tuple[str, str]] = {
 }
 """What a check of Tier 1 flags, one and many."""
 UNEXPLAINED = "unexplained"
-"""The kind of the sentence that says that there is no reason."""
+"""The kind of the sentence for an incident without a known reason."""
 _NO_REASON = (
     "The evidence names no reason: no check, dimension, failure or part of the traffic moved with it by more than chance. "
     "Reading the sessions may."
@@ -47,7 +47,7 @@ _NO_REASON = (
 
 
 class BeforeAndAfter(Answer, frozen=True):
-    """The number of exchanges or runs with something before a change and since it, of how many."""
+    """Numbers of exchanges or runs with a property, before a change and since, each with its total."""
 
     name: Annotated[str, Meta(description="Check, reason, failure or sampling reason; empty for any.")]
     before: int
@@ -67,13 +67,13 @@ class Statement(Answer, frozen=True):
 
     @classmethod
     def resting_on(cls, kind: str, text: str, counts: Iterable[Count]) -> Self:
-        """Return a reason with the counts that it rests on."""
+        """Return a reason with the counts behind it."""
         fields = ("name", "before", "all_before", "after", "all_after")
         return cls(kind, text, [BeforeAndAfter(*(getattr(count, field) for field in fields)) for count in counts])
 
 
 def statements(facts: Facts) -> list[Statement]:
-    """Return the reasons that the evidence has, the most telling first; one that says so if it has none."""
+    """Return the reasons in the evidence, the most telling first; without any, a single one that says so."""
     order = next((order for holds, order in _ORDERS if holds(facts)), ())
     is_judge = _is_judge(facts)
     found = [one for kind in dict.fromkeys(("cause", *order) if is_judge else order) for one in _KINDS[kind](facts)]
@@ -85,7 +85,7 @@ def statements(facts: Facts) -> list[Statement]:
 
 
 def _with_part(found: Sequence[Statement]) -> list[Statement]:
-    """Return the reasons with the part that changed, and what was deployed then, directly after the first symptom."""
+    """Return the reasons with the changed slice and its deployment placed directly after the first symptom."""
     part = [one for one in found if one.kind in PART]
     others = [one for one in found if one.kind not in PART]
     symptoms = 1 if others and others[0].kind in _TELLING else 0
@@ -93,7 +93,7 @@ def _with_part(found: Sequence[Statement]) -> list[Statement]:
 
 
 def _is_judge(facts: Facts) -> bool:
-    """Tell whether the anchors say in words that the judge changed."""
+    """Tell whether there is a sentence that the judge changed, from the anchors."""
     return facts.incident.cause == "judge" and any(_cause(facts))
 
 
@@ -119,7 +119,7 @@ def _anomalies(facts: Facts) -> Iterator[Statement]:
         return
     reasons: Sequence[Count] = facts.risen(one for one in facts.evidence.reasons if one.kind == "anomaly")[:MOST_NAMED]
     parts = ", ".join(f"{_named(one.name)} ({grouped(one.after)})" for one in reasons)
-    if not reasons:  # evidence of earlier versions has the checks of Tier 1 only
+    if not reasons:  # evidence of earlier versions has only the checks of Tier 1
         reasons = facts.risen(facts.evidence.flags)[:MOST_NAMED]
         parts = ", ".join(_flagged(one.after, one.name) for one in reasons)
     yield Statement.resting_on(
@@ -140,7 +140,7 @@ def _judge_flags(facts: Facts) -> Iterator[Statement]:
 
 
 def _dimensions(facts: Facts) -> Iterator[Statement]:
-    """Name the dimensions that moved most, with the turns that the means are of."""
+    """Name the dimensions that changed most, with the number of turns behind the means."""
     found = facts.dimensions[:MOST_NAMED]
     if not found:
         return
@@ -196,7 +196,7 @@ def _deployments(facts: Facts) -> Iterator[Statement]:
 
 
 def _moved(facts: Facts) -> Iterator[Statement]:
-    """Name what moved along, with levels; shares of runs as shares."""
+    """Name the series that also changed, with levels; shares of runs as shares."""
     others = [text for one in facts.moved[1:] if (text := level_words(one))]
     if others:
         more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
@@ -251,18 +251,18 @@ _ORDERS: Sequence[tuple[Callable[[Facts], bool], tuple[str, ...]]] = (
     (lambda facts: facts.incident.tier == "tier1", ("flags", "failures", *_CONTEXT)),
     (lambda _: True, ("flags", "slices", "deployments", "failures", "judge_flags", "dimensions", *_REST)),
 )
-"""The order of the sentences, by what the incident is about; the first that holds."""
+"""The orders of sentences, each with its condition on the incident; the first one that holds applies."""
 PART = frozenset({"slice", "deployments"})
-"""Kinds that say which part of the traffic changed, and what was deployed then."""
+"""Kinds that name the changed slice and its deployment."""
 _TELLING = frozenset(
     {"tier1_flags", "anomalies", "judge_flag", "sycophancy", "advocacy_suppression"}
     | {"dimensions", "failures", "slice", "deployments"}
 )
-"""Kinds that tell something of the why; the others say what else is known."""
+"""Kinds that count as a reason; other kinds are context."""
 
 
 def level_words(moved: Moved) -> str | None:
-    """Return a series that moved with its levels before and since; None if the evidence has none, as of a spread."""
+    """Describe a changed series with its levels before and since; None if the evidence has no levels, as for a spread."""
     level = moved.level
     if level is None:
         return None
@@ -302,7 +302,7 @@ def _named(name: str) -> str:
 
 
 def _said(comment: str | None) -> str:
-    """Quote the comment of a deployment, which often says what a release was meant to change."""
+    """Quote the comment of a deployment, which often says what the release was meant to change."""
     return f": \u201c{_named(comment)}\u201d" if comment else ""
 
 
@@ -322,16 +322,16 @@ def _moment(at: str) -> str:
 
 
 APART = timedelta(days=2)
-"""The first days of twins are at most so far apart: both are estimates."""
+"""The maximum distance between the first days of twins; both days are estimates."""
 
 
 def twins_of(incident: Incident, others: Iterable[Incident]) -> list[Incident]:
-    """Return the incidents that began within two days of another one and overlap it, of the same agents as far as these are known."""
+    """Return the twins of an incident: those that overlap it, began within two days of it, and concern the same agents if known."""
     return [one for one in others if one.incident_id != incident.incident_id and _are_twins(incident, one)]
 
 
 def suspected_cause(incident: Incident, twins: Sequence[Incident]) -> Incident | None:
-    """Return the twin whose cause an incident without one probably has; None if it has one, or twins disagree."""
+    """Return the twin whose cause an incident without a cause probably shares; None if it has one, or if twins disagree."""
     if incident.cause is not None:
         return None
     telling = [one for one in twins if one.cause is not None]
@@ -346,14 +346,14 @@ def _are_twins(one: Incident, other: Incident) -> bool:
 
 
 def _first_day(incident: Incident) -> date | None:
-    """Return the first day; that of the evidence in records of versions before."""
+    """Return the first day; in records of earlier versions it is in the evidence."""
     if incident.first_day is not None:
         return incident.first_day.astimezone(UTC).date()
     return next((one.since for one in evidence_of(incident).moved), None)
 
 
 def _last_day(incident: Incident) -> date:
-    """Return the last day; the day of the last check while it goes on."""
+    """Return the last day; the day of the last check while the incident continues."""
     return (incident.last_day or incident.checked_at or datetime.max.replace(tzinfo=UTC)).astimezone(UTC).date()
 
 
@@ -362,14 +362,14 @@ def _may_share_agents(agents: set[str], others: set[str]) -> bool:
 
 
 def _agents(incident: Incident) -> set[str]:
-    """Return the agent of an incident, or those of the exchanges that moved it; none if the evidence names none."""
+    """Return the agent of an incident, or the agents of its example exchanges; empty if the evidence names none."""
     if incident.agent is not None:
         return {incident.agent}
     return {one.agent for one in evidence_of(incident).exchanges if one.agent is not None}
 
 
 class Why(Answer, frozen=True):
-    """The explanation of an incident and what to do about it; derived from its evidence."""
+    """The explanation of an incident and the recommended actions, derived from its evidence."""
 
     summary: Annotated[str, Meta(description="The most telling reason.")]
     reasons: Annotated[list[Statement], Meta(description="The most telling one first.")]
@@ -377,7 +377,7 @@ class Why(Answer, frozen=True):
 
     @property
     def lead(self) -> list[Statement]:
-        """The most telling reason, and the part that changed with what was deployed then where these follow it."""
+        """The most telling reason, with the changed slice and its deployment if these follow it."""
         first, *others = self.reasons
         return [first, *itertools.takewhile(lambda one: one.kind in PART, others)]
 
@@ -393,11 +393,11 @@ class Why(Answer, frozen=True):
 
 
 def why(incident: Incident) -> Why:
-    """Explain an incident by the evidence that it carries."""
+    """Explain an incident by its evidence."""
     return why_of(Facts(incident))
 
 
 def why_of(facts: Facts) -> Why:
-    """Explain an incident by what was read of its evidence."""
+    """Explain an incident by facts already read from its evidence."""
     reasons = statements(facts)
     return Why(summary=reasons[0].text, reasons=reasons, actions=actions(facts))

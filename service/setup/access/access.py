@@ -1,12 +1,12 @@
 """Access store: connections, operators and their tokens, in a SQLite file of its own.
 
-1. A token is `dl_<prefix>_<secret>`: the prefix (48 random bits) is public and finds it, the secret has 256 random bits. It is
-   shown once. Only its SHA-256 is stored, and compared as bytes in constant time.
-2. A connection's token may deliver records, and decides their connection and project. An operator's token may do what its scopes
-   say, everywhere or in one project.
-3. A holder has at most two live tokens, so that one can be replaced while the other still works. Names are never given twice:
-   what was filed under one stays with its project.
-4. DuckDB's file belongs to one process; this one is shared, so that commands work while the server runs.
+1. A token is `dl_<prefix>_<secret>`. The prefix (48 random bits) is public and the key of the look-up; the secret has 256 random
+bits. A token is shown once. Only its SHA-256 is stored, and compared as bytes in constant time.
+2. A connection's token may deliver records, and decides their connection and project. An operator's token has the rights of its
+scopes, everywhere or in one project.
+3. A holder has at most two live tokens, so that one can be replaced while the other still works. Names are never reused: records
+filed under a name stay with its project.
+4. DuckDB's file belongs to one process, but this file is shared, so that commands work while the server runs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _MIGRATIONS = (
     ),
     (
         "ALTER TABLE holders ADD COLUMN scopes TEXT",
-        # Before there were scopes an operator could do everything.
+        # Before scopes existed, an operator had every right.
         "UPDATE holders SET scopes = 'read review query admin' WHERE kind = 'operator'",
         """CREATE TABLE writes (
             id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('operator', 'command')),
@@ -89,7 +89,7 @@ class Holder:
 
 
 class _Found(NamedTuple):
-    """The holder of a valid token, and the version of the file that says so."""
+    """The holder of a valid token, and the version of the file in which it is valid."""
 
     holder: Holder
     expires_at: str | None
@@ -151,7 +151,7 @@ class AccessStore:
         self._file.close()
 
     def add(self, holder: Holder, lasts: timedelta | None = None) -> str:
-        """Add a connection or operator; return its first token, which `lasts` so long or for ever.
+        """Add a connection or operator; return its first token, which expires after `lasts`, or never.
 
         InputError if the name is taken or invalid.
         """
@@ -178,9 +178,9 @@ class AccessStore:
             return self._issue(cursor, holder.kind, holder.name, lasts)
 
     def rotate(self, kind: Kind, name: str, grace: timedelta | None = None, lasts: timedelta | None = None) -> str:
-        """Issue another token, which `lasts` so long or for ever. The old one stays valid until it is revoked, or for the time of grace.
+        """Issue another token, which expires after `lasts`, or never. The old one stays valid until it is revoked, or for the time of grace.
 
-        InputError when there is no such holder, or when it has two live tokens.
+        InputError if there is no such holder, or if it already has two live tokens.
         """
         with self._file.transaction() as cursor:
             live = self._live(cursor, kind, name)
@@ -197,7 +197,7 @@ class AccessStore:
             return self._issue(cursor, kind, name, lasts)
 
     def revoke(self, kind: Kind, which: str) -> int:
-        """Revoke the tokens of a holder, or one by `dl_<prefix>`; return how many were live. InputError if nothing matches."""
+        """Revoke the tokens of a holder, or one by `dl_<prefix>`; return the number of live ones. InputError if nothing matches."""
         values = {"kind": kind, "now": self._stamp(), "which": which.split("_")[1] if which.startswith(f"{MARK}_") else which}
         column = "prefix" if which.startswith(f"{MARK}_") else "name"
         with self._file.transaction() as cursor:
@@ -236,7 +236,7 @@ class AccessStore:
         return {project for (project,) in self._file.rows("SELECT DISTINCT project FROM holders WHERE project IS NOT NULL")}
 
     def connected_projects(self) -> set[str]:
-        """Return the projects that a connection may send records of."""
+        """Return the projects that connections may send records to."""
         return {holder.project for holder, _ in self.holders("connection") if holder.project}
 
     def holder(self, kind: Kind, name: str) -> Holder | None:
@@ -245,14 +245,13 @@ class AccessStore:
         return _holder(rows[0]) if rows else None
 
     def version(self) -> int:
-        """Return a number that changes whenever anything in the file does."""
+        """Return a number that changes with every change of the file."""
         return self._file.version()
 
     def find(self, token: bytes, version: int | None = None) -> Holder | None:
         """Return the holder of a token; None if it is unknown, malformed, expired or revoked, whatever its bytes.
 
-        A valid token is remembered by its digest until anything in the file changes: `version` is that of the file, where it was just
-        asked for.
+        Valid tokens are cached by digest until the file changes. `version` is the file's version if the caller has just read it.
         """
         given, version = digest_of(token), self.version() if version is None else version
         found = self._found.get(given)
@@ -266,7 +265,7 @@ class AccessStore:
         digest, expires_at, prefix, *holder = rows[0] if rows else (_NOBODY, None, "")
         if not (hmac.compare_digest(digest, given) and rows):
             return None
-        # Asked for before the row was read: what changes in between makes it older, never younger.
+        # Read the version before the row: a change in between makes the cached version too old, never too new.
         self._found[given] = _Found(_holder(holder), expires_at, version, prefix)
         self._used.add(prefix)
         return self._found[given].holder
@@ -286,7 +285,7 @@ class AccessStore:
         return _holder(rows[0]), prefix
 
     def note_use(self) -> int:
-        """Write down which tokens were used since the last call; return how many. Uses between two calls have one time."""
+        """Record the tokens used since the last call, all with the same time; return their number."""
         used, self._used = self._used, set()
         if used:
             with self._file.transaction() as cursor:
@@ -327,7 +326,7 @@ def _article(kind: Kind) -> str:
 
 
 def new_token() -> str:
-    """Return a token with 48 random bits to find it by and 256 to open with."""
+    """Return a token with a prefix of 48 random bits and a secret of 256."""
     return f"{MARK}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
 
 

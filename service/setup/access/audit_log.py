@@ -1,10 +1,10 @@
 """The audit log: changes by operators over HTTP and by commands on access, one line each, in the file of tokens.
 
-1. A line is begun before anything is done, and completed with how it ended. One that was never completed was cut short, by a
-   kill for example: whether its change was made is to be looked up.
-2. It says who, when, by which token (its public prefix), what (method and the route's template, or the command), in which
-   project, about which subject. Bodies are not kept.
-3. A completed line cannot be changed; lines go by age, and by number if they become too many.
+1. A line is written before the change is made, and completed with the outcome. A line without an outcome was interrupted, for example
+by a kill: look up whether its change was made.
+2. A line names the author, the time, the token (by its public prefix), the action (method and route template, or command), the project
+and the subject. Bodies are not kept.
+3. A completed line cannot be changed. Lines are deleted by age, and the oldest ones if there are too many.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from service.text.answers import Answer, Moment
 
 Outcome = Literal["done", "refused", "failed"]
 KEPT = timedelta(days=400)
-"""The time that lines are kept: a year, and some time to look at it."""
+"""The time that lines are kept: a year, plus some time to review it."""
 MAX_LINES = 1_000_000
 PRUNED_EVERY = 1000
 _COLUMNS = "id, at, kind, name, 'dl_' || token, method, route, project, subject, request_id, status, outcome"
@@ -69,7 +69,7 @@ class AuditLog:
         self._now = now
 
     def begin(self, write: Write) -> int:
-        """Record a requested change; return the number of its line. StoreError if it cannot be recorded."""
+        """Record a requested change; return the number of its line. StoreError on failure."""
         values = [
             stamped(self._now()),
             write.kind,
@@ -104,7 +104,7 @@ class AuditLog:
     def lines(
         self, limit: int, before: int | None = None, *, name: str | None = None, project: str | None = None
     ) -> list[AuditLine]:
-        """Return lines, newest first: those before the line of a number, of a name, of a project."""
+        """Return lines, newest first, optionally before a line number, of one name, and of one project."""
         rows = self._file.rows(
             f"SELECT {_COLUMNS} FROM writes WHERE (:before IS NULL OR id < :before) AND (:name IS NULL OR name = :name) "  # noqa: S608 - a literal
             "AND (:project IS NULL OR project = :project) ORDER BY id DESC LIMIT :limit",

@@ -1,7 +1,7 @@
 """Saved views of the inbox: filters that an operator has named, for themselves or for everybody.
 
-They are settings of people and no audited data, so they live beside the tokens and not in the log: nothing is replayed from them, and a
-token that ends takes none of them along.
+They are personal settings and no audited data, so they are stored beside the tokens and not in the log. They are not replayed, and
+they outlive the tokens of their owner.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SavedViews:
         return [View(name, owner, query, bool(is_shared)) for name, owner, query, is_shared in rows]
 
     def save(self, view: View) -> None:
-        """Save a view, or replace the one that its owner has called so. InputError for a wrong name, or one view too many."""
+        """Save a view, or replace the owner's view of the same name. InputError for an invalid name, or one view too many."""
         name = checked_name(view.name)
         with self._file.transaction() as cursor:
             count = "SELECT count(*) FROM inbox_views WHERE owner = ? AND name <> ?"
@@ -77,7 +77,7 @@ class SavedViews:
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a view without blanks around it; InputError if it is none."""
+    """Return the name of a view, stripped; InputError if it is invalid."""
     said = name.strip()
     if not said:
         raise InputError("name: is blank", hint="Call the view something.")

@@ -1,4 +1,4 @@
-"""A SQLite file that several processes share: opened for its owner alone, migrated when opened, changed in transactions."""
+"""A SQLite file shared by several processes: readable by its owner only, migrated when opened, changed in transactions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 from schemas.errors import StoreError
 
 Migrations = Sequence[Sequence[str]]
-"""The statements that lead from each version of the file to the next. Published ones never change."""
+"""The statements that migrate each version of the file to the next. Released ones never change."""
 
 
 class SharedFile:
     """The open file; created if missing. It can be shared between threads. StoreError if it cannot be used.
 
-    What reads has a connection of its own, so that it waits for no writer: neither for the disk nor for another process.
+    Readers have their own connection, so that they never wait for a writer, neither for its disk nor in another process.
     """
 
     def __init__(self, path: Path, migrations: Migrations) -> None:
@@ -45,19 +45,19 @@ class SharedFile:
             self._connection.close()
 
     def rows(self, statement: str, values: Mapping[str, Any] | Sequence[Any] = ()) -> list[Any]:
-        """Return the rows of a statement over committed data; it changes nothing."""
+        """Return the rows of a reading statement over committed data."""
         with self._reading_lock, self._told():
             return self._reading.execute(statement, values).fetchall()
 
     def version(self) -> int:
-        """Return a number that changes with every commit, of this process or another. It costs far less than a row."""
+        """Return a number that changes with every commit of any process. Reading it is far cheaper than reading a row."""
         with self._reading_lock, self._told():
             (version,) = self._reading.execute("PRAGMA data_version").fetchone()
             return int(version)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Cursor]:
-        """Open a cursor whose changes are committed together and invisible to other processes before."""
+        """Open a cursor whose changes are committed together."""
         with self._lock, self._told(), contextlib.closing(self._connection.cursor()) as cursor:
             cursor.execute("BEGIN IMMEDIATE")
             try:
@@ -81,7 +81,7 @@ class SharedFile:
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """Return an error of SQLite or the system as an error of ours."""
+        """Convert an error of SQLite or the system into one of our errors."""
         try:
             yield
         except (sqlite3.Error, OSError) as error:
@@ -101,7 +101,7 @@ def copy_shared(source: Path, target: Path) -> None:
 
 
 def stamped(moment: datetime) -> str:
-    """Return a time as text that sorts as times do."""
+    """Format a time so that texts sort like times."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 

@@ -1,8 +1,9 @@
-"""Signing in to the pages: a random cookie that stands for a token, for a while.
+"""Signing in to the pages: a random cookie that stands for a token for a limited time.
 
-1. The cookie is no token: it opens nothing without this file, ends by itself, and ends with the token it stands for.
+1. The cookie is not a token: it is useless without this file, expires, and ends with its token.
 2. Only its SHA-256 is stored.
-3. A cookie travels by itself, so what writes must show that the page meant it: it repeats a mark that only our pages can read.
+3. Browsers send cookies by themselves, so a writing request must prove that one of our pages made it, by repeating a mark that only
+our pages can read.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _SECRET = re.compile(rb"[A-Za-z0-9_-]{43}")
 
 
 class SignIn(Answer, frozen=True):
-    """A sign-in that goes on."""
+    """An active sign-in."""
 
     name: Annotated[str, Meta(description="The operator.", examples=["root"])]
     token: Annotated[str, Meta(description="Public prefix of the token.", examples=["dl_0f3a77c1b2d4"])]
@@ -44,7 +45,7 @@ class SignIns:
         self._now = now
 
     def begin(self, prefix: str) -> str:
-        """Sign in with the token of this prefix; return the cookie. Ended sign-ins are deleted."""
+        """Sign in with the token of this prefix; return the cookie. Also deletes ended sign-ins."""
         secret = secrets.token_urlsafe(32)
         now = self._now()
         with self._file.transaction() as cursor:
@@ -56,7 +57,7 @@ class SignIns:
         return secret
 
     def prefix_of(self, secret: bytes) -> str | None:
-        """Return the prefix of the token behind a cookie; None if it is unknown, malformed or ended."""
+        """Return the token prefix behind a cookie; None if the cookie is unknown, malformed or ended."""
         if not _SECRET.fullmatch(secret):
             return None
         values = [_digest(secret), stamped(self._now())]
@@ -74,7 +75,7 @@ class SignIns:
         return [SignIn(name, token, *map(datetime.fromisoformat, times)) for name, token, *times in rows]
 
     def end_all(self, name: str) -> int:
-        """End every sign-in of an operator; return how many went on."""
+        """End every sign-in of an operator; return the number of active ones."""
         before = sum(one.name == name for one in self.going_on())
         with self._file.transaction() as cursor:
             cursor.execute(
@@ -89,17 +90,17 @@ class SignIns:
 
 
 def mark_of(secret: bytes, page: str) -> str:
-    """Return the mark that a page repeats with everything it writes: made from the cookie, and disclosing nothing of it.
+    """Return the mark that a page repeats in every writing request: derived from the cookie without disclosing it.
 
-    It begins with a salt that is another one for every other text of a page. Pages are compressed, and the length of something
-    compressed tells what repeats in it: so no two pages that differ share what could be guessed from their lengths.
+    It begins with a salt that depends on the page's text. The length of a compressed page reveals repetitions in it, so no two different
+    pages share a mark that could be guessed from their lengths.
     """
     salt = _keyed(secret, "salt", page)
     return salt + _keyed(secret, "page", salt)
 
 
 def is_mark(given: bytes, secret: bytes) -> bool:
-    """Tell whether this is a mark of the cookie, of any page; compared in constant time."""
+    """Tell whether this is a mark derived from the cookie, for any page; compared in constant time."""
     salt = given[:_HALF].decode("latin-1")
     return hmac.compare_digest(given, (salt + _keyed(secret, "page", salt)).encode("latin-1"))
 
