@@ -19,7 +19,7 @@ from streams.steps.open_traces import OpenTrace
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage: it reads one topic and carries what later stages need, so no result depends on order across topics."""
+    """A stage. It reads one topic and passes on everything that later stages need, so no result depends on order across topics."""
 
     name: str
     source: str

@@ -533,7 +533,7 @@ def _warn(tried: RetryCallState) -> None:
 
 
 class SessionStates:
-    """States of some stages by session key. Belongs to one event loop; `read` is called in a thread meanwhile."""
+    """States of some stages by session key. Belongs to one event loop, except that `read` runs in a thread."""
 
     def __init__(self, store: Store, log: Log, stages: Sequence[str]) -> None:
         self._store = store

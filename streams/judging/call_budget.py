@@ -1,7 +1,7 @@
 """The budget of one question, kept so that a crash costs no more than was reserved.
 
 The worst case of a call becomes a record before the call is made, and the judgement that follows settles it. A reservation that no
-judgement settles belongs to a call whose outcome is not known: it is charged in full.
+judgement settles belongs to a call with an unknown outcome, which is charged in full.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Held(NamedTuple):
     """The reservation for one call."""
 
     amount: int | None
-    """Nano-USD; None where the price is unknown."""
+    """Nano-USD; None if the price is unknown."""
     tokens: int
     """The most tokens that the answer may have."""
 

@@ -89,7 +89,7 @@ class BulkEstimate:
 
 
 def estimate_bulk(exchanges: Iterator[Exchange], policy: Policy) -> BulkEstimate:
-    """Estimate the calls and costs of judging the exchanges again, before it is done."""
+    """Estimate the calls and costs of judging the exchanges again."""
     count = calls = unpriced = expected = most = 0
     for exchange in exchanges:
         project = policy.for_project(exchange.project)

@@ -47,7 +47,7 @@ class Mismatch(NamedTuple):
 
 
 class TopicAdministration:
-    """The topics of an installation on its cluster; a context manager. BrokerError when the cluster cannot be asked."""
+    """The topics of an installation on its cluster; a context manager. BrokerError when the cluster does not answer."""
 
     def __init__(self, connection: KafkaConnection, specs: Mapping[str, TopicSpec] = TOPICS) -> None:
         self._connection = connection

@@ -101,7 +101,7 @@ class Worker:
         await self.app.start()
 
     async def failed(self) -> BaseException:
-        """Return when the worker cannot go on, with the reason."""
+        """Wait until the worker fails; returns the reason."""
         await self.app._crashed.wait()  # noqa: SLF001 - there is no public way to wait for it
         return self.app._crash_reason or RuntimeError("the worker ended without a reason")  # noqa: SLF001
 

@@ -39,19 +39,19 @@ GROUPS = {"traces": (b'"resourceSpans"', b'"resource_spans"'), "logs": (b'"resou
 FIELD = b"\x0a"
 """The first byte of a request in protobuf: the tag of its one field."""
 MESSAGES_AT_ONCE = 20
-"""Messages that a chunk may have: each may hold many spans."""
+"""Most messages in a chunk: each may hold many spans."""
 MAX_SPANS = 100_000
-"""Spans of one message; the message is set aside where it has more."""
+"""Most spans of a message; a message with more becomes a dead letter."""
 MAX_LETTERS = 50
-"""Spans of one message that are set aside one by one."""
+"""Most spans of one message that become a dead letter each."""
 MAX_SERVICES = 10_000
-"""Origins whose filing is remembered."""
+"""Origins whose owners are cached."""
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Made:
-    """Spans and dead letters made of some messages."""
+    """Spans and dead letters made from some messages."""
 
     spans: list[Message] = field(default_factory=list)
     letters: Accepted = field(default_factory=Accepted)

@@ -26,7 +26,7 @@ from streams.stage_batches import KEY, StageBatch
 from streams.topology import Stage
 
 AT_ONCE = 2
-"""Chunks of a stage that are computed at once in this process."""
+"""Most chunks of a stage that are computed at once in this process."""
 TOO_LARGE = "state_too_large"
 OURS = (BrokerError, StoreError, MemoryError, OSError)
 """Errors of this process or the broker, not of a record."""
@@ -43,7 +43,7 @@ class Computing:
     producer: Sender
     states: StateTopic
     reframe: Reframe | None = None
-    """Applied to values before they are decoded; the partition waits for as long as that takes."""
+    """Applied to values before decoding; the partition waits for it."""
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     def open_partition(self, number: int) -> ComputedPartition:

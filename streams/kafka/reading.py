@@ -275,7 +275,7 @@ class OutOfRangeError(Exception):
 
 @contextlib.contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Raise errors of the library as BrokerError; OffsetOutOfRangeError stays as it is."""
+    """Raise errors of the library as BrokerError, except OffsetOutOfRangeError."""
     try:
         yield
     except OffsetOutOfRangeError:

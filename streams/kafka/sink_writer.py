@@ -44,7 +44,7 @@ class UntoldError(Exception):
     def __init__(self, letters: Mapping[str, bytes]) -> None:
         super().__init__(f"{len(letters)} dead letters are not on their topic")
         self.letters = letters
-        """By id."""
+        """The dead letters, encoded, by id."""
 
 
 @dataclass

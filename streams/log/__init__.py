@@ -1,1 +1,1 @@
-"""Records on their way into a log: admission, dead letters, conflicts, commits. Kafka's own side lives in streams.kafka."""
+"""The path of records into a log: admission, dead letters, conflicts, commits. The parts for Kafka are in `streams.kafka`."""

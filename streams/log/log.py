@@ -56,11 +56,11 @@ class Log(Protocol):
     """Called in the event loop whenever the tables have more."""
 
     async def start(self) -> None:
-        """Recover what an earlier process left, and start flushing."""
+        """Recover the commits of an earlier process, and start flushing."""
         ...
 
     async def stop(self) -> None:
-        """Flush what can be flushed, and close."""
+        """Flush as much as possible, and close."""
         ...
 
     async def outcomes(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:

@@ -28,7 +28,7 @@ from streams.upkeep.erasing import ErasedNow
 
 
 class NewRecords:
-    """See the module. Belongs to one event loop; `read` is called in a thread meanwhile."""
+    """See the module. Belongs to one event loop, except that `read` runs in a thread."""
 
     def __init__(self, store: Store, seen: Callable[[], KnownIdentities] | None = None) -> None:
         """`seen` returns the hashes if another object keeps them up to date with the tables."""
