@@ -1,1 +1,1 @@
-"""Texts below everything: numbers, times, words, cursors and addresses as people and programs read them. Imports nothing of `service`."""
+"""The lowest floor: texts of numbers, times, terms, cursors and addresses, for people and programs. Imports nothing of `service`."""

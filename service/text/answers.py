@@ -1,8 +1,8 @@
-"""Answers: what is told about an entity, described once, for the API and its documentation, the pages, the command line and alerts.
+"""Answers: one typed description per entity, for the API and its documentation, the pages, the command line and alerts.
 
-Lists come in pages, newest first, and each names the beginning of the next, however the list grows meanwhile. A cursor is the place of
-the last entry of a page: its time, and what orders entries of one time. It is no secret and grants nothing, so it is not signed: a
-caller who writes one begins at a place of their own, in lists that they may see anyway.
+Lists come in pages, newest first. Each page has the cursor of the next one, which stays valid while the list grows. A cursor is the
+place of a page's last entry: its time, and the key that orders entries of the same time. It grants nothing, so it is not signed: a
+caller who makes one up starts at another place of a list that they may see anyway.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ REFERENCE = "#/components/schemas/"
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time, UTC."""
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-"""Documented, not checked: a score a hair above 1 is no reason to answer nothing."""
+"""Documented, not checked: a score minimally above 1 must not make an answer fail."""
 
 
 def camel(name: str) -> str:
-    """Return the name in camelCase; Tier 2.5 keeps its underscore, lest it read as a tier 25."""
+    """Return the name in camelCase; Tier 2.5 keeps its underscore, so that it does not read as tier 25."""
     first, *parts = name.split("_")
     return (first + "".join(part[:1].upper() + part[1:] for part in parts)).replace("ier25", "ier2_5")
 
 
 class Answer(msgspec.Struct, frozen=True, rename=camel):
-    """The base of every answer. The description of a field is its `msgspec.Meta`; JSON has its name in camelCase."""
+    """The base of every answer. Fields are described by `msgspec.Meta`; their names are camelCase in JSON."""
 
     record_type: ClassVar[str] = ""
-    """Type of the records that it is made of: their schema describes the fields of the same names that say nothing themselves."""
+    """The record type it is built from. Its schema describes the fields of the same names that have no description here."""
 
     @classmethod
     def of(cls, row: Mapping[str, Any], **others: Any) -> Self:
-        """Fill the fields from the columns of the same names; `others` are fields that the row does not have, or has otherwise."""
+        """Fill the fields from the columns of the same names; `others` are fields that the row lacks or has in another form."""
         columns = {name: row[name] for name in cls.__struct_fields__ if name in row}
         return cls(**(columns | others))
 
 
 def document(answer: Answer) -> Document:
-    """Return an answer as JSON has it: names in camelCase, times in ISO 8601 UTC with a Z. Numbers are exact."""
+    """Return an answer as in JSON: names in camelCase, times in ISO 8601 UTC with a Z. Numbers are not rounded."""
     made: Document = msgspec.to_builtins(answer)
     return made
 
@@ -69,7 +69,7 @@ _BASE64 = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_CURSOR}}}")
 
 
 class Place(msgspec.Struct, frozen=True, order=True):
-    """The place of an entry in a list that is ordered by all of these, the largest first."""
+    """The place of an entry in a list ordered by all of these fields, descending."""
 
     at: datetime
     """UTC."""
@@ -80,13 +80,13 @@ class Place(msgspec.Struct, frozen=True, order=True):
 
 
 def encode_place(place: Place) -> str:
-    """Return the place as a cursor: text that is safe in an address."""
+    """Encode a place as a cursor, a text that is safe in an address."""
     body = msgspec.json.encode(((place.at - _EPOCH) // timedelta(microseconds=1), place.number, place.id))
     return base64.urlsafe_b64encode(body).rstrip(b"=").decode()
 
 
 def decode_place(text: Any) -> Place:
-    """Return the place of a cursor; ValueError for text that is not one, without repeating it."""
+    """Decode the place from a cursor; ValueError for an invalid text, which the message does not repeat."""
     try:
         if not _BASE64.fullmatch(text):
             raise ValueError(NO_CURSOR)
@@ -101,11 +101,11 @@ def decode_place(text: Any) -> Place:
 
 
 def page_of(entries: Sequence[Entry], limit: int, place: Callable[[Entry], Place]) -> tuple[list[Entry], str | None]:
-    """Return the first `limit` entries, and the cursor of the next page if there are more: read one more than is shown."""
+    """Return the first `limit` entries, and the next page's cursor if there are more: callers read one entry more than they show."""
     shown = list(entries[:limit])
     return shown, encode_place(place(shown[-1])) if len(entries) > limit else None
 
 
 def after(cursor: Place | None) -> tuple[datetime, str] | None:
-    """Return the time and the id after which a list continues, as queries take them; None for its beginning."""
+    """Return the time and id after which a list continues, as query parameters; None for its beginning."""
     return None if cursor is None else (cursor.at, cursor.id)

@@ -1,4 +1,4 @@
-"""Addresses: the pages', for links in pages and in alerts, and paths of the API, of OpenTelemetry and of forms, as routes and clients name them."""
+"""Addresses: links to pages, for pages and alerts, and the paths of the API, OpenTelemetry and forms, for routes and clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 API = "/api/audit"
 """The beginning of every call's path."""
 CALLS = ("/api/", "/v1/")
-"""The beginnings of the paths that only somebody with a token may call: our API and OpenTelemetry's protocol."""
+"""Prefixes of the paths that require a token: our API and OpenTelemetry's protocol."""
 INGEST = f"{API}/ingest"
 EVENTS = f"{API}/events"
 EVENTS_BULK = f"{EVENTS}/bulk"
@@ -24,7 +24,7 @@ POLICY_TRIAL = f"{POLICY}/trial"
 POLICY_TRIAL_PART = "/admin/policy/trial"
 """The same as a part of a page."""
 TRACES, LOGS, METRICS = "/v1/traces", "/v1/logs", "/v1/metrics"
-"""Paths of OpenTelemetry's protocol: exporters add them to an address by themselves."""
+"""Paths of OpenTelemetry's protocol, which exporters append to an address themselves."""
 INBOX = f"{API}/incidents"
 INBOX_BULK = f"{INBOX}/bulk"
 INBOX_PAGE = "/incidents"
@@ -32,14 +32,14 @@ INBOX_VIEWS_PAGE = f"{INBOX_PAGE}/views"
 
 
 OWN_TIME = frozenset({"window", "since", "until"})
-"""Parameters by which an address says a time of its own."""
+"""Parameters that give an address its own period."""
 
 
 class Links:
     """Each method returns a path on this server; names are escaped.
 
-    Links of a page keep the time that its address asks for: `kept` are these parameters, and pages of a project take them over.
-    An address that says a time of its own keeps none.
+    Links on a page keep the period in its address: `kept` are these parameters, and links to pages of a project include them. A link
+    with its own period keeps none.
     """
 
     def __init__(self, kept: Mapping[str, str] | None = None) -> None:
@@ -57,7 +57,7 @@ class Links:
     policy_trial = POLICY_TRIAL_PART
 
     def statement(self, sql: str, parameters: Mapping[str, str]) -> str:
-        """The editor with a statement and the values of its parameters."""
+        """The SQL editor with a statement and the values of its parameters."""
         return _asked(self.sql, {"q": sql} | {f"p.{name}": value for name, value in parameters.items()})
 
     def help(self, word: str = "") -> str:
@@ -65,7 +65,7 @@ class Links:
         return f"/help#{quote(word)}" if word else "/help"
 
     def connect(self, stack: str | None = None, connection: str | None = None) -> str:
-        """How to connect an agent of a stack, and what has come from a connection."""
+        """How to connect an agent of a stack, and the records received from a connection."""
         return _asked("/connect", {"stack": stack, "connection": connection})
 
     def person(self, name: str) -> str:
@@ -81,7 +81,7 @@ class Links:
         return _asked("/admin/policy", {"project": project})
 
     def deletion(self, **asked: str | None) -> str:
-        """Retention and erasure: with a `connection`, and a `session` of it, what an erasure would delete."""
+        """Retention and erasure; with a `connection`, or one `session` of it, a dry run of its erasure."""
         return _asked("/admin/deletion", asked)
 
     def retention_plan(self, days: int | None = None) -> str:
@@ -97,7 +97,7 @@ class Links:
         return f"/static/{name}"
 
     def fleet_of(self, **asked: str | None) -> str:
-        """The fleet; `asked` narrows and orders it, and says as what it is shown."""
+        """The fleet; `asked` has the filters, the order and the view."""
         return _asked(self.fleet, asked)
 
     def project(self, project: str) -> str:
@@ -132,7 +132,7 @@ class Links:
         return self._within(f"{_project(project)}/incidents/{_part(incident)}")
 
     def runs(self, project: str, **asked: str | Sequence[str] | None) -> str:
-        """The finished runs of a project: by readiness, agent, days and cursor; None is any; `sort` trust."""
+        """The finished runs of a project by readiness, agent, days and cursor, None for any; `sort` can be trust."""
         return self._within_list(f"{_project(project)}/runs", asked)
 
     def run(self, project: str, run: str, part: str = "", **asked: str | None) -> str:
@@ -159,17 +159,17 @@ class Links:
     def session(
         self, project: str, session: str, connection: str | None = None, *, fragment: str = "", **asked: str | int | None
     ) -> str:
-        """A session, or a place on its page: from a `turn` on, around an `exchange` by its id, the events of a `part` from a `step` on, `only` anomalies."""
+        """A session, or a place on its page: from a `turn`, around an `exchange` (by id), the events of a `part` from a `step`, `only` anomalies."""
         said = {"connection": connection} | {name: None if value is None else str(value) for name, value in asked.items()}
         path = self._within(f"{_project(project)}/sessions/{_part(session)}", said)
         return f"{path}#{quote(fragment)}" if fragment else path
 
     def agents(self, project: str, **asked: str | None) -> str:
-        """The agents of a project, run by run: of the last `runs`, of one `agent`."""
+        """The health of a project's agents, run by run: over the last `runs`, or of one `agent`."""
         return self._within_list(f"{_project(project)}/agents", asked)
 
     def anomalies(self, project: str, **asked: str | None) -> str:
-        """The exchanges of a project with an anomaly, and why."""
+        """The exchanges of a project with an anomaly, and the reasons."""
         return self._within_list(f"{_project(project)}/anomalies", asked)
 
     def wrap_quality(self, project: str, **asked: str | None) -> str:
@@ -217,7 +217,7 @@ class Links:
         return f"/api/audit/{quote(project)}/incidents/{_part(incident)}"
 
     def exchange(self, project: str, score: str, at: datetime | str | None = None) -> str:
-        """An exchange, by the id of its score; with `at`, the time of the exchange, it is found sooner among millions."""
+        """An exchange, by the id of its score; `at`, the exchange's time, speeds up the look-up."""
         return self._within(f"{_project(project)}/exchanges/{_part(score)}", {"at": time_text(at)})
 
     def exchange_text(self, project: str, score: str, name: str, at: datetime | str | None = None) -> str:
@@ -225,14 +225,14 @@ class Links:
         return _asked(f"{_project(project)}/exchanges/{_part(score)}/texts/{_part(name)}", {"at": time_text(at)})
 
     def _within_list(self, path: str, asked: Mapping[str, str | Sequence[str] | None]) -> str:
-        """Return a list of a project that can show all of the time, with the kept time unless it says one of its own."""
+        """Return the address of a project's list that can show all time, with the kept period unless it has its own."""
         said = {name: value for name, value in asked.items() if value is not None}
         return _asked(path, said if said.keys() & OWN_TIME else {**said, **self._kept})
 
     def _within(self, path: str, asked: Mapping[str, str | Sequence[str] | None] | None = None) -> str:
-        """Return a page of a project that shows a period, with the kept one unless it says one of its own."""
+        """Return the address of a project's page that shows a period, with the kept one unless it has its own."""
         said = {name: value for name, value in (asked or {}).items() if value is not None}
-        # All of the time is no period: what shows one begins with the usual one.
+        # "All time" is not a period: pages that show a period fall back to the default one.
         keeps = not said.keys() & OWN_TIME and self._kept.get("window") != ALL
         return _asked(path, {**said, **self._kept} if keeps else said)
 

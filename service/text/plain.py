@@ -30,7 +30,7 @@ def counted(number: int, thing: str) -> str:
 MAX_SHOWN = 2_000
 """Characters of a text that are shown."""
 _LINKED = re.compile(r"[^\s`|]*(?:://|www\.|@)[^\s`|]*", re.IGNORECASE)
-"""Words that some renderers turn into links by themselves: addresses of pages and of people."""
+"""Words that some renderers turn into links: web addresses and mail addresses."""
 _MARKS = re.compile(r"[\\`*\[\]|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 """Characters with a meaning within a line. An underscore between letters has none, and names of tools are full of them."""
 _START = re.compile(r"^(\d+(?=[.)])|(?=[#+\-=:]))")
@@ -40,10 +40,10 @@ _RUN = re.compile("`+")
 
 
 def inline(text: object, limit: int = MAX_SHOWN) -> str:
-    """Return the text on one line, safe anywhere in Markdown, table cells included: rendered it reads as it was written.
+    """Return the text on one line, safe anywhere in Markdown, table cells included: it renders as it was written.
 
-    White space becomes one space; characters that control a terminal or cannot be seen become their code points. Addresses become
-    code, because they would be links otherwise.
+    White space becomes one space; control and invisible characters become their code points. Addresses become code, because renderers
+    would turn them into links.
     """
     line = plain(" ".join(str(text).split()), limit)
     parts, at = [], 0
@@ -56,7 +56,7 @@ def inline(text: object, limit: int = MAX_SHOWN) -> str:
 def fenced(text: str, language: str = "") -> str:
     """Return the text between two fences that are longer than any run of backticks in it.
 
-    What stands between the line of the first fence and the line break before the second is the text, byte for byte.
+    The content between the fences is the text, byte for byte.
     """
     fence = "`" * max(4, 1 + max((len(run) for run in _RUN.findall(text)), default=0))
     return f"{fence}{language}\n{text}\n{fence}\n"

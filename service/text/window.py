@@ -2,13 +2,13 @@
 
 People type an age, a date, or a time.
 
-1. Without an end, a period of days ends with today, and one of hours with the hour that has begun. It never moves to where the newest
-   data is: with that, 7 days would be one week on one page and another week on the next, and 30 days could have less than 14.
-2. A period without data says so, and offers the last one of the same length that has some (`last_period`).
-3. Pages of a project show `USUAL` if the address names no length; lists show all of the time only if it says `window=all`.
-   The inbox and the lists of the API and the command line cover everything unless a period is named.
-4. Up to three days are shown hour by hour, more day by day: that is 72 points in an hour chart and 90 in a day chart at most.
-5. `until` is the last UTC day, or a time. A window of days ends with that day; one of hours ends at that time, or with that day.
+1. Without an end, a period of days ends with today, and a period of hours with the current hour. It never shifts to the newest data:
+otherwise 7 days would be different weeks on different pages, and 30 days could show less than 14.
+2. A page without data in the period says so, and offers the last period of the same length with data (`last_period`).
+3. Pages of a project show `USUAL` if the address names no length; lists show all time only with `window=all`. The inbox and the lists
+of the API and the command line cover all time unless a period is named.
+4. Up to three days are shown by hour, longer periods by day: at most 72 points in an hourly chart and 90 in a daily one.
+5. `until` is the last UTC day, or a time. A window of days ends with that day; a window of hours ends at that time, or with that day.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 def moment_of(
     given: str, option: str, now: datetime, start_of: Callable[[timedelta, datetime], datetime] = lambda age, now: now - age
 ) -> datetime:
-    """Return the time given with an option, UTC: an age is taken off `now`, a date is its first moment.
+    """Return the time given with an option, UTC: an age is subtracted from `now`, a date stands for its first moment.
 
-    `start_of` takes an age off in another way. SettingsError that names the option if it is none of these.
+    `start_of` can replace the subtraction of an age. SettingsError that names the option for any other text.
     """
     text = given.strip()
     try:
@@ -64,13 +64,13 @@ LENGTHS: Mapping[Length, timedelta] = {
 }
 """The lengths of a window, the shortest first."""
 USUAL: Length = "14d"
-"""The length without one in the address."""
+"""The default length."""
 RECENT: Length = "7d"
-"""The length of the figures of a fleet."""
+"""The length of a fleet's figures."""
 ALL: Final = "all"
-"""Stands for all of the time, which lists can show."""
+"""Stands for all time, which lists can show."""
 NAMES = ("window", "until", "compare")
-"""The parameters of an address that say which time a page shows."""
+"""The parameters of an address that select the period of a page."""
 BEFORE = "before"
 _HOUR, _DAY, _LEAST = timedelta(hours=1), timedelta(days=1), timedelta(microseconds=1)
 _MOST_HOURLY = timedelta(days=3)
@@ -82,14 +82,14 @@ _NO_TIME = "must be a day such as 2026-11-26, or a time such as 2026-11-26T14:00
 
 @dataclass(frozen=True, slots=True)
 class AskedRange:
-    """The time that an address asks for."""
+    """The period requested in an address."""
 
     length: Length = USUAL
     until: date | datetime | None = None
     """The last day, or the end; None for now."""
     compare: bool = False
     is_all: bool = False
-    """Whether it asks for all of the time, without a beginning and an end."""
+    """Whether it requests all time, without a beginning and an end."""
     unknown: tuple[str, ...] = ()
     """Unknown names in the address."""
 
@@ -102,13 +102,13 @@ class Window:
     end: datetime
     """The first moment after it."""
     is_pinned: bool = False
-    """Whether the address names its end, so that the window stays where it is."""
+    """Whether the address names its end, so that the window does not move with the clock."""
     compare: bool = False
-    """Whether the period before stands beside it."""
+    """Whether the preceding period is shown beside it."""
 
     @property
     def is_hourly(self) -> bool:
-        """Tell whether its points are hours; days otherwise."""
+        """Tell whether its points are hours, not days."""
         return LENGTHS[self.length] <= _MOST_HOURLY
 
     @property
@@ -133,11 +133,11 @@ class Window:
 
     @property
     def before(self) -> Window:
-        """Return the period before, which is as long and ends where this one starts."""
+        """Return the preceding period of the same length, which ends where this one starts."""
         return replace(self, end=self.start, is_pinned=True)
 
     def ending_with(self, moment: datetime) -> Window:
-        """Return the window of this length whose last point holds a moment."""
+        """Return the window of the same length whose last point contains a moment."""
         return replace(self, end=self.slot_of(moment) + self.step)
 
     def slots(self) -> list[datetime]:
@@ -145,17 +145,17 @@ class Window:
         return [self.start + place * self.step for place in range(LENGTHS[self.length] // self.step)]
 
     def label(self, slot: datetime) -> str:
-        """Name a point, as tables have it."""
+        """Return the label of a point in tables."""
         return f"{slot:%Y-%m-%d %H:%M}" if self.is_hourly else f"{slot:%Y-%m-%d}"
 
     def slot_of(self, moment: datetime) -> datetime:
-        """Return the beginning of the point that holds a moment, which may lie outside."""
+        """Return the beginning of the point that contains a moment; the moment may lie outside the window."""
         midnight = datetime.combine(moment.astimezone(UTC).date(), time(), UTC)
         return midnight + (moment - midnight) // self.step * self.step
 
     @property
     def words(self) -> str:
-        """Name the time from its first to its last point."""
+        """Describe the period from its first to its last point."""
         if not self.is_hourly:
             return f"{self.first} to {self.last}"
         return f"{self.start:%Y-%m-%d %H:%M} to {self.end:%Y-%m-%d %H:%M}"
@@ -167,11 +167,11 @@ class Window:
 
     @property
     def query(self) -> str:
-        """Return its part of an address."""
+        """Return its parameters as a query string."""
         return "?" + "&".join(f"{name}={value}" for name, value in self.asked.items())
 
     def asked_of(self, length: Length, end: datetime | None = None) -> dict[str, str]:
-        """Return the parameters that show another length up to the same end, or to another one."""
+        """Return the parameters of a window with another length, up to the same or another end."""
         until = end or (self.end if self.is_pinned else None)
         return {
             "window": length,
@@ -180,11 +180,11 @@ class Window:
         }
 
     def earlier(self) -> dict[str, str] | None:
-        """Return the parameters that show the period before; None if there is none."""
+        """Return the parameters of the preceding period; None if there is none."""
         return self.asked_of(self.length, self.start) if (self.start - _DAY).date() >= _FIRST else None
 
     def later(self, now: datetime) -> dict[str, str] | None:
-        """Return the parameters that show the period after; None if that is in the future."""
+        """Return the parameters of the following period; None if that is in the future."""
         if self.end >= now:
             return None
         last, current = self.end + LENGTHS[self.length], replace(self, is_pinned=False)
@@ -192,17 +192,17 @@ class Window:
 
 
 def until_text(length: Length, end: datetime) -> str:
-    """Write the end of a window for an address: the last day where it ends at midnight or consists of days, else the hour."""
+    """Format the end of a window for an address: the last day if it ends at midnight or consists of days, otherwise the hour."""
     if LENGTHS[length] > _MOST_HOURLY or end.timetz() == time(tzinfo=UTC):
         return f"{(end - _LEAST).date()}"
     return f"{end:%Y-%m-%dT%H:%MZ}"
 
 
 def window_of(asked: AskedRange, now: datetime) -> Window:
-    """Return the requested window. Without an end it ends with the hour or day of now."""
+    """Return the requested window; without an end it ends with the current hour or day."""
     window = Window(asked.length, now, asked.until is not None, asked.compare)
     if isinstance(asked.until, datetime):
-        # A time on the hour is the end itself.
+        # A time on the hour is itself the end.
         return window.ending_with(asked.until - _LEAST)
     if asked.until is not None:
         return replace(window, end=datetime.combine(asked.until + _DAY, time(), UTC))
@@ -210,27 +210,27 @@ def window_of(asked: AskedRange, now: datetime) -> Window:
 
 
 def listed_window(asked: AskedRange, now: datetime) -> Window | None:
-    """Return the time that a list is narrowed to; None for all of it."""
+    """Return the period that a list is limited to; None for all time."""
     return None if asked.is_all else window_of(asked, now)
 
 
 def last_period(window: Window, newest: datetime | None) -> Window | None:
-    """Return the last period of the same length that has data, for one that has none; `newest` is the time of the newest data before it."""
+    """For a period without data, return the last period of the same length that has some; `newest` is the time of the newest data before it."""
     return None if newest is None else replace(window.ending_with(newest), is_pinned=True)
 
 
 def quarter_to(moment: datetime, *, is_pinned: bool = False) -> Window:
-    """Return the ninety days up to that of a moment: what is compared with something older looks back so far, whatever time is shown."""
+    """Return the ninety days up to a moment's day: comparisons with the past look back this far, whatever period is shown."""
     return Window("90d", moment, is_pinned).ending_with(moment)
 
 
 def recent_window(now: datetime, until: date | None = None) -> Window:
-    """Return the days of a fleet's figures: those up to today, or up to another day."""
+    """Return the days of a fleet's figures, up to today or another day."""
     return window_of(AskedRange(RECENT, until), now)
 
 
 def age_start(age: timedelta, now: datetime) -> datetime:
-    """Return the first moment of a period of whole hours or days that counts back from now, as a window of that length begins."""
+    """Return the start of a period of whole hours or days that counts back from now, equal to the start of a window of that length."""
     if age % _HOUR or not age:
         return now - age
     step = _HOUR if age % _DAY or age <= _MOST_HOURLY else _DAY
@@ -239,14 +239,14 @@ def age_start(age: timedelta, now: datetime) -> datetime:
 
 
 def bounds(window: Window | None) -> tuple[datetime | None, datetime | None]:
-    """Return the first moment of a window and the first one after it; no bounds without one."""
+    """Return a window's start (inclusive) and end (exclusive); no bounds without a window."""
     return (None, None) if window is None else (window.start, window.end)
 
 
 def kept_of(parameters: Mapping[str, str]) -> dict[str, str]:
-    """Return the parameters of an address that its links keep, as far as they are valid."""
+    """Return the valid parameters of an address that its links keep."""
     if "since" in parameters and "window" not in parameters:
-        # Such an address asks for days of runs, from one to another.
+        # Such an address has its own range of days for runs.
         return {}
     if parameters.get("window") == ALL:
         return {"window": ALL}
@@ -254,7 +254,7 @@ def kept_of(parameters: Mapping[str, str]) -> dict[str, str]:
 
 
 def range_of(parameters: Mapping[str, str]) -> AskedRange:
-    """Return the time that the valid parameters of an address ask for: all of it where they name neither a length nor an end."""
+    """Return the period in the valid parameters of an address; all time if they name neither a length nor an end."""
     kept = kept_of(parameters)
     length = next((one for one in LENGTHS if one == kept.get("window")), USUAL)
     is_all = kept.get("window") == ALL or not kept.keys() & {"window", "until"}
@@ -269,7 +269,7 @@ def _is_until(text: str) -> bool:
 
 
 def read_until(text: object) -> date | datetime | None:
-    """Return the end that an address names; None without one; ValueError in words that follow the name of the field."""
+    """Parse the end in an address; None without one. The message of a ValueError continues the field's name."""
     if text is None or isinstance(text, date):
         return text
     try:
@@ -287,7 +287,7 @@ def read_until(text: object) -> date | datetime | None:
 
 
 def read_day(text: object) -> date | None:
-    """Return the UTC day that a text names; None without one; ValueError in words that follow the name of the field."""
+    """Parse a UTC day; None without one. The message of a ValueError continues the field's name."""
     if isinstance(text, str) and len(text) != _DAY_TEXT:
         raise ValueError(_NO_DAY)
     day = read_until(text)

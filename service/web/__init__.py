@@ -1,1 +1,1 @@
-"""What the API and the pages share: the context of endpoints, authentication, limits, errors and bodies."""
+"""The shared base of the API and the pages: the context of endpoints, authentication, limits, errors and bodies."""

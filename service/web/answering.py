@@ -1,4 +1,4 @@
-"""Endpoints that answer with a `service.text.answers.Answer`: encoded as it is, and described in OpenAPI by its own fields."""
+"""Endpoints that return a `service.text.answers.Answer`: encoded by msgspec, and described in OpenAPI by its own fields."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 class RoundedJson(JSONResponse):
-    """An answer in JSON, its numbers rounded to what they mean."""
+    """A JSON response with rounded numbers."""
 
     def render(self, content: Any) -> bytes:
-        """The content as JSON."""
+        """Encode the content as JSON."""
         return rounded_json(content)
 
 
 def rounded_json(content: Any) -> bytes:
-    """A value as the JSON of an answer, its numbers rounded to what they mean."""
+    """Encode a value as the JSON of an answer, with rounded numbers."""
     return _encode(rounded(content)).encode()
 
 
 class AnswerRoute(APIRoute):
-    """An endpoint whose annotation says which answer it gives; other endpoints are as FastAPI has them.
+    """An endpoint whose return annotation is an answer; other endpoints work as in FastAPI.
 
-    The `response_model` of an endpoint that encodes its answers itself is an answer, or a union of some, as well: they are described.
+    An endpoint that encodes its answers itself can name an answer, or a union of answers, as `response_model`, to have them described.
     """
 
     answers: tuple[type[Answer], ...]
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        """`options` are those of FastAPI's route."""
+        """`options` are the options of FastAPI's route."""
         status, annotated = options.get("status_code") or 200, get_type_hints(endpoint).get("return")
         answer = annotated if _kinds_of(annotated) else options.get("response_model")
         self.answers = _kinds_of(answer)
@@ -57,14 +57,14 @@ class AnswerRoute(APIRoute):
 
 
 def answering(answer: Any, description: str = "Successful Response") -> dict[str, Any]:
-    """Return what OpenAPI says of a status that has this answer, or one of a union."""
+    """Return OpenAPI's description of a status with this answer, or a union of answers."""
     references = [{"$ref": f"{REFERENCE}{kind.__name__}"} for kind in _kinds_of(answer)]
     schema = {"anyOf": references} if len(references) > 1 else references[0]
     return {"description": description, "content": {JSON: {"schema": schema}}}
 
 
 def schemas_of(routes: Iterable[Any]) -> dict[str, Any]:
-    """Return the schemas of the answers of routes, by name, as OpenAPI has them."""
+    """Return the schemas of the routes' answers by name, for OpenAPI."""
     answers = {answer for route in routes if isinstance(route, AnswerRoute) for answer in route.answers}
     ordered = sorted(answers, key=lambda answer: answer.__name__)
     schemas = msgspec.json.schema_components(ordered, ref_template=f"{REFERENCE}{{name}}")[1]
@@ -77,20 +77,20 @@ def schemas_of(routes: Iterable[Any]) -> dict[str, Any]:
 
 
 def _kinds_of(answer: Any) -> tuple[type[Answer], ...]:
-    """Return the answers of a union, or the one; none where anything is no answer."""
+    """Return the answer, or all answers of a union; empty if any part is not an answer."""
     kinds = get_args(answer) if isinstance(answer, UnionType) else (answer,)
     return kinds if all(isinstance(kind, type) and issubclass(kind, Answer) for kind in kinds) else ()
 
 
 def _encoding(endpoint: Callable[..., Any], status: int) -> Callable[..., Any]:
-    """Return the endpoint, which then gives a response; FastAPI runs what is no coroutine in a thread, as before."""
+    """Wrap an endpoint so that it returns a response; FastAPI still runs plain functions in a thread."""
 
     def encoded(answer: Any, named: dict[str, Any]) -> Response:
         if isinstance(answer, Response):
             return answer
         response = RoundedJson(document(answer), status_code=status)
         for one in named.values():
-            # FastAPI adds the headers and the status of the response that it hands to an endpoint only to answers that it encodes.
+            # FastAPI applies headers and status set on the injected response only to answers that it encodes itself.
             if isinstance(one, Response):
                 response.headers.raw.extend(one.headers.raw)
                 response.status_code = one.status_code or status

@@ -1,4 +1,4 @@
-"""Audit trail: each change over HTTP has a line, begun before the change and completed before the answer."""
+"""Audit trail: each change over HTTP has a line, written before the change and completed before the answer."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MAX_SUBJECT = 256
 
 
 async def keep_write(request: Request) -> None:
-    """Begin a line when an operator asks for a change; 503 when it cannot be kept.
+    """Begin a line for an operator's change; 503 if it cannot be written.
 
-    What a connection delivers are records, which say themselves whose they are.
+    Deliveries of connections have no line: records name their connection themselves.
     """
     caller: Holder | None = getattr(request.state, "caller", None)
     if request.method in READS or caller is None or caller.kind != "operator" or request.scope["route"].path in DRY_RUNS:
@@ -47,7 +47,7 @@ async def keep_write(request: Request) -> None:
 
 
 def name_subject(request: Request, subject: str) -> None:
-    """Name the subject of a change if the address does not."""
+    """Set the subject of a change that its address does not name."""
     request.state.subject = subject[:MAX_SUBJECT]
 
 
@@ -59,7 +59,7 @@ class AuditTrail:
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and note how it ended."""
+        """Pass a request on, then record its outcome."""
         state = scope.setdefault("state", {}) if scope["type"] == "http" else {}
 
         async def noted(message: Message) -> None:
@@ -80,7 +80,7 @@ class AuditTrail:
         try:
             await anyio.to_thread.run_sync(self._access.audit_log.end, line, _outcome(status), status, state.get("subject"))
         except StoreError:
-            # What was done is done: the answer says so, and the line stays as one that was cut short.
+            # The change was made, so the answer says so. The line keeps no outcome, as if it had been interrupted.
             log.exception("the audit log could not record how a change ended")
 
 

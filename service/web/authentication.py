@@ -1,15 +1,15 @@
-"""Authentication by the token of a request, before its body is read. Nothing under /api is answered without one.
+"""Authentication by the token of a request, before its body is read. No path under /api is answered without one.
 
 1. The token is in the Authorization header (`Bearer dl_…`), never in the address. A browser has a cookie instead, after signing in.
-2. A browser sends a cookie whatever page made the call. So with one, what writes has to come from a page of ours: it carries the
-   page's mark, and the browser says no other origin. A form that works without a script has the mark in its body: who reads the
-   body checks it (`service.pages.forms`).
-3. Each address may fail so many times a minute; beyond that it has to wait (429). A right token is always let in: no failures
-   of others behind the same proxy lock it out, and 256 random bits need no lock.
-4. Browsers keep the cookies of a host together, whatever the port: the name has the port, so that two servers on one machine do not
-   sign out each other's people.
-5. A proxy that speaks TLS hands on plain HTTP. So the server knows from its public address that a call came encrypted; what is set
-   in an answer to it is for encrypted calls to this very host alone (`__Host-`: https://httpwg.org/specs/rfc6265.html).
+2. A browser sends its cookie whatever page made the call. So a writing request with a cookie must come from one of our pages: it
+carries the page's mark, and the browser names no other origin. A form that works without a script has the mark in its body, and
+the code that reads the form checks it (`service.pages.forms`).
+3. Failures per address and minute are limited; beyond the limit the address has to wait (429). A valid token is always accepted, so
+failures of others behind the same proxy do not lock it out; 256 random bits cannot be guessed anyway.
+4. Browsers share the cookies of a host among its ports. The cookie's name contains the port, so that two servers on one machine do
+not sign out each other's users.
+5. A TLS proxy forwards plain HTTP, so the server recognises an encrypted call by its public address. The cookie set in its answer is
+limited to encrypted calls to this host (`__Host-`: https://httpwg.org/specs/rfc6265.html).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from service.web.request_layers import header_values, is_same_origin
 WINDOW = 60.0
 """Seconds over which failures are counted."""
 MAX_ADDRESSES = 10_000
-"""Addresses whose failures are remembered: those that failed last."""
+"""Maximum number of addresses whose failures are remembered, the latest ones."""
 METRICS = "/metrics"
 PAGE_MARK = "X-Driftline-Page"
-"""Header in which a page repeats its mark with everything it writes."""
+"""The header in which a page repeats its mark in writing requests."""
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 NEEDED = "a Bearer token is required: Authorization: Bearer dl_…"
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="driftline"'}
@@ -56,7 +56,7 @@ class Failures:
         self._counts: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def count(self, address: str) -> int:
-        """Count one failure; return the seconds that the address has to wait, 0 if it has not failed too often."""
+        """Count one failure; return the seconds that the address has to wait, 0 below the limit."""
         now = self._clock()
         start, failed = self._counts.pop(address, (now, 0))
         if now - start >= WINDOW:
@@ -68,7 +68,7 @@ class Failures:
 
 
 class Authentication:
-    """Finds the owner of a request's token, and refuses requests without one."""
+    """Finds the holder of a request's token, and refuses requests without a valid one."""
 
     def __init__(self, app: ASGIApp, access: AccessStore, settings: ApiSettings) -> None:
         self._app = app
@@ -76,7 +76,7 @@ class Authentication:
         self._encrypted_hosts = settings.encrypted_hosts
         self._failures = Failures(settings.max_failures)
         self._version: int | None = None
-        """The version of the file of tokens; None until it is read in this turn of the event loop."""
+        """The version of the token file; None until it is read in this iteration of the event loop."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on with its caller, or refuse it with 401 or 429."""
@@ -90,7 +90,7 @@ class Authentication:
         await self._app(scope, receive, send)
 
     def _by_token(self, scope: Scope, given: list[bytes]) -> ApiError | None:
-        """Note the caller by the Authorization headers; return the refusal if a token is needed and none is valid."""
+        """Set the caller by the Authorization headers; return the refusal if a token is needed and none is valid."""
         if not (_is_api(scope) or (scope["path"] == METRICS and given)):
             return None
         token = bearer_token(given)
@@ -103,8 +103,8 @@ class Authentication:
     def _file_version(self) -> int:
         """Return the version of the file of tokens.
 
-        Reading it costs a fifth of an ingest, so it is read once per turn of the event loop: a call that was sent after a token was
-        revoked is read in a later turn.
+        Reading it costs a fifth of an ingest, so it is read once per iteration of the event loop. A call sent after a revocation arrives in
+        a later iteration.
         """
         if self._version is None:
             self._version = self._access.version()
@@ -115,7 +115,7 @@ class Authentication:
         self._version = None
 
     def _by_cookie(self, scope: Scope, cookie: bytes) -> ApiError | None:
-        """Note the caller by the cookie; return the refusal if it is not valid or no page of ours made the call."""
+        """Set the caller by the cookie; return the refusal if it is invalid or the call does not come from one of our pages."""
         found = self._access.signed_in(cookie)
         if found is None:
             return ApiError(401, "signed_out", "the sign-in has ended; sign in again") if _is_api(scope) else None
@@ -133,12 +133,12 @@ class Authentication:
 
 
 def client_address(scope: Scope) -> str:
-    """Return the address of a client; of IPv6, the network of one client (64 bits)."""
+    """Return the address of a client; for IPv6, its network (64 bits)."""
     return counted_address(scope["client"][0] if scope.get("client") else "")
 
 
 def counted_address(host: str) -> str:
-    """Return the address that failures of a host are counted under."""
+    """Return the address under which a host's failures are counted."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -147,15 +147,16 @@ def counted_address(host: str) -> str:
 
 
 def bearer_token(values: list[bytes]) -> bytes:
-    """Return the token of the one Authorization header; nothing if there is none, or several."""
+    """Return the token of the only Authorization header; empty if there is none, or several."""
     scheme, token = _credentials(values[0]) if len(values) == 1 else (b"", b"")
     return token if scheme == b"bearer" else b""
 
 
 def _credentials(value: bytes) -> tuple[bytes, bytes]:
-    """The scheme, in lower case, and the token of a header.
+    """Split a header into its scheme, in lower case, and its token.
 
-    OTEL_EXPORTER_OTLP_HEADERS has values in percent-encoding, which some exporters send as they are: `Bearer%20…`. No token has a percent sign.
+    Some exporters send values of OTEL_EXPORTER_OTLP_HEADERS without decoding their percent-encoding: `Bearer%20…`. No token contains
+    a percent sign.
     """
     scheme, _, token = (unquote_to_bytes(value) if b"%" in value else value).partition(b" ")
     return scheme.lower(), token.strip()
@@ -166,7 +167,7 @@ def _is_api(scope: Scope) -> bool:
 
 
 def _is_from_page(scope: Scope, cookie: bytes) -> bool:
-    """Tell whether a page of ours made the call: it carries the mark, and the browser names no other origin."""
+    """Tell whether one of our pages made the call: it carries the mark, and the browser names no other origin."""
     if scope["path"] in FORMS:
         return is_same_origin(scope)
     marks = list(header_values(scope, PAGE_MARK.lower().encode()))
@@ -255,7 +256,7 @@ Querier = Annotated[Holder, Security(_everywhere, scopes=["query"])]
 
 
 def require_project(caller: Holder, project: str | None) -> None:
-    """Refuse with 403 if the caller may not see the project; `None` stands for all. Its existence is not disclosed."""
+    """Refuse with 403 if the caller may not see the project (`None`: all projects), whether or not it exists."""
     if caller.project is not None and caller.project != project:
         raise ApiError(403, "other_project", "the token is for another project")
 
@@ -273,12 +274,12 @@ async def _visible_project(
 VisibleProject = Annotated[str, Depends(_visible_project)]
 """The project in the address, which the operator may see; 404 for an unknown one.
 
-What may be done there another dependency says: Reader, Reviewer, Admin.
+The rights in it are checked by another dependency: Reader, Reviewer, Admin.
 """
 
 
 def is_encrypted(scope: Scope, encrypted_hosts: Collection[str]) -> bool:
-    """Tell whether a call was encrypted: up to the server itself, or up to the proxy of its host."""
+    """Tell whether a call was encrypted, up to the server or up to a proxy of its host."""
     hosts = [value.decode("latin-1").lower() for value in header_values(scope, b"host")]
     return scope["scheme"] == "https" or (len(hosts) == 1 and hosts[0] in encrypted_hosts)
 
@@ -289,12 +290,12 @@ def cookie_name(port: int | None, *, encrypted: bool) -> str:
 
 
 def name_in(scope: Scope, encrypted_hosts: Collection[str]) -> str:
-    """Return the name of the cookie in a call and its answer."""
+    """Return the cookie's name for a call and its answer."""
     return cookie_name((scope.get("server") or ("", 0))[1], encrypted=is_encrypted(scope, encrypted_hosts))
 
 
 def cookie_of(scope: Scope, encrypted_hosts: Collection[str]) -> bytes:
-    """Return the cookie of a sign-in; nothing if there is none, or several."""
+    """Return the sign-in cookie; empty if there is none, or several."""
     wanted = name_in(scope, encrypted_hosts).encode()
     pairs = (pair.strip().partition(b"=") for value in header_values(scope, b"cookie") for pair in value.split(b";"))
     found = [value for name, _, value in pairs if name == wanted]

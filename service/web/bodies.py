@@ -1,9 +1,9 @@
-"""Bodies as JSON values, read strictly, because attacks live where JSON readers disagree.
+"""Bodies as JSON values, parsed strictly, because differences between JSON parsers can be exploited.
 
-1. UTF-8 without a byte order mark. NaN, infinities and numbers beyond a double are no JSON.
-2. Half a surrogate pair, escaped, becomes U+FFFD in a text: gateways cut texts at a length, and an agent must not get out of its
-   audit by one. In an id it is refused, because two ids would become one (`service.web.models`).
-3. At most MAX_DEPTH levels of nesting, unless an endpoint looks at each part by itself (`BatchRoute`).
+1. UTF-8 without a byte order mark. NaN, infinities and numbers beyond a double are refused.
+2. An escaped lone surrogate becomes U+FFFD in a text: gateways cut texts at a length, and an agent must not escape its audit that
+way. In an id it is refused, because two ids would become one (`service.web.models`).
+3. At most MAX_DEPTH levels of nesting, unless an endpoint checks each part by itself (`BatchRoute`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streams.sources.lines import decode_json
 
 
 class _StrictJsonRequest(Request):
-    """A request whose body is read by the rules above."""
+    """A request whose body is parsed by the rules above."""
 
     def __init__(self, request: Request, max_depth: int | None) -> None:
         super().__init__(request.scope, request.receive)
@@ -34,12 +34,12 @@ class _StrictJsonRequest(Request):
 
 
 class JsonRoute(AnswerRoute):
-    """An endpoint that reads its body by the rules above."""
+    """An endpoint whose body is parsed by the rules above."""
 
     max_depth: int | None = MAX_DEPTH
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler, given requests of ours."""
+        """Return the handler, which gets strict requests."""
         handler = super().get_route_handler()
 
         async def strict(request: Request) -> Response:
@@ -49,20 +49,20 @@ class JsonRoute(AnswerRoute):
 
 
 class BatchRoute(JsonRoute):
-    """An endpoint for many records: one that nests too deep does not stop the others."""
+    """An endpoint for many records: one with too deep nesting does not stop the others."""
 
     max_depth = None
 
 
 class FaultyLine(NamedTuple):
-    """A line that is not JSON, in the place of its value: the code of the reason, and the reason in words."""
+    """Stands for the value of a line that is not JSON: the code of the reason, and the reason in words."""
 
     code: str
     detail: str
 
 
 def decode_lines(body: bytes) -> list[Any]:
-    """Return the values of the lines of a body, each looked at by itself; blank lines do not count. What is wrong with one stops no other."""
+    """Return the value of each line of a body, ignoring blank lines. A faulty line does not stop the others."""
     values: list[Any] = []
     for number, line in enumerate(body.split(b"\n"), 1):
         if line.strip():
@@ -74,7 +74,7 @@ def decode_lines(body: bytes) -> list[Any]:
 
 
 def decode_body(body: bytes, max_depth: int | None = MAX_DEPTH, name: str = "the body") -> Any:
-    """Return the JSON value of a body, or of what is called so; ApiError (400) says what is wrong, without repeating it."""
+    """Parse the JSON value of a body, or of a part that errors call `name`; ApiError (400) describes the problem without repeating the content."""
     try:
         value = decode_json(body)
     except UnicodeDecodeError as error:
@@ -83,7 +83,7 @@ def decode_body(body: bytes, max_depth: int | None = MAX_DEPTH, name: str = "the
         raise ApiError(400, "too_deep", f"{name} nests far too deep") from None
     except msgspec.DecodeError as error:
         raise ApiError(400, "not_json", f"{name} is not JSON: {decoding_words(error)}") from None
-    # Counting brackets is cheap and rules out depth for most bodies; the walk is for the rest.
+    # Counting brackets is cheap and rules out deep nesting for most bodies; walk only the rest.
     if max_depth is not None and body.count(b"{") + body.count(b"[") > max_depth and is_too_deep(value, max_depth):
         raise ApiError(400, "too_deep", f"{name} nests deeper than {max_depth} levels")
     return value

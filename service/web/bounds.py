@@ -42,11 +42,11 @@ BODY_LIMITS = {
 }
 """Bytes of the largest body, by path."""
 DRY_RUNS = frozenset({POLICY_TRIAL, POLICY_TRIAL_PART, f"{API}/retention/plan", f"{API}/erasures/plan"})
-"""Paths that say what a change would do, and change nothing: they have no line in the audit log."""
+"""Paths of dry runs, which change nothing and have no line in the audit log."""
 LINES = frozenset({EXCHANGES, EVENTS_BULK})
 """Paths whose bodies may also be lines, each a JSON value."""
 FORMS = frozenset({INBOX_PAGE, INBOX_VIEWS_PAGE})
-"""Paths of pages whose forms work without a script: their bodies are those of HTML forms, with the mark of the page among the fields."""
+"""Paths of pages whose forms work without a script: bodies are HTML forms with the page's mark as a field."""
 OTLP = frozenset({TRACES, LOGS, METRICS})
 """Paths whose bodies may also be protobuf, and compressed."""
 OTLP_LETTERS = "otlp"
@@ -71,16 +71,16 @@ class ApiSettings:
     allowed_hosts: frozenset[str] = LOOPBACK_NAMES
     """Names by which the server may be called (the Host header without its port)."""
     encrypted_hosts: frozenset[str] = frozenset()
-    """Hosts, with the port unless it is 443, under which a proxy that speaks TLS calls the server: cookies are for those alone."""
+    """Hosts, with the port unless it is 443, under which a TLS proxy serves the server: secure cookies are set only for them."""
     max_in_flight: int = 64
-    """Calls that are worked on at once; one more is answered 503."""
+    """Maximum number of calls in progress; further ones are answered 503."""
     read_timeout: float = 10.0
     """Seconds within which a whole body has to arrive, and the head of a connection's request."""
     max_failures: int = 10
-    """Wrong tokens per minute and address that are answered 401; one more is answered 429."""
+    """Wrong tokens per minute and address that are answered 401; further ones are answered 429."""
     max_readers: int = 4
     """Queries that run at once; others wait."""
     queries: QueryLimits = field(default_factory=QueryLimits)
     """The bounds of analysts' statements."""
     policy_file: Path | None = None
-    """The policy file, which admins may change; None where every default is in force."""
+    """The policy file, which admins may change; None if the defaults are in force."""

@@ -1,4 +1,4 @@
-"""Context of the endpoints, put together once per application."""
+"""Context of the endpoints, built once per application."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Stripes:
-    """A fixed number of locks of one event loop for any number of names. Names may share a lock, so a call may wait for one that has nothing to do with it."""
+    """A fixed number of locks, on one event loop, for any number of names. Names can share a lock, so a call may wait for an unrelated one."""
 
     def __init__(self, count: int) -> None:
         self._locks = tuple(asyncio.Lock() for _ in range(count))
@@ -42,7 +42,7 @@ class Stripes:
     async def held(self, names: Iterable[Hashable]) -> AsyncIterator[None]:
         """Hold the locks of these names."""
         async with contextlib.AsyncExitStack() as held:
-            # In one order, so that two calls never wait for each other.
+            # Acquire in a fixed order, so that two calls never deadlock.
             for index in sorted({hash(name) % len(self._locks) for name in names}):
                 await held.enter_async_context(self._locks[index])
             yield
@@ -57,33 +57,33 @@ class ApiContext:
     settings: ApiSettings
     metrics: Metrics
     watch: Watch = field(init=False)
-    """Checks the projects, and takes decisions on incidents."""
+    """Checks the projects, and records decisions on incidents."""
     evaluating: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
-    """Its holder may ask for evaluations."""
+    """Its holder may request evaluations."""
     score_times: ScoreTimes = field(init=False, default_factory=ScoreTimes)
     """The times of the exchanges that people have scored or looked for."""
     _readers: anyio.CapacityLimiter = field(init=False)
     turns: Stripes = field(init=False, default_factory=lambda: Stripes(_STRIPES))
-    """The turns of sessions, by connection and session id: their batches of events follow one another."""
+    """Locks of sessions by connection and session id: a session's batches of events are processed one after another."""
     restart: Callable[[], None] | None = field(init=False, default=None)
-    """Has the server start again in its process, with the policy of the file; None where nothing can."""
+    """Restarts the server in its process, with the policy from the file; None if that is not possible."""
 
     _of_incidents: tuple[int, dict[tuple[Any, str | None], Any]] = field(init=False, default=(-1, {}))
-    """What was read of all incidents, by how and by project, and the end of the topic then."""
+    """Cached results about incidents, by function and project, and the topic's end when they were read."""
 
     _of_judges: tuple[int, dict[str | None, tuple[UnreadableJudge, ...]]] = field(init=False, default=(-1, {}))
-    """The judges whose answers cannot be read, by project, and the end of the topic then."""
+    """Cached unreadable judges by project, and the topic's end when they were read."""
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.engine)
         self._readers = anyio.CapacityLimiter(self.settings.max_readers)
 
     async def ask(self, question: Callable[[duckdb.DuckDBPyConnection], Found]) -> Found:
-        """Run a function that reads with its own cursor, in a thread; the number at once is bounded.
+        """Run a reading function in a thread, with its own cursor; the number of concurrent ones is bounded.
 
-        StoredRecordError if what is stored cannot be read: that is no fault of the caller.
+        StoredRecordError if stored data cannot be read, which is not the caller's fault.
         """
-        # Whoever got a 201 sees the exchange; a failed flush does not keep anybody from reading the tables as they are.
+        # Flush, so that a sender who got a 201 sees the exchange. A failed flush does not stop reads of the tables as they are.
         with contextlib.suppress(DriftlineError, duckdb.Error):
             await self.engine.flush()
 
@@ -97,11 +97,11 @@ class ApiContext:
         return await anyio.to_thread.run_sync(asked, limiter=self._readers)
 
     async def open_incidents(self, project: str | None) -> OpenIncidents:
-        """Count the incidents of a project (None: all) that are open or acknowledged, when any has changed."""
+        """Return the number of open or acknowledged incidents of a project (None: all), counted again only if incidents have changed."""
         return await self._read_of_incidents(open_incidents, project)
 
     async def unreadable_judges(self, project: str | None) -> tuple[UnreadableJudge, ...]:
-        """Return the judges whose last answers about a project (None: all) cannot be read; read when any has answered since."""
+        """Return the judges whose last answers about a project (None: all) cannot be read; read again only after new judgements."""
         end = self.engine.store.end_of("judgements")
         if self._of_judges[0] != end:
             self._of_judges = (end, {})
@@ -111,7 +111,7 @@ class ApiContext:
         return known[project]
 
     async def worst_incidents(self, project: str | None) -> Mapping[str, Mapping[str, Any]]:
-        """Return the incident that says most about each project (None: all); read when any has changed."""
+        """Return the worst incident of each project (None: all), read again only if incidents have changed."""
         return await self._read_of_incidents(worst_incidents, project)
 
     async def _read_of_incidents(
@@ -138,7 +138,7 @@ class ApiContext:
 
 @contextlib.contextmanager
 def durable_or_refused() -> Iterator[None]:
-    """Answer 503 if something such as a full disk keeps a record from being durable: the sender may send it again later."""
+    """Answer 503 if a record cannot be made durable, for instance on a full disk: the sender may retry later."""
     try:
         yield
     except (StoreError, duckdb.Error):

@@ -1,4 +1,4 @@
-"""Errors as the API answers them: `{"error", "code"}` with a status, whatever went wrong and wherever."""
+"""Error answers of the API: `{"error", "code"}` with a status, for every kind of error."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ DRAINED_BYTES = 8 * 1024 * 1024
 DRAINED_SECONDS = 2.0
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""Methods that are named in answers, records and figures; others could be any text."""
+"""Methods named in answers, logs and metrics; any other could be an arbitrary text."""
 _NO_FIELD = "is not a field of this call; /docs lists its fields"
 _SECTIONS = frozenset({"body", "query", "path", "header"})
 
 
 class ApiError(HTTPException):
-    """An answer that is an error: its status, its code for programs and its words for people."""
+    """An error answer: its status, its code for programs and its message for people."""
 
     def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, message, dict(headers or {}))
@@ -47,10 +47,10 @@ def error_response(error: HTTPException) -> JSONResponse:
 
 
 async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer an error before the body was read, and end the connection.
+    """Send an error answer before the body was read, and end the connection.
 
-    What the client is still sending is read and dropped for a while: were the connection closed on it, the client would see a
-    reset instead of the answer. One that was too slow has had its time.
+    The rest of the body is read and dropped for a while, because a client that is still sending would see a reset instead of the
+    answer. A client that was too slow gets no more time.
     """
     response = error_response(error)
     response.headers["connection"] = "close"
@@ -72,7 +72,7 @@ async def _drain(receive: Receive) -> None:
 
 
 def _answered(error: HTTPException, method: str) -> HTTPException:
-    """Return the error, with our words if the framework has its own."""
+    """Return the error, with our message in place of the framework's."""
     if isinstance(error, ApiError) or error.status_code not in _CODES:
         return error
     shown = method if method in METHODS else "this method"
@@ -81,13 +81,13 @@ def _answered(error: HTTPException, method: str) -> HTTPException:
 
 
 def problems_in_words(errors: Sequence[Mapping[str, Any]]) -> str:
-    """Describe the problems of a body or query, each with its field; no value is repeated."""
+    """Describe the problems of a body or query, each with its field and without the value."""
     told = [f"{_field(error['loc'])}: {_words_of(error)}" for error in errors[:MAX_PROBLEMS]]
     return "; ".join(told) + (f"; and {len(errors) - MAX_PROBLEMS} more" if len(errors) > MAX_PROBLEMS else "")
 
 
 def problems_at(place: int, error: ValidationError) -> str:
-    """Describe the problems of one value of many, each with the value's place and the field."""
+    """Describe the problems of one value among many, each with the value's index and the field."""
     return problems_in_words([{**one, "loc": (place, *one["loc"])} for one in error.errors(include_url=False)])
 
 
@@ -102,7 +102,7 @@ def _field(location: Sequence[str | int]) -> str:
 
 
 def add_error_answers(app: FastAPI) -> None:
-    """Make every error of the application answer in one form."""
+    """Give every error of the application the same form of answer."""
 
     async def told(request: Request, error: Exception) -> JSONResponse:
         known = error if isinstance(error, HTTPException) else ApiError(500, "internal", "internal error")
@@ -122,7 +122,7 @@ def add_error_answers(app: FastAPI) -> None:
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the error answers of an endpoint for its documentation: the common ones, and its own."""
+    """Return the documented error answers of an endpoint: the common ones and its own."""
     return {
         status: {"description": HTTPStatus(status).phrase, "content": {"application/json": {"schema": ERROR_SCHEMA}}}
         for status in sorted({400, 401, 403, 429, 500, 503, *statuses})

@@ -1,4 +1,4 @@
-"""Changes of incidents by a caller: their bodies, each change within what the caller may see, and saved views of the inbox."""
+"""Changes of incidents by a caller: request bodies, changes limited to visible projects, and saved views of the inbox."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from streams.watch.lifecycle import ACCEPTED, RESOLVED, decision_of
 from streams.watch.watching import PROBLEMS, Change, Person, Which, change
 
 GivenStatus = Literal["open", "acknowledged", "resolved", "dismissed", "accepted"]
-"""States as callers name them; `accepted` is the earlier name of resolved as the new normal."""
+"""The states in requests; `accepted` is the former name of "resolved as the new normal"."""
 
 
 class ChangeBody(OperatorBody):
@@ -55,7 +55,7 @@ class ChangeBody(OperatorBody):
     )
 
     def change(self, caller: Holder, redactor: Redactor) -> tuple[Change, Person]:
-        """Return the change and the person who makes it; ApiError (400) that names a field if it says nothing, or contradicts itself."""
+        """Return the change and its author; ApiError (400) names a field if the body is empty or contradicts itself."""
         assigns = "assignee" in self.model_fields_set
         comment = self.comment.strip() if self.comment else ""
         if self.status is None and not assigns and not comment:
@@ -79,7 +79,7 @@ class Selected(OperatorBody):
 
 
 class BulkBody(ChangeBody):
-    """One change of many incidents, with one reason for all."""
+    """The same change for many incidents, with one reason."""
 
     incidents: Annotated[list[Selected], Field(min_length=1, max_length=MAX_SELECTED)]
 
@@ -93,7 +93,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of the change of one incident: the incident as it is now, or why it was not changed."""
+    """The outcome for one incident: its new state, or the reason why it was not changed."""
 
     project: str
     incident_id: str
@@ -105,9 +105,9 @@ class Outcome:
 async def change_selected(
     services: ApiContext, caller: Holder, selected: Sequence[Which], wanted: Change, person: Person
 ) -> list[Outcome]:
-    """Change incidents, each given by project and id, one after another; answers how each went, in their order.
+    """Change incidents, given by project and id, one after another; return the outcomes in the same order.
 
-    What keeps every record from being durable, such as a full disk, ends it with that error if nothing was changed before.
+    An error that prevents any record from being durable, such as a full disk, is raised if no incident was changed before it.
     """
     outcomes: list[Outcome] = []
     for which in dict.fromkeys(selected):
@@ -136,18 +136,18 @@ async def _changed(services: ApiContext, caller: Holder, which: Which, wanted: C
 
 
 def name_selected(request: Request, selected: Sequence[tuple[str, str]]) -> None:
-    """Name the incidents that a call changes in its line of the audit log: how many, and as many ids as have room."""
+    """Write the incidents of a call into its line of the audit log: their number, and as many ids as fit."""
     name_subject(request, f"{len(selected)} incidents: {' '.join(identity for _, identity in selected)}")
 
 
 def views_of(services: ApiContext, caller: Holder) -> list[View]:
-    """Return the views that a caller sees: own ones, and shared ones that name no project which the caller may not see."""
+    """Return the caller's own views, and shared views unless they name a project that the caller may not see."""
     found = services.access.saved_views.seen_by(caller.name)
     return [one for one in found if one.owner == caller.name or _names_no_other(one, caller)]
 
 
 def saved_view(services: ApiContext, caller: Holder, name: str, query: str, *, is_shared: bool) -> View:
-    """Save a view; InputError that names a wrong field, ApiError (403) for what the caller may not do."""
+    """Save a view; InputError names an invalid field, ApiError (403) if the caller may not save it."""
     asked = read_query(query)
     for project in asked.get("project", ()):
         require_project(caller, project)

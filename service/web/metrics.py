@@ -1,6 +1,6 @@
 """Figures for a monitoring system, in Prometheus' text format.
 
-They name outcomes, endpoints and queues: no token, no project, no session.
+Labels are outcomes, endpoints and queues; never tokens, projects or sessions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
 class Metrics:
-    """The figures of one application."""
+    """The metrics of one application."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -56,7 +56,7 @@ class Metrics:
             "Metrics of OpenTelemetry that were sent: none are stored, and the answer says so.",
             registry=self._registry,
         )
-        # Looking a figure up by its labels takes longer than counting.
+        # Keep the children: looking up a metric by its labels takes longer than counting.
         self._of_call = cache(self._figures_of)
         self._of_outcome = cache(self._ingested.labels)
 
@@ -70,7 +70,7 @@ class Metrics:
         return self._requests.labels(method, route, str(status)), self._seconds.labels(method, route)
 
     def ingested(self, outcomes: Iterable[str]) -> None:
-        """Count exchanges, by the outcome of each."""
+        """Count exchanges by outcome."""
         for outcome in outcomes:
             self._of_outcome(outcome).inc()
 
@@ -85,18 +85,18 @@ class Metrics:
             self._spans.labels(outcome).inc(count)
 
     def refused_metrics(self, count: int) -> None:
-        """Count metrics that were sent."""
+        """Count metrics sent by exporters, which are refused."""
         self._refused_metrics.inc(count)
 
     def text(self, state: EngineState, unused_spans: Mapping[str, int] | None = None) -> bytes:
-        """Return all figures, with the state of the engine; `unused_spans` by state where they could be read."""
+        """Return all metrics, including the engine's state, and `unused_spans` by state if they could be read."""
         now = CollectorRegistry()
         now.register(_Snapshot((*_engine(state), *_unused(unused_spans))))
         return generate_latest(self._registry) + generate_latest(now)
 
 
 class _Snapshot(Collector):
-    """Figures as they were read from elsewhere."""
+    """Metrics read from another source."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = list(families)

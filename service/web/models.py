@@ -1,6 +1,6 @@
-"""Bodies, field by field: one definition for checking and for the documentation.
+"""Request bodies, field by field: one definition for validation and documentation.
 
-Types are strict: a number in quotes is no number. Fields that are not known are ignored, so that a sender may know more than we do.
+Types are strict: a number in quotes is not a number. Unknown fields are ignored, so that newer senders work with older servers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _moment(value: Any) -> datetime:
 
 
 def _moment_of_query(text: Any) -> datetime:
-    """Return the time in a query. Numbers are texts there, and a plus that was not escaped is a space."""
+    """Parse a time in a query string, where numbers are texts, and an unescaped plus is a space."""
     said = str(text).strip()
     if _NUMBER.fullmatch(said):
         return _moment(float(said) if "." in said else int(said))
@@ -63,13 +63,13 @@ def _moment_of_query(text: Any) -> datetime:
 
 
 NO_MOMENT = "must be a time in ISO 8601, or in seconds, milli- or microseconds since 1970, of the years 2000 to 2099"
-"""The problem of a time that cannot be read; the value itself may be a secret, and is not repeated."""
+"""The problem of an unreadable time. The value may be a secret, so it is not repeated."""
 _NUMBER = re.compile(r"[0-9]{1,7}|[0-9]{9,20}|[0-9]{1,20}\.[0-9]{1,9}")
-"""A number of seconds or less since 1970; eight digits are a date in ISO 8601."""
+"""A number of seconds, or of a smaller unit, since 1970; eight digits are a date in ISO 8601."""
 _LOST_PLUS = re.compile(r"([0-9-]{8,10}T[0-9:.,]{1,20}) ([0-9]{2}:?[0-9]{2})")
-"""A time with an offset whose plus has become a space."""
+"""A time with an offset whose plus sign has become a space."""
 Text = Annotated[str, BeforeValidator(lambda value: mended_text(value) if isinstance(value, str) else value)]
-"""Text of people and models: half a surrogate pair becomes U+FFFD, and everything else stays."""
+"""Text of people and models: a lone surrogate becomes U+FFFD, everything else is kept."""
 Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID), AfterValidator(_named)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 ConnectionName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
@@ -115,13 +115,13 @@ MAX_COMMENT = 2000
 
 
 class Body(BaseModel):
-    """The fields and rules that every body shares."""
+    """The rules that every body shares."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
 class OperatorBody(Body):
-    """A request of an operator. Unknown fields are refused: ignoring one could delete or revoke more than meant."""
+    """A request of an operator. Unknown fields are refused, because ignoring one could delete or revoke more than intended."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -178,7 +178,7 @@ class IngestBody(Body):
 
 
 def _read_lines(sent: Any) -> Any:
-    # FastAPI hands over a body of any other type than JSON as its bytes, and `BodyLimits` lets no other type in than lines.
+    # FastAPI passes a body that is not JSON as bytes, and the only other type that `BodyLimits` accepts is lines.
     return decode_lines(sent) if isinstance(sent, bytes) else sent
 
 
@@ -212,7 +212,7 @@ class EventsBody(Body):
 
 
 class BulkEvent(Body):
-    """The envelope of one runtime event; the event is under `event`, or its fields stand beside those of the envelope."""
+    """The envelope of one runtime event; the event is under `event`, or its fields are beside the envelope's."""
 
     session_id: Id
     connection: Ignored = None
@@ -239,7 +239,7 @@ EventsInBulk = Annotated[
 
 
 class SessionBody(Body):
-    """Names a session. An operator names its connection, too; a connection means its own."""
+    """Identifies a session. An operator also names the connection; a connection always means its own session."""
 
     session_id: Id
     connection: ConnectionName | None = None

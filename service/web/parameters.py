@@ -1,7 +1,7 @@
-"""Parameters of calls: unknown ones are refused, and those of lists that come in pages.
+"""Parameters of calls: the check for unknown ones, and the common parameters of paged lists.
 
-1. A misspelt parameter is refused: without that filter the call would answer everything.
-2. So are bytes that are not UTF-8: frameworks replace them, and the id of one session would then name another.
+1. A misspelt parameter is refused, because without its filter the call would return everything.
+2. Bytes that are not UTF-8 are refused, because frameworks replace them, and the id of one session could become another's.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from service.web.errors import ApiError
 
 
 async def refuse_unknown(request: Request) -> None:
-    """Check the parameters of a call of any endpoint: ApiError (400) that names the unknown parameter, and the known ones.
+    """Check the parameters of a call: ApiError (400) names the unknown parameter and the known ones.
 
-    Pages take whatever stands in their address: people share links, and chats add parameters to them.
+    Pages accept any parameters, because people share links, and chat programs add parameters to them.
     """
     route = request.scope["route"]
     if not isinstance(route, APIRoute) or not route.path.startswith(CALLS):

@@ -1,4 +1,4 @@
-"""The policy file of a server as it stands, and what another text would do in its place."""
+"""The policy file of a server, and the effect of another text in its place."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TrialBody(OperatorBody):
 
 
 class Standing(NamedTuple):
-    """The file as it stands: its text, and the policy that it is, or its problems."""
+    """The present file: its text, and the policy in it, or its problems."""
 
     text: str
     policy: Policy | None
@@ -40,7 +40,7 @@ def policy_file(services: ApiContext) -> PolicyFile:
 
 
 def standing(file: PolicyFile) -> Standing:
-    """Return the text of the file. Its owner may name methodologies anywhere."""
+    """Return the present file. Its owner may refer to methodologies anywhere."""
     try:
         text = file.text()
         return Standing(text, load_policy(file.place, text.encode()), ())
@@ -49,12 +49,12 @@ def standing(file: PolicyFile) -> Standing:
 
 
 def is_in_force(services: ApiContext, policy: Policy | None) -> bool:
-    """Tell whether the server judges by a policy."""
+    """Tell whether a policy is the one in force."""
     return policy is not None and not changes(services.engine.policy, policy)
 
 
 async def tried(services: ApiContext, text: str) -> PolicyTrial:
-    """Say what a text would do in place of the file."""
+    """Describe the effect of a text in place of the file."""
     file = policy_file(services)
     now = await asyncio.to_thread(standing, file)
     found = await asyncio.to_thread(check, file, text, known_files(services, now.policy))
@@ -74,6 +74,6 @@ async def tried(services: ApiContext, text: str) -> PolicyTrial:
 
 
 def known_files(services: ApiContext, standing_policy: Policy | None) -> frozenset[str]:
-    """The methodology files that are named already, wherever they lie."""
+    """The methodology files, in any folder, that the policy in the file or the policy in force refers to."""
     present = frozenset() if standing_policy is None else standing_policy.methodology_files
     return present | services.engine.policy.methodology_files

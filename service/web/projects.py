@@ -1,4 +1,4 @@
-"""Projects as a caller may see them, read with the context of an endpoint."""
+"""Projects visible to a caller, read with the context of an endpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from service.web.context import ApiContext
 
 
 async def projects_of(services: ApiContext, own: str | None, until: date | None = None) -> list[Project]:
-    """Return every project, or `own`, by name: also those that only have a connection.
+    """Return every project, or only `own`, by name, including projects that only have a connection.
 
     `until` is the last of the days of their figures, today by default.
     """
@@ -23,11 +23,11 @@ async def projects_of(services: ApiContext, own: str | None, until: date | None 
 
 
 async def worst_of(services: ApiContext, projects: Sequence[Project], own: str | None) -> Mapping[str, Mapping[str, Any]]:
-    """Return the incident that says most about each project, the worst first; `own` is the only one to be seen."""
+    """Return the worst incident of each project, worst first; `own` is the only visible project."""
     return await services.worst_incidents(own) if any(project.open_incidents for project in projects) else {}
 
 
 async def with_their_changes(services: ApiContext, projects: Sequence[Project], own: str | None) -> list[Project]:
-    """Return projects, each with its change and the levels of that by day; None where nothing is known."""
+    """Return projects with their changes and daily levels; a change is None without data."""
     changed = with_changes(projects, await worst_of(services, projects, own))
     return await services.ask(lambda cursor: with_levels(cursor, changed, own))

@@ -1,12 +1,12 @@
-"""The layers around every request: an id and one line in the log, headers, limits before anything reads it, and an answer whatever happens.
+"""The layers around every request: an id and a log line, headers, limits that apply before the body is read, and an answer in any case.
 
-The line says method, route, status, time and caller: no address, no query, no body, no token. Of records that are taken in, one line a
-second is written for each route and caller, with how many calls it stands for.
+The line has method, route, status, duration and caller, but no address, query, body or token. For ingest routes there is one line per
+second, route and caller, with the number of calls it stands for.
 
-1. A request names the server by an allowed name: a foreign page that had its own name point here is not answered.
-2. The number in progress at once is bounded.
-3. A body is JSON (a form of a page that works without a script is a form), not compressed, not too large, and comes within a time. It
-   is read whole before anything else runs.
+1. A request must use an allowed host name, so that a foreign page whose name resolves to this server gets no answer (DNS rebinding).
+2. The number of requests in progress is bounded.
+3. A body is JSON (or an HTML form, for pages that work without a script), not compressed, within the size limit, and arrives within
+the time limit. It is read whole before any endpoint runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from service.web.errors import METHODS, ApiError, error_response, refuse
 from service.web.metrics import Metrics
 
 PROBES = frozenset({"/healthz", "/readyz"})
-"""Paths that only report the server's health: probes call by address, and need an answer under load."""
+"""Paths that only report the server's health: probes call them by IP address, and need an answer even under load."""
 NOT_OUR_NAME = "Host: the server does not answer to this name; allow it with `driftline serve --name HOST`"
 JSON, NDJSON, PROTOBUF = b"application/json", b"application/x-ndjson", b"application/x-protobuf"
 FORM = b"application/x-www-form-urlencoded"
@@ -37,11 +37,11 @@ _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class ClientGone(Exception):  # noqa: N818 - no fault of anybody
-    """The client went away before it had sent its request."""
+    """The client disconnected before it had sent its request."""
 
 
 class HostCheck:
-    """Answers only to allowed names."""
+    """Answers only requests for allowed host names."""
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app = app
@@ -58,7 +58,7 @@ class HostCheck:
 
 
 class InFlight:
-    """Bounds the number of requests that are worked on at once."""
+    """Bounds the number of requests in progress."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
@@ -82,14 +82,14 @@ class InFlight:
 
 
 class BodyLimits:
-    """Reads the bodies of writing requests, within limits; reading ones have none."""
+    """Reads the bodies of writing requests within limits; reading requests have no body."""
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app = app
         self._timeout = settings.read_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with its body at hand, or refuse it with 408, 413 or 415."""
+        """Read the body and pass the request on, or refuse it with 408, 413 or 415."""
         if scope["type"] != "http" or scope["method"] in _READS:
             await self._app(scope, receive, send)
             return
@@ -104,7 +104,7 @@ class BodyLimits:
 
 
 async def read_body(receive: Receive, limit: int, seconds: float) -> bytes:
-    """Return the whole body; ApiError if it is too large or too slow, ClientGone if it ends half-way."""
+    """Return the whole body; ApiError if it is too large or too slow, ClientGone if the client disconnects."""
     body = bytearray()
     try:
         async with asyncio.timeout(seconds):
@@ -127,7 +127,7 @@ def header_values(scope: Scope, name: bytes) -> Iterator[bytes]:
 
 
 def is_same_origin(scope: Scope) -> bool:
-    """Tell whether the browser names no other origin: browsers send at least one of the two headers with writes."""
+    """Tell whether the browser names no other origin. Browsers send at least one of the two headers with writes."""
     sites = set(header_values(scope, b"sec-fetch-site"))
     origins = set(header_values(scope, b"origin"))
     own = {scheme + host for scheme in (b"http://", b"https://") for host in header_values(scope, b"host")}
@@ -147,7 +147,7 @@ def host_name(value: bytes) -> str:
 
 
 def _check_head(scope: Scope, limit: int) -> None:
-    """ApiError for a body that is not plain JSON or says that it is too large."""
+    """Raise an ApiError for a body of another type or encoding, or with a declared length beyond the limit."""
     for value in header_values(scope, b"content-encoding"):
         if value.strip().lower() not in (b"", b"identity", *((GZIP,) if scope["path"] in OTLP else ())):
             more = "identity and gzip are" if scope["path"] in OTLP else "identity is"
@@ -161,20 +161,20 @@ def _check_head(scope: Scope, limit: int) -> None:
 
 
 def _has_body(scope: Scope) -> bool:
-    """Tell whether the head announces a body: it gives its length, or says that it comes in chunks."""
+    """Tell whether the head announces a body, by a length or by chunked encoding."""
     lengths = header_values(scope, b"content-length")
     return any(value.strip() != b"0" for value in lengths) or any(header_values(scope, b"transfer-encoding"))
 
 
 def body_kind(scope: Scope) -> bytes | None:
-    """Return the media type of a body, such as JSON or lines of it; None if it is missing, given twice, or one that the path does not take."""
+    """Return the media type of a body, such as JSON or JSON lines; None if it is missing, given twice, or not accepted by the path."""
     given = list(header_values(scope, b"content-type"))
     kind = _media_type(given[0]) if len(given) == 1 else None
     return kind if kind in _taken(scope) else None
 
 
 def _taken(scope: Scope) -> tuple[bytes, ...]:
-    """Return the media types that a path takes."""
+    """Return the media types that a path accepts."""
     if scope["path"] in OTLP:
         return PROTOBUF, JSON
     if scope["path"] in FORMS:
@@ -184,7 +184,7 @@ def _taken(scope: Scope) -> tuple[bytes, ...]:
 
 @lru_cache
 def _media_type(value: bytes) -> bytes | None:
-    """Return the media type that a Content-Type header names; None if a parameter says anything but UTF-8."""
+    """Return the media type of a Content-Type header; None if it names an encoding other than UTF-8."""
     kind, *parameters = (part.strip().lower() for part in value.split(b";"))
     return kind if all(part in (b"", b"charset=utf-8", b'charset="utf-8"') for part in parameters) else None
 
@@ -194,7 +194,7 @@ def _too_large(limit: int) -> ApiError:
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
-    """Deliver the body that was read, then whatever follows."""
+    """Return a `receive` that replays the body, then passes on further messages."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
@@ -207,7 +207,7 @@ log = logging.getLogger(__name__)
 UNKNOWN_ROUTE = "-"
 CLIENT_GONE = 499
 SAMPLED = frozenset({INGEST, EXCHANGES, EVENTS, EVENTS_BULK})
-"""Routes that senders call all the time: a line per call would cost a seventh of the event loop."""
+"""Routes that senders call constantly: one log line per call would take a seventh of the event loop's time."""
 SAMPLED_SECONDS = 1.0
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -221,7 +221,7 @@ REQUEST_ID = b"x-request-id"
 
 
 class RequestRecord:
-    """The outermost middleware: counts every request, and writes its line. The clock is in seconds."""
+    """The outermost middleware: counts every request and writes its log line. The clock is in seconds."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, clock: Callable[[], float] = time.perf_counter) -> None:
         self._app = app
@@ -232,7 +232,7 @@ class RequestRecord:
         """The time of the last line, and the number of calls since, by route, status and caller."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, and note that it was."""
+        """Answer a request and record it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -246,14 +246,14 @@ class RequestRecord:
         except Exception:
             log.exception("a request failed", extra={"request_id": request_id, "route": _route(scope)})
             if answer.status:
-                raise  # half an answer cannot be mended: the server ends the connection
+                raise  # half an answer cannot be repaired, so the server closes the connection
             error = ApiError(500, "internal", f"internal error; see {request_id} in the server's log")
             await error_response(error)(scope, receive, answer)
         finally:
             self._note(scope, answer.status, request_id, started)
 
     def _note(self, scope: Scope, status: int, request_id: str, started: float) -> None:
-        """Note that a request was answered."""
+        """Count an answered request and log it."""
         now = self._clock()
         route, caller = _route(scope), scope.get("state", {}).get("caller")
         method = scope["method"] if scope["method"] in METHODS else UNKNOWN_ROUTE
@@ -274,7 +274,7 @@ class RequestRecord:
 
 
 class _Answer:
-    """Passes an answer on, with the headers that all have; remembers its status, 0 before there is one."""
+    """Passes an answer on with the common headers and remembers its status, which is 0 before the answer starts."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self.status = 0
@@ -292,5 +292,5 @@ class _Answer:
 
 
 def _route(scope: Scope) -> str:
-    """Return the route's template, without the placeholders of its parameters; none for an unknown route."""
+    """Return the route's template; `UNKNOWN_ROUTE` if no route matched."""
     return str(getattr(scope.get("route"), "path", UNKNOWN_ROUTE))

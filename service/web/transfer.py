@@ -1,11 +1,11 @@
-"""Smaller answers: compressed pages and files, and 304 if the caller has the answer already.
+"""Smaller answers: compressed pages and files, and 304 if the caller already has the answer.
 
-What is compressed has a length that tells what repeats in it. An attacker who reads lengths on the line and gets texts of their own onto a
-page could so guess a secret on it. The only secret of a page is its mark, which changes as soon as anything else on the page does
-(`service.setup.access.sign_ins`). JSON is not compressed: callers of the API send tokens, not cookies, and may put a proxy in front.
+The length of compressed data reveals repetitions in it. An attacker who observes lengths on the network and can place texts on a page
+could guess a secret on it (BREACH). A page's only secret is its mark, which changes whenever the rest of the page does
+(`service.setup.access.sign_ins`). JSON is not compressed: callers of the API send tokens, not cookies, and can compress in a proxy.
 
-An ETag is the digest of the answer, so it changes exactly when the answer does: an endpoint declares nothing, and no clock or counter can
-be wrong. It saves sending and reading the answer, but not the question to the database.
+An ETag is the digest of the answer, so it changes exactly when the answer does: endpoints declare nothing, and no clock or counter can
+be wrong. It saves the transfer and parsing of the answer, but not the database query.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.web.request_layers import header_values
 
 LEVEL = 5
-"""A higher level makes a page hardly smaller and takes twice as long."""
+"""A higher level takes twice as long and hardly makes a page smaller."""
 SMALLEST = 1024
-"""Bytes; less fits one packet as it is."""
+"""Minimum bytes to compress: smaller answers fit into one packet anyway."""
 VARIES = "Accept-Encoding"
 _PAGE = "text/html"
 
@@ -40,14 +40,14 @@ def takes_gzip(scope: Scope) -> bool:
 
 
 def packed(body: bytes) -> bytes:
-    """Return a body compressed, the same bytes each time."""
+    """Compress a body, always to the same bytes."""
     return gzip.compress(body, LEVEL, mtime=0)
 
 
 def is_packed(headers: MutableHeaders, body: bytes, *, takes: bool) -> bool:
-    """Tell whether to send a body compressed: it is a page, and its caller `takes` that.
+    """Tell whether to compress a body: it is a page, and its caller `takes` compression.
 
-    The ETag is of what the page says, so it becomes a weak one: the bytes are others.
+    The ETag is of the uncompressed page, so it becomes a weak one.
     """
     if not headers.get("content-type", "").startswith(_PAGE):
         return False
@@ -60,12 +60,12 @@ def is_packed(headers: MutableHeaders, body: bytes, *, takes: bool) -> bool:
 
 
 MAX_HELD = 8 * 1024 * 1024
-"""Bytes of an answer that is held back until its digest is known; a larger one is sent as it comes, without an ETag."""
+"""Maximum bytes of a buffered answer; a larger one is streamed without an ETag."""
 _TAG = re.compile(rb'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 _OWN = ("/static/", "/docs", "/openapi.json", "/metrics", "/healthz", "/readyz")
-"""Paths that handle it themselves, or that no client polls."""
+"""Paths that handle caching themselves, or that no client polls."""
 REVALIDATED = "private, no-cache"
-"""The caller's own cache may keep the answer, and asks each time whether it is still current."""
+"""The caller's private cache may keep the answer but has to revalidate it each time."""
 
 
 class Etags:
@@ -75,7 +75,7 @@ class Etags:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and its answer back: whole, or as a 304."""
+        """Pass a request on and return its answer whole, or as a 304."""
         if scope["type"] != "http" or scope["method"] != "GET" or scope["path"].startswith(_OWN):
             await self._app(scope, receive, send)
             return
@@ -84,7 +84,7 @@ class Etags:
 
 
 class _Held:
-    """Holds an answer with status 200 back until it is whole, and compresses it if it is a page; passes other answers on."""
+    """Buffers an answer with status 200 until it is complete, and compresses it if it is a page; passes other answers on."""
 
     def __init__(self, send: Send, known: list[bytes], *, takes_gzip: bool) -> None:
         self._send = send
@@ -133,5 +133,5 @@ class _Held:
 
 
 def _tags(value: bytes) -> list[bytes]:
-    """Return the tags of an If-None-Match header, weak ones as well: for reading they are as good."""
+    """Return the tags of an If-None-Match header, including weak ones, which are as good for reading."""
     return [b"*"] if value.strip() == b"*" else _TAG.findall(value)

@@ -1,1 +1,1 @@
-"""What changes something: imports, replays, evaluations, policies, dead letters. Knows no caller."""
+"""Writing operations: imports, replays, evaluations, policies, dead letters. Knows no caller."""

@@ -1,4 +1,4 @@
-"""Dead letters for the command line: found by filter or id, and retried if that is right."""
+"""Dead letters for the command line: selected by filter or id, and retried."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FROM_KAFKA = "Letters that are put back into the file would not be on the topics
 
 @dataclass(frozen=True)
 class Found:
-    """A dead letter, and when it was retried, if it was."""
+    """A dead letter, and the time of its retry, if any."""
 
     letter: DeadLetter
     retried_at: datetime | None
@@ -43,7 +43,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Filters:
-    """The letters to choose; None is no bound."""
+    """Filters of dead letters; None is no bound."""
 
     stage: str | None = None
     reason: str | None = None
@@ -52,23 +52,23 @@ class Filters:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether all letters are chosen."""
+        """Tell whether the filters match all letters."""
         return self == Filters()
 
 
 @dataclass(frozen=True)
 class LetterBox:
-    """The place of the letters: a database, or the topics of a cluster."""
+    """The source of the dead letters: a database, or the topics of a cluster."""
 
     store: Store
-    """The letters and their reviews; of a cluster, a copy in memory."""
+    """The store with the dead letters and their reviews; for a cluster, a copy in memory."""
     workspace: Workspace | None = None
     connection: KafkaConnection | None = None
     framing: RegistryFraming | None = None
     """Reads values that are framed for a schema registry, if one is named."""
 
     def put_back(self, returns: Sequence[Return]) -> None:
-        """Put records back, and remember it; durable on return. BrokerError if the broker refuses them."""
+        """Put records back on their topics and record that; durable on return. BrokerError if the broker refuses them."""
         now = utc_now()
         if self.connection is not None:
             asyncio.run(_produce(self.connection, returns, now))
@@ -79,7 +79,7 @@ class LetterBox:
             self.workspace.runner.publish(accepted)
 
     def ways_back(self, letters: Sequence[DeadLetter]) -> list[Return | Stays]:
-        """Yield the way back of each letter, or the obstacle. RegistryUnavailableError if a schema cannot be read."""
+        """Yield for each letter how it can be put back, or the obstacle. RegistryUnavailableError if a schema cannot be read."""
         values: Sequence[bytes] = [letter.body for letter in letters]
         if self.framing is not None:
             values = asyncio.run(self.framing.reframe(values))
@@ -87,14 +87,14 @@ class LetterBox:
         return [way_back(letter, value, now=now) for letter, value in zip(letters, values, strict=True)]
 
     def let_stages_run(self) -> None:
-        """Let the stages of a database read the retried records, without asking a judge; a cluster has workers for that."""
+        """Run the stages of a database over the retried records, without a judge; on a cluster, workers do that."""
         if self.workspace is not None:
             self.workspace.runner.run()
 
 
 @contextlib.contextmanager
 def letter_box(settings: Settings) -> Iterator[LetterBox]:
-    """Return the letters of the cluster if one is named, else of the database."""
+    """Open the dead letters of the cluster if one is named, otherwise those of the database."""
     if settings.kafka is not None:
         from streams.kafka.dead_letters import keep_letters  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
 
@@ -123,7 +123,7 @@ def letter_of(store: Store, start: str) -> Found:
 
 
 def ids_to_retry(store: Store, starts: Sequence[str], filters: Filters, limit: int) -> tuple[list[str], list[str]]:
-    """Return the ids of the open letters that are named or match, oldest first; and the named ones retried before."""
+    """Return the ids of the open letters that are named or match, oldest first, and the named letters already retried."""
     if not starts:
         letters = open_letters(store.cursor(), vars(filters), ALL)
         return [letter.id for letter in reversed(letters)][:limit], []
@@ -139,11 +139,11 @@ class Outcome:
     returned: list[Return]
     stays: list[Stays]
     again: int
-    """Letters that are open after it and were not there before: records that were set aside once more."""
+    """New open letters after the retry: records that failed again."""
 
 
 def retry(box: LetterBox, ids: Sequence[str]) -> Outcome:
-    """Retry the letters that can go back, a few hundred at a time. SettingsError for a file that is filled from Kafka."""
+    """Retry the letters that can be put back, a few hundred at a time. SettingsError for a database that is filled from Kafka."""
     if box.workspace is not None and is_fed_by_kafka(box.store):
         raise SettingsError(f"{box.store.path} is filled from Kafka", hint=FROM_KAFKA)
     before = _open_ids(box.store)

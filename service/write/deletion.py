@@ -1,4 +1,4 @@
-"""Deletion, as the API, the pages and the commands tell it: runs of retention, erasures, and dry runs of both."""
+"""Deletion: the answers about runs of retention, erasures, and dry runs of both."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ class ErasureProgress(Answer, frozen=True):
 
     @property
     def place(self) -> Place:
-        """Where it is in the list of all of them."""
+        """Its place in the list of erasures."""
         return Place(self.requested_at, self.id)
 
 
 class RequestedErasure(Answer, frozen=True):
-    """An erasure, and the copies that it does not reach."""
+    """A requested erasure, and the copies that it does not reach."""
 
     erasure: ErasureProgress
     remains: Annotated[list[str], Meta(description="Copies that were not erased, and what to do about them.")]
@@ -90,7 +90,7 @@ class ErasureList(Answer, frozen=True):
 
 
 def purged_records(purged: Purged, policy: Policy, now: datetime, days: int | None) -> PurgedRecords:
-    """Return the outcome of a run of retention that kept so many days, or those of the policy."""
+    """Return the outcome of a run of retention with this number of days, or the policy's."""
     kept_from = cutoff(now, days if days is not None else policy.for_project("").settings.retention_days)
     return PurgedRecords(
         exchanges_purged=purged.exchanges,
@@ -100,7 +100,7 @@ def purged_records(purged: Purged, policy: Policy, now: datetime, days: int | No
 
 
 def purge_dry_run(store: Store, policy: Policy, now: datetime, days: int | None) -> PurgeDryRun:
-    """Count what a run of retention would delete at this moment."""
+    """Count the rows that a run of retention would delete at this moment."""
     plan = plan_purge(store, policy, now, days)
     projects = [
         PurgedProject(
@@ -116,7 +116,7 @@ def purge_dry_run(store: Store, policy: Policy, now: datetime, days: int | None)
 
 
 def erasure_dry_run(store: Store, connection: str, session_id: str | None) -> ErasureDryRun:
-    """Count what an erasure would delete."""
+    """Count the rows that an erasure would delete."""
     plan = plan_erasure(store, connection, session_id)
     return ErasureDryRun(
         rows=plan.rows, sessions=plan.sessions, projects=list(plan.projects), first_at=plan.first, last_at=plan.last
@@ -129,7 +129,7 @@ def all_erasures(store: Store) -> list[ErasureProgress]:
 
 
 def progress_of(store: Store, erasure: Erasure) -> ErasureProgress:
-    """Return how far an erasure has come; nothing is done of one that has not landed yet."""
+    """Return the progress of an erasure; a pending one that is not flushed yet has none."""
     landed = (requested for requested in erasures(store) if requested.erasure["erasure_id"] == erasure.erasure_id)
     return _progress(next(landed, Requested(msgspec.structs.asdict(erasure), None)))
 

@@ -1,4 +1,4 @@
-"""Ending the sessions of a workspace: manually, or because they fell idle."""
+"""Ending the sessions of a workspace: manually, or because they are idle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from streams.upkeep.closing import EXPLICIT, IDLE, closings, sessions_of
 
 
 def close_idle_sessions(workspace: Workspace) -> int:
-    """Record the end of every session idle for longer than the session gap; return their number."""
+    """Record the end of every session that has been idle for longer than the session gap; return their number."""
     seconds = workspace.policy.session_gap_minutes * 60
     values = {"as_of": workspace.now(), "gap_seconds": seconds, "heard_before": None, "limit": None}
     rows = query_rows(workspace.store.cursor(), "idle_sessions", values)
@@ -22,7 +22,7 @@ def close_idle_sessions(workspace: Workspace) -> int:
 def finalize_session(workspace: Workspace, session_id: str, connection: str | None = None) -> int:
     """Record the end of a session and run the stages; return the number of its connections.
 
-    InputError when no record of it is there.
+    InputError if the session has no records.
     """
     values = {"sessions": [session_id], "connection": connection, "as_of": workspace.now()}
     rows = query_rows(workspace.store.cursor(), "open_topics", values)

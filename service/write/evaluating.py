@@ -1,10 +1,10 @@
-"""Evaluating in this process: the judges of the plans, the engine, and the results. Requested evaluations, and what they take.
+"""Evaluating in this process: judges, engine and results; and estimates of requested evaluations.
 
-1. Nothing is written before it is known who judges.
-2. Batches are asked before the requests are published: a request whose batch is in progress would be judged, call by call, by whatever
-   process opens the database next.
-3. A judge that is out of reach is not asked for hours: after some rounds of calls without an answer it ends with an error.
-4. However it ends, what was recorded stays. Asked again, it goes on from there and pays for nothing twice.
+1. Nothing is written before the judge is open.
+2. Batches are sent before the requests are published. Otherwise a process that opens the database while a batch is in progress would
+judge its requests call by call.
+3. An unreachable judge is not called for hours: after some rounds of calls without an answer, evaluating fails.
+4. Recorded results stay, however it ends. The next attempt continues from them and pays for nothing twice.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ from streams.process import handled_in_loop
 _LOST = ("provider_error", "timeout")
 """Outcomes of questions to a judge that is unreachable or refuses access."""
 _ROUNDS = 3
-"""Rounds of calls, each as many as are made at once, that may fail before the judge counts as out of reach."""
+"""Rounds of concurrent calls that may fail before the judge counts as out of reach."""
 
 
 class JudgeOutOfReachError(DriftlineError):
-    """The judge does not answer any more, so no further calls are made."""
+    """The judge no longer answers, so no further calls are made."""
 
 
 class Reach:
-    """Watches the outcomes of calls. Without it, a thousand calls would wait for a dead judge, one by one, for hours."""
+    """Watches the outcomes of calls. Without it, a thousand calls would time out at a dead judge one after another, for hours."""
 
     def __init__(self, calls_at_once: int) -> None:
         self._most = _ROUNDS * calls_at_once
         self._answered = self._lost = 0
 
     def hear(self, calls: Mapping[str, int]) -> None:
-        """Take the outcomes of all calls so far. JudgeOutOfReachError if none of the last ones was answered."""
+        """Process the outcomes of all calls so far. JudgeOutOfReachError if none of the latest was answered."""
         answered, lost = calls.get(ANSWERED, 0), sum(calls.get(outcome, 0) for outcome in _LOST)
         if answered != self._answered:
             self._answered, self._lost = answered, lost
@@ -90,7 +90,7 @@ class EvaluationEstimate(Answer, frozen=True):
 
 
 class RequestedEvaluation(Answer, frozen=True):
-    """An evaluation that was requested."""
+    """A requested evaluation."""
 
     evaluation_id: Annotated[str, Meta(description="Its id: the same for the same run, case, judge and prompt.")] = field(
         name="id"
@@ -108,7 +108,7 @@ class RequestedEvaluation(Answer, frozen=True):
 
 
 class RequestedEvaluations(Answer, frozen=True):
-    """The requested evaluations, and what they take."""
+    """The requested evaluations with their estimate."""
 
     sessions: int
     estimate: EvaluationEstimate
@@ -116,7 +116,7 @@ class RequestedEvaluations(Answer, frozen=True):
 
 
 def requested_evaluations(prepared: Prepared) -> RequestedEvaluations:
-    """Return every prepared evaluation, in order, and what they take."""
+    """Return every prepared evaluation, in order, with their estimate."""
     reused = [_requested(found.evaluation, found.evaluation.revision, reused=True) for found in prepared.reused]
     asked = [_requested(request, request.attempt, reused=False) for request in prepared.asked]
     return RequestedEvaluations(
@@ -127,7 +127,7 @@ def requested_evaluations(prepared: Prepared) -> RequestedEvaluations:
 
 
 def evaluation_estimate(estimate: Estimate) -> EvaluationEstimate:
-    """Return an estimate; the costs are None where no price is known."""
+    """Return an estimate; costs are None without a known price."""
     unknown = dict.fromkeys(("expected_usd", "at_most_usd")) if estimate.calls and estimate.unpriced == estimate.calls else {}
     return EvaluationEstimate.of(dataclasses.asdict(estimate), **unknown)
 
@@ -169,15 +169,15 @@ Report = Callable[[Progress], None]
 
 
 def catch_up(workspace: Workspace) -> None:
-    """Let intake and diagnosis read the present records, so that sessions are complete; evaluation requests stay untouched."""
+    """Run intake and diagnosis over the present records, so that sessions are complete; evaluation requests are left alone."""
     embedded_runner(workspace.settings, workspace.store, workspace.policy, workspace.redactor, workspace.now).catch_up()
 
 
 def evaluate(workspace: Workspace, settings: Settings, prepared: Prepared, report: Report) -> list[Evaluated]:
-    """Make the requested evaluations; return them and the reused ones, in the order of `prepared`.
+    """Run the requested evaluations; return new and reused ones, in the order of `prepared`.
 
-    SettingsError when a judge is needed and there is none; StoppedError when the process was asked to stop; StoreError when the
-    database gives up; InputError for requests that failed.
+    SettingsError if a judge is needed and there is none; StoppedError if the process was asked to stop; StoreError if the database fails;
+    InputError for failed requests.
     """
     made = asyncio.run(_Evaluating(workspace, settings, prepared, report).run()) if prepared.asked else []
     return sorted([*made, *prepared.reused], key=lambda one: prepared.order[one.evaluation.evaluation_id])
@@ -221,8 +221,8 @@ class _Evaluating:
         return _made(self._workspace, self._asked)
 
     async def _ask_in_batches(self) -> None:
-        """Have the questions of batch judges answered. StoppedError on a stop: open ones are cancelled."""
-        # Late, because the client of the API takes a second to load.
+        """Have batch judges answer their questions. StoppedError on a stop, which cancels open batches."""
+        # Imported late, because the API's client takes a second to load.
         from streams.evaluations.batching import ask_in_batches  # noqa: PLC0415
         from streams.judges.batch_judge import BatchJournal, open_batch_judge  # noqa: PLC0415
 
@@ -238,7 +238,7 @@ class _Evaluating:
             await judge.aclose()
 
     async def _judge(self, opened: OpenedJudge) -> None:
-        """Publish the requests and wait until the stage has judged them. StoppedError on a stop."""
+        """Publish the requests and wait until the stage has judged them; StoppedError on a stop."""
         workspace = self._workspace
         engine = Engine(
             workspace.store,
@@ -263,7 +263,7 @@ class _Evaluating:
         await engine.drained()
 
     async def _watch(self, work: Coroutine[Any, Any, None], engine: Engine | None, end: Callable[[], None] | None) -> None:
-        """Wait for the work and report its progress. On a stop, end the work, or StoppedError if it cannot be ended."""
+        """Wait for the work and report its progress. On a stop, cancel the work, or raise StoppedError if it cannot be cancelled."""
         working, stopping = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
         waits: set[asyncio.Task[Any]] = {working, stopping}
         try:
@@ -282,7 +282,7 @@ class _Evaluating:
             await asyncio.gather(working, stopping, return_exceptions=True)
 
     def _tell(self, engine: Engine | None) -> None:
-        """Report progress. JudgeOutOfReachError if there is no use in going on."""
+        """Report progress. JudgeOutOfReachError if the judge is out of reach."""
         waiting, calls, spent = len(self._asked), self._batched.outcomes, self._batched.spent_usd
         if engine is not None:
             state = engine.state()
@@ -298,7 +298,7 @@ class _Evaluating:
 
 
 def _made(workspace: Workspace, asked: Sequence[EvaluationRequest]) -> list[Evaluated]:
-    """Return the results of the requests, or an earlier finished evaluation if they failed. InputError if there is neither."""
+    """Return the results of the requests, or an earlier finished evaluation for a failed request. InputError if there is neither."""
     ids = {"evaluations": [one.evaluation_id for one in asked]}
     with contextlib.closing(workspace.store.cursor()) as cursor:
         rows = query_records(cursor, "evaluations_by_id", Evaluation, ids)
@@ -317,7 +317,7 @@ def _made(workspace: Workspace, asked: Sequence[EvaluationRequest]) -> list[Eval
 
 
 def failed_evaluations(missing: Sequence[str], total: int, reasons: str) -> InputError:
-    """Return the error that names some of the evaluations that failed, and says where the reasons are."""
+    """Return the error that names some failed evaluations and the place of the reasons."""
     more = ", …" if len(missing) > _NAMED else ""
     return InputError(
         f"{len(missing)} of {total} evaluations failed: {', '.join(missing[:_NAMED])}{more}",
@@ -326,13 +326,13 @@ def failed_evaluations(missing: Sequence[str], total: int, reasons: str) -> Inpu
 
 
 def numbered(found: Evaluation, attempt: int, repetition: int) -> Evaluation:
-    """Return the evaluation, numbered as requested; with a warning if the request failed and it is an earlier one."""
+    """Return the evaluation under the requested number, with a warning if it is an earlier one because the request failed."""
     late = [LATER_ATTEMPT_FAILED] if found.revision < attempt else []
     return msgspec.structs.replace(found, repetition=repetition, warnings=(*found.warnings, *late))
 
 
 def _asks_to_stop(stopping: asyncio.Event) -> Callable[[signal.Signals], None]:
-    """Handle a signal: the first one sets the event, the second one ends the process at once."""
+    """Handle a signal: the first sets the event, the second ends the process at once."""
 
     def ask(_: signal.Signals) -> None:
         if stopping.is_set():

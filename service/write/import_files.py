@@ -1,12 +1,12 @@
 """Input files of commands, and reading them into encoded records, in this process or in several.
 
-1. A path is a file or a folder, and several may be given. A folder stands for the files of the command's kind below it, in the order of
-   their names; hidden files and symbolic links are left out.
-2. A file that is named and is missing, empty or something else is refused, before anything is written.
-3. A file in a folder that is something else is named and passed over, and the exit code is 1. An empty one holds nothing.
-4. Files of exchanges are looked at first, one by one, and then read by what was found.
-5. Reading is most of an import's work, and files do not depend on each other, so a large import reads them in worker processes and
-   takes what they read in the order of the files: the log is the same as with one process.
+1. Each path is a file or a folder. A folder stands for the files of the command's kind below it, by name, without hidden files and
+symbolic links.
+2. A named file that is missing, empty or of another kind is refused before anything is written.
+3. A file of another kind in a folder is reported and skipped, and the exit code is 1. An empty file is skipped silently.
+4. Files of exchanges are profiled first, one by one, to find the layout by which each is read.
+5. Reading is most of an import's work, and files are independent, so a large import reads them in worker processes. Results are used
+in the order of the files, so the log is the same as with one process.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SESSIONS = FileSort("sessions, event JSON lines or a transcript", EVENT_FILES.pa
 
 
 class Found(NamedTuple):
-    """The files to read, and those in folders that are something else."""
+    """The files to read, and files of another kind in folders."""
 
     files: list[Path]
     refused: list[InputError]
@@ -75,9 +75,9 @@ def input_files(paths: Iterable[Path], reads: FileSort) -> Found:
 
 
 def checked(files: Iterable[Path], paths: Sequence[Path], reads: FileSort, *, allow_empty: bool = False) -> Found:
-    """Return those files that can be read. A file that is one of the paths is refused with an InputError, others are skipped.
+    """Return the readable files. An unreadable file raises an InputError if it is one of the paths, and is skipped otherwise.
 
-    It is an InputError, too, where no file holds anything, unless that is allowed.
+    InputError also if all files are empty, unless that is allowed.
     """
     found, named, empty = Found([], []), set(paths), 0
     for file in files:
@@ -101,7 +101,7 @@ def checked(files: Iterable[Path], paths: Sequence[Path], reads: FileSort, *, al
 
 
 def files_below(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    """Return the files of these names below a folder, by name; InputError if there is none."""
+    """Return the files below a folder that match these patterns, by name; InputError if there is none."""
     files = visible_files(folder, patterns)
     if not files:
         raise InputError(f"{folder}: holds no {_either(patterns)}", hint="Give a file, or a folder that holds some.")
@@ -109,7 +109,7 @@ def files_below(folder: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def require(file: Path, reads: FileSort, *, allow_empty: bool = False) -> None:
-    """Refuse a file that is missing, empty or of another kind with an InputError. Pipes and devices are not looked into."""
+    """Raise an InputError for a file that is missing, empty or of another kind. Pipes and devices are not inspected."""
     if not file.exists():
         raise InputError(f"{file}: does not exist", hint=f"Give {reads.description}, or a folder of them.")
     if not file.is_file():
@@ -124,7 +124,7 @@ def require(file: Path, reads: FileSort, *, allow_empty: bool = False) -> None:
 
 
 def require_stream(stream: BinaryIO, reads: FileSort) -> None:
-    """Refuse empty or other standard input with an InputError, consuming nothing. It waits for the first bytes."""
+    """Wait for the first bytes of standard input, without consuming them; InputError if it is empty or of another kind."""
     peek = getattr(stream, "peek", None)
     if peek is not None:
         _refuse("standard input", peek(HEAD)[:HEAD], reads)
@@ -142,7 +142,7 @@ def _is_empty(file: Path) -> bool:
 
 
 def _either(patterns: Sequence[str]) -> str:
-    """Join patterns as in `*.jsonl, *.json or *.ndjson`."""
+    """Join patterns into a text such as `*.jsonl, *.json or *.ndjson`."""
     return f"{', '.join(patterns[:-1])} or {patterns[-1]}"
 
 
@@ -154,18 +154,18 @@ SHOWN = 10
 
 @dataclass
 class Source:
-    """The files at some paths by their first looks, those in folders that are something else, and how many hold other tables of ours."""
+    """The profiles of the files at some paths, the files of another kind in folders, and the number of files with other tables of ours."""
 
     looks: dict[Path, FileProfile] = field(default_factory=dict)
     refused: list[InputError] = field(default_factory=list)
     other_tables: int = 0
 
     def found(self) -> Found:
-        """Return the files that can be read, and the refused ones."""
+        """Return the readable files and the refused ones."""
         return Found(list(self.looks), self.refused)
 
     def layouts(self, redactor: Redactor) -> dict[Path, Layout]:
-        """Return how each file is read; InputError where a required field has no column, or two files tell of the same traces."""
+        """Return the layout of each file; InputError if a required field has no column, or two files have the same traces."""
         exports = {one.export for one in self.looks.values()}
         if {LANGFUSE, LANGFUSE_TRACES} <= exports:
             raise InputError(
@@ -175,9 +175,9 @@ class Source:
 
 
 def looked_at(paths: Iterable[Path], given: Fields | None, redactor: Redactor, *, whole: bool = True) -> Source:
-    """Look at the files at the paths, by the rules of `service.write.import_files`.
+    """Profile the files at the paths, by the rules of this module.
 
-    InputError for a refused path, or if no file is left. Not `whole`: a table may lack columns of required fields.
+    InputError for a refused path, or if no file is left. Unless `whole`, a table may lack columns of required fields.
     """
     looked, paths = Source(), list(paths)
     files = dict.fromkeys(file for path in paths for file in (files_below(path, PATTERNS) if path.is_dir() else [path]))
@@ -203,7 +203,7 @@ def looked_at(paths: Iterable[Path], given: Fields | None, redactor: Redactor, *
 
 
 def exchange_source(layouts: Mapping[Path, Layout], labels: Labels) -> FileSource:
-    """Return the source that reads each file by its layout; `labels` are the attributes of spans that tell each label."""
+    """Return the source that reads each file by its layout; `labels` maps labels to the span attributes that hold them."""
 
     def read(path: Path, context: ReadingContext, _sessions: SessionRange) -> Iterator[Reading]:
         return read_exchange_file(path, context, layouts[path], labels)
@@ -212,7 +212,7 @@ def exchange_source(layouts: Mapping[Path, Layout], labels: Labels) -> FileSourc
 
 
 def exchanges_in(layouts: Mapping[Path, Layout], context: ReadingContext, labels: Labels) -> Iterator[Exchange]:
-    """Return the exchanges of files as an import would take them, one after the other."""
+    """Yield the exchanges of files as an import would read them."""
     for path, layout in layouts.items():
         for reading in read_exchange_file(path, context, layout, labels):
             yield from reading.exchanges
@@ -221,7 +221,7 @@ def exchanges_in(layouts: Mapping[Path, Layout], context: ReadingContext, labels
 def first_exchanges(
     path: Path, context: ReadingContext, layout: Layout, labels: Labels
 ) -> tuple[Sequence[Exchange], Sequence[LineFault]]:
-    """Return the first exchanges as an import would take them, and the faults among the rows that were read for them."""
+    """Return the first exchanges as an import would read them, and the faults in the rows read on the way."""
     exchanges: list[Exchange] = []
     faults: list[LineFault] = []
     for reading in read_exchange_file(path, context, layout, labels, rows=PROFILED_ROWS):
@@ -231,20 +231,20 @@ def first_exchanges(
 
 
 PARALLEL_BYTES = 20_000_000
-"""Size from which an import is worth worker processes: each takes half a second to start."""
+"""Minimum size of an import for worker processes, each of which takes half a second to start."""
 PART_BYTES = 64_000_000
-"""Bytes of a database from which it is read in parts: each part is in memory whole."""
+"""Size of a database above which it is read in parts, each of which is in memory as a whole."""
 AHEAD_BYTES = 48_000_000
-"""Bytes of files that are read ahead, so that workers are busy while a batch is committed and scored."""
+"""Bytes of files to read ahead, to keep workers busy while a batch is committed and scored."""
 
 
 @dataclass
 class FileRecords:
-    """The result of reading a file or a part of one: encoded records, session ids, whether all of it was read, and traces that gave no exchange."""
+    """The result of reading a file or a part of one: encoded records, session ids, whether it was read completely, and traces without an exchange."""
 
     accepted: Accepted = field(default_factory=Accepted)
     revisable: list[Exchange] = field(default_factory=list)
-    """Exchanges that may be known with what was read of them before."""
+    """Exchanges that may already be stored with an earlier revision."""
     open: list[OpenAnswer] = field(default_factory=list)
     session_ids: list[str] = field(default_factory=list)
     complete: bool = True
@@ -252,7 +252,7 @@ class FileRecords:
 
 
 class Part(NamedTuple):
-    """A unit of reading: a file, or the sessions of a range in a large database; `ends` marks the last part of the file.
+    """A unit of reading: a file, or a range of sessions in a large database; `ends` marks the last part of the file.
 
     `copies` are other accounts of the file's session.
     """
@@ -266,7 +266,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class FileReader:
-    """Reads files into encoded records. A plain value, so that it can be sent to a worker process."""
+    """Reads files into encoded records. It can be pickled for a worker process."""
 
     connection: str
     project: str
@@ -292,7 +292,7 @@ class FileReader:
         return Admission(Redactor(self.redaction, self.redaction_key), self.now)
 
     def transcripts(self, source: str, part: Part) -> FileRecords:
-        """Read a file of the source with this name, whole, or the sessions of a range of it."""
+        """Read a file of a source, whole or a range of its sessions."""
         context = dataclasses.replace(self._context, copies=part.copies) if part.copies else self._context
         return _merged(self._parts(part.path, SOURCES[source].read(part.path, context, part.sessions)))
 
@@ -304,7 +304,7 @@ class FileReader:
         try:
             for reading in readings:
                 yield self._encoded(path, reading)
-        except InputError as error:  # one file that cannot be read stops no other
+        except InputError as error:  # an unreadable file does not stop the others
             part = FileRecords(complete=False)
             self._admission.set_aside(part.accepted, Place(str(path), 0), Refusal("import", "unreadable_file", str(error)), b"")
             yield part
@@ -339,7 +339,7 @@ def _merged(parts: Iterable[FileRecords]) -> FileRecords:
 
 
 def parts_of(source: TranscriptSource, account: Account, size: int) -> list[Part]:
-    """Return the parts that a file is read in: the records of a large database would not fit into memory together."""
+    """Split a file into parts to read: all records of a large database would not fit into memory."""
     path, count = account.path, -(-size // PART_BYTES)
     ranges = source.ranges(path, count) if count > 1 else [EVERY_SESSION]
     last = len(ranges) - 1
@@ -355,7 +355,7 @@ def read_transcripts(reader: FileReader, source: str, parts: Iterable[Part]) -> 
     if workers == 1 or sum(part.size for part in listed) < PARALLEL_BYTES:
         yield from (reader.transcripts(source, part) for part in listed)
         return
-    # Forked workers would inherit DuckDB's and polars' locks without the threads that hold them.
+    # Spawn: forked workers would inherit locks of DuckDB and polars without the threads that hold them.
     spawn = multiprocessing.get_context("spawn")
     waiting: collections.deque[tuple[Future[FileRecords], int]] = collections.deque()
     ahead = 0

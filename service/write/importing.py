@@ -1,6 +1,6 @@
-"""Importing: the records of files are published in batches, and the stages run over them (see `README.md`).
+"""Importing: publishes the records of files in batches and runs the stages over them (see `README.md`).
 
-The history that an import brought is checked by this process, or by the server that has the database (`streams.watch.history`).
+Afterwards this process, or the server that has the database, checks the imported history (`streams.watch.history`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from streams.watch.watching import Watch
 
 
 def begin_history(workspace: Workspace, target: str) -> None:
-    """Note that an import into a project, or into `EVERY_PROJECT`, begins."""
+    """Record that an import into a project, or into `EVERY_PROJECT`, begins."""
     if workspace.server is None:
         _history(workspace).begin(target)
     else:
@@ -47,9 +47,9 @@ def begin_history(workspace: Workspace, target: str) -> None:
 
 
 def check_history(workspace: Workspace, target: str, report: HistoryReport = lambda *_: None) -> list[ProjectHistory]:
-    """Check the days that imports brought and that are over by the workspace's present, each as of its end.
+    """Check the imported days that are over by the workspace's clock, each as of its end.
 
-    A server does not report how far it is.
+    A server reports no progress.
     """
     if workspace.server is None:
         return asyncio.run(_history(workspace).check(target, workspace.now(), report))
@@ -57,7 +57,7 @@ def check_history(workspace: Workspace, target: str, report: HistoryReport = lam
 
 
 def resume_histories(workspace: Workspace, report: HistoryReport) -> list[ProjectHistory]:
-    """Check what imports that were killed left unchecked, in a database that this process has."""
+    """Check the days that killed imports left unchecked, in a database that this process has."""
     history = _history(workspace)
     checked: list[ProjectHistory] = []
     for target in history.pending():
@@ -72,17 +72,18 @@ def _history(workspace: Workspace) -> History:
 EXCHANGES = "exchanges"
 BATCH_BYTES = 64 * 1024 * 1024
 READER_VERSION = "3"
-"""Version of the reader: a file that an older version read is read again."""
+"""The reader's version: files read by an older version are read again."""
 
 
 @dataclass
 class ImportSummary:
-    """The result of an import. Records that the log had already are `known`; dead letters are `faults`.
+    """The result of an import. Records that the log already had are `known`; dead letters are `faults`.
 
-    `left_out` are traces of an export that gave no exchange. `conflicts` are the records whose identity the log has with other content: among the faults the first time they are delivered.
-    `copies` are the files that told of a session which another file was read for, `lines_in_copies` those of their lines that could not
-    be joined with it.
-    `revised` are exchanges of which their source now tells more, `open` the answers that do not count yet.
+    `left_out` are traces of an export without an exchange. `conflicts` are records whose identity the log has with other content; they
+    are among the faults when they are delivered for the first time.
+    `copies` are the files that are another account of a session already read from its main file, `lines_in_copies` their lines that
+    could not be merged with it.
+    `revised` are exchanges about which the source now has more, `open` the answers that do not count yet.
     """
 
     files: int = 0
@@ -101,7 +102,7 @@ class ImportSummary:
     open: list[OpenAnswer] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the counts, with the number of sessions read, the open answers, and the traces that gave no exchange by reason."""
+        """Return the counts, with the number of sessions read, the open answers, and the traces without an exchange by reason."""
         left_out = [{**reason._asdict(), "traces": traces} for reason, traces in self.left_out.most_common()]
         still_open = [answer._asdict() for answer in self.open]
         return {**vars(self), "sessions": len(self.sessions), "left_out": left_out, "open": still_open}
@@ -112,7 +113,7 @@ Report = Callable[[int], None]
 
 
 class Stamp(NamedTuple):
-    """The identity of a file's content: its size and the time of its last change, including its companion files."""
+    """Identifies a file's content by size and modification time, including its companion files."""
 
     size: int
     modified_ns: int
@@ -121,8 +122,8 @@ class Stamp(NamedTuple):
 def stamp_of(path: Path) -> Stamp | None:
     """Return the stamp of a file; None if it is gone.
 
-    A database that a gateway has open grows in its write-ahead log for a long time before the file itself changes, and the
-    trajectory of a transcript is written beside it.
+    A database that a gateway has open may grow only in its write-ahead log for a long time, and the trajectory of a transcript is a
+    file beside it.
     """
     try:
         stats = [path.stat()]
@@ -135,7 +136,7 @@ def stamp_of(path: Path) -> Stamp | None:
 
 
 def stamp_of_account(account: Account) -> Stamp | None:
-    """Return the stamp of a session's file with that of its copies; None if the file is gone."""
+    """Return the combined stamp of a session's file and its copies; None if the file is gone."""
     own = stamp_of(account.path)
     if own is None or not account.copies:
         return own
@@ -144,10 +145,10 @@ def stamp_of_account(account: Account) -> Stamp | None:
 
 
 class Importer:
-    """Imports files into a workspace, filed under one connection and project."""
+    """Imports files into a workspace, under one connection and project."""
 
     def __init__(self, workspace: Workspace, *, agent: str | None = None, layouts: Mapping[Path, str] | None = None) -> None:
-        """`layouts` says by which layout a file is read, where there are several: with another one it is read again."""
+        """`layouts` has the layout of each file, for kinds with several layouts; a file with a changed layout is read again."""
         settings, policy = workspace.settings, workspace.policy
         self._workspace = workspace
         self._reader = FileReader(
@@ -179,11 +180,11 @@ class Importer:
         self._accepted = Accepted()
         self._revisable: list[tuple[Path, Exchange]] = []
         self._waiting: set[str] = set()
-        """The files of revisions that have to be brought again."""
+        """Files with revisions to publish later."""
         self._progress: list[ImportProgress] = []
 
     def transcripts(self, source: TranscriptSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
-        """Import the transcripts of a source. All accounts of a session have to be among the files: they are read together."""
+        """Import the transcripts of a source. `files` must include all accounts of a session, because they are read together."""
         accounts = source.accounts_in(files)
         self._summary.copies = sum(len(account.copies) for account in accounts)
         if source.id_field is None:
@@ -210,7 +211,7 @@ class Importer:
         return self._streamed(source, [(account.path, stamp) for account, stamp in changed], report)
 
     def _streamed(self, source: FileSource, files: Iterable[tuple[Path, Stamp]], report: Report) -> ImportSummary:
-        """Import files that are read part by part, because one of them may not fit into memory."""
+        """Import files part by part, because a single one may not fit into memory."""
         for path, stamp in files:
             complete = True
             for records in self._reader.parts(source, path):
@@ -221,13 +222,13 @@ class Importer:
         return self._finish()
 
     def _changed(self, source: str, accounts: Iterable[Account], report: Report) -> list[tuple[Account, Stamp]]:
-        """Return the accounts whose files were not completely imported in their present state, by the present settings."""
+        """Return the accounts whose files were not yet completely imported in their present state and with the present settings."""
         rows = run_query(self._workspace.store.cursor(), "import_progress", {"source": source}).iter_rows()
         taken = {path: known for path, *known in rows}
         changed = []
         for account in accounts:
             path, stamp = account.path, stamp_of_account(account)
-            if stamp is None:  # it was there when the folder was listed: whoever took it away did not want it imported
+            if stamp is None:  # the file was deleted after the folder was listed, so it is not wanted
                 continue
             if taken.get(str(path)) == [*stamp, self._digest_of(path)]:
                 self._summary.unchanged += 1
@@ -246,7 +247,7 @@ class Importer:
             self._flush()
 
     def _note(self, source: str, path: Path, stamp: Stamp, *, complete: bool) -> None:
-        """Note the progress within a file, in the transaction of its last records or in a later one."""
+        """Record the progress within a file, in the transaction of its last records or a later one."""
         self._summary.files += 1
         self._progress.append(
             ImportProgress(
@@ -260,12 +261,12 @@ class Importer:
         )
 
     def _digest_of(self, path: Path) -> str:
-        """Return the digest of everything that the records of a file depend on besides its bytes."""
+        """Return the digest of everything except its bytes on which the records of a file depend."""
         layout = self._layouts.get(path)
         return self._settings_digest if layout is None else digest(canonical_json([self._settings_digest, layout]))
 
     def _flush(self) -> None:
-        """Publish the collected records and run the stages over them."""
+        """Publish the pending records and run the stages over them."""
         revised = self._revise()
         progress = [replace(one, complete=one.complete and one.path not in self._waiting) for one in self._progress]
         done = self._workspace.runner.publish(self._accepted, progress, are_own=not revised)
@@ -281,9 +282,9 @@ class Importer:
         self._workspace.runner.run()
 
     def _revise(self) -> int:
-        """Add the exchanges that may be revisions of what was read before; how many of them are.
+        """Add the exchanges that revise earlier ones to the pending records; return their number.
 
-        The stages have read what was published before. A revision that has to wait all the same is brought when its file is read again.
+        The stages must have read all published records. A revision that still has to wait is added when its file is read again.
         """
         if not self._revisable:
             return 0
@@ -301,7 +302,7 @@ class Importer:
         return revisions.revised
 
     def _finish(self) -> ImportSummary:
-        """Publish the rest, close idle sessions and run the stages over that."""
+        """Publish the rest, close idle sessions and run the stages over both."""
         self._flush()
         self._summary.sessions_closed = close_idle_sessions(self._workspace)
         self._workspace.runner.run()

@@ -1,4 +1,4 @@
-"""Outcomes of records that were sent, and of other requests."""
+"""Outcomes of delivered records and of other requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Tier1(Answer, frozen=True):
 
 
 class CostCap(Answer, frozen=True):
-    """The session's spending and its cap, in USD."""
+    """The session's cost so far and its cap, in USD."""
 
     current_cost: float
     cap: float | None
@@ -44,7 +44,7 @@ class ScoredExchange(Answer, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LeftOutExchange(Answer, frozen=True, kw_only=True, omit_defaults=True):
-    """The exchange is durable and will not be judged: sampled out, or its session has spent its cap."""
+    """The exchange is durable and will not be judged: it was not sampled, or its session has reached its cap."""
 
     exchange_id: str
     scored: Never
@@ -57,7 +57,7 @@ class LeftOutExchange(Answer, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class QueuedExchange(Answer, frozen=True, kw_only=True, omit_defaults=True):
-    """The exchange is durable; a worker scores it, and the scores show the result."""
+    """The exchange is durable; a worker will score it, and the result appears among the scores."""
 
     exchange_id: str
     score_id: str
@@ -93,14 +93,14 @@ class ExchangeOutcomes(Answer, frozen=True):
 
 
 class RefusedEvent(Answer, frozen=True):
-    """An event that was refused: its place in the batch, and why."""
+    """A refused event: its place in the batch, and the reason."""
 
     index: int
     error: str
 
 
 class EventOutcomes(Answer, frozen=True, omit_defaults=True):
-    """The outcome of a batch: new events, known events, events that were set aside."""
+    """The outcome of a batch: new events, known events, and events that became dead letters."""
 
     accepted: int
     known: int
@@ -132,12 +132,12 @@ class BulkEventOutcomes(Answer, frozen=True):
 
 
 class Done(Answer, frozen=True):
-    """It is done."""
+    """The request was carried out."""
 
     ok: Always = True
 
 
 class RequestedJudgements(Answer, frozen=True):
-    """The request; it is carried out in the background."""
+    """The accepted request, which is carried out in the background."""
 
     requested: int

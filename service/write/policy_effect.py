@@ -1,6 +1,6 @@
-"""The rough effect of another policy: what share of the exchanges of the last days it would have judged, and what that costs per month.
+"""The estimated effect of another policy: the share of the last days' exchanges that it would have judged, and the cost per month.
 
-Both policies decide again on a sample of stored sessions, by the law of intake: `audit.exchanges.tier1` and `audit.exchanges.sampling`.
+Both policies are applied to a sample of stored sessions with the code of intake: `audit.exchanges.tier1` and `audit.exchanges.sampling`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ MONTH = 30
 MOST = 20
 """Projects that are estimated."""
 SAMPLE = 5_000
-"""Exchanges of a project that are decided on again: a share of them is off by 0.7 points (standard error), a little more where sessions differ."""
+"""Exchanges in the sample of a project. A share has a standard error of 0.7 points, a little more if sessions differ."""
 _RECORD = b"-"
-"""Stands for the encoded exchange, which sampling only keeps."""
+"""Stands for the encoded exchange, which sampling only passes through."""
 _MATTERS = ("enabled", "judgeModel", "prices.", "sampling.")
-"""Beginnings of the names of settings whose effect is estimated. The cap and the gate depend on what the judge will say."""
+"""Prefixes of the settings whose effect is estimated. The effects of cap and gate depend on the judge's answers."""
 
 
 class PolicyEffect(Answer, frozen=True):
@@ -68,7 +68,7 @@ def effects(
     projects: Sequence[str],
     now: datetime,
 ) -> list[PolicyEffect]:
-    """Return the effect on the `projects` that have exchanges and that any of the changes concerns, at most MOST."""
+    """Return the effect on those `projects` that have exchanges and are affected by a change, at most MOST."""
     named = {*before.projects, *after.projects}
     concerned = {one for change in found if change.setting.startswith(_MATTERS) for one in change.projects}
     wanted = [one for one in projects if one in concerned or (EVERY_OTHER in concerned and one not in named)]
@@ -99,7 +99,7 @@ def _effect(
 
 
 def _judged(sample: Sequence[Row], policy: ProjectPolicy) -> int:
-    """The exchanges of a sample that a policy would have judged, had its sessions ended with it."""
+    """Return the number of exchanges of a sample that a policy would have judged, if sessions end with the sample."""
     if not policy.settings.enabled:
         return 0
     sessions = groupby(sample, key=lambda row: named_session(row["connection"], row["session_id"]))
@@ -107,7 +107,7 @@ def _judged(sample: Sequence[Row], policy: ProjectPolicy) -> int:
 
 
 def _judged_in_session(session: str, rows: Iterable[Row], policy: ProjectPolicy) -> set[str]:
-    """The ids of the exchanges of a session that a policy would have judged."""
+    """Return the ids of a session's exchanges that a policy would have judged."""
     state, judged = SamplingState(), set[str]()
     for row in rows:
         tier1 = check_structure(row["user_message"], row["agent_response"], policy.methodology)
@@ -129,13 +129,13 @@ def _judged_in_session(session: str, rows: Iterable[Row], policy: ProjectPolicy)
 
 
 def _spent(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime) -> Usage:
-    """The tokens of the judge's calls of a time."""
+    """Return the tokens of the judge's calls in a period."""
     rows = query_rows(cursor, "judge_costs", {"by": "project", "project": project, "from": start, "to": end})
     row = rows[0] if rows else dict.fromkeys(("input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens"), 0)
     return Usage(row["input_tokens"], row["output_tokens"], row["cache_write_tokens"], row["cache_read_tokens"])
 
 
 def _month(spent: Usage, price: ModelPrice | None) -> float | None:
-    """USD for so many tokens in DAYS, in a month; None if the price is unknown. Rates of long prompts do not count: these are sums."""
+    """Return the monthly cost in USD of this many tokens in DAYS; None without a price. Rates of long prompts cannot be applied to sums."""
     plain = None if price is None else price.model_copy(update={"steps": ()}).cost(spent)
     return None if plain is None else usd_of(plain) * MONTH / DAYS

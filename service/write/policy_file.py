@@ -1,10 +1,10 @@
-"""The policy file of a server: what stands in it, how another text differs, whether it could stand there, and putting it there.
+"""The policy file of a server: reading it, comparing and checking another text, and saving that text.
 
-1. A text is checked as a whole before it is written, against the folder of the file, because methodologies are files beside it.
-2. It is written beside the file and takes its name in one step: a reader finds the old text or the new one. The text before is kept
-   under the same name with `.previous` at its end, and can be taken back in the same way.
-3. A save names the text that it was made from. If the file has another one meanwhile, nothing is written.
-4. A running server keeps the policy that it began with until it starts again: see `service.server.server_lifecycle`.
+1. A text is checked completely before it is written, relative to the folder of the file, because methodologies are files beside it.
+2. The text is written to a file beside it and renamed, so a reader finds either the old or the new text. The previous text is kept
+under the same name with the suffix `.previous`, and can be restored in the same way.
+3. A save names the text on which it is based. If the file has changed meanwhile, nothing is written.
+4. A running server keeps its policy until it restarts: see `service.server.server_lifecycle`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from service.text.answers import Answer
 EVERY_OTHER = ""
 """Stands for the projects that neither policy names."""
 FLEET = "*"
-"""Stands for settings that belong to no project: redaction, prices, the session gap, spans on Kafka."""
+"""Stands for the settings that belong to no project: redaction, prices, the session gap, spans on Kafka."""
 
 
 class SettingChange(Answer, frozen=True):
-    """A setting that would be another one."""
+    """A setting that would change."""
 
     setting: Annotated[str, Meta(examples=["sampling.routineInterval"])]
     before: Annotated[Any, Meta(examples=[3])]
@@ -43,7 +43,7 @@ class SettingChange(Answer, frozen=True):
 
 
 def changes(before: Policy, after: Policy) -> list[SettingChange]:
-    """Return what is in force otherwise after than before, by setting; empty if nothing is."""
+    """Return the changed settings between two policies; empty if there are none."""
     found: dict[tuple[str, str, str], list[str]] = {}
     values: dict[tuple[str, str, str], tuple[Any, Any]] = {}
     for project in (FLEET, EVERY_OTHER, *sorted({*before.projects, *after.projects})):
@@ -58,7 +58,7 @@ def changes(before: Policy, after: Policy) -> list[SettingChange]:
 
 
 def effective(policy: Policy, project: str) -> dict[str, Any]:
-    """Return the settings in force for a project, by their names in the file; of FLEET, those that belong to no project."""
+    """Return the settings in force for a project by their names in the file; for FLEET, the settings that belong to no project."""
     if project == FLEET:
         parts = policy.model_dump(
             mode="json", by_alias=True, include={"redaction", "collector", "prices", "session_gap_minutes"}
@@ -79,20 +79,20 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 NO_FILE = "The server was started without a policy file, so every default is in force. Set DRIFTLINE_POLICY to a file."
 SKELETON = "version: 1\n"
-"""The text to begin with where there is no file: every default."""
+"""The initial text if there is no file: every default."""
 CONTEXT_LINES = 3
 """Unchanged lines around each change of a comparison."""
 _writing = threading.Lock()
 
 
 class StaleError(DriftlineError):
-    """The file is not as it was when the text was made from it."""
+    """The file has changed since the text on which the save is based."""
 
     hint = "Load the policy again and make your change there."
 
 
 class ReadOnlyError(DriftlineError):
-    """The file cannot be written; the words say why."""
+    """The file cannot be written; the message gives the reason."""
 
     hint = "Download the checked text and put it where the file comes from."
 
@@ -105,7 +105,7 @@ class PolicyProblem(Answer, frozen=True):
 
 
 class StoredPolicy(Answer, frozen=True):
-    """The policy file, and whether the server judges by it."""
+    """The policy file, and whether it is in force."""
 
     path: Annotated[str | None, Meta(description="null: the server has no policy file.", examples=["policy.yaml"])]
     text: str
@@ -133,32 +133,32 @@ class EffectivePolicy(Answer, frozen=True):
 
 
 class AppliedPolicy(Answer, frozen=True):
-    """The server starts again."""
+    """The server is restarting."""
 
     restarting: bool
 
 
 class PolicyFile:
-    """The file at a path, or none. Nothing is kept open: it may be replaced by others at any time."""
+    """The file at a path, or no file. It is never kept open, because others may replace it at any time."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
 
     @property
     def place(self) -> Path:
-        """The path, or the one that problems of a text are named by where there is no file."""
+        """The path, or without a file the name that problems of a text use."""
         return self.path or Path("policy.yaml")
 
     def text(self) -> str:
-        """Return what stands in the file; the shortest policy without one. PolicyError if it cannot be read."""
+        """Return the text of the file; the shortest policy if there is none. PolicyError if it cannot be read."""
         return SKELETON if self.path is None else _read(self.path)
 
     def previous(self) -> str | None:
-        """Return the text before the last save; None if there is none."""
+        """Return the text from before the last save; None if there is none."""
         return None if self.path is None or not _before(self.path).is_file() else _read(_before(self.path))
 
     def why_read_only(self) -> str:
-        """Say why the file cannot be written; nothing if it can."""
+        """Return the reason why the file cannot be written; empty if it can."""
         if self.path is None:
             return NO_FILE
         target = self.path.resolve()
@@ -172,9 +172,9 @@ class PolicyFile:
         )
 
     def save(self, text: str, base: str) -> None:
-        """Put a text into the file and keep the one before; `base` is the fingerprint of the text that it was made from.
+        """Write a text to the file and keep the previous one; `base` is the fingerprint of the text on which it is based.
 
-        ReadOnlyError or StaleError: nothing was written. The text must have been checked.
+        On a ReadOnlyError or StaleError nothing was written. The text must have been checked before.
         """
         if reason := self.why_read_only():
             raise ReadOnlyError(reason)
@@ -192,9 +192,9 @@ class PolicyFile:
 
 
 def check(file: PolicyFile, text: str, known: Collection[str]) -> Policy | list[PolicyProblem]:
-    """Return the policy that a text is, or its problems in the order of the lines.
+    """Return the policy in a text, or its problems by line.
 
-    Methodology files outside the folder are refused but for the `known` ones.
+    Methodology files outside the folder are refused, except the `known` ones.
     """
     try:
         return load_policy(file.place, text.encode(), confined=known)
@@ -205,18 +205,18 @@ def check(file: PolicyFile, text: str, known: Collection[str]) -> Policy | list[
 
 
 def fingerprint(text: str) -> str:
-    """Return the SHA-256 of a text, by which a save names what it was made from."""
+    """Return the SHA-256 of a text, with which a save names the text on which it is based."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def compared(before: str, after: str) -> list[str]:
-    """Return the lines of a unified comparison of two texts, without names of files; nothing if they are the same."""
+    """Return the lines of a unified diff of two texts, without file names; empty if they are equal."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=CONTEXT_LINES, lineterm="")
     return list(lines)[2:]
 
 
 def _problems(place: Path, message: str) -> list[PolicyProblem]:
-    """The problems in the message of a PolicyError; lines without a place belong to the problem before."""
+    """Return the problems in a PolicyError's message; lines without a position belong to the previous problem."""
     start = re.compile(rf"{re.escape(str(place))}:(\d+): (.*)", re.DOTALL)
     found: list[PolicyProblem] = []
     for line in message.splitlines():
@@ -245,7 +245,7 @@ def _read(path: Path) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file in one step, durable on return, with the permissions that it has."""
+    """Replace a file in one step, keeping its permissions; durable on return."""
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     unfinished = Path(name)

@@ -1,4 +1,4 @@
-"""Replays: planned, estimated, run in processes part by part and put together; each under a label, in a file of its own beside the database."""
+"""Replays: planned, estimated, run part by part in processes and merged. Each has a label and its own file beside the database."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Aim(Enum):
 
 @dataclass(frozen=True)
 class ReplayJob:
-    """Works on parts of a plan. It can be pickled; policy, judge and history are opened by the worker."""
+    """Works on parts of a plan. It can be pickled; the worker opens policy, judge and history."""
 
     settings: Settings
     plan: Plan
@@ -61,7 +61,7 @@ class ReplayJob:
     workers: int
 
     def __call__(self, number: int, tell: PartTell) -> Estimate | None:
-        """Work on the part of a number; return its estimate if that is the aim."""
+        """Work on a part, given by its number; return its estimate if that is the aim."""
         files = ReplayFiles(self.settings.database, self.plan.label)
         if self.aim is Aim.REPLAY and files.digests(number).exists():
             return None
@@ -97,7 +97,7 @@ class ReplayJob:
 
     @contextlib.asynccontextmanager
     async def _judges(self, policy: Policy, files: ReplayFiles, number: int) -> AsyncIterator[dict[str, Any]]:
-        """Return the judges, named as in `PartWork`: none, if nothing is paid."""
+        """Return the judges under their names in `PartWork`; none if nothing is to be paid."""
         judges: dict[str, Any] = {}
         if self.aim is Aim.REPLAY and self.plan.asking is Asking.LIVE:
             share = max(1, self.settings.judge_concurrency // self.workers)
@@ -127,7 +127,7 @@ _HELD = (
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """A range of offsets as it was written, and parsed."""
+    """A range of offsets, as text and parsed."""
 
     first: str = ""
     last: str = ""
@@ -135,7 +135,7 @@ class OffsetRange:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The replay that was requested."""
+    """The requested replay."""
 
     source: str
     scope: Scope
@@ -147,7 +147,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Replay:
-    """A replay that is ready to run, was begun, or is complete: then it has an outcome."""
+    """A replay that is ready to run, begun, or complete; a complete one has an outcome."""
 
     settings: Settings
     plan: Plan
@@ -160,11 +160,11 @@ class Replay:
 
     @property
     def positions(self) -> int:
-        """Count the positions of history to read, in all parts."""
+        """Return the number of positions to read in all parts."""
         return sum(part.positions for part in self.plan.parts)
 
     def estimate(self, tell: Tell) -> Estimate:
-        """Estimate only; no judge is asked."""
+        """Estimate without asking a judge."""
         whole = Estimate()
         with _locked(self.files):
             for found in self._work(Aim.ESTIMATE, tell):
@@ -174,7 +174,7 @@ class Replay:
         return whole
 
     def run(self, tell: Tell) -> Outcome:
-        """Run it to its end. InputError if another process runs it; finished work stays, whatever ends it."""
+        """Run the replay to its end. InputError if another process runs it. Finished work stays, even if the run is interrupted."""
         with _locked(self.files):
             self.files.write_plan(self.plan)
             self._work(Aim.REPLAY, tell)
@@ -185,7 +185,7 @@ class Replay:
         return outcome
 
     def who_judges(self) -> OpenedJudge:
-        """Return the judge that would be asked; SettingsError if one is needed and there is none."""
+        """Return the judge that would judge; SettingsError if one is needed and there is none."""
         found = who_judges(self.settings, policy_of(self.settings))
         if found.name == NONE:
             raise SettingsError(f"--judge {self.plan.asking}: there is no judge", hint=NAME_A_JUDGE)
@@ -199,8 +199,8 @@ class Replay:
 def replay_of(settings: Settings, wanted: Wanted) -> Replay:
     """Return the requested replay: complete, begun, or new.
 
-    SettingsError and PolicyError for options that cannot be used, also when the label is of a replay with others; InputError where
-    there is nothing to replay; StoreError when the source cannot be opened.
+    SettingsError and PolicyError for invalid options, also if the label belongs to a replay with other options; InputError if there is
+    nothing to replay; StoreError if the source cannot be opened.
     """
     policy = policy_of(settings)
     origin = _origin(settings, wanted)
@@ -230,7 +230,7 @@ def replay_of(settings: Settings, wanted: Wanted) -> Replay:
 
 
 def replays_in(database: Path) -> Iterator[Outcome | Plan]:
-    """Return the replays of a database by label: outcomes of complete ones, plans of begun ones."""
+    """Return the replays of a database by label: the outcomes of complete ones and the plans of begun ones."""
     folder = folder_of(database)
     labels = {path.stem for path in [*folder.glob("*.duckdb"), *folder.glob("*.parts")]}
     for label in sorted(labels):
@@ -272,7 +272,7 @@ def _parts(settings: Settings, wanted: Wanted, origin: Origin) -> tuple[tuple[Pa
 
 
 def _made_ready(settings: Settings) -> str:
-    """Bring a database's tables up to date and its logs into the file, so that several processes can read it; return a note, if any."""
+    """Migrate a database and flush its logs into the file, so that several processes can read it; return a note, if any."""
     with _explained(), open_workspace(settings, alone=_HELD) as workspace:
         behind = stages_behind(workspace.store)
         workspace.store.checkpoint()
@@ -314,7 +314,7 @@ def _explained() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(files: ReplayFiles) -> Iterator[None]:
-    """Keep other processes off the label while the context is open; InputError if one works on it."""
+    """Lock the label while the context is open; InputError if another process has it."""
     files.parts.mkdir(parents=True, exist_ok=True)
     with files.lock.open("wb") as lock:
         try:
