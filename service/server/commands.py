@@ -308,6 +308,7 @@ async def taking_commands(database: Path, intake: RecordIntake, watch: Watch) ->
             return
         config = uvicorn.Config(
             commands_app(CommandOperations(intake, watch)),
+            http="h11",
             lifespan="off",
             ws="none",
             log_config=None,

@@ -17,7 +17,7 @@ from audit.policy.policy import Policy
 from schemas.records import EvaluationRequest, Judgement, Reservation
 from streams.evaluations.preparing import is_batched, judging_task_of, settled_questions
 from streams.judges.batch_judge import Asked, BatchJudge
-from streams.judges.message_batches import BatchJournal
+from streams.judges.batch_plans import BatchJournal
 from streams.judging.call_budget import CallRecorder, DurableBudget, append_calls, interrupted
 from streams.judging.judged_stages import EVALUATION, JudgingTask, recorded_in
 from streams.replay.asking import ask_all

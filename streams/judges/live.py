@@ -5,7 +5,7 @@
 2. A call that failed temporarily is retried after a backoff that grows from 0.5 to 8 s, or when the server wants it.
 3. A server that rejects or ignores the output format is asked with the schema in the prompt from then on.
 4. An answer that cannot be used is sent back once, with what is wrong.
-5. Before a call its worst case is reserved: by the API's own count of its prompt if it counts (see `streams.judges.requests`).
+5. Before a call its worst case is reserved: by the API's own count of its prompt if it counts (see `streams.judges.counting`).
 6. A model whose answers cannot be read is left alone for a while, and its questions wait (see `streams.judges.rate_limits`).
 7. Every question ends in exactly one verdict; only a cancellation from outside, and the call budget's own errors, are raised.
 """
@@ -27,10 +27,11 @@ from anthropic import APIStatusError, AsyncAnthropic
 from audit.cost import PromptBound, Usage, believable
 from audit.exchanges.questions import ANSWERED, Invalid, Question
 from audit.prompts.answers import answer_in, is_object
+from streams.judges.counting import PromptBounds
 from streams.judges.http_transport import MAX_BODY_BYTES, open_client
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judges.rate_limits import CircuitBreaker, Limiter, Waiting, exhausted_for
-from streams.judges.requests import Format, PromptBounds, Repair, Rung, parameters
+from streams.judges.requests import Format, Repair, Rung, parameters
 from streams.judges.responses import PROVIDER_ERROR, TIMEOUT, Failure, Message, failure_of, is_simulated, one_line, read_message
 
 MAX_ANSWER = 64 * 1024

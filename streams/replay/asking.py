@@ -16,7 +16,7 @@ from audit.exchanges.questions import Question, Reply, estimate, recorded_reply
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import TIER3, tier3_question
 from schemas.records import Judgement, Score, ScoringTask
-from streams.judges.message_batches import CANCELLED, Asked
+from streams.judges.batch_plans import CANCELLED, Asked
 from streams.judging.call_budget import DurableBudget, Publish, StoppedError
 from streams.judging.judged_stages import SCORING, JudgingTask
 from streams.stage_batches import encoded_exchange

@@ -61,7 +61,7 @@ def test_a_saved_policy_comes_into_force_and_no_call_is_refused(children: Nurser
     assert {201} == set(answers)
     assert not server.ended
     assert "started again" in server.logged
-    listed = asked("GET", "ops/scores?limit=1000", root).json()["scores"]
-    assert len(answers) == len(listed)
+    # A score follows its exchange a moment later.
+    until(lambda: len(answers) == len(asked("GET", "ops/scores?limit=1000", root).json()["scores"]), "a score of each exchange")
     server.send(signal.SIGTERM)
     assert 0 == server.wait()

@@ -17,8 +17,9 @@ from audit.exchanges.questions import Question, byte_tokens
 from audit.policy.policy import Policy
 from audit.prompts.exchange_prompts import tier2_question
 from benchmarks.counting_api import TOKENIZERS, CountingApi, Tokenizer
+from streams.judges.counting import PromptBounds
 from streams.judges.http_transport import open_client
-from streams.judges.requests import Format, PromptBounds, Repair, Rung, parameters
+from streams.judges.requests import Format, Repair, Rung, parameters
 
 POLICY = Policy().for_project("ops")
 BOUNDARY = "0" * 16
