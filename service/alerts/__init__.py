@@ -1,1 +1,1 @@
-"""Alerts: their causes, channels and times. Alerts wait in the database until they are delivered."""
+"""Alerts: their causes, channels and delivery. The database keeps alerts until they are delivered."""

@@ -1,14 +1,14 @@
-"""Channels of alerts: where they go by the settings, the forms in which they go there, and one attempt to post with one deadline.
+"""Channels of alerts: the receivers in the settings, the form of messages for each, and a single attempt to post with a deadline.
 
-Addresses of channels are secrets: Slack's is all that is needed to post there. Errors are reported without them.
+Addresses of channels are secrets: anyone who knows Slack's can post there. Error messages omit them.
 
-Slack: texts come from agents in part, and agents are hostile. They are shown as plain text, which Slack gives no meaning. In the line that
-notifications show, which Slack reads as mrkdwn, `&`, `<` and `>` are escaped, so that nothing in it is a link or a mention, and mentions of
-everybody are taken apart.
+Slack: parts of the text come from agents, which may be hostile. They are sent as plain text, in which Slack interprets nothing. The
+notification line is interpreted as mrkdwn, so `&`, `<` and `>` are escaped, which leaves no links or mentions, and mentions of
+everybody are broken up.
 
 Webhooks send JSON, signed if there is a secret; the form has a version, and fields may be added to it.
 `Driftline-Signature: t=SECONDS,v1=HEX`: HEX is the HMAC-SHA256, by the secret, of the seconds since 1970, a full stop and the body.
-A receiver checks it and refuses old times, so that no message can be replayed.
+A receiver verifies it and refuses old times, so that messages cannot be replayed.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ DEADLINE_SECONDS = 10.0
 MOST_READ = 256
 """Bytes of an answer that are read."""
 _WORD = re.compile(r"[a-z_]{1,40}")
-"""A word that Slack answers, such as `no_service`; other answers are not repeated."""
+"""Matches Slack's one-word answers, such as `no_service`; other answers are not repeated."""
 
 
 @cache
 def _failures() -> tuple[tuple[type[Exception], str], ...]:
-    """Return the words for each kind of failure, the narrowest first."""
+    """Return the message for each kind of failure, most specific first."""
     late = f"no answer within {DEADLINE_SECONDS:g} s"
     return (
         (httpx2.TimeoutException, late),
@@ -58,20 +58,20 @@ def _failures() -> tuple[tuple[type[Exception], str], ...]:
 
 
 def open_client() -> httpx2.AsyncClient:
-    """Open a client that follows no redirects: messages go where the settings say, or nowhere."""
-    # At this level it logs every address it calls.
+    """Open a client that follows no redirects: messages go only to the address in the settings."""
+    # At INFO, httpx2 logs every address it calls, and the addresses are secrets.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     return httpx2.AsyncClient(follow_redirects=False, timeout=DEADLINE_SECONDS, headers={"Accept-Encoding": "identity"})
 
 
 _LATER = frozenset({408, 425, 429})
-"""Statuses below 500 after which the same call may be made again."""
+"""Statuses below 500 after which the call may be retried."""
 Verdict = Literal["delivered", "later", "never"]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of an attempt: a reason unless it was delivered, and the seconds that the receiver asks to wait."""
+    """The result of an attempt: the reason if it was not delivered, and the wait in seconds that the receiver requested."""
 
     verdict: Verdict
     reason: str | None = None
@@ -79,7 +79,7 @@ class Outcome:
 
 
 def verdict_of(status: int) -> Verdict:
-    """Return what an HTTP status means for a delivery."""
+    """Return the outcome of a delivery by its HTTP status."""
     if 200 <= status < 300:
         return "delivered"
     return "later" if status in _LATER or status >= 500 else "never"
@@ -119,7 +119,7 @@ def _outcome(response: httpx2.Response, body: str) -> Outcome:
 
 
 def _in_words(error: BaseException) -> str:
-    """Say why there was no answer. Only types are named: a message may hold the address."""
+    """Describe why there was no answer, by the exception's type only, because its message may contain the address."""
     words = next((words for kind, words in _failures() if isinstance(error, kind)), "the call failed")
     root = error
     while (deeper := root.__cause__ or root.__context__) is not None:
@@ -159,13 +159,13 @@ def slack_digest(alerts: Sequence[Alert], title: str) -> str:
     if more:
         lines.append(f"and {more} more")
     header = {"type": "header", "text": _plain(title, MAX_HEADER)}
-    # The lines are escaped already. One block each would be too many.
+    # The lines are already escaped. One block per line would exceed Slack's limit.
     blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": line, "verbatim": True}} for line in lines]
     return _message(title, [header, *blocks])
 
 
 def escaped(text: str) -> str:
-    """Return the text without a meaning in mrkdwn: neither a link nor a mention."""
+    """Escape a text for mrkdwn, so that it contains no link and no mention."""
     return text.translate(_ESCAPES)
 
 
@@ -176,7 +176,7 @@ def _plain(text: str, limit: int) -> dict[str, Any]:
 def _visible(text: str, limit: int) -> str:
     """Return at most `limit` characters of the text; invisible and direction characters are shown as their code points."""
     lines = (plain(line, limit) for line in _CALLS.sub("@ ", text[:limit]).splitlines())
-    # An empty text is refused.
+    # Slack refuses an empty text.
     shown = "\n".join(lines).strip() or MISSING
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
@@ -246,7 +246,7 @@ SIGNATURE_HEADER = "Driftline-Signature"
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A message to post: its id, by which a receiver recognises repetitions, and its body, JSON."""
+    """A message to post: its id, by which a receiver recognises repetitions, and its JSON body."""
 
     letter_id: str
     body: str
@@ -270,7 +270,7 @@ class Channel:
         return webhook_body(notice, notice.alert_id(self.name), url, now)
 
     def letter(self, alerts: Sequence[Alert], now: datetime) -> Letter:
-        """Return the message of these alerts: one as it is, several as a digest."""
+        """Return the message for these alerts: a single alert as it is, several as a digest."""
         if len(alerts) == 1:
             return Letter(alerts[0].alert_id, alerts[0].body)
         title = f"Driftline: {counted(len(alerts), 'alert')}"
@@ -280,7 +280,7 @@ class Channel:
         return Letter(digest_id, webhook_digest(alerts, digest_id, title, now))
 
     def headers(self, letter: Letter, now: datetime) -> Mapping[str, str]:
-        """Return the headers of a message: its id, and the signature if there is a secret."""
+        """Return the headers of a message: its id, and a signature if there is a secret."""
         headers = {"Content-Type": "application/json", ID_HEADER: letter.letter_id}
         if self.secret is not None:
             headers[SIGNATURE_HEADER] = signature(self.secret.reveal(), letter.body.encode(), now)

@@ -1,13 +1,11 @@
 """Raising and delivering alerts: a notice becomes one entry of the outbox per channel; a periodic task raises and posts alerts.
 
-1. Incidents are found by looking: those that are live, that the project wants alerts about, and that have none yet. So none is lost
-   to a kill between the two.
-2. Few alerts that are due go out one by one; when there are many, one digest holds them all: at the end of quiet hours, or when a
-   whole fleet falls silent.
-3. An alert is delivered at least once: a kill between the post and its note sends it again, under the same id.
-4. A judge whose answers cannot be read raises one alert, until it answers again.
-5. A receiver that fails is left alone for the rest of the run, and holds up no other channel. An alert that failed is due again later, or
-   given up.
+1. Each run queries for live incidents that have no alert yet and whose project wants one, so a kill between incident and alert
+loses none.
+2. A few due alerts are sent one by one; many are sent as one digest, for instance after quiet hours or when a whole fleet falls silent.
+3. An alert is delivered at least once: after a kill between the post and its record, it is sent again under the same id.
+4. A judge whose answers cannot be read raises one alert until it answers again.
+5. A failing receiver is skipped for the rest of the run and delays no other channel. A failed alert is retried later, or given up.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ from streams.watch.lifecycle import CONFIRMED
 FIRST_SECONDS = 5.0
 LONGEST_SECONDS = 3600.0
 LONGEST_WAIT_SECONDS = 6 * 3600.0
-"""Longest wait that a receiver can ask for."""
+"""The longest wait that a receiver can request."""
 MOST_ATTEMPTS = 15
 """Attempts before an alert is given up: over about five hours, unless the receiver asks for pauses."""
 
@@ -48,8 +46,8 @@ MOST_ATTEMPTS = 15
 def pause(attempts: int, chance: float, retry_after: float | None) -> float:
     """Return the seconds until the next attempt, after a number of attempts.
 
-    They double from FIRST_SECONDS to LONGEST_SECONDS; `chance`, from 0 to 1, takes up to half away, so that many who failed together do
-    not come back together. Never sooner than the receiver asked for.
+    They double from FIRST_SECONDS to LONGEST_SECONDS. `chance`, from 0 to 1, subtracts up to half, so that deliveries that failed together
+    are not retried together. The pause is never shorter than the receiver requested.
     """
     grown = min(FIRST_SECONDS * 2.0 ** min(max(attempts, 1) - 1, 32), LONGEST_SECONDS)
     return max(grown * (0.5 + chance / 2), min(retry_after or 0.0, LONGEST_WAIT_SECONDS))
@@ -57,16 +55,16 @@ def pause(attempts: int, chance: float, retry_after: float | None) -> float:
 
 INTERVAL_SECONDS = 5.0
 RECENT = timedelta(days=1)
-"""Older incidents raise no alert: a database that is filled again must not raise alerts about history."""
+"""Older incidents raise no alert, so that refilling a database does not raise alerts about history."""
 MOST_SINGLE = 5
-"""Alerts that are sent one by one; more that are due at once form a digest."""
+"""Maximum number of due alerts that are sent one by one; more form a digest."""
 Chance = Callable[[], float]
 _CHANCE: Chance = random.SystemRandom().random
 log = logging.getLogger(__name__)
 
 
 class Delivery:
-    """The periodic task `alerts`. `chance` gives numbers from 0 to 1."""
+    """The periodic task `alerts`. `chance` returns random numbers from 0 to 1."""
 
     name = "alerts"
     interval = INTERVAL_SECONDS
@@ -75,10 +73,10 @@ class Delivery:
         self._alerts = alerts
         self._chance = chance
         self._judgements = 0
-        """The end of the topic judgements when judges were last looked at."""
+        """The end of the topic `judgements` at the last check of judges."""
 
     async def run(self) -> None:
-        """Raise alerts about new incidents, then try the alerts that are due."""
+        """Raise alerts about new incidents, then deliver due alerts."""
         if not self._alerts.channels:
             return
         await self._tell_of_incidents()
@@ -107,7 +105,7 @@ class Delivery:
             return unreadable_judges(cursor, None, self._alerts.now())
 
     async def _give_up_orphans(self, due: Sequence[Alert]) -> None:
-        """Settle alerts for a channel that the settings no longer name."""
+        """Settle alerts for channels that are no longer in the settings."""
         names = {channel.name for channel in self._alerts.channels}
         orphans = [alert for alert in due if alert.channel not in names]
         if orphans:
@@ -145,7 +143,7 @@ class Delivery:
 
 
 def _letters(due: Sequence[Alert]) -> Iterator[Sequence[Alert]]:
-    """Group the alerts that go into one message each."""
+    """Group due alerts into messages."""
     if len(due) > MOST_SINGLE:
         yield due
     else:
@@ -153,7 +151,7 @@ def _letters(due: Sequence[Alert]) -> Iterator[Sequence[Alert]]:
 
 
 Held = Literal["warning", "all"]
-"""Alerts that wait for the end of the quiet hours: warnings alone, or all."""
+"""Alerts held until the end of the quiet hours: only warnings, or all."""
 
 
 class Alerts:
@@ -182,7 +180,7 @@ class Alerts:
     async def raise_alerts(self, notices: Sequence[Notice]) -> int:
         """Queue these alerts; durable on return. Repeated alerts are left out, so that raising twice changes nothing.
 
-        Answers how many entries of the outbox are new.
+        Returns the number of new entries in the outbox.
         """
         if not self.channels or not notices:
             return 0
@@ -195,7 +193,7 @@ class Alerts:
         return self._policy is not None and self._policy.for_project(incident.project).settings.alert_on_suspected
 
     def not_before(self, severity: str, moment: datetime) -> datetime:
-        """Return the earliest time for an alert that is ready at a moment: then, or the end of the quiet hours."""
+        """Return the earliest delivery time of an alert: its own time, or the end of the quiet hours."""
         if self._quiet is None or (self._held == "warning" and severity == "critical"):
             return moment
         return self._quiet.over(moment)
@@ -206,7 +204,7 @@ class Alerts:
         return [self._entry(notice, channel, now) for notice in clean for channel in self.channels]
 
     def _redacted(self, notice: Notice) -> Notice:
-        """Return the notice without secrets: agents' texts leave the installation."""
+        """Return the notice without secrets, because it may carry agents' texts out of the installation."""
         (title, text), _ = self._redactor.redact_json([notice.title, notice.text])
         details, _ = self._redactor.redact_json(dict(notice.details))
         return replace(notice, title=title, text=text, details=details)
@@ -228,7 +226,7 @@ class Alerts:
 
 
 def open_alerts(engine: RecordIntake, settings: Settings) -> Alerts:
-    """Open the alerts of an engine's store, by the settings."""
+    """Open the alerts of an engine's store with the channels from the settings."""
     quiet = None if settings.quiet_hours is None else quiet_hours_of(settings.quiet_hours)
     channels = channels_of(settings)
     return Alerts(

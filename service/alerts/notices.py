@@ -1,4 +1,4 @@
-"""Notices: one per cause, before it is put into the form of a channel."""
+"""Notices: the content of alerts, one per cause, before it is formatted for a channel."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from streams.watch.lifecycle import SUSPECTED
 
 Severity = Literal["warning", "critical"]
 MOST_NAMED = 10
-"""Sessions that are named if there are many."""
+"""Maximum number of sessions named in a notice."""
 INCIDENT, TELEMETRY, JUDGE, TEST = "incident", "telemetry", "judge", "test"
 _MISSED = {
     "warning": "No sign of life for {minutes:g} min ({missed} missed intervals of {interval:g} min).",
     "critical": "No sign of life for {minutes:g} min ({missed} missed intervals of {interval:g} min): it has stopped.",
 }
 _NOT_IN_DETAILS = frozenset({"id", "project", "severity", "title", "description", "moved", "why", "metadata"})
-"""Fields of an incident that its alert has elsewhere, or shorter; the evidence is too long for one."""
+"""Fields of an incident that its alert has elsewhere or in short, and the evidence, which is too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A cause for one alert: another notice of the same kind, subject and cause is the same one."""
+    """The cause of one alert. Notices of the same kind, subject and cause are the same."""
 
     kind: str
     """incident, telemetry, judge or test."""
@@ -46,17 +46,17 @@ class Notice:
     text: str
     project: str | None = None
     path: str | None = None
-    """The page with more about it, below the address of the server."""
+    """The path of its page on the server."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """For programs: JSON values."""
 
     def alert_id(self, channel: str) -> str:
-        """Return the id of its alert on a channel: the same at every time and in every process."""
+        """Return the id of its alert on a channel, which is the same in every process at any time."""
         return stable_id("alert", channel, self.kind, self.subject, self.cause)
 
 
 def incident_notice(incident: Incident) -> Notice:
-    """Return the alert about an incident: once, and again when it becomes critical, or is confirmed after a suspicion."""
+    """Return the notice about an incident. It becomes a new one when the incident turns critical, or confirmed after a suspicion."""
     is_suspected = incident.confidence == SUSPECTED
     answer = incident_answer(incident)
     explanation = answer.why.summary if answer.why.is_explained else None
@@ -80,7 +80,7 @@ def incident_notice(incident: Incident) -> Notice:
 
 
 def silence_notice(session: OpenSession) -> Notice:
-    """Return the alert about a silent session: once for each level of each silence."""
+    """Return the notice about a silent session, one for each level of each silence."""
     level = _severity(session.level or "")
     minutes, interval = round(session.elapsed_ms / 60_000, 1), round(session.interval_ms / 60_000, 2)
     details = {
@@ -105,7 +105,7 @@ def silence_notice(session: OpenSession) -> Notice:
 
 
 def fleet_notice(sessions: Sequence[OpenSession]) -> Notice:
-    """Return the alert about many sessions of a project at one level: once, as long as they are the same."""
+    """Return the notice about many sessions of a project at one level; the same sessions give the same notice."""
     first = sessions[0]
     level, newest = _severity(first.level or ""), max(one.last_received for one in sessions)
     names = ", ".join(one.session_id for one in sessions[:MOST_NAMED])
@@ -129,7 +129,7 @@ def fleet_notice(sessions: Sequence[OpenSession]) -> Notice:
 
 
 def judge_notice(judge: UnreadableJudge) -> Notice:
-    """Return the alert about a model whose answers cannot be read: once, until one can be."""
+    """Return the notice about a model whose answers cannot be read, one for each such period."""
     details = {
         "model": judge.model,
         "questions": judge.questions,

@@ -1,1 +1,1 @@
-"""The command line: it maps commands to their modules and expected errors to a clear line and an exit code."""
+"""The command line: maps commands to modules, and expected errors to one clear line and an exit code."""

@@ -1,4 +1,4 @@
-"""Dead letters on a terminal: text line by line, any other bytes as a hex dump."""
+"""Dead letters on a terminal: texts line by line, other bytes as a hex dump."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def place_of(letter: OpenLetter | DeadLetter) -> str:
 
 
 def letter_view(found: Found, way: Return | Stays) -> RenderableType:
-    """Show everything about one letter: place, reason, what a retry would do, and its bytes."""
+    """Show one letter: its place, the reason, the expected outcome of a retry, and its bytes."""
     letter = found.letter
     fields = {
         "id": letter.dead_letter_id,
@@ -96,7 +96,7 @@ def stored_letter(found: Found, way: Return | Stays) -> StoredLetter:
 
 
 def kept(letter: DeadLetter) -> str:
-    """Say how much of the bytes was kept."""
+    """Describe how much of the bytes was kept."""
     if is_whole(letter):
         return "all stored unchanged"
     if len(letter.body) < letter.size:
@@ -105,7 +105,7 @@ def kept(letter: DeadLetter) -> str:
 
 
 def fate_of(found: Found, way: Return | Stays) -> str:
-    """Say what a retry would do, or when it was done."""
+    """Describe the expected outcome of a retry, or its time if it was done."""
     if found.retried_at is not None:
         return f"done at {found.retried_at:%Y-%m-%d %H:%M:%S}"
     if isinstance(way, Stays):
@@ -114,7 +114,7 @@ def fate_of(found: Found, way: Return | Stays) -> str:
 
 
 def outcome_lines(outcome: Outcome, done: Sequence[str]) -> Iterator[str]:
-    """Say what a retry did, letter by letter while they are few, and in one sentence at the end."""
+    """Describe the outcome of a retry, letter by letter if they are few, with a sentence at the end."""
     for stay in outcome.stays[:_NAMED]:
         yield f"{stay.letter.dead_letter_id[:8]} not retried: {plain(stay.reason, 400)}"
     if len(outcome.stays) > _NAMED:
@@ -139,7 +139,7 @@ def retried_letters(outcome: Outcome, done: Sequence[str]) -> RetriedLetters:
 
 
 def body_lines(body: bytes) -> Iterator[str]:
-    """Return the bytes as lines that are harmless on a terminal: the lines of a text, else a hex dump of the first bytes."""
+    """Return the bytes as lines that are safe on a terminal: the lines of a text, or a hex dump of the first bytes."""
     if not body:
         yield "(no bytes)"
     elif (text := _as_text(body)) is not None:
@@ -157,7 +157,7 @@ def body_lines(body: bytes) -> Iterator[str]:
 
 
 def _as_text(body: bytes) -> str | None:
-    """Return the bytes as text; None if they are not text, or hold control characters as only binary data does."""
+    """Return the bytes as text; None if they are not text, or contain control characters typical of binary data."""
     try:
         text = body.decode()
     except UnicodeDecodeError:

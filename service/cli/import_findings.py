@@ -37,15 +37,15 @@ INCIDENTS_NAMED = 10
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What the checks after an import found in the projects that it filled."""
+    """The findings of the checks after an import in the filled projects."""
 
     histories: Sequence[ProjectHistory]
-    """The checks of the days that it brought; nothing where it brought none that is over."""
+    """The checks of the imported days; empty if no imported day is over."""
     checked: Sequence[Checked]
-    """The check as of now, which came last."""
+    """The last check, as of now."""
 
     def incidents(self, project: str) -> list[Incident]:
-        """The incidents in the history of a project, as the last check left them, and those that it opened; oldest first."""
+        """The incidents in a project's history in their final state, and the newly opened ones, oldest first."""
         own = [history for history in self.histories if history.project == project]
         kept = {incident.incident_id: incident for history in own for incident in history.incidents}
         for check in self.checked:
@@ -55,7 +55,7 @@ class Drift:
         return sorted(kept.values(), key=lambda incident: (incident.first_day or incident.detected_at, incident.incident_id))
 
     def as_json(self) -> list[dict[str, Any]]:
-        """The checks of the days that were brought, for scripts."""
+        """The checks of the imported days, for scripts."""
         return [
             {
                 "project": history.project,
@@ -73,9 +73,9 @@ class Drift:
 
 
 def import_findings(workspace: Workspace, drift: Drift, program: str) -> Iterator[RenderableType]:
-    """Return lines on the runs of the project that an import filled, on its drift, and commands that show more.
+    """Return lines about the filled project's runs and drift, and commands that show more.
 
-    `program` is how the reader starts the command line.
+    `program` is the way the reader starts the command line.
     """
     settings, project = workspace.settings, workspace.settings.project
     cursor = workspace.store.cursor()
@@ -120,7 +120,7 @@ def _agent_lines(cursor: duckdb.DuckDBPyConnection, project: str, agents: list[d
 
 
 def drift_lines(drift: Drift) -> Iterator[str]:
-    """Return lines on the drift that the checks after an import found, project by project."""
+    """Return lines about the drift found after an import, project by project."""
     brought = {history.project for history in drift.histories}
     for history in drift.histories:
         yield from _history_lines(history, drift.incidents(history.project))
@@ -133,14 +133,14 @@ def drift_lines(drift: Drift) -> Iterator[str]:
         yield from (f"{plain(check.project, 64)}: {finding.title}" for finding in check.findings)
         if not check.findings:
             yield f"{plain(check.project, 64)}: checked for drift, nothing found"
-    # The newest check that saw data says what was not compared.
+    # The newest check with data knows what was not compared.
     newest = {history.project: history.last for history in drift.histories}
     newest |= {check.project: check for check in drift.checked if check.looked is not None}
     yield from check_limits([check for check in newest.values() if check is not None and check.looked is not None])
 
 
 def incident_steps(drift: Drift, database: Path) -> Iterator[tuple[str, str]]:
-    """Return the commands that list the incidents that an import's history has, each with what it shows."""
+    """Return commands that list the incidents in an import's history, each with its purpose."""
     for history in drift.histories:
         if drift.incidents(history.project):
             yield "incidents of drift", f"incidents list --project {history.project} --db {shlex.quote(str(database))}"
@@ -198,7 +198,7 @@ def _incident_json(incident: Incident) -> dict[str, Any]:
 def _steps(
     cursor: duckdb.DuckDBPyConnection, project: str, agents: list[dict[str, Any]], database: str
 ) -> Iterator[tuple[str, str]]:
-    """Return commands that show more, each with what it shows."""
+    """Return commands that show more, each with its purpose."""
     (worst,) = worst_runs(cursor, project, Wanted(), None, 1)
     is_failing = any(row["unsafe"] or row["review"] for row in agents)
     shown = "the worst run, with causes and evidence" if is_failing else "a run, with its verdict"

@@ -61,7 +61,7 @@ def check_view(checked: Sequence[Checked]) -> RenderableType:
 
 
 def check_limits(checked: Sequence[Checked]) -> list[str]:
-    """Say what a check could not look at, or not far back enough, one per line: no findings mean little there."""
+    """List, one per line, what a check could not examine, or not far back enough, so that its silence means little there."""
     unlooked = ", ".join(plain(one.project, 64) for one in checked if not one.looked)
     short = [one.looked for one in checked if one.looked and one.looked.days < one.looked.baseline_days]
     learning = ", ".join(f"{plain(one.project, 64)} ({one.days} of {one.baseline_days} days)" for one in short)
@@ -79,7 +79,7 @@ def check_limits(checked: Sequence[Checked]) -> list[str]:
 
 
 def incident_view(incident: Incident, history: Sequence[IncidentEvent]) -> RenderableType:
-    """Show one incident with its evidence, and what people did with it."""
+    """Show one incident with its evidence and its history of people's actions."""
     return Group(*_parts(incident, history))
 
 
@@ -127,7 +127,7 @@ def _parts(incident: Incident, history: Sequence[IncidentEvent]) -> Iterator[Ren
 
 
 def _why(why: Why) -> Iterator[RenderableType]:
-    """Say why it is there and what to do, each action with its commands."""
+    """Show the reasons of an incident and the recommended actions with their commands."""
     yield Text("\nWhy", style="bold")
     yield Text("\n".join(plain(reason.text, 2000) for reason in why.reasons))
     if why.actions:
@@ -155,7 +155,7 @@ def _event(event: IncidentEvent) -> str:
 
 
 def state_words(incident: Incident | IncidentAnswer) -> str:
-    """Say the state of an incident, with its owner and the reason of its resolution."""
+    """Describe the state of an incident, with its assignee and its resolution."""
     person = incident.acknowledged_by if incident.status == ACKNOWLEDGED else incident.resolved_by
     why = "" if incident.resolution is None else f" ({incident.resolution.replace('_', ' ')})"
     return f"{incident.status}{why}" + (f" by {plain(person, 64)}" if person else "")

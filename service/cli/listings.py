@@ -1,4 +1,4 @@
-"""Tables for terminals of any width: a row too long for its line goes on in indented lines, and is not cut to pieces."""
+"""Tables for terminals of any width: a row too long for its line continues in indented lines instead of cut cells."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Listing(Table):
         super().__init__(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The table as it is, or folded."""
+        """Render the table, folded if needed."""
         widths = [_width(column) for column in self.columns]
-        # What may not be broken into lines is shortened only once the words have shrunk to nothing.
+        # rich shortens unbreakable cells only after the wrapping ones have shrunk to nothing.
         least = [width if column.no_wrap else min(width, LEAST) for column, width in zip(self.columns, widths, strict=True)]
         needed = sum(width + GAP for width in least[:-1]) + min(widths[-1], LEAST_OF_WORDS)
         if needed <= options.max_width:
@@ -49,7 +49,7 @@ def _width(column: Column) -> int:
 
 
 def _lines(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Return the columns of each line: as many as fit, at least one."""
+    """Return the columns for each line: as many as fit, at least one."""
     lines: list[list[int]] = [[]]
     taken = 0
     for place, width in enumerate(widths):

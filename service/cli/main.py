@@ -1,4 +1,4 @@
-"""The command `driftline`: it finds the typed command and turns expected errors into a clear line and an exit code.
+"""The command `driftline`: finds the typed command and turns expected errors into one clear line and an exit code.
 
 Exit codes are defined in `service.cli.entry.exit_codes`.
 """
@@ -30,7 +30,7 @@ from service.setup.version import version as installed_version
 from service.text.plain import plain
 
 OBJECTS_PER_COLLECTION = 50_000
-"""New objects per garbage collection: with Python's 700, loading takes a sixth longer, and nothing loaded is garbage."""
+"""New objects per garbage collection: with Python's 700, loading takes a sixth longer although it creates no garbage."""
 
 
 class _InOrder(TyperGroup):
@@ -55,7 +55,7 @@ def application(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
 
 
 def _listing() -> typer.Typer:
-    """Build the command line for a call without a known command: it lists all commands, and loads none."""
+    """Build the command line for a call without a known command, which lists all commands and loads none."""
     app = _without_commands()
     for name, command in COMMANDS.items():
         app.command(name, short_help=command.summary, rich_help_panel=group_of(name).title)(lambda: None)
@@ -75,7 +75,7 @@ def _without_commands() -> typer.Typer:
 
 
 def _meant(arguments: Sequence[str]) -> typer.Typer:
-    """Build the command line with the typed command only: loading them all takes longer than most commands do."""
+    """Build the command line with the typed command only, because loading all takes longer than most commands run."""
     typed = next((argument for argument in arguments if not argument.startswith("-")), "")
     return application([typed]) if typed in COMMANDS else _listing()
 
@@ -104,9 +104,9 @@ def options(
 def main() -> None:
     """Run the command line and exit."""
     gc.set_threshold(OBJECTS_PER_COLLECTION)
-    # There are none; to look for them, it reads the metadata of every package that is installed.
+    # We have no entry points, and searching for them reads the metadata of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    # An output that was closed before we were started is None, and nothing that prints expects that.
+    # An output closed before the start is None, which printing code does not expect.
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - as above
     try:
@@ -117,7 +117,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    # DuckDB's bindings print a page about leaked references when the interpreter is torn down; everything is closed by now.
+    # DuckDB's bindings print a page about leaked references at interpreter shutdown, although everything is closed by now.
     os._exit(code)
 
 
@@ -131,7 +131,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _ended(command: Callable[[], object]) -> int:
-    """Run this; return the exit code."""
+    """Run a command; return its exit code."""
     try:
         code = command()
     except SystemExit as finished:

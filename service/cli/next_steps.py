@@ -1,4 +1,4 @@
-"""Next steps for the demo's database: commands that can be copied as they stand."""
+"""Next steps for the demo's database: commands to copy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ QUERIES = (
 
 
 def next_steps(program: str, database: Path, run: str, session: str, policy: Path) -> list[str]:
-    """Return commands that ask the database, each below a comment that says what it shows.
+    """Return commands that query the database, each below a comment with its purpose.
 
     `program` is how the reader starts the command line; the run and the session are those to look at first.
     """

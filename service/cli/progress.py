@@ -1,4 +1,4 @@
-"""Progress of long work, in one line on the error output while it lasts. Without a terminal nothing is printed."""
+"""Progress of long work, as one line on the error output. Without a terminal nothing is printed."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from service.text.plain import plain
 
 
 class Bar(Protocol):
-    """Moves a bar."""
+    """Called to move a bar."""
 
     def __call__(self, done: float, total: float | None = None, words: str = "") -> None:
-        """Say how far the work is, of how much if that has changed, and in a few words what it has come to."""
+        """Report the progress, the total if it has changed, and a few words about the state."""
 
 
 @contextmanager
 def working(what: str) -> Iterator[Callable[[str], None]]:
-    """Show that work of unknown length goes on, and since when. The work may say something else meanwhile."""
+    """Show that work of unknown length is running, and its duration. The work may change the text meanwhile."""
     with _line(SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()) as line:
         task = line.add_task(what, total=None)
         yield lambda words: line.update(task, description=plain(words))
@@ -41,7 +41,7 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def counting(what: str, total: float | None = None) -> Iterator[Bar]:
-    """Show a bar over things that are counted."""
+    """Show a bar over a count."""
     with _bar(what, total, MofNCompleteColumn()) as bar:
         yield bar
 
@@ -55,7 +55,7 @@ def measuring(what: str, total: float | None = None) -> Iterator[Bar]:
 
 @contextmanager
 def growing(what: str, total: float, size: Callable[[], float]) -> Iterator[None]:
-    """Show a bar over the bytes that have been written: `size` is asked for them now and then."""
+    """Show a bar over written bytes, which are polled through `size`."""
     with _Growing(size, *_columns(DownloadColumn()), console=err, transient=True, disable=not err.is_terminal) as line:
         line.task = line.add_task(what, total=total, words="")
         yield
@@ -82,7 +82,7 @@ def _line(*columns: ProgressColumn) -> Progress:
 
 
 class _Growing(Progress):
-    """A bar that asks how far it is whenever it is drawn."""
+    """A bar that polls its progress whenever it is drawn."""
 
     def __init__(self, size: Callable[[], float], *columns: ProgressColumn, **given: object) -> None:
         self._size = size
@@ -90,7 +90,7 @@ class _Growing(Progress):
         super().__init__(*columns, **given)  # type: ignore[arg-type]
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """The bar, as far as it is now."""
+        """Return the bar with its present progress."""
         if self.task is not None:
             self.update(self.task, completed=self._size())
         yield from super().get_renderables()

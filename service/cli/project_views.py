@@ -16,7 +16,7 @@ _NAMED = 5
 
 
 def projects_table(projects: Sequence[Project]) -> RenderableType:
-    """Show each project on a line; figures are of its last days, and so is a change that is not an incident's."""
+    """Show each project on a line; figures, and changes without an incident, cover its last days."""
     cells = [
         [
             project.project,
@@ -36,7 +36,7 @@ def projects_table(projects: Sequence[Project]) -> RenderableType:
 
 
 def silent_words(projects: Sequence[Project]) -> str:
-    """Say which projects have no score in their last days but had some before, and how to show the days up to the newest; empty without any."""
+    """Name the projects without recent scores that had some before, and how to show their newest days; empty without any."""
     silent = {project.project: last for project in projects if (last := project.recent.last_until) is not None}
     if not silent:
         return ""
@@ -48,7 +48,7 @@ def silent_words(projects: Sequence[Project]) -> str:
 
 
 def _change(change: Change) -> str:
-    """Say what changed, as `tier 2 0.90 → 0.61 since 28 Oct`."""
+    """Describe a change, as in `tier 2 0.90 → 0.61 since 28 Oct`."""
     before, after = (f"{value:.0%}" if change.is_share else f"{value:.2f}" for value in (change.before, change.after))
     since = "" if change.since is None else f" since {change.since.day} {change.since:%b}"
     return f"{change.name} {before} → {after}{since}"

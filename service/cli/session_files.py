@@ -1,4 +1,4 @@
-"""Sessions straight from files or standard input, without a database: the input of `diagnose` and `check`."""
+"""Sessions from files or standard input, without a database: the input of `diagnose` and `check`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FaultReport:
             err.say(f"{plain(place)}:{line}: {plain(detail, 400)}")
 
     def finish(self) -> None:
-        """Say how many more there were than were named."""
+        """Report the number of lines that were not named."""
         if self.count > FAULTS_SHOWN:
             err.print(f"… and {counted(self.count - FAULTS_SHOWN, 'line')} more unreadable lines")
 
@@ -42,7 +42,7 @@ class FaultReport:
 def diagnose_files(names: Iterable[str], report: FaultReport) -> Iterator[dict[str, Any]]:
     """Yield one diagnosis per session, in the order of the input; unreadable lines are reported and the others are diagnosed.
 
-    InputError when a file cannot be opened, is empty or is something else.
+    InputError if a file cannot be opened, is empty or is of another kind.
     """
     for name in _each(names, report):
         with _opened(name) as stream:
@@ -57,7 +57,7 @@ def diagnose_files(names: Iterable[str], report: FaultReport) -> Iterator[dict[s
 
 
 def _each(names: Iterable[str], report: FaultReport) -> list[str]:
-    """Return the named files and those in the folders among them, once each; skipped ones count as faults."""
+    """Return the named files and the files in named folders, each once; skipped files count as faults."""
     files: dict[str, None] = {}
     for name in names:
         if name == STANDARD_INPUT:

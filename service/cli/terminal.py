@@ -1,4 +1,4 @@
-"""Output on a terminal. Text from agents is hostile there too: it may carry control and direction characters."""
+"""Output on a terminal. Agents' texts may be hostile here too: they may contain control and direction characters."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from service.cli.listings import Listing
 from service.text.plain import plain
 
 PIPE_WIDTH = 200
-"""Columns of a table that does not go to a terminal, where nothing need be cut to fit."""
+"""Width of a table that does not go to a terminal, wide enough that nothing is cut."""
 
 
 def leave_quietly() -> NoReturn:
-    """End with 0 when the reader of a pipe is gone: it has read all that it wanted."""
+    """Exit with 0 when the reader of a pipe is gone, because it has read all it wanted."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(0)
 
 
 class _Console(Console):
-    """A console that ends quietly when the reader of its pipe went away, as `head` does."""
+    """A console that exits quietly when the reader of its pipe is gone, as after `head`."""
 
     def say(self, words: RenderableType, *, style: str | None = None) -> None:
-        """Print words unchanged: brackets are no markup, and a line that is cut in two could not be copied."""
+        """Print words unchanged: brackets are not markup, and lines are not wrapped, so that they can be copied."""
         self.print(words, style=style, markup=False, soft_wrap=True)
 
     def on_broken_pipe(self) -> None:
@@ -38,7 +38,7 @@ class _Console(Console):
 
 
 def _console(*, stderr: bool) -> _Console:
-    # Without emoji: a place such as file.jsonl:100:1 holds the name of one.
+    # No emoji: a place such as file.jsonl:100:1 contains the name of one.
     console = _Console(stderr=stderr, highlight=False, emoji=False)
     return console if console.is_terminal else _Console(stderr=stderr, highlight=False, emoji=False, width=PIPE_WIDTH)
 
@@ -50,7 +50,7 @@ err = _console(stderr=True)
 
 
 def print_text(text: str) -> None:
-    """Print the text unchanged to standard output; end quietly if the reader of a pipe is gone."""
+    """Print the text unchanged to standard output; exit quietly if the reader of a pipe is gone."""
     try:
         sys.stdout.write(text)
     except BrokenPipeError:
@@ -81,7 +81,7 @@ def warn_skipped(errors: Iterable[DriftlineError]) -> None:
 
 
 def styled(value: Any) -> Text:
-    """Return the value as text, coloured if it is a severity or a readiness level; never read as markup."""
+    """Return the value as text, coloured if it is a severity or a readiness level, and never parsed as markup."""
     text = plain(value)
     return Text(text, style=SEVERITY_STYLES.get(text, ""))
 
@@ -89,8 +89,8 @@ def styled(value: Any) -> Text:
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), cut_last: bool = False) -> Table:
     """Build a table; the columns named in `right` are aligned to the right.
 
-    Where the terminal is narrow all columns are cut and the last one goes on in the next line; with `cut_last` only the last one
-    is cut, and a row stays a line. Where that would leave nothing to read, a row is folded into several lines.
+    On a narrow terminal all columns are cut and the last one wraps; with `cut_last` only the last one is cut, and a row stays on one line.
+    If that would leave nothing readable, a row is folded into several lines.
     """
     cells = [[cell if isinstance(cell, Text) else styled(cell) for cell in row] for row in rows]
     shown = Listing()

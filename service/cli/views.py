@@ -27,7 +27,7 @@ EVIDENCE_SHOWN = 5
 TURNS_SHOWN, EVENTS_SHOWN = 50, 3
 """Lines about where findings lie, and events that each names."""
 IDENTIFYING = ("event", "event_id", "timestamp", "entry_id", "exchange_id", "tool_call_id")
-"""Fields of an event that identify it, and do not say what it did."""
+"""Fields of an event that identify it but do not describe its content."""
 SIMULATED = "simulated judge"
 """Marks every result of a simulated judge."""
 TIER_STATES = {
@@ -63,7 +63,7 @@ def runs_table(runs: Sequence[Run]) -> RenderableType:
 def scores_table(scores: Sequence[Score]) -> RenderableType:
     """Show each score on a line: the tiers side by side; outcome and anomaly reasons at the end.
 
-    Where there is not enough room names are cut, the longest first, and nothing else.
+    For lack of room only names are cut, the longest first.
     """
     headers = [
         "exchange at",
@@ -120,7 +120,7 @@ def wrap_table(sessions: Sequence[WrapUp]) -> RenderableType:
 def diagnosis_view(document: Mapping[str, Any], run: Run | None = None) -> RenderableType:
     """Show a diagnosis, verdict first: readiness, trust, the primary cause as steps, each cause with evidence and remedy.
 
-    A run without events has nothing beyond the verdict.
+    A run without events has only the verdict.
     """
     parts: list[RenderableType] = [_verdict(document, run)]
     if run is not None and not document["evidence_summary"]["event_count"]:
@@ -140,7 +140,7 @@ def diagnosis_view(document: Mapping[str, Any], run: Run | None = None) -> Rende
 
 
 def findings_view(findings: SessionFindings) -> RenderableType:
-    """Show where the findings of a run lie in its session, a finding and turn per line, and what is not marked."""
+    """Show the findings of a run in its session, one line per finding and turn, and what is not marked."""
     cells = [
         [
             f"turn {turn}" if turn else "before turn 1",
@@ -170,7 +170,7 @@ def _named(marked: MarkedTurn) -> str:
 
 
 def _tiers(score: Score) -> str:
-    """Show the scores of the tiers, aligned across lines, or in short why there is none."""
+    """Show the scores of the tiers, aligned across lines, or a short reason why there is none."""
     judged = (
         _tier(score.tier2_state, score.tier2_score),
         _tier(score.tier2_5_state, score.tier2_5_alignment),
@@ -180,12 +180,12 @@ def _tiers(score: Score) -> str:
 
 
 def _tier(state: str, score: float | None) -> str:
-    """Show the score of a tier, or in short why there is none."""
+    """Show the score of a tier, or a short reason why there is none."""
     return f"{score:.2f}" if state == SCORED and score is not None else TIER_STATES.get(state, state)
 
 
 def _judged(score: Score) -> str:
-    """Say what became of the exchange: each reason once if it is unscored, and whether a simulated judge took part."""
+    """Describe the outcome of the exchange: each reason once if it is unscored, and whether a simulated judge took part."""
     states = (
         (score.tier2_state, score.tier2_reason),
         (score.tier2_5_state, score.tier2_5_reason),
@@ -197,7 +197,7 @@ def _judged(score: Score) -> str:
 
 
 def _cost(cost: JudgeCost) -> str:
-    """Show dollars, and the number of calls that are left out because their price is not known."""
+    """Show dollars, and the number of calls left out because their price is unknown."""
     dollars = [] if cost.cost_usd is None else [f"${cost.cost_usd:.4f}"]
     return " + ".join([*dollars, *([f"{cost.unknown_costs} unknown"] if cost.unknown_costs else [])])
 
@@ -262,7 +262,7 @@ def _evidence_summary(document: Mapping[str, Any]) -> Text:
 
 
 def agreement_cells(name: str, estimate: Estimate) -> list[Any]:
-    """Return a row of a table on agreement: who is compared, how many labels, kappa and bias with their intervals."""
+    """Return a row of an agreement table: the sides compared, the number of labels, kappa and bias with their intervals."""
     kappa = estimate.state.replace("_", " ")
     if estimate.kappa is not None:
         kappa = f"{estimate.kappa:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"

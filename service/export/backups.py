@@ -1,7 +1,7 @@
-"""Backups: a copy of the database, with everything accepted before, and of its tokens.
+"""Backups: a copy of the database, with all records accepted before, and of its tokens.
 
-The write-ahead log is not copied: what is in it lands first, so the copy needs none. A copy gets its name once it is whole and on the
-disk, and a file that has the name already stays as it is.
+The write-ahead log is not copied, because its pending records are flushed first. A copy gets its final name when it is complete and
+synced; an existing file of that name is not replaced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from service.setup.access.shared_file import copy_shared
 from service.setup.workspace import Workspace
 
 UNFINISHED = ".unfinished-"
-"""Begins the name of the folder of a backup that is being made."""
+"""Prefix of the folder name of an unfinished backup."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Backup:
 def back_up(workspace: Workspace, folder: Path) -> Backup:
     """Copy a workspace's database, and its tokens if there are any, to a folder.
 
-    InputError where the folder has such files already or cannot be written to.
+    InputError if the folder already has such files or is not writable.
     """
     database = workspace.settings.database
     tokens = access_file(database)
@@ -62,7 +62,7 @@ def back_up(workspace: Workspace, folder: Path) -> Backup:
 
 
 def begun(folder: Path) -> int:
-    """Return the bytes of an unfinished backup in a folder, so far."""
+    """Return the present size in bytes of an unfinished backup in a folder."""
     return sum(path.stat().st_size for path in folder.glob(f"{UNFINISHED}*/*"))
 
 
@@ -74,7 +74,7 @@ def _copy(workspace: Workspace, target: Path) -> None:
 
 
 def _rows(copy: Path) -> dict[str, int]:
-    """Count the rows of each table of the copy: a copy that cannot be read is no backup."""
+    """Count the rows of each table of the copy, which also proves that the copy is readable."""
     with attached({"copy": copy}) as connection:
         counts = {
             schema.table: connection.execute(f"SELECT count(*) {reading('copy', schema.table)}").fetchall()[0][0]

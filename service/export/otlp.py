@@ -1,13 +1,14 @@
-"""Scores for an OpenTelemetry collector over OTLP/HTTP: off unless an address is given, at least once, from then on.
+"""Scores for an OpenTelemetry collector over OTLP/HTTP, sent at least once; off unless an address is configured.
 
 A score becomes events `gen_ai.evaluation.result`: one per tier with a number or a failure, one per dimension. The names are those of the
-semantic conventions for generative AI (status: development); what they have no name for begins with `driftline.`. No text of an exchange
-is in an event, and the judge's words only if they are wanted.
+semantic conventions for generative AI (status: development); attributes without such a name begin with `driftline.`. Events contain no
+text of an exchange, and the judge's explanations only if configured.
 
-1. How far they were sent is a watermark in the database, moved after the collector has taken them: what a kill cuts off is sent
-   again. Scores that were there before the address was given are not sent.
-2. A collector that is busy or away is asked again later; what it says is malformed is logged and left behind, for it would never be taken.
-3. Nothing else waits for it: it runs beside the server's work and reads with a cursor of its own.
+1. A watermark in the database moves after the collector has accepted scores, so scores interrupted by a kill are sent again. Scores
+from before the address was configured are not sent.
+2. Scores for a busy or unreachable collector are retried later. Scores that it calls malformed are logged and skipped, because it
+would never accept them.
+3. No other work waits for it: it runs beside the server's work and reads with its own cursor.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ class Collector:
 
 
 def collector_of(settings: Settings, environment: Mapping[str, str]) -> Collector | None:
-    """Return the collector of the settings, else of OpenTelemetry's own variables; None without one.
+    """Return the collector from the settings, or else from OpenTelemetry's own variables; None without one.
 
-    SettingsError for an address or headers that are none.
+    SettingsError for an invalid address or invalid headers.
     """
     whole = environment.get("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "")
     base = settings.otlp_endpoint or environment.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
@@ -128,7 +129,7 @@ _JUDGED = (
 
 
 def request_of(rows: Sequence[Row], version: str, *, explain: bool) -> ExportLogsServiceRequest:
-    """Return the events of scores, as a request to a collector."""
+    """Return the request to a collector with the events of scores."""
     records = [_record(row, attributes) for row in rows for attributes in evaluations(row, explain=explain)]
     scope = InstrumentationScope(name="driftline", version=version)
     resource = Resource(attributes=[_pair("service.name", "driftline"), _pair("service.version", version)])
@@ -138,7 +139,7 @@ def request_of(rows: Sequence[Row], version: str, *, explain: bool) -> ExportLog
 
 
 def evaluations(row: Row, *, explain: bool) -> Iterator[dict[str, Any]]:
-    """Return the attributes of each event of a score, without the common ones."""
+    """Return the attributes of each event of a score, besides the common ones."""
     yield {NAME: "tier1", VALUE: row["tier1_score"], LABEL: FLAGGED if row["tier1_flags"] else PASS}
     for tier in _JUDGED:
         if row[tier.state] == "unscored":
@@ -200,7 +201,7 @@ DEADLINE = 10.0
 """Seconds for a request."""
 TRIES = 3
 PAUSE = 1.0
-"""Seconds before the first retry; each next one waits twice as long, or as long as the collector says."""
+"""Seconds before the first retry; each further one waits twice as long, or as long as the collector requests."""
 LONGEST_PAUSE = 30.0
 AGAIN = frozenset({429, 502, 503, 504})
 MALFORMED = 400
@@ -208,7 +209,7 @@ log = logging.getLogger(__name__)
 
 
 class CollectorError(DriftlineError):
-    """The collector refused the scores for now; they are sent again later."""
+    """The collector refused the scores for now; they will be sent again later."""
 
     hint = "Check that DRIFTLINE_OTLP_ENDPOINT is a collector's address for OTLP over HTTP, and look at the collector's log."
 
@@ -223,7 +224,7 @@ class ScoreEvents:
         self._store, self._collector = store, collector
 
     async def run(self) -> None:
-        """Send all waiting scores, batch by batch; CollectorError if the collector refuses them for now."""
+        """Send all pending scores, batch by batch; CollectorError if the collector refuses them for now."""
         positions = await asyncio.to_thread(self._begin)
         async with httpx2.AsyncClient(follow_redirects=False, timeout=DEADLINE) as client:
             for partition in positions:
@@ -233,7 +234,7 @@ class ScoreEvents:
                     await asyncio.to_thread(self._move, partition, positions[partition])
 
     def _begin(self) -> dict[int, int]:
-        """Return the position to continue from in each partition; on the first run, the one after the last of all."""
+        """Return the position to continue from in each partition; on the first run, the end of each partition."""
         with contextlib.closing(self._store.cursor()) as cursor:
             ends = {row["partition"]: row["next_position"] for row in query_rows(cursor, "score_positions")}
         with self._store.transaction() as transaction:
@@ -242,7 +243,7 @@ class ScoreEvents:
                 started = ends or {0: 0}
                 transaction.set_watermarks(CONSUMER, {(TOPIC, partition): at for partition, at in started.items()})
                 return started
-        # Partitions that came later are new from their beginning; a table that was made again is shorter than it was.
+        # Send partitions added later from their beginning. A rebuilt table may end before the watermark.
         return {partition: min(known.get(partition, 0), end) for partition, end in ends.items()}
 
     def _read(self, partition: int, position: int) -> list[dict[str, Any]]:
@@ -262,7 +263,7 @@ class ScoreEvents:
             raise CollectorError("the collector is unreachable, or accepts nothing at the moment") from None
 
     async def _try(self, client: httpx2.AsyncClient, body: bytes, rows: list[dict[str, Any]]) -> float | None:
-        """Send once: None if it is settled, else the seconds that the collector asks to wait."""
+        """Send once; return None if the batch is settled, otherwise the wait in seconds that the collector requests."""
         headers = {**self._collector.headers, "content-type": "application/x-protobuf"}
         try:
             async with asyncio.timeout(DEADLINE):
@@ -286,14 +287,14 @@ def _is_settled(wait: float | None) -> bool:
 
 
 def _pause(tried: RetryCallState) -> float:
-    """Return the seconds until the next attempt: as the collector asks, and at least `PAUSE`, doubled with each attempt."""
+    """Return the seconds until the next attempt: `PAUSE`, doubled with each attempt, or longer if the collector requests it."""
     wanted = tried.outcome.result() if tried.outcome else 0.0
     return min(max(wanted, wait_exponential(multiplier=PAUSE)(tried)), LONGEST_PAUSE)
 
 
 def _note_partial(content: bytes, span: str) -> None:
     """Log scores that the collector rejected, which by the protocol must not be sent again."""
-    with contextlib.suppress(Exception):  # an answer of another form: the scores were taken all the same
+    with contextlib.suppress(Exception):  # an answer in another form: the scores were accepted all the same
         partial = ExportLogsServiceResponse.FromString(content).partial_success
         if partial.rejected_log_records:
             log.warning("the collector left %d events of %s out", partial.rejected_log_records, span)

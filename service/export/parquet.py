@@ -1,9 +1,9 @@
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are literals, quoted
-"""Exports to Parquet, times in UTC: the log whole, or the latest revisions by project and day.
+"""Exports to Parquet, with times in UTC: the whole log, or the latest revisions by project and day.
 
 The log has one file per table, with rows in the order of topic, partition and offset. By project and day the files are
-`TABLE/project=…/day=…/*.parquet`, and the day is the UTC day of the event. A partition is there whole or not at all, in place of the one
-before; partitions that have no rows any more are left alone, because retention here decides nothing about what is kept elsewhere.
+`TABLE/project=…/day=…/*.parquet`, by the UTC day of the event. A partition replaces the previous one in a single step. Partitions that
+no longer have rows are left alone, because retention here does not decide what is kept elsewhere.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from schemas.lazy.duckdb import duckdb
 from schemas.registry import RecordSchema, current_schemas
 
 ROW_GROUP = 10_000
-"""Rows of one row group: a replay reads windows, and exchanges are large."""
+"""Rows per row group; small, because a replay reads windows and exchanges are large."""
 
 
 def export_tables(store: Store, folder: Path, tell: Callable[[str], None] = lambda _: None) -> dict[str, int]:
-    """Write every table whose records travel on a topic; return the rows of each. `tell` hears the name of each before.
+    """Write every table whose records travel on a topic; return the number of rows of each. `tell` is called with each table's name first.
 
-    A file is there whole or not at all, in place of one of that name. InputError when the folder cannot be written to.
+    A file replaces an older one in a single step. InputError if the folder is not writable.
     """
     written = {}
     try:
@@ -105,9 +105,9 @@ class Selection:
 def export_partitions(
     store: Store, folder: Path, selection: Selection, tell: Callable[[str], None] = lambda _: None
 ) -> dict[str, int]:
-    """Write the selected records of every table with projects and days; return the rows of each. `tell` hears each name before.
+    """Write the selected records of every table with projects and days; return the number of rows of each. `tell` is called with each name first.
 
-    InputError when the folder cannot be written to.
+    InputError if the folder is not writable.
     """
     schemas = [schema for schema in current_schemas().values() if schema.table in EVENT_TIMES]
     written = {}
@@ -145,7 +145,7 @@ def _export_partitions_of(store: Store, schema: RecordSchema, folder: Path, sele
 
 
 def _rows(schema: RecordSchema, selection: Selection) -> str:
-    """Return the latest revision of each selected record, with its day; ordered, so that the same rows make the same files."""
+    """Return the latest revision of each selected record, with its day, in a fixed order, so that the same rows make the same files."""
     kinds = columns_of(schema, timestamp="TIMESTAMPTZ")
     columns = ", ".join(f"{quote(name)}::{kind} AS {quote(name)}" for name, kind in kinds.items())
     own = "true" if selection.project is None else f"project = {literal(selection.project)}"
@@ -156,7 +156,7 @@ def _rows(schema: RecordSchema, selection: Selection) -> str:
 
 
 def _put(made: Path, place: Path) -> None:
-    """Put a partition in its place, replacing the one before."""
+    """Move a partition into place, replacing the previous one."""
     place.parent.mkdir(parents=True, exist_ok=True)
     before = place.with_name(f"{UNFINISHED}-{place.name}")
     shutil.rmtree(before, ignore_errors=True)

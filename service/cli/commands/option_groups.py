@@ -1,4 +1,4 @@
-"""Options that belong together, declared once as a dataclass and taken by a command as one value."""
+"""Related options, declared once as a dataclass and passed to a command as one value."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def with_option_group(command: Command) -> Command:
-    """Let a command take the fields of a dataclass as options: its last parameter, whose type is the dataclass.
+    """Turn the last parameter of a command, a dataclass, into one option per field.
 
-    Typer reads a command's signature, so each field becomes a parameter of it, in order, with the field's annotation and default.
+    Typer reads a command's signature, so each field becomes a parameter, in order, with its annotation and default.
     """
     hints = get_type_hints(command, include_extras=True)
     *own, last = inspect.signature(command).parameters.values()

@@ -1,4 +1,4 @@
-"""Options that several commands share, defined once, and the settings they make."""
+"""Options shared by several commands, and the settings built from them."""
 
 from __future__ import annotations
 
@@ -87,17 +87,17 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be
 
 
 def settings_of(database: Path | None = None, policy: Path | None = None, **given: Any) -> Settings:
-    """Return the settings with a command's options on top."""
+    """Return the settings, overridden by a command's options."""
     return load_settings(database=database, policy=policy, **given)
 
 
 def for_database(command: str, database: Path) -> str:
-    """Return a command to paste, for a database; `--db` names it if the command would ask another one without it."""
+    """Return a command to paste, with `--db` if it would use another database otherwise."""
     return command if database == load_settings().database else f"{command} --db {shlex.quote(str(database))}"
 
 
 def clock_of(as_of: str | None) -> Clock:
-    """Return the clock of a command: the present, or the given time."""
+    """Return the clock of a command: the real one, or one that shows the given time."""
     if as_of is None:
         return utc_now
     moment = moment_of(as_of, "--as-of", utc_now())
@@ -105,27 +105,27 @@ def clock_of(as_of: str | None) -> Clock:
 
 
 def wants_json(output: Output, *, as_json: bool) -> bool:
-    """Tell whether JSON is wanted: by `--json`, or by `--output json` as in earlier versions."""
+    """Tell whether to print JSON, by `--json` or by `--output json` as in earlier versions."""
     return as_json or output is Output.JSON
 
 
 def since_of(since: str | None, now: datetime | None = None) -> datetime | None:
     """Return the time of `--since`: an age counts back from `now`, by default the present, in the whole hours or UTC days of the pages.
 
-    SettingsError if it is no time.
+    SettingsError if it is not a time.
     """
     return None if since is None else moment_of(since, "--since", now or utc_now(), age_start)
 
 
 def until_of(until: str | None, now: datetime | None = None) -> datetime | None:
-    """Return the time of `--until`, as `since_of`."""
+    """Return the time of `--until`, as `since_of` does."""
     return None if until is None else moment_of(until, "--until", now or utc_now(), age_start)
 
 
 def newest(rows: Sequence[Found], since: datetime | None, at: Callable[[Found], datetime | None]) -> list[Found]:
-    """Return those of rows, sorted by time with the newest first, that are from `since` on; `at` is the time of a row.
+    """Return the rows from `since` on; rows are sorted newest first, and `at` returns a row's time.
 
-    Where there are only older ones, the error output says when the newest was, and how to see the last of them.
+    If all rows are older, print the time of the newest and how to see the last ones to the error output.
     """
     if since is None:
         return list(rows)
@@ -137,7 +137,7 @@ def newest(rows: Sequence[Found], since: datetime | None, at: Callable[[Found], 
 
 
 def offer_older(since: datetime, newest: date | None) -> None:
-    """Say on the error output how to see the last period with data that is as long as the empty one since a time; nothing without data."""
+    """After an empty period, print to the error output how to see the last period of that length with data, if there is any."""
     if newest is None:
         return
     length = utc_now().date() - since.date()
@@ -154,9 +154,10 @@ def show_rows(
     limit: int | None = None,
     document: Callable[[Found], Any] = lambda row: row,
 ) -> None:
-    """Print rows as JSON lines or as a table; if there are none, say so on the error output.
+    """Print rows as JSON lines or as a table; without rows, print a remark to the error output.
 
-    `document` makes of a row what JSON shows. With a `limit`, one row more was asked for: if it is there, it is left out, and the error output says how to see more.
+    `document` converts a row for JSON. With a `limit`, rows may contain one more than that: it is left out, and the error output says how
+    to see more.
     """
     shown = rows if limit is None else rows[:limit]
     if as_json:
@@ -171,7 +172,7 @@ def show_rows(
 
 
 def print_json(value: Any, *, exact: bool = False) -> None:
-    """Print the value as JSON on one line. Numbers are rounded to what they mean, unless they are to be exact."""
+    """Print the value as JSON on one line. Numbers are rounded unless they are to be exact."""
     print_text(json_line(value if exact else rounded(value)) + "\n")
 
 

@@ -1,4 +1,4 @@
 """Completion for shells: a table of all commands made from the code, answers from it, and a script per shell.
 
-Nothing here loads a command: a shell waits for the answer at each Tab.
+No module here loads a command, because a shell waits for the answer at each Tab.
 """

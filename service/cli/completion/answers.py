@@ -1,4 +1,4 @@
-"""Answers to a shell: how a command that is being typed can go on, as Typer completes it."""
+"""Answers to a shell: possible continuations of a typed command, as Typer would complete it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ FILES = ":files"
 
 
 def answer(command: Any, before: Sequence[str], last: str) -> None:
-    """Print how the last word can go on, one possibility per line, with a tab before what it is."""
+    """Print the completions of the last word, one per line, each followed by a tab and its description."""
     lines = [f"{word}\t{summary}\n" for word, summary in completions(command, before, last)]
     sys.stdout.write("".join(lines) or f"{FILES}\t\n")
 
 
 def completions(command: Any, before: Sequence[str], last: str) -> list[tuple[str, str]]:
-    """Return the words that begin with `last` and can follow the words before it in a command, each with what it is."""
+    """Return the words that begin with `last` and can follow the previous words, each with its description."""
     from typer._completion_classes import BashComplete  # noqa: PLC0415 - only completing needs it; Typer offers it by its own scripts alone
 
     name, equals, _ = last.partition("=")

@@ -1,7 +1,7 @@
-"""Values of options and arguments, as Typer's `autocompletion`: fixed words, and names of projects, which only the data knows.
+"""Values of options and arguments for Typer's `autocompletion`: fixed words, and names of projects from the data.
 
-A shell waits for them and prints nothing else, so whatever cannot be read at once is left out: a database that a server has, a
-policy with an error.
+A shell waits for them and prints no errors, so sources that cannot be read at once are left out, such as a database that a server
+has, or a policy with an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def completed(choices: Iterable[str]) -> Callable[[], list[str]]:
 
 
 def project_names(context: typer.Context) -> list[str]:
-    """Return the projects of the database, the policy and the tokens, sorted, as far as they can be read at once."""
+    """Return the sorted projects of the database, the policy and the tokens, as far as these can be read at once."""
     from service.setup.settings import load_settings  # noqa: PLC0415 - only completing a project needs it
 
     names: set[str] = set()
@@ -36,7 +36,7 @@ def project_names(context: typer.Context) -> list[str]:
 
 
 def _read_tokens(database: Path) -> set[str]:
-    """Return the projects of connections and operators; the file is read as it is, and not brought up to date."""
+    """Return the projects of connections and operators, reading the file without migrating it."""
     from service.setup.access.access import access_file  # noqa: PLC0415 - as above
 
     address = f"{access_file(database).resolve().as_uri()}?mode=ro"

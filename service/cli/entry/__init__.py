@@ -1,1 +1,1 @@
-"""Groups of commands, exit codes, the start page, and errors of typing. Nothing here loads a command."""
+"""Groups of commands, exit codes, the start page, and usage errors. No module here loads a command."""

@@ -1,7 +1,7 @@
-"""Exit codes: what each one says, and which commands can end with `FAILED`.
+"""Exit codes: their meanings, and the commands that can end with `FAILED`.
 
-A command never raises an exit by itself. It says with `fails_when` in which case it ends with `FAILED`, and ends by `leave` or
-`agreed`, so that help, reference and behaviour cannot differ.
+A command never raises an exit itself. It declares with `fails_when` the case in which it ends with `FAILED`, and ends through `leave`
+or `agree`, so that help, reference and behaviour cannot differ.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.FAULT: "A fault of Driftline itself. Please report it with the printed trace.",
     ExitCode.INTERRUPTED: "Interrupted by Ctrl-C (SIGTERM: 143).",
 }
-"""What each exit code says."""
+"""The meaning of each exit code."""
 _ATTRIBUTE = "fails_when"
 
 
@@ -53,7 +53,7 @@ def fails_when(words: str) -> Callable[[Command], Command]:
 
 
 def failing_case(command: Callable[..., Any] | None) -> str | None:
-    """Return when a command ends with `FAILED`; None if it never does."""
+    """Return the case in which a command ends with `FAILED`; None if it never does."""
     return getattr(command, _ATTRIBUTE, None)
 
 
@@ -68,7 +68,7 @@ def leave_interrupted() -> NoReturn:
 
 
 def agree(question: str, *, yes: bool) -> None:
-    """Ask, unless `yes` answers already; end with `FAILED` if the answer is no. SettingsError if there is no input."""
+    """Ask for consent unless `yes` is set; end with `FAILED` on a no. SettingsError if there is no input."""
     if yes:
         return
     try:
@@ -84,5 +84,5 @@ def agree(question: str, *, yes: bool) -> None:
 
 
 def end_with(code: int) -> NoReturn:
-    """End the command as another one ended that it ran: its codes are those of this one."""
+    """End the command with the exit code of a command that it ran."""
     raise typer.Exit(code)

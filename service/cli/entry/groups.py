@@ -1,4 +1,4 @@
-"""Every command of the command line, by topic, and the place of its code. Nothing is loaded here."""
+"""All commands by topic, with the place of their code. This module loads none of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """Where a command is, and what the list of all commands says of it."""
+    """The place of a command's code, and its line in the list of all commands."""
 
     place: str
     """Its place below `service.cli.commands`: a function, or an app with commands of its own."""
@@ -17,7 +17,7 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommandGroup:
-    """Commands on one topic, by name."""
+    """The commands on one topic, by name."""
 
     title: str
     commands: Mapping[str, Command]

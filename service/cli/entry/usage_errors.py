@@ -1,4 +1,4 @@
-"""Errors of typing: an unknown command or option, a value that is none; each with where it is explained."""
+"""Usage errors: an unknown command or option, or an invalid value, each with a pointer to the help."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from schemas.bounds.validation_messages import words_of
 
 
 def usage_message(error: typer.TyperException) -> str:
-    """Return what is wrong, with the option or argument it is about; empty if the error has shown its help already."""
+    """Return the problem with its option or argument; empty if the error has already shown the help."""
     cause: Any = error.__cause__
     parameter = getattr(error, "param", None)
     if parameter is not None and hasattr(cause, "errors"):
@@ -21,7 +21,7 @@ def usage_message(error: typer.TyperException) -> str:
 
 
 def usage_hint(error: typer.TyperException) -> str:
-    """Return where the command is explained that was typed."""
+    """Return a pointer to the help of the typed command."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "driftline"
     listed = "lists what there is" if context is None or hasattr(context.command, "commands") else "shows its options"

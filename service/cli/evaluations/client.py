@@ -1,8 +1,8 @@
-"""Evaluations by a server: requested over HTTP, awaited, and read back as if they had been made here.
+"""Evaluations by a server: requested over HTTP, awaited, and read back as if made in this process.
 
-1. Asking twice asks no judge twice: a call whose answer was lost is made again.
-2. The server does the work. A caller that stops waiting loses nothing; asked for again, it is found.
-3. The token goes in plain text over http:// to this machine only, unless the caller says that the way to another one is safe.
+1. Repeating a request asks no judge twice, so a call whose answer was lost is repeated.
+2. The server does the work. A caller that stops waiting loses nothing, because a repeated request finds the result.
+3. The token is sent over http:// only to this machine, unless the caller declares the network safe.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from streams.evaluations.finished_sessions import Wanted
 from streams.evaluations.preparing import Estimate, Prepared
 
 TOKEN = "DRIFTLINE_TOKEN"  # noqa: S105 - the name of the variable
-"""The variable with the operator's token; on a command line others could read it."""
+"""The variable with the operator's token; other users could read it on a command line."""
 QUIET = 1800.0
 """Seconds without a new evaluation after which waiting ends."""
 _CALL_SECONDS = 600.0
@@ -38,7 +38,7 @@ _CALL_SECONDS = 600.0
 _CONNECT_SECONDS = 10.0
 _ATTEMPTS = 6
 _LATER = frozenset({408, 429, 503})
-"""Statuses after which the same call may be made again."""
+"""Statuses after which the call may be retried."""
 _LOOKS = (0.2, 2.0)
 """Seconds between checks of an evaluation: at first, and at most."""
 _SAFE_WAYS = (
@@ -68,9 +68,9 @@ class Terms:
 
 
 class EvaluationClient:
-    """Calls a server; to be closed. SettingsError for an invalid address, or one that the token may not go to.
+    """Calls a server; must be closed. SettingsError for an invalid address, or one to which the token may not be sent.
 
-    `insecure`: it may go to another machine over http:// as well, where everybody on the way can read it.
+    `insecure` allows sending it over http:// to another machine, readable by everybody on the network path.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class EvaluationClient:
         self._quiet = quiet
         self._sleep = sleep
         self._clock = clock
-        # A proxy that the environment names has nothing to do with a server on this machine, and would see the token.
+        # Do not use a proxy from the environment for a server on this machine: it would see the token.
         self._client = httpx2.Client(
             base_url=url,
             headers={"Authorization": f"Bearer {token}"},
@@ -109,7 +109,7 @@ class EvaluationClient:
         return Prepared(estimate=Estimate(**known), sessions=answer["sessions"])
 
     def evaluate(self, terms: Terms, report: Callable[[Progress], None]) -> list[Evaluated]:
-        """Have evaluations made, and return them in the server's order. InputError for failed ones."""
+        """Have the server evaluate; return the evaluations in its order. InputError for failed ones."""
         asked = self._post(terms, dry_run=False)["evaluations"]
         calls: Counter[str] = Counter()
         made: list[Evaluated] = []
@@ -132,7 +132,7 @@ class EvaluationClient:
         return made
 
     def _awaited(self, one: Mapping[str, Any]) -> Any:
-        """Return the document of an evaluation when the requested attempt is answered."""
+        """Wait until the requested attempt is answered, and return the evaluation's document."""
         path = f"{EVALUATIONS}/{quote(one['id'], safe='')}"
         pause, most = _LOOKS
         ends_at = self._clock() + self._quiet
@@ -152,7 +152,7 @@ class EvaluationClient:
         return self._call("POST", EVALUATIONS, _body(terms, dry_run=dry_run))
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Make a call, again if allowed; ServerError with the server's words."""
+        """Make a call, with retries if allowed; ServerError with the server's message."""
         request = f"{self._client.base_url}: {method} {path}"
         again = Retrying(
             retry=retry_if_exception_type(httpx2.TransportError) | retry_if_result(lambda found: found.status_code in _LATER),
@@ -241,7 +241,7 @@ def _json(answer: httpx2.Response) -> Any:
 
 
 def _words(answer: httpx2.Response) -> str:
-    """Return the server's own words about the error, if it has any."""
+    """Return the server's message about the error, if any."""
     try:
         said = msgspec.json.decode(answer.content, type=dict[str, Any]).get("error")
     except (msgspec.DecodeError, msgspec.ValidationError):

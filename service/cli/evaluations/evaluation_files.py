@@ -32,9 +32,9 @@ class Written(NamedTuple):
 
 
 def write_files(folder: Path, evaluated: Iterable[Evaluated]) -> list[Written]:
-    """Write the files of every evaluation; other files in the folder are left alone. SettingsError naming a path that is refused.
+    """Write the files of every evaluation; other files in the folder are left alone. SettingsError names a path that cannot be written.
 
-    A run keeps the number that it has in the folder, so that evaluating one run after the other loses nothing.
+    A run keeps its number in the folder, so that evaluating runs one after another overwrites nothing.
     """
     found = sorted(
         evaluated, key=lambda one: (one.evaluation.repetition, one.evaluation.session_id, one.evaluation.evaluation_id)
@@ -61,7 +61,7 @@ def readable_json(document: BaseModel) -> str:
 
 
 def _files(place: Path, one: Evaluated, row: EvaluationRow, number: int) -> Iterator[tuple[Path, bytes]]:
-    """Yield every file of an evaluation; the one that marks a result comes last."""
+    """Yield every file of an evaluation; the file that marks a complete result comes last."""
     texts: Mapping[Path, str] = {
         place / f"judge_{number}.prompt.debug.md": _prompts(one, row),
         place / RAW / f"judge_{number}.prompt.user.json": one.user_prompt,
@@ -74,7 +74,7 @@ def _files(place: Path, one: Evaluated, row: EvaluationRow, number: int) -> Iter
 
 
 def _prompts(one: Evaluated, row: EvaluationRow) -> str:
-    """Return both prompts as they were sent."""
+    """Return both prompts as sent."""
     return (
         "# What the judge was sent\n\n"
         f"- **Case:** {inline(row.case_id)}\n"
@@ -88,7 +88,7 @@ def _prompts(one: Evaluated, row: EvaluationRow) -> str:
 
 
 class _Numbers:
-    """The numbers of runs in a folder. Files that cannot be read belong to no session."""
+    """The numbers of runs in a folder. Unreadable files belong to no session."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -96,7 +96,7 @@ class _Numbers:
         self._given: set[int] = set()
 
     def of(self, row: EvaluationRow) -> int:
-        """Return the run's number: the one that it has, else its repetition, else the next free one. Each is given once."""
+        """Return the run's number: its existing one, else its repetition if free, else the next free one."""
         if self._runs is None:
             self._runs = _runs_in(self._place)
         there = (number for number, run in self._runs.items() if run == row.run and number not in self._given)

@@ -24,7 +24,7 @@ def failures(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def never_fails(name: str, least: int) -> str:
-    """Say that a gate on trust, called `name`, never fails a run because every run reaches `least`; and what does."""
+    """Warn that a trust gate, named `name`, can never fail a run, because every run reaches `least`; suggest one that can."""
     return (
         f"{name} {least} never fails a run: trust is never below {LOWEST_TRUST}, however bad the run. "
         f"Require more than {LOWEST_TRUST}, or gate on readiness."
@@ -57,7 +57,7 @@ class Gate:
 
     @property
     def requirement(self) -> str:
-        """Say what a run needs to pass."""
+        """Describe what a run needs to pass."""
         levels = {
             UNSAFE: "runtime events",
             USUAL_READINESS: f"no critical failure and a trust of {max(SAFE_TRUST, self.min_trust)} or more",
@@ -91,7 +91,7 @@ class Gate:
 
 
 def _critical(run: Mapping[str, Any]) -> str:
-    """Name the critical failures of a run, a stored one or a diagnosis, for a reason; empty without one."""
+    """Name the critical failures of a run (stored or diagnosed) as a reason; empty without any."""
     causes = run.get("failure_causes") or [{"type": run.get("primary_failure_type"), "severity": run.get("primary_severity")}]
     types = [cause["type"] for cause in causes if cause["severity"] == "critical"]
     return f" (critical: {', '.join(types)})" if types else ""

@@ -43,7 +43,7 @@ def warnings_of(cases: Sequence[Case]) -> list[str]:
 
 
 def chosen_plans(loaded: LoadedProfile, judge_runs: Sequence[str] | None, profile: Path) -> list[Plan]:
-    """Return the requested judge runs; SettingsError naming those of the profile."""
+    """Return the requested judge runs; SettingsError names the ones in the profile."""
     every = {plan.judge_run_id: plan for plan in plans(loaded.profile)}
     for name in judge_runs or ():
         if name not in every:

@@ -33,14 +33,14 @@ Columns = dict[str, Callable[[EvaluationRow], Cell]]
 
 
 def usd(cost: float | None) -> str:
-    """Write a cost; one that is not zero never looks like zero."""
+    """Format a cost, so that a small one never looks like zero."""
     if cost is None:
         return UNKNOWN
     return f"<${_SMALLEST}" if 0 < cost < _SMALLEST else f"${cost:.4f}"
 
 
 def model_name(model: str | None) -> str:
-    """Return the model of an agent as it is shown."""
+    """Return the name to show for an agent's model."""
     return plain(model) if model is not None else UNKNOWN
 
 
@@ -84,7 +84,7 @@ def evaluation_view(report: Report, width: int) -> RenderableType:
 
 
 def in_words(report: Report) -> str:
-    """Say how many there are, what was paid for them now, and whether they pass."""
+    """Describe the number of evaluations, what was paid for them now, and whether they pass."""
     parts = [f"{counted(report.executed, 'evaluation')} made", f"{report.reused} reused"]
     if report.executed:
         parts[0] += ", at an unknown cost" if report.spent_usd is None else f" for {report.spent_usd:.4f} USD"
@@ -106,7 +106,7 @@ def _whose(summary: ModelSummary, report: Report) -> str:
 
 
 def _rows_tables(rows: Sequence[EvaluationRow], width: int) -> Iterator[RenderableType]:
-    """Show the evaluations of a judge run: one table if there is room for it, else two whose lines share numbers."""
+    """Show the evaluations of a judge run in one table, or for lack of room in two whose lines share numbers."""
     values = _VERDICT | _TAKEN | _WARNINGS
     room = width - sum(_widest(name, values[name], rows) + _GAP for name in values) - _GAP * (len(_NAMES) - 1)
     natural = {name: _widest(name, make, rows) for name, make in _NAMES.items()}
@@ -127,7 +127,7 @@ def _table(columns: Columns, rows: Sequence[EvaluationRow], rooms: Mapping[str, 
 
 
 def shared(needs: Mapping[str, int], room: int) -> dict[str, int]:
-    """Share out the room: sessions that need less than an equal share leave the rest to others. At least four columns each."""
+    """Divide the room: sessions that need less than an equal share leave the rest to others. Each gets at least four columns."""
     rooms: dict[str, int] = {}
     for left, (name, need) in zip(range(len(needs), 0, -1), sorted(needs.items(), key=lambda one: one[1]), strict=True):
         rooms[name] = max(4, min(need, (room - sum(rooms.values())) // left))
@@ -184,7 +184,7 @@ def _bars(summary: ModelSummary) -> Iterator[Text]:
     for dimension in DIMENSIONS:
         found = summary.dimensions[dimension]
         if found.mean is None:
-            # An empty bar would look like a score of 0.
+            # an empty bar would look like a score of 0
             yield Text(f"{dimension:<{longest}}  {'':<{len(bar(0, HIGHEST))}}    n/a", style="dim")
             continue
         of_some = f"  ({found.evaluations} of {summary.evaluations})" if found.evaluations < summary.evaluations else ""
@@ -192,7 +192,7 @@ def _bars(summary: ModelSummary) -> Iterator[Text]:
 
 
 def _excluded(rows: Sequence[EvaluationRow]) -> Iterator[str]:
-    """Say why answers of the judge are not valid, and how many."""
+    """Count the judge's invalid answers by reason."""
     iterations = [one for row in rows for one in row.result.judge_result.iterations if one.scores is None]
     found = Counter(plain(one.reason or one.outcome, 160) for one in iterations)
     for reason, count in found.most_common(_REASONS):

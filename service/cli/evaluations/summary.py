@@ -32,7 +32,7 @@ _HOW_TO_READ = (
 
 
 def summary_markdown(row: EvaluationRow, number: int) -> str:
-    """Return the whole file. Agents' and judges' words stay plain text in it; `number` is that of its files."""
+    """Return the content of the file, with agents' and judges' words as plain text; `number` is the number of the evaluation's files."""
     final, judge = row.result.final_result, row.result.judge_result
     parts = [
         ["# Evaluation result", *_simulated(row), *_head(row, judge, number)],
@@ -85,7 +85,7 @@ def _dimensions(final: FinalResult) -> list[str]:
 
 
 def _sources(final: FinalResult) -> list[str]:
-    """Explain the final scores that are not the judge's alone by the default policy."""
+    """Explain the final scores that do not come from the judge alone under the default policy."""
     others = {
         name: one for name, one in final.dimension_resolutions.items() if one.policy != "judge_only" or one.source != "judge"
     }
@@ -180,7 +180,7 @@ def _listed(texts: Sequence[str], none: str) -> list[str]:
 
 
 def _shown(score: float | None) -> str:
-    """Write a score with one decimal, with two if one is not enough."""
+    """Format a score with one decimal, or two if needed."""
     if score is None:
         return NOT_AVAILABLE
     return f"{score:.1f}" if f"{score:.2f}".endswith("0") else f"{score:.2f}"
@@ -191,7 +191,7 @@ def _usd(cost: float | None) -> str:
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table whose columns are aligned in the file, too, except for the last, which may be long."""
+    """Return a table whose columns are also aligned in the source, except the last, which may be long."""
     lines = [headers, *rows]
     widths = [max(cell_len(line[place]) for line in lines) for place in range(len(headers) - 1)]
     widths.append(max(3, cell_len(headers[-1])))

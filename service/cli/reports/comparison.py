@@ -1,7 +1,7 @@
-"""Two scorings of the same exchanges side by side, as one document: the effect of another policy or judge.
+"""Two scorings of the same exchanges side by side, as one document, to show the effect of another policy or judge.
 
-Compared is exchange by exchange, over those that both sides have, each counted once: what is estimated is the change among these
-exchanges, not among all that the fleet said, of which sampling picks some kinds more often than others.
+The comparison is exchange by exchange, over the exchanges that both sides have, each with the same weight. It estimates the change
+among these exchanges, not among all of the fleet's, because sampling picks some kinds more often than others.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _SIDES = ("a", "b")
 
 @dataclass(frozen=True)
 class Side:
-    """One scoring: its label and the file that holds it."""
+    """One scoring: its label and its file."""
 
     label: str
     path: Path
 
 
 def side_of(label: str, database: Path) -> Side:
-    """Return the scoring of a label, `live` or that of a replay; InputError if there is none."""
+    """Return the scoring with a label, `live` or a replay's; InputError if there is none."""
     if label == LIVE:
         path = database
     elif re.fullmatch(NAME, label):
@@ -58,9 +58,9 @@ def side_of(label: str, database: Path) -> Side:
 
 
 def compare(first: Side, second: Side, project: str | None, top: int) -> Document:
-    """Compare two scorings; name at most `top` of the exchanges that moved most.
+    """Compare two scorings; list at most `top` of the exchanges that changed most.
 
-    InputError when they have no exchange in common; StoreError when a file cannot be read.
+    InputError if they have no exchange in common; StoreError if a file cannot be read.
     """
     if first.path == second.path:
         raise InputError(f"{first.label} cannot be compared with itself", hint="Name two labels, or a label and live.")
@@ -90,7 +90,7 @@ def compare(first: Side, second: Side, project: str | None, top: int) -> Documen
 
 @contextlib.contextmanager
 def _opened(first: Side, second: Side) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open both files on one connection, `a` and `b`; StoreError if one holds no scores as this version knows them."""
+    """Open both files on one connection, as `a` and `b`; StoreError if one has no scores in this version's format."""
     with attached(dict(zip(_SIDES, (first.path, second.path), strict=True))) as connection:
         try:
             yield connection
@@ -125,7 +125,7 @@ def _replay(path: Path) -> Document:
 
 
 def _measure(row: Row) -> Document:
-    """Return one measure with the interval of its change; without one if a single session says nothing about others."""
+    """Return one measure with the interval of its change; there is no interval for a single session."""
     interval = paired_interval(PairedSums(**{name: row[name] for name in _SUMS}))
     told = {
         "project": row["project"],
@@ -145,9 +145,9 @@ def _measure(row: Row) -> Document:
 
 
 def _intervals(measures: Sequence[Row]) -> Document:
-    """Count the intervals that exclude zero, and those expected to if nothing has changed on average.
+    """Count the intervals that exclude zero, and the number expected to do so by chance.
 
-    Those of a few sessions are not believed, and a measure in which no exchange differs has no chance to.
+    Intervals from few sessions do not count, nor do measures in which no exchange differs.
     """
     counted = [row for row in measures if row["changed"] and not row["few_sessions"]]
     return {

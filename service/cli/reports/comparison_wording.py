@@ -1,4 +1,4 @@
-"""Wording of a comparison: the changes, their size, and how far to believe them."""
+"""Wording of a comparison: the changes, their size, and how certain they are."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def measure_name(row: Row) -> str:
 
 
 def level(row: Row, value: float) -> str:
-    """Write a mean of the measure: a score, a share in percent, or dollars."""
+    """Format a mean of the measure: a score, a share in percent, or dollars."""
     if row["tier"] == COST:
         return f"${value:.5f}"
     return f"{value:.1%}" if _is_rate(row) else f"{value:.3f}"
 
 
 def change(row: Row, value: float) -> str:
-    """Write a difference of means of the measure with its sign; of shares in percentage points."""
+    """Format a difference of means with its sign; for shares in percentage points."""
     if row["tier"] == COST:
         return f"{'-' if value < 0 else '+'}${abs(value):.5f}"
     shown, unit = (f"{value * 100:+.1f}", " pts") if _is_rate(row) else (f"{value:+.3f}", "")
@@ -45,7 +45,7 @@ def change(row: Row, value: float) -> str:
 
 
 def verdict(row: Row) -> str:
-    """Say in a word or two how a measure changed."""
+    """Describe in a word or two how a measure changed."""
     if not row["changed"]:
         return "same"
     if row["few_sessions"]:
@@ -76,7 +76,7 @@ def in_common(document: Row) -> Iterator[str]:
 
 
 def headline(document: Row) -> str:
-    """Name the changes in a sentence, as far as an interval excludes zero, the largest first."""
+    """Name the changes whose interval excludes zero in a sentence, largest first."""
     moved = sorted((row for row in document["measures"] if verdict(row) in {"lower", "higher"}), key=_size, reverse=True)
     if moved:
         said = "; ".join(_moved(row) for row in moved[:NAMED])
@@ -90,7 +90,7 @@ def headline(document: Row) -> str:
 
 
 def how_sure(document: Row) -> str:
-    """Count the intervals that exclude zero, and those expected by chance: one of them alone proves nothing."""
+    """Describe the number of intervals that exclude zero and the number expected by chance: a single one proves nothing."""
     intervals = document["intervals"]
     if not intervals["counted"]:
         return "No interval has enough sessions to be reliable."
@@ -109,7 +109,7 @@ def judged_by(row: Row, side: str) -> str:
 
 
 def asked(document: Row) -> Iterator[str]:
-    """Say what each replay asked of a judge and its cost, besides recorded answers; nothing if it asked nothing."""
+    """Describe each replay's questions to a judge, beyond recorded answers, and their cost; empty if there were none."""
     for side in (document["a"], document["b"]):
         replay = side["replay"]
         if replay is not None and replay["calls"]:
@@ -132,7 +132,7 @@ def _moved(row: Row) -> str:
 
 
 def _size(row: Row) -> tuple[bool, float]:
-    """Order changes for a sentence: scores and rates before cost, then by the part of the scale that they moved."""
+    """Sort key of changes in a sentence: scores and rates before cost, then the size of the change as a fraction of the scale."""
     return row["tier"] != COST, abs(row["change"]) / SPANS.get(row["tier"], 1.0)
 
 

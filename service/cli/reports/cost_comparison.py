@@ -1,8 +1,8 @@
 """Cost comparison: the same exchanges by the same rules, with gates, sampling and cache on or off.
 
-The judge's part is played by the simulated judge, in this process, because it is not known what a judge would have said of exchanges it
-was never shown. Each question becomes the request that the judge would get, and its tokens are counted as the simulated judge counts
-them, so what it was really asked agrees to the token.
+The simulated judge answers in this process, because a real judge's answers to exchanges that it never saw are unknown. Each question
+becomes the request that the judge would get, with tokens counted as the simulated judge counts them, so for questions really asked the
+bill agrees to the token.
 """
 
 from __future__ import annotations
@@ -86,15 +86,15 @@ VARIANTS = {
     "without any of them": Savings(gates=False, sampling=False, cache=False),
 }
 Answers = dict[tuple[str, float], tuple[Asked, str]]
-"""Questions and answers by the fingerprint of the question and the judge's strictness: kept between bills to avoid computing them again."""
+"""Questions and answers by the question's fingerprint and the judge's strictness, cached between bills."""
 Strictness = Callable[[Exchange], float]
-"""Returns how strict the judge of an exchange is."""
+"""Returns the strictness of an exchange's judge."""
 
 
 def records_of(store: Store, projects: Sequence[str]) -> list[Exchange | SessionClosed]:
-    """Return the exchanges of the projects and the ends of their sessions, session by session in the order of the log.
+    """Return the projects' exchanges and ends of sessions, session by session in the order of the log.
 
-    The order of the sessions is that of their first exchanges, whichever call came first.
+    Sessions are ordered by their first exchanges, not by their first calls.
     """
     sessions: dict[str, list[Exchange | SessionClosed]] = {}
     frames = store.read("exchanges", 0, store.end_of("exchanges"))
@@ -117,9 +117,9 @@ def bill(
     *,
     strictness: Strictness = lambda _: 0.0,
 ) -> Bill:
-    """Return the cost of judging these exchanges under the settings, in the order in which they came, without a cap.
+    """Return the cost of judging these exchanges under the settings, in order of arrival, without a cap.
 
-    ValueError when the judge's model has no known price.
+    ValueError if the judge's model has no known price.
     """
     policy = _policy(settings, savings)
     price = policy.for_project("").price
@@ -133,7 +133,7 @@ def bill(
 
         def answer(question: Question, part: Part = part, strict: float = strict) -> Reply:
             asked, said = _answered(question, price, known, strict)
-            if question.fingerprint in paid:  # a later revision of a score rests on what an earlier one was answered
+            if question.fingerprint in paid:  # later revisions of a score reuse the answers of earlier ones
                 return Reply(text=said)
             paid.add(question.fingerprint)
             usage = _usage(asked, said, cache) if savings.cache else simulated_usage(_texts(asked), said)
@@ -153,7 +153,7 @@ def _policy(settings: ProjectSettings, savings: Savings) -> Policy:
 
 
 def _tasks(records: Iterable[Exchange | SessionClosed], policy: Policy) -> Iterator[ScoringTask]:
-    """Return the exchanges that intake wants to have judged."""
+    """Return the tasks of the exchanges that intake selects for judging."""
     decoded = decode_batch([encode(record) for record in records])
     frames = {name: frame.rename({INDEX: OFFSET}) for name, frame in decoded.frames.items()}
     outcome = IntakeStep(policy)(StageBatch.of("exchanges", frames), {})

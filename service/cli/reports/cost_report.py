@@ -83,8 +83,8 @@ def _models_table(
 def _agents_table(ledger: Ledger, agents: Mapping[str, str], configured: Bill) -> RenderableType:
     """Show costs by agent; the counts are from the ledger.
 
-    The cost is that of the exchanges in order. Side by side they may come in another, and who comes first pays for filling the
-    cache, so by agent the ledger differs a little from run to run.
+    The cost assumes the exchanges in order. Delivered concurrently they may arrive in another order, and the first one pays for filling
+    the cache, so costs by agent differ a little between runs.
     """
     cells = [
         [

@@ -30,7 +30,7 @@ _LARGE = 1_000_000
 
 
 def exchange_report(store: Store, projects: Sequence[str], since: date) -> RenderableType:
-    """Report on the exchanges of the projects; compare each agent before a day and since then."""
+    """Report on the exchanges of the projects, comparing each agent before and since a day."""
     moment = datetime.combine(since, time(), UTC)
     anomalies = worst_first(store, projects)
     reasons = _asked(store, projects, "anomaly_reasons", **{"from": None, "to": None})
@@ -53,7 +53,7 @@ def exchange_report(store: Store, projects: Sequence[str], since: date) -> Rende
 
 
 def delivered_line(store: Store, projects: Sequence[str], sessions: int) -> str:
-    """Say what became of the delivered exchanges."""
+    """Describe the outcomes of the delivered exchanges."""
     summed: Counter[str] = Counter()
     for row in _asked(store, projects, "project_summary"):
         summed.update({name: row[name] for name in ("exchanges", "scored", "skipped_sampling", "pending", "simulated")})
@@ -166,7 +166,7 @@ def _reasons_table(rows: Sequence[Row]) -> RenderableType:
 
 
 def _exchanges_table(rows: Sequence[Row], only: Any = bool) -> RenderableType:
-    """Show exchanges with the wanted ones of their reasons."""
+    """Show exchanges with a selection of their reasons."""
     cells = [
         [
             f"{row['exchange_at']:%m-%d %H:%M}",
@@ -199,5 +199,5 @@ def _number(value: float | None) -> str:
 
 
 def _commonest(counts: Counter[Any]) -> list[tuple[Any, int]]:
-    """Return the counts, the largest first, equal ones by name."""
+    """Return the counts in descending order, equal ones by name."""
     return sorted(counts.items(), key=lambda one: (-one[1], one[0]))

@@ -1,4 +1,4 @@
-"""The fleet report: failed sessions with their causes, trust of each agent over time, and what to ask next."""
+"""The fleet report: failed sessions with their causes, trust of each agent over time, and next steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exchanges that moved most between two scorings: each side's scores, and its reason for the largest move."""
+"""The exchanges that changed most between two scorings: each side's scores, and its reason for the largest change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIDES = ("a", "b")
 
 
 def moved_view(moved: Sequence[Row], labels: Labels) -> Iterator[RenderableType]:
-    """Show each exchange with its place, and below it the scores of each side, with the reason for the largest move."""
+    """Show each exchange with its place, and below it each side's scores with the reason for the largest change."""
     width = max(map(len, labels))
     for row in moved:
         place = f"{plain(row['project'], 64)}  session {plain(row['session_id'], 64)} turn {row['turn_number']}"
@@ -44,7 +44,7 @@ def _tier(row: Row, tier: str, side: str) -> str:
 
 
 def _reasons(row: Row) -> tuple[str, str]:
-    """Return each side's reason for the largest move."""
+    """Return each side's reason for the largest change."""
     tier = max(TIERS, key=lambda one: _shift(row, one))
     if not _shift(row, tier):
         return _side_words(lambda side: "; ".join(row[f"anomaly_reasons_{side}"]))
@@ -56,7 +56,7 @@ def _reasons(row: Row) -> tuple[str, str]:
 
 
 def _shift(row: Row, tier: str) -> float:
-    """Return the part of its scale by which a tier moved; 0 if one side has no number."""
+    """Return the change of a tier as a fraction of its scale; 0 if one side has no number."""
     values = [row[f"{tier}_{side}"] for side in SIDES if row.get(f"{tier}_state_{side}", SCORED) == SCORED]
     if len(values) < 2 or None in values:
         return 0.0
@@ -70,7 +70,7 @@ def _side_words(words: Callable[[str], str]) -> tuple[str, str]:
 
 
 def _dimension_words(row: Row, tier: str) -> tuple[str, str]:
-    """Quote each side on the dimension that moved most, with its score."""
+    """Quote each side on the dimension that changed most, with its score."""
     sides = [{one["dimension"]: one for one in row[f"{tier}_dimensions_{side}"]} for side in SIDES]
     both = [name for name in sides[0] if name in sides[1]]
     if not both:

@@ -1,4 +1,4 @@
-"""Result files: complete or absent, in folders whose names any system accepts. Names come from agents and may be hostile."""
+"""Result files, written atomically into folders with portable names. Names come from agents and may be hostile."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _NAMELESS = "_unknown"
 
 
 def folder_names(names: Iterable[str | None]) -> dict[str | None, str]:
-    """Return a folder name for each of the names: distinct for distinct names, even if upper and lower case are the same.
+    """Return a folder name for each name; names stay distinct even on case-insensitive systems.
 
-    A slash becomes two hyphens. A name that had to be changed otherwise, or that would share its folder with another, carries a
-    digest of itself: `gpt-5+1a2b3c4d5e6f7a8b`.
+    A slash becomes two hyphens. A name that needs any other change, or that would collide with another, gets a digest of itself:
+    `gpt-5+1a2b3c4d5e6f7a8b`.
     """
     wanted = list(dict.fromkeys(names))
     plain = {name: _NAMELESS if name is None else _plain(name) for name in wanted}
@@ -37,7 +37,7 @@ def folder_names(names: Iterable[str | None]) -> dict[str | None, str]:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, and test that it is writable; SettingsError naming it if it is not."""
+    """Create a folder with its parents and test that it is writable; SettingsError names it if not."""
     with _naming(path):
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".driftline-{os.getpid()}"
@@ -46,7 +46,7 @@ def make_folder(path: Path) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file atomically, with its folder. SettingsError naming the path."""
+    """Write a file atomically, creating its folder. SettingsError names the path."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def _plain(name: str) -> str | None:
-    """Return the name as it can stand; None if more than slashes had to be changed."""
+    """Return the name with slashes replaced; None if it needs any other change."""
     made = name.replace("/", "--")
     is_fit = made and len(made) <= _LONGEST and not _UNSAFE.search(made) and made[0] not in "._-" and not made.endswith(".")
     return made if is_fit and not _RESERVED.match(made) else None
@@ -76,7 +76,7 @@ def _with_digest(name: str) -> str:
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Return the system's message about a path as an error of ours that names it."""
+    """Convert the system's error about a path into a SettingsError that names it."""
     try:
         yield
     except OSError as error:

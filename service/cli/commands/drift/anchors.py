@@ -1,4 +1,4 @@
-"""`driftline anchors`: exchanges that are judged again and again, to tell a changed judge from a changed agent."""
+"""`driftline anchors`: exchanges that are judged repeatedly, to tell a changed judge from a changed agent."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def run_anchors(project: OfProject, database: Database = None, policy: PolicyFil
 
 
 async def _round(workspace: Workspace, project: str) -> int:
-    """Have the anchors judged, and return how many when that is done. SettingsError without a judge."""
+    """Have the anchors judged; return their number when that is done. SettingsError without a judge."""
     opened = await open_judge(workspace.settings, workspace.policy, os.environ)
     if opened.judge is None:
         raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
@@ -151,7 +151,7 @@ def _last_round(rounds: list[Round]) -> str:
 
 
 def _in_words(judge: JudgeOfTier) -> str:
-    """Say what the anchors show about the judge of a tier."""
+    """Describe the anchors' finding about the judge of a tier."""
     size = MISSING
     if judge.low is not None:
         size = f"{judge.size:+.3f} of the scale ({judge.low:+.3f} to {judge.high:+.3f}, {counted(judge.anchors, 'anchor')})"

@@ -45,7 +45,7 @@ def banner(
 
 
 def _note_unknown(workspace: Workspace, project: str) -> None:
-    """Say that an unknown project is new or misspelt: a banner is shown before the first record, too."""
+    """Warn that an unknown project is new or misspelt; a banner is shown even before the first record."""
     try:
         require_known(workspace, project, place="PROJECT")
     except InputError as error:

@@ -1,4 +1,4 @@
-"""The gate of `driftline check-drift --fail-on`: which incidents let a build fail."""
+"""The gate of `driftline check-drift --fail-on`: the incidents that fail a build."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from service.text.plain import plain
 from streams.watch.lifecycle import ACKNOWLEDGED, CONFIRMED, OPEN
 
 MOST = 100_000
-"""Incidents that are searched."""
+"""Maximum number of incidents to search."""
 _SHOWN = 10
 """Incidents that a failing gate names."""
 
 
 class FailOn(StrEnum):
-    """Kinds of incidents that can let a check fail; all of them wait for a decision."""
+    """Kinds of incidents that can fail a check; all of them wait for a decision."""
 
     OPEN = "open"
     LIVE = "live"
@@ -41,7 +41,7 @@ HELP = (
 
 
 def failing(cursor: duckdb.DuckDBPyConnection, project: str | None, kinds: Collection[FailOn]) -> list[Incident]:
-    """Return the incidents of a project, or of all, that let a check fail, newest first."""
+    """Return the incidents of one project or all that fail a check, newest first."""
     if not kinds:
         return []
     live = incident_records(cursor, project, statuses=(OPEN, ACKNOWLEDGED), limit=MOST)
@@ -49,7 +49,7 @@ def failing(cursor: duckdb.DuckDBPyConnection, project: str | None, kinds: Colle
 
 
 def gate_lines(found: Collection[Incident], kinds: Collection[FailOn]) -> Iterator[str]:
-    """Say what lets the check fail, and what to do about it."""
+    """Describe the incidents that fail the check, and what to do about them."""
     asked = " or ".join(kinds)
     for incident in list(found)[:_SHOWN]:
         yield f"FAIL {plain(incident.project, 64)} {incident.incident_id}: {plain(incident.title)} ({incident.status})"

@@ -134,7 +134,7 @@ def list_incidents(project: Project = None, *, asked: Filters) -> None:
 
 
 def _filter(project: str | None, asked: Filters) -> InboxFilter:
-    """Return the filter that the options stand for; InputError that names a wrong one."""
+    """Return the filter from the options; InputError names a wrong one."""
     statuses = [current_status(one) for one in asked.status or ()]
     for one in statuses:
         if one not in STATUSES:
@@ -257,15 +257,15 @@ def comment(
 def _decide(
     incident: str, decision: str, by: str | None, reason: str | None, database: Path | None, as_of: str | None
 ) -> Incident:
-    """Record a decision and return the incident with it. InputError if it cannot be decided so."""
-    why = _reason(reason)  # asked for before the database is held
+    """Record a decision and return the updated incident. InputError if the decision is not possible."""
+    why = _reason(reason)  # ask before the database is opened
     with _writing(database, as_of) as workspace:
         found = _found(workspace, incident)
         return _changed(workspace, found, Change(decision=decision, comment=why), by or getpass.getuser())
 
 
 def _changed(workspace: Workspace, incident: Incident, wanted: Change, who: str) -> Incident:
-    """Change an incident, here or by the server that has the database; InputError if it cannot be changed so."""
+    """Change an incident, in this process or through the server that has the database; InputError if the change is not possible."""
     which, said = (incident.project, incident.incident_id), wanted.comment
     redacted = Change(
         decision=wanted.decision,
@@ -288,7 +288,7 @@ def _changed(workspace: Workspace, incident: Incident, wanted: Change, who: str)
 
 
 def _require_person(workspace: Workspace, project: str, name: str | None, who: str) -> None:
-    """InputError if an incident is given to a person who is no operator; while no operator exists, any name is one."""
+    """Raise an InputError if the assignee is not an operator; without any operators, every name is accepted."""
     file = access_file(workspace.settings.database)
     if name in {None, who} or not file.exists():
         return
@@ -312,7 +312,7 @@ def _show(made: Incident, words: str, *, as_json: bool) -> None:
 
 
 def _reason(given: str | None) -> str:
-    """Return the reason of a decision, as given or as asked for on a terminal. InputError if it is blank or too long."""
+    """Return the reason of a decision, from the option or asked for on a terminal. InputError if it is blank or too long."""
     if given is None and sys.stdin.isatty():
         given = typer.prompt("Reason", err=True)
     said = (given or "").strip()
@@ -324,7 +324,7 @@ def _reason(given: str | None) -> str:
 
 
 def _found(workspace: Workspace, incident: str) -> Incident:
-    """Return the one incident whose id begins with this text; InputError if there is none, or several."""
+    """Return the only incident whose id begins with this text; InputError if there is none, or several."""
     values = {"project": None, "incident": incident}
     found = list(query_records(workspace.store.cursor(), "incident_by_id", Incident, values))
     if len(found) != 1:

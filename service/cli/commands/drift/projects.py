@@ -57,7 +57,7 @@ def projects(
 
 
 def _fleet(workspace: Workspace, until: date | None) -> list[Project]:
-    """Return every project with its change, the worst first; its figures are of the days up to one, today by default."""
+    """Return every project with its change, the worst first; figures cover the days up to a given one, by default today."""
     cursor = workspace.store.cursor()
     found = read_projects(cursor, workspace.policy, workspace.now(), until=until, connected=_connected(workspace))
     worst = worst_incidents(cursor, None)
@@ -65,7 +65,7 @@ def _fleet(workspace: Workspace, until: date | None) -> list[Project]:
 
 
 def _connected(workspace: Workspace) -> set[str]:
-    """Return the projects that a connection may send records of."""
+    """Return the projects that have a connection."""
     file = access_file(workspace.settings.database)
     if not file.exists():
         return set()

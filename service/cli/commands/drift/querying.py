@@ -1,4 +1,4 @@
-"""`driftline sql`: statements of your own, and the named queries that come with the program."""
+"""`driftline sql`: your own statements, and the named queries that come with the program."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from service.text.plain import MISSING, counted, plain
 from service.text.window import moment_of
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-"""Text that can only be the name of a query: a statement has more than one word."""
+"""Matches a text that can only be a query's name: a statement has more than one word."""
 DAYS = 14
 """Length of a window by default."""
 NUMBERS = frozenset(
@@ -73,7 +73,7 @@ BINARY = frozenset({Form.ARROW, Form.PARQUET})
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """The parameters of a query as the command line gives them."""
+    """The parameters of a query from the command line."""
 
     project: str | None
     as_of: datetime
@@ -174,7 +174,7 @@ def _pairs(given: Sequence[str]) -> dict[str, str]:
 
 
 def _parameters(query: Query, given: _Given) -> dict[str, Any]:
-    """Return a value for each parameter; QueryError if one is missing, unknown, or not the number it must be."""
+    """Return a value for each parameter; QueryError if one is missing, unknown, or not a number where one is needed."""
     said: dict[str, Any] = {name: _value(name, value) for name, value in given.values.items()}
     if given.project is not None:
         said["project"] = given.project
@@ -205,7 +205,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def _require_known(settings: Settings, project: str | None) -> None:
-    """InputError for a project that the database does not know. If another process has the database, its query reports that."""
+    """Raise an InputError for an unknown project. If another process has the database, leave that error to the query."""
     if project is None:
         return
     with contextlib.suppress(StoreError), open_workspace(settings) as workspace:
@@ -213,7 +213,7 @@ def _require_known(settings: Settings, project: str | None) -> None:
 
 
 def _add_up(path: Path) -> None:
-    """Sum the days that have new scores. Queries answer the same without it, only later."""
+    """Recompute the sums of days with new scores. Queries give the same answers without it, only more slowly."""
     try:
         with Store(path) as store, working("summing days"):
             refresh_daily(store)
@@ -266,7 +266,7 @@ def _shown(value: object) -> str:
 
 
 def _cell(value: object) -> object:
-    """Return the value for CSV. Text that a spreadsheet would take for a formula is quoted with an apostrophe."""
+    """Return the value for CSV. A text that a spreadsheet would run as a formula gets an apostrophe in front."""
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
         return f"'{value}"
     return value

@@ -75,7 +75,7 @@ def check_drift(
 
 
 def check_projects(workspace: Workspace, projects: Sequence[str] | None = None) -> list[Checked]:
-    """Check some projects of a database, or all with recent exchanges, as of the workspace's present."""
+    """Check some projects of a database, or all with recent exchanges, as of the workspace's current time."""
     now = workspace.now()
     if workspace.server is not None:
         with working("the server checks"):
@@ -97,5 +97,5 @@ async def _check(watch: Watch, projects: Sequence[str]) -> list[Checked]:
 
 
 def watch_over(workspace: Workspace) -> Watch:
-    """Return the watch over a database that no server has."""
+    """Return the watch over a database that this process has."""
     return Watch(workspace.publisher)

@@ -38,5 +38,5 @@ def backup(
 
 
 def _size(settings: Settings) -> int:
-    """Return the bytes of the database, as far as they are known: a copy has no free space, so it may be smaller."""
+    """Return the expected bytes of the backup, if known; the copy has no free space, so it may be smaller."""
     return settings.database.stat().st_size if settings.database.exists() else 0

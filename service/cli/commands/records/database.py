@@ -61,7 +61,7 @@ def rebuild(
 
 
 def _say_counts(done: str, counts: Mapping[str, int], nothing: str, *, as_json: bool) -> None:
-    """Print the rows per table."""
+    """Print the number of rows per table."""
     if as_json:
         print_json({"rows": counts})
     else:
@@ -69,13 +69,13 @@ def _say_counts(done: str, counts: Mapping[str, int], nothing: str, *, as_json: 
 
 
 def _land_again(settings: Settings) -> dict[str, int]:
-    """Land the topics again; return the rows of each table that has any."""
+    """Flush the topics into the tables again; return the number of rows of each non-empty table."""
     from streams.kafka.rebuilding import rebuild as land_again  # noqa: PLC0415 - the clients of Kafka take a while to load
     from streams.kafka.rebuilding import require_records  # noqa: PLC0415 - as above
 
     connection, framing = connection_of(settings), framing_of(settings)
     is_new = not settings.database.exists()
-    if is_new:  # an empty file in place of a lost one would look like a rebuild that worked
+    if is_new:  # an empty file in place of a lost one would look like a successful rebuild
         asyncio.run(require_records(connection))
     with open_workspace(settings, create=is_new, alone=STOP_IT) as workspace, working("landing the topics again") as tell:
         store, redactor = workspace.store, workspace.redactor
@@ -111,14 +111,14 @@ def policy_check(
 
 
 def _methodology(file: Path) -> tuple[dict[str, Any], Table, str]:
-    """Describe a methodology file as a document and as a table; there is nothing to note."""
+    """Describe a methodology file as a document and as a table, without notes."""
     found = load_methodology(file)
     document = {"methodology": found.name, "version": found.version, "digest": found.digest}
     return document, table(list(document), [list(document.values())]), ""
 
 
 def _policy(file: Path) -> tuple[dict[str, Any], Table, str]:
-    """Describe the settings in force per project as a document and as a table, and what keeps a judge from being asked."""
+    """Describe the settings in force per project as a document and as a table, with notes on judges that cannot be asked."""
     policy = load_policy(file)
     document = {name or OTHERS: _in_force(policy.for_project(name)) for name in ["", *policy.projects]}
     headers = ["audit", "methodology", "sampling", "judge", "cap", "price", "digest"]

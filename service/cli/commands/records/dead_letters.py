@@ -1,4 +1,4 @@
-"""`driftline dead-letters`: records that were refused, to be looked at and retried."""
+"""`driftline dead-letters`: inspect and retry refused records."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _filters(stage: str | None, reason: str | None, source: str | None, since: s
 
 
 def _write(body: bytes) -> None:
-    """Write bytes to the output as they are."""
+    """Write bytes to the output unchanged."""
     try:
         sys.stdout.buffer.write(body)
         sys.stdout.flush()

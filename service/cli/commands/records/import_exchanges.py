@@ -99,12 +99,12 @@ def import_exchanges(
 
 
 def _import(workspace: Workspace, layouts: dict[Path, Layout], filing: Filing, *, judge: bool) -> int:
-    """Import the files, have them judged if wanted, and show what came of it; return the number of faults."""
+    """Import the files, have them judged on request, and show the result; return the number of faults."""
     if judge:
         say_who_judges(judge_of(workspace), dry_run=False)
     labels = workspace.policy.for_project(workspace.settings.project).settings.traces.labels
     confirm_paid(workspace, yes=filing.yes, expected=lambda: _expected(workspace, layouts, labels, filing))
-    # Our own export brings its projects along.
+    # Our own export contains its projects.
     project = None if any(layout.own for layout in layouts.values()) else workspace.settings.project
     target = EVERY_PROJECT if project is None else project
     begin_history(workspace, target)
@@ -112,7 +112,9 @@ def _import(workspace: Workspace, layouts: dict[Path, Layout], filing: Filing, *
     with file_progress(list(layouts)) as report:
         summary = importer.exchanges(exchange_source(layouts, labels), layouts, report)
     if not filing.as_json:
-        show(summary, workspace.settings.database, as_json=False)  # at once: judging and checking may take a while
+        show(
+            summary, workspace.settings.database, as_json=False
+        )  # flush the output now, because judging and checking may take a while
     more = _judge(workspace, project, yes=filing.yes, as_json=filing.as_json) if judge else {}
     drift = find_drift(workspace, target)
     if filing.as_json:
@@ -123,7 +125,7 @@ def _import(workspace: Workspace, layouts: dict[Path, Layout], filing: Filing, *
 
 
 def _expected(workspace: Workspace, layouts: dict[Path, Layout], labels: Labels, filing: Filing) -> str:
-    """Say what it costs to have the exchanges of the files judged."""
+    """Describe the cost of having the files' exchanges judged."""
     context = _context(workspace.settings, workspace.policy, workspace.redactor, workspace.now, filing.agent)
     with working("estimating the cost"):
         bulk = estimate_bulk(islice(exchanges_in(layouts, context, labels), ESTIMATED), workspace.policy)
@@ -131,18 +133,18 @@ def _expected(workspace: Workspace, layouts: dict[Path, Layout], labels: Labels,
 
 
 def _judge(workspace: Workspace, project: str | None, *, yes: bool, as_json: bool) -> dict[str, Any]:
-    """Have what is unscored judged at the cost that is agreed to; return the outcome for scripts."""
+    """Have the unscored exchanges judged after the cost was agreed to; return the outcome for scripts."""
     outcome = judge_unscored(workspace, project, None, yes=yes)
     if workspace.server is not None:
         with working("the server's judge scores them"):
-            workspace.server.call("rejudge", Judged, project, None, 0)  # returns when the judge has nothing left to do
+            workspace.server.call("rejudge", Judged, project, None, 0)  # returns when the judge has no work left
     if outcome is not None and not as_json:
         out.say(outcome_in_words(outcome))
     return {"judged": outcome}
 
 
 def _save(path: Path, looked: Source, redactor: Redactor) -> None:
-    """Write the proposed mapping of the first table. InputError if there is none, or if the file exists."""
+    """Write the proposed mapping of the first table. InputError if there is no table, or if the file exists."""
     table = next((one for one in looked.looks.values() if not (one.own_table or one.export)), None)
     if table is None:
         raise InputError("no mapping is needed: the files are known exports", hint="Import them without --save-map.")
@@ -165,7 +167,7 @@ def _context(settings: Settings, rules: Policy, redactor: Redactor, now: Clock, 
 
 
 def _show_first(looked: Source, context: ReadingContext, rules: Policy, *, as_json: bool) -> None:
-    """Show what each file is, and its first exchanges as they would be stored. InputError for a field that no column gives."""
+    """Show the kind of each file, and its first exchanges as they would be stored. InputError for a field without a column."""
     labels = rules.for_project(context.project).settings.traces.labels
     for path, first in looked.looks.items():
         if not as_json:
@@ -201,6 +203,6 @@ def _document(first: FileProfile, layout: Layout, exchanges: Sequence[Exchange],
 
 
 ESTIMATED = 10_000
-"""Exchanges whose cost is estimated before an import: more would take longer than reading the answer."""
+"""Maximum number of exchanges whose cost is estimated before an import; more would keep people waiting."""
 _FAULTS = 10
 """Faulty rows that a dry run names for each file."""

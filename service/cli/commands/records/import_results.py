@@ -1,4 +1,4 @@
-"""Parts of every import command: its options, the question before a server's judge is paid, the bar, and the result."""
+"""Parts shared by the import commands: options, the confirmation of a server's judging costs, the progress bar, and the result."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LEFT_OUT = {
     "helper": "guardrails, evaluators, embeddings and the like only",
     "no_model": "nothing that asks a model",
 }
-"""Why a trace gave no exchange, by the state of its assembly."""
+"""The reason why a trace gave no exchange, by the state of its assembly."""
 _REASONS = 8
 """Reasons that are shown."""
 OPEN_SHOWN = 5
@@ -56,7 +56,7 @@ SEE_LETTERS = "driftline dead-letters list"
 
 @dataclass(frozen=True, slots=True)
 class Filing:
-    """Options of every import command: the place of the records, and the form of the result."""
+    """Options of every import command: the destination of the records, and the form of the result."""
 
     project: IntoProject = None
     connection: Annotated[
@@ -71,18 +71,18 @@ class Filing:
 
     @property
     def settings(self) -> Settings:
-        """The settings with these options on top."""
+        """The settings, overridden by these options."""
         return settings_of(self.database, self.policy, project=self.project, connection=self.connection)
 
     def opened(self) -> AbstractContextManager[Workspace]:
-        """Open the database, which is made if it is not there."""
+        """Open the database, creating it if needed."""
         return open_workspace(self.settings, now=clock_of(self.as_of), create=True, writes=True)
 
 
 def confirm_paid(workspace: Workspace, *, yes: bool, expected: Callable[[], str] | None = None) -> None:
-    """Ask before the server that has the database pays its judge for the import. Without a server, no judge is asked.
+    """Ask for confirmation if the server that has the database will pay its judge for the import. Without a server, no judge is asked.
 
-    `expected` says what that would cost, where it can be known before.
+    `expected` describes the cost, if it can be known before.
     """
     if note := paid_note(workspace.server):
         err.say(f"note: {note}", style="yellow")
@@ -93,7 +93,7 @@ def confirm_paid(workspace: Workspace, *, yes: bool, expected: Callable[[], str]
 
 @contextmanager
 def file_progress(files: Sequence[Path]) -> Iterator[Report]:
-    """Show a bar over the bytes read."""
+    """Show a progress bar over the bytes read."""
     total = sum(stamp.size for path in files if (stamp := stamp_of(path)))
     read = 0
     with measuring("reading", total) as bar:
@@ -107,7 +107,7 @@ def file_progress(files: Sequence[Path]) -> Iterator[Report]:
 
 
 def show(summary: ImportSummary, database: Path, *, as_json: bool, more: dict[str, Any] | None = None) -> None:
-    """Print the result of an import at once, for the reader of a follower's pipe. `database` is what it filled."""
+    """Print the result of an import and flush it, for readers of a pipe under `--follow`. `database` is the filled database."""
     if as_json:
         print_json(summary.as_json() | (more or {}))
         sys.stdout.flush()
@@ -152,20 +152,20 @@ def show(summary: ImportSummary, database: Path, *, as_json: bool, more: dict[st
 
 
 def find_drift(workspace: Workspace, target: str) -> Drift:
-    """Check the days that the import into a project, or into `EVERY_PROJECT`, brought, oldest first, and then as of now."""
+    """Check the imported days of a project, or of `EVERY_PROJECT`, oldest first, and then as of now."""
     with counting("checking days") as bar:
         histories = check_history(workspace, target, bar)
     return Drift(histories, check_projects(workspace, [target] if target else [history.project for history in histories]))
 
 
 def show_drift(workspace: Workspace, drift: Drift) -> None:
-    """Print what the checks for drift found in the projects that were filled."""
+    """Print the drift that the checks found in the filled projects."""
     for line in (*drift_lines(drift), *typed(program_name(), incident_steps(drift, workspace.settings.database))):
         out.say(line)
 
 
 def show_findings(workspace: Workspace, drift: Drift) -> None:
-    """Print the findings in the project that was filled, those of the checks for drift included."""
+    """Print the findings in the filled project, including drift."""
     for part in import_findings(workspace, drift, program_name()):
-        # A line that is cut in two cannot be copied.
+        # A wrapped line cannot be copied.
         out.print(part, markup=False, soft_wrap=isinstance(part, str))

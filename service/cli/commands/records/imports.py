@@ -97,19 +97,19 @@ def import_events(
 def _show_with_drift(
     workspace: Workspace, summary: ImportSummary, show_found: Callable[[Workspace, Drift], None], *, as_json: bool
 ) -> None:
-    """Print the result of an import and then what the checks of its days found, or both in one document."""
+    """Print the result of an import and then the findings of the checks of its days, or both in one document."""
     database, project = workspace.settings.database, workspace.settings.project
     if as_json:
         show(summary, database, as_json=True, more={"history": find_drift(workspace, project).as_json()})
         return
-    show(summary, database, as_json=False)  # at once: the checks may take a while
+    show(summary, database, as_json=False)  # flush the output now, because the checks may take a while
     show_found(workspace, find_drift(workspace, project))
 
 
 def _follow(workspace: Workspace, source: TranscriptSource, paths: list[Path], filing: Filing, interval: float) -> None:
-    """Look for more until a signal asks to stop; finish first what was begun.
+    """Import new data until a stop signal; a round in progress is finished first.
 
-    Only files that changed are read, and all that are not complete once a minute, when a session may have fallen idle.
+    Each round reads changed files. Once a minute it reads all incomplete ones, because a session may have become idle.
     """
     stop = threading.Event()
     with handled(lambda _: stop.set()):
@@ -119,7 +119,7 @@ def _follow(workspace: Workspace, source: TranscriptSource, paths: list[Path], f
         while not stop.wait(interval):
             try:
                 stamps = {account: stamp_of_account(account) for account in source.accounts_in(source.files_in(paths))}
-            except InputError as error:  # the folder is gone for now; it may come back
+            except InputError as error:  # the folder is missing for now; it may come back
                 log.warning("%s", error)
                 continue
             is_whole = workspace.now() - whole >= WHOLE_EVERY

@@ -37,9 +37,9 @@ from streams.engine.engine import Engine
 from streams.judging.rejudging import BulkEstimate, estimate_bulk, exchanges_of, not_audited, unscored
 
 TOLD_SECONDS = 0.5
-"""Seconds between two looks at the progress."""
+"""Seconds between two reports of progress."""
 ALL = 1_000_000
-"""Rows that are searched for what is left."""
+"""Maximum number of rows searched for remaining exchanges."""
 _NAMED = 5
 """Projects that a message names."""
 
@@ -86,7 +86,7 @@ def judge_unscored(
     yes: bool = False,
     as_json: bool = False,
 ) -> dict[str, Any] | None:
-    """Show the expected cost of judging what is unscored, ask, and have it judged; None if nothing was judged."""
+    """Show the expected cost, ask for consent, and have the unscored exchanges judged; None if nothing was judged."""
     workspace.runner.run()
     rows = unscored(workspace.store, project, reason, limit, without=not_audited(workspace.policy))
     expected = Expected(
@@ -106,7 +106,7 @@ def judge_unscored(
 
 
 def judge_of(workspace: Workspace) -> OpenedJudge:
-    """Return the judge: that of the settings, or of the server that has the database."""
+    """Return the judge from the settings, or of the server that has the database."""
     if workspace.server is None:
         return who_judges(workspace.settings, workspace.policy)
     return OpenedJudge(None, workspace.server.call("judge", str))
@@ -115,7 +115,7 @@ def judge_of(workspace: Workspace) -> OpenedJudge:
 def _judged_again(
     workspace: Workspace, rows: Sequence[dict[str, Any]], project: str | None, reason: str | None
 ) -> dict[str, Any]:
-    """Have the rows judged again, and return the result."""
+    """Have the rows judged again; return the result."""
     if workspace.server is None:
         done = asyncio.run(_judge_again(workspace, rows, project, reason))
     else:
@@ -134,7 +134,7 @@ def _judged_again(
 
 
 async def _judge_again(workspace: Workspace, rows: Sequence[dict[str, Any]], project: str | None, reason: str | None) -> Judged:
-    """Ask for the rows to be judged again, and wait for it."""
+    """Request new judgements of the rows and wait for them."""
     opened = await open_judge(workspace.settings, workspace.policy, os.environ)
     engine = Engine(
         workspace.store, workspace.policy, workspace.redactor, workspace.now, judge=opened.judge, judge_name=opened.name
@@ -153,7 +153,7 @@ async def _judge_again(workspace: Workspace, rows: Sequence[dict[str, Any]], pro
 
 
 async def _tell(engine: Engine, requested: int, tell: Callable[[str], None]) -> None:
-    """Say once in a while how far the judge is."""
+    """Report the judge's progress at intervals."""
     while True:
         state = engine.state()
         calls = counted(sum(state.judge_calls.values()), "call")
@@ -197,7 +197,7 @@ class Expected:
 
 
 def expected_in_words(bulk: BulkEstimate, most: int) -> str:
-    """Say what it costs to have exchanges of files judged, of which at most `most` were looked at."""
+    """Describe the cost of having files' exchanges judged, of which at most `most` were examined."""
     number = f"the first {most} exchanges" if bulk.exchanges == most else counted(bulk.exchanges, "exchange")
     known = f"and {bulk.expected_usd:.4f} USD, {bulk.at_most_usd:.4f} USD at most"
     cost = known if bulk.unpriced < bulk.exchanges else "at an unknown cost"
@@ -207,7 +207,7 @@ def expected_in_words(bulk: BulkEstimate, most: int) -> str:
 
 
 def say_who_judges(found: OpenedJudge, *, dry_run: bool) -> None:
-    """Report a fault of the judge before anything is estimated; SettingsError if there is no judge to ask."""
+    """Report a fault of the judge before the estimate; SettingsError if there is no judge."""
     if found.name == NONE and not dry_run:
         raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
     if note := f"there is no judge. {NAME_A_JUDGE}" if found.name == NONE else found.note:
@@ -223,7 +223,7 @@ def _not_asked(rows: Sequence[dict[str, Any]], policy: Policy) -> int:
 
 
 def _nothing(store: Store, project: str | None, reason: str | None) -> str:
-    """Say that nothing is to be judged again; if a filter is the cause, say what it left out."""
+    """Report that there is nothing to judge; if a filter is the cause, report what it left out."""
     filters = {"--project": project, "--reason": reason}
     given = " ".join(f"{name} {plain(value, 64)}" for name, value in filters.items() if value is not None)
     others = unscored(store, None, None, ALL) if given else []
@@ -242,7 +242,7 @@ def _nothing(store: Store, project: str | None, reason: str | None) -> str:
 
 
 def outcome_in_words(outcome: dict[str, Any]) -> str:
-    """Say what judging again came to."""
+    """Describe the outcome of judging again."""
     note = f" by the {SIMULATED}" if outcome["judge"] == SIMULATED else ""
     calls = ", ".join(f"{count} {name}" for name, count in outcome["calls"].items()) or "none needed"
     left = ", ".join(f"{count} {name}" for name, count in outcome["still_unscored"].items()) or "none"

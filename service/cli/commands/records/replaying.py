@@ -1,4 +1,4 @@
-"""`driftline replay` scores history again under a label of its own; `driftline replays` lists the replays."""
+"""`driftline replay` scores history again under a separate label; `driftline replays` lists the replays."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _document(found: Outcome | Plan, folder: str) -> dict[str, Any]:
 
 
 def _agreed(found: Replay, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
-    """Show what the replay would take, and ask whether to begin if it may cost anything. Tell whether to go on."""
+    """Show the replay's estimate and, if it may cost anything, ask for consent. Tell whether to go on."""
     with telling("estimating", found.positions) as tell:
         expected = found.estimate(tell)
     if dry_run and as_json:
@@ -147,7 +147,7 @@ def _show(found: Replay, outcome: Outcome, judge: OpenedJudge | None, *, as_json
 
 
 def _scope(project: str | None, since: str | None, until: str | None) -> Scope:
-    """Return the scope to be scored; SettingsError that names the option if a time cannot be used."""
+    """Return the scope to score; SettingsError names the option of an invalid time."""
     start, end = since_of(since), until_of(until)
     if start and end and start >= end:
         raise SettingsError("--since must be before --until", hint="--until is exclusive.")

@@ -31,7 +31,7 @@ MEGABYTE = 1_000_000
 ERASE_THERE = (
     "A server has the database: ask it to erase (POST /api/audit/erasures, see /docs), or stop it, erase, and start it again."
 )
-"""The way if a server has the database: the file is compacted after an erasure."""
+"""The advice if a server has the database: erase there, because the file is compacted after an erasure."""
 
 
 @retention_app.command("run")

@@ -118,12 +118,12 @@ class CollectorTopic(NamedTuple):
     topic: str
     signal: str
     partitions: int
-    """0: it is not there; the Collector makes it."""
+    """0 if the topic does not exist; the Collector creates it."""
     unread: int | None
     """Messages that no worker has read yet; None if none ever read it."""
 
     def in_words(self) -> str:
-        """Say whether it is there and read."""
+        """Describe whether the topic exists and is read."""
         if not self.partitions:
             return f"there is no topic {self.topic}; it is read as soon as the Collector has made it"
         partitions = counted(self.partitions, "partition")
@@ -133,7 +133,7 @@ class CollectorTopic(NamedTuple):
 
 
 def topics_of_collector(settings: Settings, administration: TopicAdministration) -> list[CollectorTopic]:
-    """Return the topics of an OpenTelemetry Collector, there or not. BrokerError if the cluster does not answer."""
+    """Return the topics of an OpenTelemetry Collector, existing or not. BrokerError if the cluster does not answer."""
     wanted = collector_topics(settings)
     found = administration.foreign(wanted)
     unread = administration.unread(found)
@@ -141,17 +141,17 @@ def topics_of_collector(settings: Settings, administration: TopicAdministration)
 
 
 def administration_of(settings: Settings) -> TopicAdministration:
-    """Return the topics of the cluster that the settings name; SettingsError without one, BrokerError if it does not answer."""
+    """Return the topics of the cluster in the settings; SettingsError without one, BrokerError if it does not answer."""
     from streams.kafka.administration import TopicAdministration  # noqa: PLC0415 - its library is loaded only where it is used
 
     if not logging.getLogger().isEnabledFor(logging.INFO):
-        # The library logs every attempt as an error; what comes of them all is said at the end.
+        # The library logs every attempt as an error; we report the final result instead.
         logging.getLogger("kafka").setLevel(logging.CRITICAL)
     return TopicAdministration(connection_of(settings))
 
 
 def _report(mismatches: Sequence[Mismatch], *, as_json: bool) -> None:
-    """Print the faults, unless they were printed as JSON, and exit accordingly."""
+    """Print the faults, unless they were printed as JSON, and exit with the matching code."""
     for advice, alike in itertools.groupby(() if as_json else mismatches, key=lambda found: found.advice):
         for found in alike:
             err.say(plain(f"{found.topic} {found.what}", 400), style="red")

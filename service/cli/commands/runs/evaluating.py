@@ -1,4 +1,4 @@
-"""`driftline evaluate`: finished sessions are evaluated against test cases, after the cost was shown."""
+"""`driftline evaluate`: evaluates finished sessions against test cases, after showing the cost."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Insecure = Annotated[
 
 
 ASK_IT = "A server has the database: use --server with its address, or stop it."
-"""The way if a server has the database: it makes the evaluations, by its own judge."""
+"""The advice if a server has the database: have the server evaluate with its own judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Agreement:
     """Each evaluation has a cap."""
 
     def given(self, prepared: Prepared) -> bool:
-        """Show what the evaluations would take, and ask if that may cost anything. SettingsError if it cannot be asked."""
+        """Show the estimate and, if it may cost anything, ask for consent. SettingsError if nobody can be asked."""
         if self.dry_run and self.as_json:
             print_json({"sessions": prepared.sessions, **document(evaluation_estimate(prepared.estimate))})
             return False
@@ -142,7 +142,7 @@ def evaluate(
     plans = chosen_plans(loaded, judge_run, profile)
     settings, terms = settings_of(database, policy), Terms(cases, loaded, plans, wanted, retry_failed)
     if folder is not None and not dry_run:
-        make_folder(folder)  # before anything is paid
+        make_folder(folder)  # check this before anything is paid
     agreement = Agreement(dry_run, yes, as_json, is_capped=all(plan.cost_cap_usd is not None for plan in plans))
     if server is None:
         found = _evaluate_here(settings, terms, agreement)
@@ -215,7 +215,7 @@ def _evaluate_here(settings: Settings, terms: Terms, agreement: Agreement) -> Se
 
 
 def _evaluate_there(terms: Terms, agreement: Agreement, server: str, *, insecure: bool) -> Sequence[Evaluated] | None:
-    """Have a server evaluate, over its own database; None if the cost was declined."""
+    """Have a server evaluate over its own database; None if the cost was declined."""
     with closing(EvaluationClient(server, token_of_environment(), insecure=insecure)) as client:
         if not agreement.given(client.estimate(terms)):
             return None

@@ -1,4 +1,4 @@
-"""`driftline evaluations`: list evaluations, show one in full, or sum them up by case, by model or beside people."""
+"""`driftline evaluations`: list evaluations, show one in full, or summarise them by case, by model or beside people."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from service.text.plain import MISSING, plain
 
 
 class By(StrEnum):
-    """Ways to sum up evaluations."""
+    """Ways to summarise evaluations."""
 
     CASE = "case"
     MODEL = "model"
@@ -113,7 +113,7 @@ def _added_up(cursor: duckdb.DuckDBPyConnection, by: By, project: str | None, ca
 
 
 def _show_one(cursor: duckdb.DuckDBPyConnection, evaluation_id: str, *, as_json: bool) -> None:
-    """Show one evaluation: its summary as in its file, or all of it as JSON. InputError if there is none."""
+    """Show one evaluation: its summary as in the file, or all of it as JSON. InputError if there is no such evaluation."""
     state = evaluation_state(cursor, evaluation_id)
     evaluation = next(query_records(cursor, "evaluations_by_id", Evaluation, {"evaluations": [evaluation_id]}), None)
     if state is None:
@@ -207,7 +207,7 @@ def _interval(low: float | None, high: float | None, form: str = ".2f") -> str:
 
 
 def _interval_with_state(pair: ModelsCompared) -> str:
-    """Return the interval of a difference, and the reason if it should not be trusted."""
+    """Return the interval of a difference, with the reason if it should not be trusted."""
     shown = "" if pair.low is None else _interval(pair.low, pair.high, "+.2f")
     state = "" if pair.state == "enough" else pair.state.replace("_", " ")
     return f"{shown} ({state})" if shown and state else shown or state

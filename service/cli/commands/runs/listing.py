@@ -1,4 +1,4 @@
-"""`driftline runs` and `driftline scores`: the tables, listed without loading a rule."""
+"""`driftline runs` and `driftline scores`: list the tables without loading any rules."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def scores(
 
 @contextmanager
 def opened_to_show(database: Path | None, project: str | None = None, policy: Path | None = None) -> Iterator[Workspace]:
-    """Open the workspace of a database; say so if records are still to land. InputError for a project that it does not know."""
+    """Open the workspace of a database, with a warning if records are pending. InputError for an unknown project."""
     with open_workspace(settings_of(database, policy)) as workspace:
         require_known(workspace, project)
         if lag := stages_behind(workspace.store):

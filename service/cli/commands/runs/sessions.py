@@ -171,13 +171,13 @@ def check(
 
 
 def _stored_runs(database: Path | None, project: str | None, named: list[str] | None) -> tuple[list[Document], int]:
-    """Return the runs to check, and the number that is left out for lack of events, unless sessions are named."""
+    """Return the runs to check, and the number of runs left out for lack of events; named sessions are never left out."""
     with open_workspace(settings_of(database)) as workspace:
         require_known(workspace, project)
         if lag := stages_behind(workspace.store):
             raise StoreError(lag, hint=CATCH_UP)
         runs = runs_of(workspace.store, project)
-    # Nothing is known of them, whatever the build did; a session that is named has to pass all the same.
+    # These runs have no evidence, whatever the build did. A named session has to pass nevertheless.
     judged = runs if named else [run for run in runs if not run.exchanges_only]
     return [msgspec.structs.asdict(run) for run in judged], len(runs) - len(judged)
 

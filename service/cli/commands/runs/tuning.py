@@ -78,7 +78,7 @@ def _left_out_words(left_out: RunsLeftOut) -> str:
 
 
 def _agents(workspace: Workspace, project: str, agent: str | None) -> Sequence[str | None]:
-    """Return the agents to look at; InputError if a project has no run, or none of the agent's."""
+    """Return the agents to tune; InputError if the project, or the named agent, has no run."""
     names = [row["agent"] for row in query_rows(workspace.store.cursor(), "agents_with_runs", {"project": project})]
     if not names:
         raise InputError(

@@ -102,7 +102,7 @@ def _add_common(app: typer.Typer, kind: Kind) -> None:
         database: Database = None,
         as_json: AsJson = False,
     ) -> None:
-        # Somebody may paste a whole token: what is kept of it is what finds it.
+        # Somebody may paste a whole token: keep only its public prefix.
         shown = "_".join(which.split("_")[:2]) if which.startswith(f"{MARK}_") else which
         with _opened(database) as access, _kept(access, f"{kind}s revoke", shown):
             revoked = access.revoke(kind, which)
@@ -126,7 +126,7 @@ def _opened(database: Any) -> AccessStore:
 
 @contextlib.contextmanager
 def _kept(access: AccessStore, command: str, subject: str, project: str | None = None) -> Iterator[None]:
-    """Note in the audit log who ran a command, and how it ended."""
+    """Record in the audit log who ran a command, and its outcome."""
     write = Write(
         kind="command", name=_account(), method="COMMAND", route=command, project=project, subject=subject[:SHOWN_LENGTH]
     )

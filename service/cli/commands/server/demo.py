@@ -78,12 +78,12 @@ def demo(
         with open_workspace(settings, now=lambda: present_of(end)) as workspace, working("making the report"):
             parts = list(_report(workspace, sessions, end, is_of_now=end == yesterday))
         for part in parts:
-            # A line that is cut in two cannot be copied.
+            # A wrapped line cannot be copied.
             out.print(part, markup=False, soft_wrap=isinstance(part, str))
 
 
 def _require_over(last_day: date, yesterday: date) -> date:
-    """Return the day; SettingsError if it is not over, or if the records would begin before the earliest time that is taken."""
+    """Return the day; SettingsError if it is not over, or if the records would begin before the earliest accepted time."""
     if last_day > yesterday:
         raise SettingsError(f"--last-day {last_day}: this day is not over, UTC", hint=f"The latest is {yesterday}.")
     if last_day < _EARLIEST:
@@ -92,7 +92,7 @@ def _require_over(last_day: date, yesterday: date) -> date:
 
 
 def _import_transcripts(folder: Path, settings: Settings, last_day: date) -> None:
-    """Make a fleet of transcripts and import it."""
+    """Write a fleet of transcripts and import it."""
     err.print("making a synthetic fleet of OpenClaw transcripts …")
     plan = write_fleet(folder / "openclaw", last_day)
     events = plan.root / EVENTS_FILE
@@ -134,7 +134,7 @@ def _report(workspace: Workspace, sessions: Sequence[Session], last_day: date, *
     worst = worst_first(store, projects)[0]["session_id"]
     yield heading("Look closer")
     yield from next_steps(program, database, worst_run(store, PROJECT), worst, policy)
-    # What is last is what is seen first.
+    # People see the end of the output first.
     yield heading(f"In short, checked as of {present:%Y-%m-%d}; {SIMULATED}")
     yield from _in_short([incident for one in found for incident in one.opened])
     quiet = sum(bool(one.looked) and not one.findings for one in found)
@@ -144,7 +144,7 @@ def _report(workspace: Workspace, sessions: Sequence[Session], last_day: date, *
 
 
 def _in_short(incidents: Sequence[Incident]) -> Iterator[str]:
-    """Say what was found and, if the evidence names it, what to undo or to check: once in each project."""
+    """Summarise the findings of each project once, with what to roll back or check if the evidence names it."""
     told = set()
     for incident in incidents:
         yield f"{incident.project}: {incident.title}"

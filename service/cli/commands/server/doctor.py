@@ -1,4 +1,4 @@
-"""`driftline doctor`: checks of the configuration, each with what to do about it."""
+"""`driftline doctor`: checks of the configuration, each with advice."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
         yield Finding("database", "note" if writable else "problem", f"none yet at {path}", advice)
         return
     try:
-        # Opening it as a store also brings it to the present schemas, and finds out whether another process has it.
+        # Opening it as a store also migrates it, and detects whether another process has it.
         with opened_store(path) as (store, server):
             letters = query_rows(store.cursor(), "dead_letters")
             unused = read_unused_spans(store.cursor(), utc_now())
@@ -137,7 +137,7 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
 
 
 def _unused_spans(unused: Sequence[UnusedSpans]) -> Iterator[Finding]:
-    """Report spans of the last day of which nothing was made."""
+    """Report unused spans of the last day."""
     lost = [group for group in unused if group.needs_action]
     for group in lost[:SHOWN_UNUSED]:
         yield Finding("traces", "note", f"{group.words}, e.g. {group.example} (connection {group.connection})", group.advice)
@@ -163,7 +163,7 @@ def _waiting(store: Store) -> int:
 
 
 def _unopened(settings: Settings, error: DriftlineError) -> Finding:
-    """Report a database that cannot be opened. One in use by another process is in order: most likely the server has it."""
+    """Report a database that cannot be opened. Use by another process is normal: most likely the server has it."""
     if error.hint != IN_USE:
         return Finding("database", "problem", str(error), error.hint)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -174,7 +174,7 @@ def _unopened(settings: Settings, error: DriftlineError) -> Finding:
 def _look_at_judge(settings: Settings) -> Iterator[Finding]:
     try:
         policy = policy_of(settings)
-    except DriftlineError:  # that is a finding of its own
+    except DriftlineError:  # reported as a separate finding
         return
     try:
         found = who_judges(settings, policy)
@@ -193,7 +193,7 @@ def _look_at_judge(settings: Settings) -> Iterator[Finding]:
 
 
 def _prices(policy: Policy) -> Iterator[Finding]:
-    """Report the prices of all projects' models, and projects whose judge is not asked because its price is not known."""
+    """Report the prices of all projects' models, and projects whose judge is not asked because it has no price."""
     projects = [policy.for_project(name) for name in ("", *policy.projects)]
     for model, price in {one.settings.judge_model: one.price for one in projects}.items():
         if price is not None:
@@ -204,7 +204,7 @@ def _prices(policy: Policy) -> Iterator[Finding]:
 
 
 def _look_at_kafka(settings: Settings) -> Iterator[Finding]:
-    """Check that the cluster answers and its topics are as they should be; nothing if no cluster is named."""
+    """Check that the cluster answers and its topics are correct; no findings without a cluster."""
     if settings.kafka is None:
         return
     try:
@@ -224,7 +224,7 @@ def _look_at_kafka(settings: Settings) -> Iterator[Finding]:
 
 
 def _collector(topics: Sequence[CollectorTopic]) -> Iterator[Finding]:
-    """Report the topics of an OpenTelemetry Collector: whether they are there, and whether their messages are read."""
+    """Report whether an OpenTelemetry Collector's topics exist, and whether their messages are read."""
     subject = "Collector"
     if not any(one.partitions for one in topics):
         names = " and none ".join(one.topic for one in topics)

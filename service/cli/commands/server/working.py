@@ -71,7 +71,7 @@ def worker(
 
 
 def _named(names: str) -> Collection[str]:
-    """Return the names of stages; SettingsError for one that is none."""
+    """Return the names of stages; SettingsError for an unknown one."""
     wanted = {name.strip() for name in names.split(",")}
     unknown = sorted(wanted - set(NAMES))
     if unknown:
