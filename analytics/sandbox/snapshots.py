@@ -4,7 +4,7 @@
 1. A checkpoint folds the write-ahead log into the file. From then on DuckDB appends to a new log and touches no block that the
    file's header refers to, until the next checkpoint has written the header again.
 2. So a separate process copies the file while writers go on (`analytics.store.copying`). Checkpoints by size are suspended meanwhile,
-and a copy during which the header changed is discarded and made again.
+   and a copy during which the header changed is discarded and made again.
 3. Another process, at low priority, builds the analysts' tables from the copy, with one row per identity.
 """
 

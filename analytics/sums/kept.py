@@ -2,12 +2,12 @@
 """Kept sums, family by family: their sources, their outdated days, and how days are recomputed.
 
 1. Each family has one definition, for kept sums and for sums computed on request: scores by UTC day and hour, scores by session and
-day, judgements by session and hour, exchanges by day.
+   day, judgements by session and hour, exchanges by day.
 2. Billionths are added as integers, so sums depend neither on the order of scores nor on how they are split. A sum that may be too
    large for 64 bits is rounded to a double when it is kept; adding such sums adds integers again.
 3. A judgement never changes, but the hour in which it counts can: that of its exchange, which on Kafka may arrive later, or its own
-if there is no exchange. So a row records whether its exchanges were found. Days of answers are recomputed if judgements were added
-or deleted, and if they wait for exchanges of a session that has new ones.
+   if there is no exchange. So a row records whether its exchanges were found. Days of answers are recomputed if judgements were added
+   or deleted, and if they wait for exchanges of a session that has new ones.
 4. A scan begins at the new rows of a topic, or at the first day to read; the FROM clause says where.
 """
 

@@ -1,7 +1,7 @@
 """Raising and delivering alerts: a notice becomes one entry of the outbox per channel; a periodic task raises and posts alerts.
 
 1. Each run queries for live incidents that have no alert yet and whose project wants one, so a kill between incident and alert
-loses none.
+   loses none.
 2. A few due alerts are sent one by one; many are sent as one digest, for instance after quiet hours or when a whole fleet falls silent.
 3. An alert is delivered at least once: after a kill between the post and its record, it is sent again under the same id.
 4. A judge whose answers cannot be read raises one alert until it answers again.

@@ -5,9 +5,9 @@ semantic conventions for generative AI (status: development); attributes without
 text of an exchange, and the judge's explanations only if configured.
 
 1. A watermark in the database moves after the collector has accepted scores, so scores interrupted by a kill are sent again. Scores
-from before the address was configured are not sent.
+   from before the address was configured are not sent.
 2. Scores for a busy or unreachable collector are retried later. Scores that it calls malformed are logged and skipped, because it
-would never accept them.
+   would never accept them.
 3. No other work waits for it: it runs beside the server's work and reads with its own cursor.
 """
 

@@ -1,1 +1,1 @@
-"""The HTTP API: requests in, from known callers, and their answers."""
+"""The HTTP API: endpoints that parse requests, call the floors below, and encode answers."""

@@ -1,1 +1,1 @@
-"""The pages: HTML made on the server. Scripts only refresh it and send decisions."""
+"""The pages: HTML rendered on the server. Scripts only refresh it and send decisions."""

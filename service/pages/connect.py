@@ -1,4 +1,4 @@
-"""Connecting: from nothing to the first session. A token, the lines of one's stack, and what has come of it so far."""
+"""Connecting an agent: from nothing to the first session. A token, the lines for its stack, and the records received so far."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from streams.sources.otlp.trace_records import NO_CONTENT
 
 router = APIRouter(include_in_schema=False)
 SHOWN = 24
-"""Connections to choose from; a fleet may have thousands."""
+"""Maximum number of connections to choose from; a fleet may have thousands."""
 UNKNOWN = "dl_…"
-"""Shown in place of a token that is not known here: it is shown once, where it is made."""
+"""Shown in place of a token, which is only known when it is made."""
 ConnectionName = Annotated[str, Query(pattern=f"^{NAME}$")]
 
 
 class Stack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One stack of agents and how it is connected: what to install, which lines to add, and where a session's id comes from.
+    """A stack of agents and how to connect it: packages to install, lines to add, and the source of the session's id.
 
-    `variables` are those that it needs beside the environment of all, `notes` say what stands beside it and what its spans do not tell,
-    `tried` names the versions that were run.
+    `variables` are needed in addition to the common environment, `notes` are remarks, also on gaps in its spans, and `tried` names the
+    tested versions.
     """
 
     key: str
@@ -52,7 +52,7 @@ class Stack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stacks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The stacks, and what they share: variables of the environment, those that switch texts on, and Python's exporter."""
+    """The stacks, and their common parts: environment variables, the variables that switch texts on, and Python's exporter."""
 
     environment: str
     content: str
@@ -60,12 +60,12 @@ class Stacks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stacks: tuple[Stack, ...]
 
     def lines(self, stack: Stack, filled: Mapping[str, str]) -> str:
-        """The lines to add to a program, or to a configuration, whose places are filled."""
+        """Return the lines to add to a program or a configuration, with placeholders filled."""
         return fill(f"{self.exporter}\n{stack.code}" if stack.has_exporter else stack.code, filled)
 
 
 def fill(text: str, filled: Mapping[str, str]) -> str:
-    """Return a text with its places filled, such as `{url}`; braces of code stay."""
+    """Fill placeholders such as `{url}` in a text; other braces stay."""
     for name, value in filled.items():
         text = text.replace(f"{{{name}}}", value)
     return text
@@ -73,7 +73,7 @@ def fill(text: str, filled: Mapping[str, str]) -> str:
 
 @cache
 def stacks() -> Stacks:
-    """Return the stacks that are known."""
+    """Return the known stacks."""
     text = (Path(__file__).parent / "stacks.yaml").read_text(encoding="utf-8")
     return msgspec.convert(yaml.safe_load(text), Stacks)
 
@@ -104,7 +104,7 @@ async def connect(
 
 
 def _arrived(cursor: duckdb.DuckDBPyConnection, connection: str, now: datetime) -> dict[str, Any]:
-    """Return what came from a connection: its records, the spans of which nothing was made, and those that were refused."""
+    """Return the data received from a connection: its records, unused spans, and refused spans."""
     unused = read_unused_spans(cursor, now, connection)
     return {
         "came": query_rows(cursor, "arrivals", {"connection": connection}),

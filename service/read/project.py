@@ -7,9 +7,9 @@ incidents is good news only if a check was made and the history is as long as a 
 The change of a project:
 
 1. With a live confirmed incident, it is the change of the worst one's leading series since its first day, with the levels from its
-evidence; and the level of the last days, if all of them come after the first day.
+   evidence; and the level of the last days, if all of them come after the first day.
 2. Otherwise it is the change of Tier 2, or of Tier 1 without a judge: the mean of the last days beside the mean of as many days
-before. It may be chance; a change beyond chance would be an incident.
+   before. It may be chance; a change beyond chance would be an incident.
 3. Daily levels go back four weeks from the last of these days. Series of runs have none.
 
 Projects are ordered by health, the worst first. Projects with an incident are ordered by whether the worst one began within the last

@@ -7,8 +7,8 @@ for them to find.
 Findings, with the events and turns that each is about, are marked on the page, in the API and on the command line:
 
 1. Findings come from the recorded diagnosis, which lists, alerts and gates also use. A record names only the first events of each
-finding, so the detectors run again over the diagnosed events, with the thresholds of the diagnosis, and the finding is about the
-events of the matching cause. That also holds for a diagnosis by older rules.
+   finding, so the detectors run again over the diagnosed events, with the thresholds of the diagnosis, and the finding is about the
+   events of the matching cause. That also holds for a diagnosis by older rules.
 2. If no cause matches the recorded one (rules have changed since, events were deleted), no event is marked, and `note` says so.
 3. A session of more than EVENTS_FOLDED events is not read again: if its rules are current, the events named in the record are marked.
 4. A turn is marked if an event of the finding lies in it (`log.session_parts`). Events before the first turn are in turn 0.

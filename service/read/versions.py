@@ -1,12 +1,12 @@
 """Deployments and versions of agents: is an agent better with its newest version than with the one before?
 
 1. The version of an exchange is the value of a label such as agent_version. If an agent's exchanges have no such label, it is the
-version of the last deployment before them.
+   version of the last deployment before them.
 2. Versions are compared, not periods, because two may run side by side. If there are several labels, the one with the newest version
-counts.
+   counts.
 3. Scores are of Tier 2, or of Tier 1 without a judge. Their interval treats sessions as clusters (`audit.drift.slices`); the interval
-of unsafe runs is Newcombe's (`audit.comparison`). A difference that chance may explain counts as none; with too few sessions there
-is no verdict.
+   of unsafe runs is Newcombe's (`audit.comparison`). A difference that chance may explain counts as none; with too few sessions there
+   is no verdict.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 1. `driftline.duckdb.commands` gets mode 0700 before the socket is created in it, so that no other user can ever connect.
 2. A command asks the system which user runs the server, and sends nothing to another user's process. Only the server's own user can
-enter the folder.
+   enter the folder.
 3. The folder belongs to the process that has the database (`analytics.store.connection`). The next server removes what a killed one
-left behind.
+   left behind.
 4. If a path is too long for a socket address, the socket is reached through the open folder, on systems that can (Linux).
 """
 

@@ -3,10 +3,10 @@
 People type an age, a date, or a time.
 
 1. Without an end, a period of days ends with today, and a period of hours with the current hour. It never shifts to the newest data:
-otherwise 7 days would be different weeks on different pages, and 30 days could show less than 14.
+   otherwise 7 days would be different weeks on different pages, and 30 days could show less than 14.
 2. A page without data in the period says so, and offers the last period of the same length with data (`last_period`).
 3. Pages of a project show `USUAL` if the address names no length; lists show all time only with `window=all`. The inbox and the lists
-of the API and the command line cover all time unless a period is named.
+   of the API and the command line cover all time unless a period is named.
 4. Up to three days are shown by hour, longer periods by day: at most 72 points in an hourly chart and 90 in a daily one.
 5. `until` is the last UTC day, or a time. A window of days ends with that day; a window of hours ends at that time, or with that day.
 """

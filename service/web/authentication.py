@@ -2,14 +2,14 @@
 
 1. The token is in the Authorization header (`Bearer dl_…`), never in the address. A browser has a cookie instead, after signing in.
 2. A browser sends its cookie whatever page made the call. So a writing request with a cookie must come from one of our pages: it
-carries the page's mark, and the browser names no other origin. A form that works without a script has the mark in its body, and
-the code that reads the form checks it (`service.pages.forms`).
+   carries the page's mark, and the browser names no other origin. A form that works without a script has the mark in its body, and
+   the code that reads the form checks it (`service.pages.forms`).
 3. Failures per address and minute are limited; beyond the limit the address has to wait (429). A valid token is always accepted, so
-failures of others behind the same proxy do not lock it out; 256 random bits cannot be guessed anyway.
+   failures of others behind the same proxy do not lock it out; 256 random bits cannot be guessed anyway.
 4. Browsers share the cookies of a host among its ports. The cookie's name contains the port, so that two servers on one machine do
-not sign out each other's users.
+   not sign out each other's users.
 5. A TLS proxy forwards plain HTTP, so the server recognises an encrypted call by its public address. The cookie set in its answer is
-limited to encrypted calls to this host (`__Host-`: https://httpwg.org/specs/rfc6265.html).
+   limited to encrypted calls to this host (`__Host-`: https://httpwg.org/specs/rfc6265.html).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 1. UTF-8 without a byte order mark. NaN, infinities and numbers beyond a double are refused.
 2. An escaped lone surrogate becomes U+FFFD in a text: gateways cut texts at a length, and an agent must not escape its audit that
-way. In an id it is refused, because two ids would become one (`service.web.models`).
+   way. In an id it is refused, because two ids would become one (`service.web.models`).
 3. At most MAX_DEPTH levels of nesting, unless an endpoint checks each part by itself (`BatchRoute`).
 """
 

@@ -6,7 +6,7 @@ second, route and caller, with the number of calls it stands for.
 1. A request must use an allowed host name, so that a foreign page whose name resolves to this server gets no answer (DNS rebinding).
 2. The number of requests in progress is bounded.
 3. A body is JSON (or an HTML form, for pages that work without a script), not compressed, within the size limit, and arrives within
-the time limit. It is read whole before any endpoint runs.
+   the time limit. It is read whole before any endpoint runs.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 1. Nothing is written before the judge is open.
 2. Batches are sent before the requests are published. Otherwise a process that opens the database while a batch is in progress would
-judge its requests call by call.
+   judge its requests call by call.
 3. An unreachable judge is not called for hours: after some rounds of calls without an answer, evaluating fails.
 4. Recorded results stay, however it ends. The next attempt continues from them and pays for nothing twice.
 """

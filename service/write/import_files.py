@@ -1,12 +1,12 @@
 """Input files of commands, and reading them into encoded records, in this process or in several.
 
 1. Each path is a file or a folder. A folder stands for the files of the command's kind below it, by name, without hidden files and
-symbolic links.
+   symbolic links.
 2. A named file that is missing, empty or of another kind is refused before anything is written.
 3. A file of another kind in a folder is reported and skipped, and the exit code is 1. An empty file is skipped silently.
 4. Files of exchanges are profiled first, one by one, to find the layout by which each is read.
 5. Reading is most of an import's work, and files are independent, so a large import reads them in worker processes. Results are used
-in the order of the files, so the log is the same as with one process.
+   in the order of the files, so the log is the same as with one process.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 1. A text is checked completely before it is written, relative to the folder of the file, because methodologies are files beside it.
 2. The text is written to a file beside it and renamed, so a reader finds either the old or the new text. The previous text is kept
-under the same name with the suffix `.previous`, and can be restored in the same way.
+   under the same name with the suffix `.previous`, and can be restored in the same way.
 3. A save names the text on which it is based. If the file has changed meanwhile, nothing is written.
 4. A running server keeps its policy until it restarts: see `service.server.server_lifecycle`.
 """

@@ -1,7 +1,7 @@
-"""The policy file over HTTP: seen, tried, saved, taken back and put in force by admins of every project.
+"""The policy file over HTTP: admins of every project can read, try, save, restore and apply it.
 
-A text is tried before it is saved, and what it would change is said. A methodology file that a text names lies in the folder of the
-policy: a token opens no other file of the server's machine.
+A text can be tried before it is saved, with a report of its changes. Methodology files must lie in the policy's folder, so that a token
+gives access to no other file of the server's machine.
 """
 
 from __future__ import annotations

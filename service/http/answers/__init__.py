@@ -1,1 +1,1 @@
-"""Bodies and answers of the API, field by field: one definition for checking and for the documentation."""
+"""Bodies and answers of the API, field by field: one definition for validation and documentation."""

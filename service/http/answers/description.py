@@ -1,8 +1,8 @@
-"""The description of the API in OpenAPI, completed with details that endpoints do not state themselves.
+"""The OpenAPI description, completed with details that endpoints do not declare themselves.
 
-1. What middleware does to every endpoint: polling by ETag.
-2. An example of every body and answer; lines where an array may be sent as lines.
-3. Not that a wrong body is answered 422: it is answered 400, as everything that is wrong with a request.
+1. Polling by ETag, which middleware adds to every endpoint.
+2. An example of every body and answer, as lines if an array may be sent as lines.
+3. FastAPI's 422 is removed: a wrong body is answered 400, like every other fault of a request.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ TAGS = {
     "access": "Access",
     "policy": "Policy",
     "query": "SQL",
-    # After all endpoints of a project: one may be called evaluations, as the address of an evaluation begins.
+    # After all endpoints of a project, because a project may be called evaluations, like the first segment of an evaluation's path.
     "evaluations": "Evaluations",
     "operations": "Operations",
 }
-"""Tags of endpoints with their titles, in the order in which endpoints are described and matched."""
+"""The tags of endpoints with their titles, in the order in which endpoints are described and matched."""
 Json = dict[str, Any]
 JSON, NDJSON = "application/json", "application/x-ndjson"
 _IF_NONE_MATCH = {
@@ -56,7 +56,7 @@ _UNUSED = ("HTTPValidationError", "ValidationError")
 
 
 def describe(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
-    """Complete the application's description; this happens once, on request. `routes` are those of its routers."""
+    """Complete the application's description, once, on the first request. `routes` are the routes of its routers."""
     described = app.openapi
 
     @functools.cache
@@ -81,7 +81,7 @@ def describe(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
 
 def _contents(operation: Json) -> Iterator[Json]:
-    """Return the JSON of an endpoint: of its body and of its answers."""
+    """Return the JSON contents of an endpoint's description: its body and its answers."""
     for part in (operation.get("requestBody", {}), *operation["responses"].values()):
         content = part.get("content", {}).get(JSON)
         if content and content.get("schema"):
@@ -99,11 +99,11 @@ _REFERENCE = "#/components/schemas/"
 _BY_FORMAT = {"date-time": "2026-10-01T09:07:00Z", "date": "2026-10-01"}
 _BY_TYPE: Mapping[str, Any] = {"string": "…", "integer": 1, "number": 1, "boolean": True, "null": None}
 MAX_NESTED = 8
-"""Levels; no body and no answer has more."""
+"""Maximum nesting of schemas; no body and no answer has more levels."""
 
 
 def example_of(schema: Schema, components: Mapping[str, Schema], depth: int = 0) -> Any:
-    """Return a value that a schema allows: its own example if it has one, else one made of its parts' examples."""
+    """Return an example for a schema: its own, or one built from the examples of its parts."""
     if "$ref" in schema:
         return example_of(components[schema["$ref"].removeprefix(_REFERENCE)], components, depth)
     for name in ("examples", "enum"):

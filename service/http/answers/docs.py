@@ -1,6 +1,6 @@
-"""The documentation page: Swagger UI from files that come with the package, so that it works without the internet.
+"""The documentation page: Swagger UI from the package's own files, so that it works offline.
 
-Its content security policy allows these files and nothing else; the page has no script of its own in it.
+Its content security policy allows only these files; the page has no inline script.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bodies of evaluation requests: cases and a profile as their files hold them, and the runs to evaluate."""
+"""Bodies of evaluation requests: cases and a profile in their file format, and the runs to evaluate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_CASES = 100
 MAX_SESSIONS = 1000
 """Sessions that one call can choose."""
 MAX_EVALUATIONS = 1000
-"""Evaluations that one call can ask for: each is held with its prompts until it is asked for."""
+"""Maximum number of evaluations per call: each is in memory with its prompts until it is requested."""
 Model = TypeVar("Model", bound=BaseModel)
 _TAGS = frozenset({"union_tag_invalid", "union_tag_not_found"})
 
@@ -79,7 +79,7 @@ class Terms:
 
 
 def terms_of(body: EvaluateBody) -> Terms:
-    """Return cases, plans and prompt of a body; ApiError (400) naming the field of every problem."""
+    """Return cases, plans and prompt of a body; ApiError (400) names the field of every problem."""
     cases = [_read(Case, value, "cases", index) for index, value in enumerate(body.cases)]
     profile = _read(Profile, body.profile, "profile")
     if profile.judge_system_prompt_path is not None:
@@ -111,7 +111,7 @@ def _system_prompt(text: str | None) -> str:
 
 
 def _read(model: type[Model], value: Mapping[str, Any], *place: str | int) -> Model:
-    """Return the model given as JSON. It is read from text, because strict models take lists for tuples only there."""
+    """Return the model parsed from JSON text: only from text do strict models accept lists for tuples."""
     try:
         return model.model_validate_json(json_bytes(value))
     except ValidationError as error:
@@ -120,7 +120,7 @@ def _read(model: type[Model], value: Mapping[str, Any], *place: str | int) -> Mo
 
 
 def _own(problem: Mapping[str, Any], value: Any) -> tuple[str | int, ...]:
-    """Return the place of a problem as the sender knows it. Pydantic adds elements: the kind that it chose from several."""
+    """Return the path of a problem in the sender's body, without elements that pydantic adds for the chosen kind of a union."""
     *around, last = problem["loc"] or ("",)
     own: list[str | int] = []
     for element in around:

@@ -28,7 +28,7 @@ async def sign_in(request: Request, _: Reader, services: Services) -> Response:
         secret,
         max_age=int(LASTS.total_seconds()),
         httponly=True,
-        samesite="lax",  # strict would sign out everybody who comes by a link in an alert
+        samesite="lax",  # with "strict", people who follow a link from an alert would appear signed out
         secure=is_encrypted(request.scope, hosts),
     )
     return response

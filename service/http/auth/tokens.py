@@ -1,7 +1,7 @@
-"""Tokens of connections and operators: listed, added, rotated, revoked by admins of every project.
+"""Tokens of connections and operators: admins of every project can list, add, rotate and revoke them.
 
-A token is answered once, where it is made, and is kept nowhere. A token cannot grant what it does not have: an operator's scopes are the
-caller's own or fewer, and a token with more scopes cannot be rotated into one's hands.
+A token is returned only when it is made, and never stored. Nobody can grant rights that they lack: a new operator's scopes are a subset
+of the caller's, and a caller cannot rotate a token with more scopes than their own.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _revoked(access: AccessStore, kind: Kind, name: str, body: RevokeBody | None
 
 
 def _told(made: Callable[[], str], status: int) -> str:
-    """Return what is made; a refusal of the file becomes an answer with this status."""
+    """Return the result of a change of the token file; its InputError becomes an answer with this status."""
     try:
         return made()
     except InputError as error:

@@ -1,1 +1,1 @@
-"""Receivers of OpenTelemetry's protocol: what HTTP and gRPC share, the process that maps large requests, and the server of gRPC."""
+"""Receivers of OpenTelemetry's protocol: the part shared by HTTP and gRPC, the process that maps large requests, and the gRPC server."""

@@ -1,4 +1,4 @@
-"""The listener for OTLP over gRPC: opened where a setting asks for it, with what it needs installed."""
+"""The listener for OTLP over gRPC: opened if configured, which needs gRPC to be installed."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from service.http.otlp.grpc_server import Receiver
 
 STOP_SECONDS = 5.0
-"""Seconds that calls under way have to come to their end."""
+"""Seconds that calls in progress have to finish."""
 
 
 class Listener:
-    """An address that is taken, for OTLP over gRPC; calls are answered within `taking`."""
+    """A bound address for OTLP over gRPC; calls are answered within `taking`."""
 
     def __init__(self, receiver: Receiver, address: str) -> None:
         self._receiver = receiver
         self.address = address
-        """Host and port, as exporters are given them."""
+        """Host and port for exporters."""
 
     @contextlib.asynccontextmanager
     async def taking(self) -> AsyncIterator[None]:
-        """Take calls while the context is open."""
+        """Accept calls while the context is open."""
         await self._receiver.start()
         try:
             yield
@@ -36,7 +36,7 @@ class Listener:
 
 
 def listen(settings: Settings, services: ApiContext) -> Listener | None:
-    """Take the address; None where no setting asks for it. SettingsError where gRPC is not installed or the address is taken."""
+    """Bind the address; None if it is not configured. SettingsError if gRPC is not installed or the address is in use."""
     if settings.otlp_grpc_port is None:
         return None
     try:

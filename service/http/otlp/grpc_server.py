@@ -1,8 +1,8 @@
-"""OTLP over gRPC: the same spans and records as over HTTP, for exporters and Collectors whose default this is.
+"""OTLP over gRPC: the same spans and records as over HTTP, for exporters and Collectors that default to gRPC.
 
 1. The token is in the call's metadata: `authorization: Bearer dl_…`. Failures are counted by address, as over HTTP.
-2. A refusal has the code by which exporters tell what to do: UNAVAILABLE is tried again, all others but RESOURCE_EXHAUSTED are not.
-3. There is no TLS here, as there is none over HTTP: a proxy in front of both speaks it.
+2. The code of a refusal tells exporters whether to retry: they retry UNAVAILABLE, and no other code except RESOURCE_EXHAUSTED.
+3. There is no TLS here, as over HTTP: a proxy in front adds it for both.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class Receiver:
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"Export": method}),))
 
     def listen(self, host: str, port: int) -> int:
-        """Take the address; return the port, which is a free one for 0. RuntimeError when it cannot be had."""
+        """Bind the address; return the port, a free one for port 0. RuntimeError if it is not available."""
         return int(self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
 
     async def start(self) -> None:
-        """Take calls."""
+        """Accept calls."""
         await self._server.start()
 
     async def stop(self, grace: float) -> None:
-        """Take no more calls, and let those under way come to their end for so many seconds."""
+        """Accept no more calls, and give calls in progress this many seconds to finish."""
         await self._server.stop(grace)
 
     def _method(self, signal: str) -> Method:
@@ -86,7 +86,7 @@ class Receiver:
         return export
 
     async def _caller(self, context: Context) -> Holder:
-        """Return the connection that calls; a call without a valid token of one ends here."""
+        """Return the calling connection; abort a call without a valid token of a connection."""
         given = [_bytes(value) for name, value in context.invocation_metadata() or () if name == "authorization"]
         token = bearer_token(given)
         caller = self._services.access.find(token) if token else None
@@ -108,5 +108,5 @@ def _bytes(value: Any) -> bytes:
 
 
 def _address(peer: str) -> str:
-    """The address in `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
+    """Extract the address from `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
     return counted_address(unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]"))

@@ -1,6 +1,6 @@
-"""Receiving: from the body of a request of OTLP to durable spans, whichever transport brought it.
+"""Receiving OTLP: from the body of a request, over either transport, to durable spans.
 
-A span that cannot be taken costs itself alone.
+A refused span does not affect the others.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ TOPIC, METRICS = "spans", "metrics"
 REFUSED_SPAN, CONFLICTING_ID = "refused_span", "conflicting_id"
 """Reasons of dead letters."""
 MAX_LETTERS = 50
-"""Spans of one request that are set aside; the answer counts all."""
+"""Maximum number of dead letters per request; the answer counts all refused spans."""
 _GZIP = 16 + zlib.MAX_WBITS
 """zlib's word for gzip."""
 
 
 class Body(NamedTuple):
-    """The body of a request, and how it is written."""
+    """The body of a request and its encoding."""
 
     content: bytes
     is_json: bool = False
@@ -47,7 +47,7 @@ class Body(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The signal of a request, whose spans it has, which attributes tell the labels of the project, and the time."""
+    """The signal of a request, the owner of its spans, the attributes that hold the project's labels, and the time."""
 
     signal: str
     owner: SpanOwner
@@ -59,7 +59,7 @@ class Origin(NamedTuple):
 class MappedSpans:
     """The spans of a request: records, each with its encoding, and refusals with their dead letters.
 
-    `passed_over` is the number of records of a log that are of anything else than a model.
+    `passed_over` is the number of log records that are not about a model.
     """
 
     records: list[Span] = field(default_factory=list)
@@ -70,15 +70,15 @@ class MappedSpans:
 
 
 async def receive(signal: str, body: Body, caller: Holder, services: ApiContext) -> Message:
-    """Take the spans or records of a request; return the answer that the protocol asks for, once they are durable.
+    """Ingest the spans or records of a request; return the protocol's answer once they are durable.
 
-    ApiError where the whole of the request cannot be read.
+    ApiError if the request as a whole cannot be read.
     """
     engine = services.engine
     require_audit(engine, caller)
     owner = SpanOwner(caller.name, caller.project or "", caller.agent)
     origin = Origin(signal, owner, labels_of(engine.policy)(owner.project), engine.now())
-    # A request of 500 spans takes 25 ms, for which other callers would wait.
+    # Mapping 500 spans takes 25 ms, during which other callers would wait.
     spans = await to_thread.run_sync(map_spans, origin, body, engine.redactor)
     with durable_or_refused():
         published = await engine.publish_admitted(TOPIC, spans.records, spans.messages)
@@ -97,7 +97,7 @@ async def receive(signal: str, body: Body, caller: Holder, services: ApiContext)
 
 
 def map_spans(origin: Origin, body: Body, redactor: Redactor) -> MappedSpans:
-    """Return the spans of a request; ApiError where the whole of it cannot be read."""
+    """Return the spans of a request; ApiError if the request as a whole cannot be read."""
     spans = MappedSpans()
     content = _unpack(body.content) if body.is_packed else body.content
     try:
@@ -115,7 +115,7 @@ def map_spans(origin: Origin, body: Body, redactor: Redactor) -> MappedSpans:
 
 
 def _at_most(items: ReadItems, spans: MappedSpans) -> Iterator[Observed | Refused]:
-    """Yield the items of a request but those that are passed over; ApiError if they are too many."""
+    """Yield the items of a request, except the ones passed over; ApiError if there are too many."""
     count = 0
     for item in items:
         if item is None:
@@ -128,7 +128,7 @@ def _at_most(items: ReadItems, spans: MappedSpans) -> Iterator[Observed | Refuse
 
 
 def _unpack(body: bytes) -> bytes:
-    """Return what a gzip body unpacks to; ApiError if that is too much, or the body is not gzip or not whole."""
+    """Decompress a gzip body; ApiError if the result is too large, or the body is not gzip or truncated."""
     unpacker = zlib.decompressobj(_GZIP)
     try:
         content = unpacker.decompress(body, MAX_UNPACKED + 1)
@@ -142,12 +142,12 @@ def _unpack(body: bytes) -> bytes:
 
 
 def _conflict(record: Record) -> Refused:
-    """Return the refusal of a span whose id the log has with other content, which stays."""
+    """Return the refusal of a span whose id is stored with other content; the stored span stays."""
     return Refused(f"{getattr(record, 'span_id', '')}: is known with other content", json_bytes(record))
 
 
 def _dead_letters(origin: Origin, refused: Iterable[Refused], redactor: Redactor, reason: str) -> list[bytes]:
-    """Return dead letters of what was refused: few exporters report what the answer says, so an operator has to see it here."""
+    """Return dead letters for refused spans. Few exporters report the answer's refusals, so operators have to see them here."""
     admission, letters = Admission(redactor, origin.now), Accepted()
     place = Place(f"{OTLP_LETTERS}:{origin.owner.connection}/{origin.signal}", 0)
     for item in islice((item for item in refused if item.body), MAX_LETTERS):

@@ -1,4 +1,4 @@
-"""Alerts that were sent, for operators of every project."""
+"""Alerts and their delivery, for operators of every project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Anchors over HTTP: exchanges that are judged again and again, and what they show about the judge."""
+"""Anchors over HTTP: exchanges that are judged repeatedly, and the finding about the judge."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def begin_round(project: VisibleProject, _: Admin, services: Services) -> 
 
 
 async def _wanted(services: ApiContext, project: str, body: AnchorsBody) -> list[tuple[str, str]]:
-    """Return connection and id of the chosen exchanges; 400 for one that the project does not have."""
+    """Return connection and id of the chosen exchanges; 400 for an exchange that the project does not have."""
     ids = body.exchange_ids
     if ids is None:
         count = body.count or services.engine.policy.for_project(project).settings.anchors.count

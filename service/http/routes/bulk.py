@@ -1,6 +1,6 @@
-"""Up to a thousand records in one call, an array or one per line: what is wrong with one of them stops no other.
+"""Up to a thousand records in one call, as an array or one per line. A faulty record does not stop the others.
 
-Each has its own result, in the order of the call: what became of it, or why it was refused, by its index.
+Each record has its own result, in the order of the call: its outcome, or its index with the reason for the refusal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Refusal = TypeVar("Refusal", bound=Refused)
 
 @dataclass
 class Batch(Generic[Kind, Refusal]):
-    """The result of reading a call: the records with their indexes in it and notes for their answers, and refusals by index."""
+    """The result of reading a call: records with their indexes and notes for their answers, and refusals by index."""
 
     records: list[Kind] = field(default_factory=list)
     indexes: list[int] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Batch(Generic[Kind, Refusal]):
     def read(
         self, body: Sequence[Any], refused: type[Refusal], read: Callable[[Any, int], tuple[Kind, dict[str, str]] | Refusal]
     ) -> None:
-        """Read each value of a body, given its index: as a record with its note, or as a refusal."""
+        """Read each value of a body with its index, as a record with a note or as a refusal."""
         for index, value in enumerate(body):
             if isinstance(value, FaultyLine):
                 self.refused[index] = refused(error=f"[{index}]: {value.detail}", code=value.code)
@@ -44,6 +44,6 @@ class Batch(Generic[Kind, Refusal]):
                 self.notes.append(note)
 
     def results(self, answers: Mapping[int, Answer]) -> list[Any]:
-        """Return the results in the order of the call; `answers` are those of records, by index."""
+        """Return the results in the order of the call; `answers` are the answers to records, by index."""
         results: dict[int, Answer] = {**answers, **self.refused}
         return [results[index] for index in sorted(results)]

@@ -1,4 +1,4 @@
-"""Costs of judging: of a project, or of every project that the caller may see."""
+"""Costs of judging, for a project or for all projects that the caller may see."""
 
 from __future__ import annotations
 

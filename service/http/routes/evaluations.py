@@ -33,7 +33,7 @@ router = APIRouter(route_class=JsonRoute, tags=["evaluations"])
 AT_ONCE = 50
 """Requests that are published together; each holds prompts of some hundred kilobytes."""
 READ_FIRST = ("exchanges", "agent-events", "judgements", EVALUATION.sink, EVALUATION.source)
-"""Topics that show which sessions have ended and what was judged already: anything missed there would be paid for again."""
+"""Topics with the ends of sessions and earlier judgements. They are read first, because a missed judgement would be paid for again."""
 DIAGNOSED_SECONDS = 5.0
 """Seconds to wait for the diagnosis of a session that has just ended; later it is evaluated without one."""
 _LOOK = 0.1
@@ -53,7 +53,7 @@ async def evaluate(
     terms = await anyio.to_thread.run_sync(terms_of, body)
     wanted = body.wanted(caller)
     name_subject(request, ", ".join(case.case_id for case in terms.cases))
-    # One after the other: of two that ask for the same the second finds what the first has asked for.
+    # One request at a time, so that the second of two equal requests finds the evaluations of the first.
     async with services.evaluating:
         prepared = await _prepared(services, terms, wanted, retry_failed=body.retry_failed)
         if prepared.estimate.calls or prepared.estimate.not_asked:
@@ -66,7 +66,7 @@ async def evaluate(
             with durable_or_refused():
                 for start in range(0, len(prepared.requests), AT_ONCE):
                     await services.engine.publish(EVALUATION.source, prepared.requests[start : start + AT_ONCE])
-            # Whoever is told an id may read it at once.
+            # A caller may read an evaluation as soon as it has the id.
             await services.engine.wait_for_tables(EVALUATION.source)
     return requested_evaluations(prepared)
 
@@ -99,13 +99,13 @@ async def evaluation(caller: Reader, services: Services, evaluation_id: Evaluati
     found = await services.ask(lambda cursor: evaluation_state(cursor, evaluation_id))
     if found is None or (caller.project is not None and caller.project != found.project):
         raise ApiError(404, "not_found", "there is no evaluation with this id")
-    # The prompt quotes what agents were told and did.
+    # The prompt quotes agents' conversations, so no cache may store it.
     response.headers["Cache-Control"] = "no-store"
     return found.answer
 
 
 async def _prepared(services: ApiContext, terms: Terms, wanted: Wanted, *, retry_failed: bool) -> Prepared:
-    """Return the evaluations to make; 400 for sessions that cannot be evaluated, and for too many at once."""
+    """Return the evaluations to run; 400 for sessions that cannot be evaluated, and for too many at once."""
     for topic in READ_FIRST:
         await services.engine.wait_for_tables(topic)
     sessions = await services.ask(lambda cursor: finished_sessions(cursor, wanted))
@@ -128,7 +128,7 @@ async def _prepared(services: ApiContext, terms: Terms, wanted: Wanted, *, retry
 
 
 def _refuse_unconfigured(services: ApiContext, terms: Terms) -> None:
-    """Refuse with 400 a judge of another provider that has no address: it would never be asked."""
+    """Refuse with 400 another provider's judge that has no address, because it could never be called."""
     try:
         refuse_unconfigured(terms.plans, services.engine.policy, "")
     except SettingsError as error:
@@ -147,7 +147,7 @@ def _check_number(sessions: Sequence[FinishedSession], terms: Terms) -> None:
 
 
 async def _diagnosed(services: ApiContext, sessions: Sequence[FinishedSession]) -> None:
-    """Wait a while until the sessions have their diagnoses: checks and the view rest on them."""
+    """Wait a while for the sessions' diagnoses, which checks and the subject view use."""
     asked: dict[str, Any] = {"sessions": [{"connection": one.connection, "session_id": one.session_id} for one in sessions]}
     for _ in range(int(DIAGNOSED_SECONDS / _LOOK)):
         if not await services.ask(lambda cursor: query_rows(cursor, "undiagnosed_sessions", asked)):

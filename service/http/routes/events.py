@@ -1,7 +1,7 @@
-"""Runtime events over HTTP: a batch of one session's events as records, each handled by itself.
+"""Runtime events over HTTP: a batch of one session's events, each handled separately.
 
-Sending a batch twice changes nothing. For that an event is told by its own event_id, or by its place: the batch says at which
-position of the session it begins. An event that cannot be taken is set aside with its bytes, and the others go on.
+Sending a batch twice changes nothing, because an event is identified by its own event_id, or by its position: the batch names the
+position in the session at which it begins. A refused event becomes a dead letter with its bytes and does not affect the others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ router = APIRouter(route_class=BatchRoute, tags=["records"])
 TOPIC = "agent-events"
 CONFLICTING_ID = "conflicting_id"
 _EXPLAINED = 10
-"""Conflicts of a call whose differences are reported: the log is searched for each."""
+"""Maximum number of conflicts per call whose differences are reported, because the log is searched for each."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Batch:
     letters: Accepted = field(default_factory=Accepted)
 
     def refuse(self, index: int, raw: Any, problem: Problem, admission: Admission) -> None:
-        """Set an event aside."""
+        """Refuse an event with a dead letter."""
         self.refused.append(RefusedEvent(index=index, error=problem.detail))
         place, refusal = Place(self.source, self.first + index), Refusal("http", problem.reason, problem.detail)
         admission.set_aside(self.letters, place, refusal, json_bytes(raw))
@@ -89,24 +89,24 @@ async def take_events(body: EventsBody, caller: Connection, services: Services) 
 
 
 async def differing_fields(services: ApiContext, number: int, record: AgentEvent) -> Sequence[str]:
-    """Return the fields in which an event differs from the log's; none for all but the first conflicts of a call, by their number."""
+    """Return the fields in which an event differs from the stored one; empty after the first conflicts of a call, counted by `number`."""
     ask = partial(contradictions, topic=TOPIC, record=record)
     return await services.ask(ask) if number < _EXPLAINED else ()
 
 
 async def set_aside(services: ApiContext, letters: Accepted) -> None:
-    """Keep what was refused, as dead letters."""
+    """Store refused events as dead letters."""
     if messages := letters.messages.get(DEAD_LETTERS):
         with durable_or_refused():
             await services.engine.publish(DEAD_LETTERS, [decode(message) for message in messages])
 
 
 def require_own_ids(events: Sequence[Any]) -> None:
-    """ApiError if an event of a batch without positions has no id: sent again it would count as another event."""
+    """Raise an ApiError if an event of a batch without positions has no id: sent again, it would count as another event."""
     seen: set[str] = set()
     for index, event in enumerate(events):
         if not isinstance(event, dict):
-            continue  # refused by itself, with or without an id
+            continue  # refused separately, with or without an id
         event_id = own_id(event)
         if event_id is None:
             words = f"events[{index}].event_id: is missing; give each event its own id, or the batch its first_seq"
@@ -118,7 +118,7 @@ def require_own_ids(events: Sequence[Any]) -> None:
 
 
 def own_id(event: Mapping[str, Any]) -> str | None:
-    """Return the id that an event was given; None if it is not an id."""
+    """Return the id of an event; None if it has none or it is invalid."""
     event_id = event.get("event_id")
     if isinstance(event_id, bool) or not isinstance(event_id, str | int | float) or not str(event_id)[:1024].strip():
         return None
@@ -126,7 +126,7 @@ def own_id(event: Mapping[str, Any]) -> str | None:
 
 
 def read_batch(body: EventsBody, caller: Holder, engine: RecordIntake) -> Batch:
-    """Return the records of a body, each event without secrets; their positions count from `first_seq`, else from 0."""
+    """Return the records of a body, without secrets; positions count from `first_seq`, or from 0."""
     now, gap = engine.now(), timedelta(minutes=engine.policy.session_gap_minutes)
     agent = agent_of(caller, body.agent, engine.redactor)
     owner = Owner(caller.name, caller.project or "", agent, body.session_id)
@@ -146,7 +146,7 @@ def read_batch(body: EventsBody, caller: Holder, engine: RecordIntake) -> Batch:
 
 
 def _conflict(body: EventsBody, index: int, differing: Sequence[str]) -> Problem:
-    """Describe the conflict of an event whose id the log has with other content: its own id, or the place that made it."""
+    """Describe the conflict of an event whose id, its own or from its position, is stored with other content."""
     if body.first_seq is None or own_id(body.events[index]) is not None:
         return Problem(CONFLICTING_ID, f"events[{index}].event_id: {other_content(differing)}")
     position = body.first_seq + index
@@ -160,7 +160,7 @@ def other_content(differing: Sequence[str]) -> str:
 
 
 def problem_of(record: AgentEvent | Problem, path: str) -> Problem | None:
-    """Return the reason why an event cannot be taken, if there is one. A time that is none may be a secret, and is not repeated."""
+    """Return the reason why an event is refused, if any. An invalid time may be a secret, so it is not repeated."""
     if isinstance(record, Problem):
         return record._replace(detail=f"{path}.timestamp: {NO_MOMENT}") if record.reason == "bad_timestamp" else record
     try:
@@ -171,9 +171,9 @@ def problem_of(record: AgentEvent | Problem, path: str) -> Problem | None:
 
 
 async def continued(services: ApiContext, caller: Holder, records: Sequence[AgentEvent]) -> list[AgentEvent]:
-    """Return records with positions that follow the stored ones of their sessions; known records keep theirs."""
+    """Return records with positions that continue their sessions' stored ones; known records keep theirs."""
     sessions = [record.session_id for record in records]
-    # In this order: an event that reaches the tables between the two look-ups is in both answers.
+    # In this order, so that an event stored between the two look-ups is in both results rather than in neither.
     under_way = {session: services.engine.events_under_way(caller.name, session) for session in set(sessions)}
     values = {"connection": caller.name, "sessions": sessions, "event_ids": [record.event_id for record in records]}
     rows = await services.ask(lambda cursor: query_rows(cursor, "session_positions", values))

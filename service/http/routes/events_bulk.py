@@ -1,7 +1,7 @@
 """Events in bulk: up to a thousand of any sessions, an array or one per line. A wrong one does not stop the others.
 
-An event is told by its own event_id, so that a call can be sent again in any cut. It follows the stored events of its session, in
-the order of the call. A value has the form of a line of an event file (`streams.sources.event_files`).
+An event is identified by its own event_id, so that events can be sent again in any batches. Its position follows the session's stored
+events, in the order of the call. A value has the form of a line of an event file (`streams.sources.event_files`).
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _NO_ID = "is missing; give each event its own id"
 
 @dataclass
 class Bulk(Batch[AgentEvent, RefusedBulkEvent]):
-    """A batch of events, with dead letters of those that were refused."""
+    """A batch of events, with dead letters of the refused ones."""
 
     letters: Accepted = field(default_factory=Accepted)
 
     def set_aside(
         self, caller: Holder, index: int, value: dict[str, Any], problem: Problem, admission: Admission
     ) -> RefusedBulkEvent:
-        """Set an event aside; return the answer to it."""
+        """Refuse an event with a dead letter; return the answer to it."""
         source = Place(f"http:{caller.name}/{value['session_id']}", index)
         admission.set_aside(
             self.letters, source, Refusal("http", problem.reason, problem.detail), json_bytes(event_in(value)[0])
@@ -114,7 +114,7 @@ def read_bulk(body: Sequence[Any], caller: Holder, engine: RecordIntake) -> Bulk
 
 
 def _read(value: dict[str, Any], path: str, owner: Owner, context: ReadingContext) -> AgentEvent | Problem:
-    """Return the record of one value, which has its position later; or the reason why it is refused."""
+    """Return the record of one value, whose position is set later, or the reason why it is refused."""
     if value.get("event") is None and value.get("type") is None:
         return Problem("not_an_event", f"{path}.event: is missing")
     event, within = event_in(value)
@@ -127,7 +127,7 @@ def _read(value: dict[str, Any], path: str, owner: Owner, context: ReadingContex
 async def _refuse_conflicts(
     services: ApiContext, caller: Holder, body: Sequence[Any], bulk: Bulk, published: Published
 ) -> None:
-    """Set aside the events whose ids the log has with other content."""
+    """Refuse the events whose ids are stored with other content."""
     engine = services.engine
     admission = Admission(engine.redactor, engine.now())
     for number, conflict in enumerate(published.conflicts):
@@ -139,7 +139,7 @@ async def _refuse_conflicts(
 
 
 def _build_answers(bulk: Bulk, published: Published) -> dict[int, TakenEvent]:
-    """Return the answers to the events that the log has now, by index."""
+    """Return the answers to the stored events, by index."""
     answers = {}
     for index, record, notes, outcome in zip(bulk.indexes, bulk.records, bulk.notes, published.outcomes, strict=True):
         if index not in bulk.refused:

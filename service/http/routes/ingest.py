@@ -1,4 +1,4 @@
-"""Exchanges over HTTP: from a body to a record, and from the record's outcome to an answer."""
+"""Exchanges over HTTP: builds the record from a body, and the answer from the record's outcome."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _SENT_AS = {
     "turn_number": "exchange.turn_number",
     "labels": "exchange.labels",
 }
-"""The place of a record's field in the sender's body. Content without a field of its own is not named."""
+"""The path of a record's field in the sender's body. Content without its own field is not named."""
 IngestAnswer = ScoredExchange | LeftOutExchange | QueuedExchange
 _DUPLICATE: dict[int | str, dict[str, Any]] = {
     200: answering(IngestAnswer, "The exchange is known: the first answer is repeated")
@@ -75,7 +75,7 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
 
 
 def outcome_of_ingest(result: IngestResult) -> str:
-    """Return the outcome to count for a sent exchange: known, conflict, or the answer it got."""
+    """Return the outcome under which to count a sent exchange: known, conflict, or the name of its answer."""
     return result.outcome if result.outcome != WRITTEN else _answered(result)
 
 
@@ -88,9 +88,9 @@ def require_audit(engine: RecordIntake, caller: Holder) -> str:
 
 
 def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datetime) -> Exchange:
-    """Return the record of an exchange: unwrapped and without secrets, filed as the token says.
+    """Return the record of an exchange: unwrapped, without secrets, and filed by the token.
 
-    ApiError for a time to come (400), and where markers of secrets have made it too large for a record (413).
+    ApiError for a time in the future (400), and if markers of secrets have made it too large for a record (413).
     """
     exchange = body.exchange
     if exchange.timestamp > now + CLOCK_TOLERANCE:
@@ -142,21 +142,21 @@ def _labels_of(labels: Any, redactor: Redactor) -> tuple[Label, ...]:
 
 
 def _content_digest(body: IngestBody, labels: tuple[Label, ...], clean: Clean) -> str:
-    """Return the digest of everything sent with an exchange, without secrets.
+    """Return the digest of all content sent with an exchange, without secrets.
 
-    Whatever else is sent under the same id is a conflict, and no duplicate. The agent counts as it was named.
+    Any other content under the same id is a conflict, not a duplicate. The agent counts under the name that was sent.
     """
     exchange, answer = body.exchange, body.exchange.agent_response
     usage = None if answer.usage is None else [answer.usage.input_tokens, answer.usage.output_tokens]
     texts, names = (clean.question, clean.answer, clean.thinking), (clean.agent, clean.model)
     sent = [*texts, exchange.timestamp.isoformat(), body.session_id, exchange.turn_number, *names, usage, clean.multi_user]
-    # What was not sent before there was such a field has the digest that it had.
+    # A missing value of a newer field does not change the digest, so older digests stay valid.
     sent += [] if answer.stop_reason is None else [answer.stop_reason]
     return digest(canonical_json([*sent, labels_json(labels)] if labels else sent))
 
 
 def conflict_words(differing: Sequence[str]) -> str:
-    """Explain a conflict to the sender: the exchange has the id of another one; `differing` are fields of the record."""
+    """Explain to the sender that another exchange already has the id; `differing` are fields of the record."""
     named = ", ".join(_SENT_AS[name] for name in differing if name in _SENT_AS)
     words = f" (it differs in {named})" if named else ""
     return (
@@ -166,14 +166,14 @@ def conflict_words(differing: Sequence[str]) -> str:
 
 
 def agent_of(caller: Holder, named: str | None, redactor: Redactor) -> str | None:
-    """Return the agent of a record: the connection's own, else the one in the body, which is a text like others."""
+    """Return the agent of a record: the connection's own, or the one in the body, redacted like any other text."""
     return caller.agent or (None if named is None else redactor.redact(named)[0])
 
 
 def filed_elsewhere(named: Any, caller: Holder) -> dict[str, str]:
-    """Return the note for a body that names another project than the token: the project that counts, and why.
+    """Return the note for a body that names another project than the token: the token's project counts.
 
-    The name that was sent is not repeated: it may be a secret in the wrong place.
+    The sent name is not repeated, because it may be a misplaced secret.
     """
     if named is None or named == caller.project:
         return {}

@@ -39,7 +39,7 @@ from service.write.outcomes import ExchangeOutcomes, RefusedExchange
 from streams.engine.record_intake import IngestResult
 
 _EXPLAINED = 10
-"""Conflicts of a batch whose differing fields are named: the log is searched for each."""
+"""Maximum number of conflicts per batch whose differing fields are named, because the log is searched for each."""
 
 
 router = APIRouter(route_class=BatchRoute, tags=["records"])

@@ -1,7 +1,7 @@
 """Endpoints for operations: health, readiness, metrics.
 
-/healthz and /readyz say nothing else and need no token. /metrics is for operators of every project, and for callers on this very
-machine. What came through a proxy came from elsewhere, whatever the proxy's address.
+/healthz and /readyz disclose nothing else and need no token. /metrics is for operators of every project, and for callers on this
+machine; a call through a proxy does not count as local, whatever the proxy's address.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def metrics(request: Request, services: Services) -> Response:
 
 
 async def _unused_spans(services: ApiContext) -> Mapping[str, int] | None:
-    """Return the spans of which nothing was made, by state; None where the tables cannot be read: the other figures say why."""
+    """Return the number of unused spans by state; None if the tables cannot be read, which other metrics report."""
     now = services.engine.now()
     try:
         return count_by_state(await services.ask(lambda cursor: read_unused_spans(cursor, now)))
@@ -67,7 +67,7 @@ async def _unused_spans(services: ApiContext) -> Mapping[str, int] | None:
 
 
 def _is_local(request: Request) -> bool:
-    """Tell whether the call comes from this machine, without a proxy between."""
+    """Tell whether the call comes directly from this machine, not through a proxy."""
     if request.client is None or any(name in request.headers for name in _FORWARDED):
         return False
     try:

@@ -100,7 +100,7 @@ def _require_human_scores(services: ApiContext, project: str) -> None:
 
 
 async def _score(services: ApiContext, project: str, score_id: str) -> Score:
-    """Return the score; 404 if the project has none of this id."""
+    """Return the score; 404 if the project has no score of this id."""
     at = services.score_times.time_of(project, score_id)
     found = await services.ask(lambda cursor: score_by_id(cursor, project, score_id, at))
     if found is None:

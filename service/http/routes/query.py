@@ -99,7 +99,7 @@ def _response(answer: query_pool.Answer, format_name: str, seconds: float) -> Re
 
 
 async def _while_wanted(request: Request, work: Coroutine[Any, Any, Done]) -> Done:
-    """Return the result of the work while the client is there; ClientGone, and the work cancelled, if it leaves."""
+    """Await the work while the client is connected; if it disconnects, cancel the work and raise ClientGone."""
     working, leaving = asyncio.create_task(work), asyncio.create_task(_left(request))
     try:
         await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)

@@ -33,6 +33,6 @@ async def run(_: Reader, project: VisibleProject, services: Services, run_id: Ru
     found = await services.ask(lambda cursor: diagnosed_run(cursor, project, run_id))
     if found is None:
         raise ApiError(404, "not_found", "the project has no run with this id")
-    # The evidence quotes what agents were told and did.
+    # The evidence quotes agents' conversations, so no cache may store it.
     response.headers["Cache-Control"] = "no-store"
     return found

@@ -21,7 +21,7 @@ from service.write.outcomes import Done
 
 router = APIRouter(route_class=JsonRoute, tags=["sessions"])
 MOST_TURNS = 50
-"""Turns of an answer: each may have half a megabyte of texts."""
+"""Maximum number of turns in an answer, because each may have half a megabyte of texts."""
 
 
 @router.post(f"{API}/heartbeat", responses=documented(400, 404, 408, 413, 415))
@@ -50,7 +50,7 @@ async def finalize(
     """End a session: its last exchanges are scored and its events diagnosed."""
     given = body.connection if body else None
     owner = _owner(services, caller, given)
-    # What was imported is of connections that have no token; only who may see every project can end its sessions.
+    # Imported sessions belong to connections without a token; only operators of every project can end them.
     name = owner.name if owner else given if caller.project is None else None
     with durable_or_refused():
         if name is None or not await services.engine.finalize(name, session_id):
@@ -90,7 +90,7 @@ async def session(
 
 
 def _owner(services: ApiContext, caller: Holder, connection: str | None) -> Holder | None:
-    """Return the connection: the caller itself, or the one an operator names and may see; None if there is none."""
+    """Return the connection: the caller itself, or a visible one named by an operator; None if there is none."""
     if caller.kind == "connection":
         return caller
     if connection is None:

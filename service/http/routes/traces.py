@@ -1,4 +1,4 @@
-"""Traces over HTTP: OpenTelemetry's protocol, as protobuf or JSON, compressed or not. A span that cannot be taken costs itself alone."""
+"""Traces over HTTP: OpenTelemetry's protocol, as protobuf or JSON, compressed or not. A refused span does not affect the others."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def refuse_metrics(request: Request, caller: Connection, services: Service
 
 
 async def _take(signal: str, request: Request, caller: Holder, services: ApiContext) -> Response:
-    # Protobuf takes a while to load and some memory, and many installations need none.
+    # Imported late: protobuf takes time and memory to load, and many installations do not need it.
     from service.http.otlp.receiving import Body, receive  # noqa: PLC0415
     from streams.sources.otlp.request import as_json  # noqa: PLC0415
 

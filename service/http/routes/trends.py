@@ -1,4 +1,4 @@
-"""Trends of a project: its days, the ends of its sessions, sampling and its reasons."""
+"""Trends of a project: daily figures, the wrap-up of sessions, and sampling with its reasons."""
 
 from __future__ import annotations
 

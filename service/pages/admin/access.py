@@ -1,4 +1,4 @@
-"""Access as pages: who has it, giving it, and one person's tokens and sign-ins."""
+"""Access as pages: the list of holders, the form that gives access, and one person's tokens and sign-ins."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Name = Annotated[ConnectionName, Path()]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A holder of tokens as a page shows it: the tokens newest first."""
+    """A holder of tokens for a page, with the newest token first."""
 
     holder: Holder
     tokens: tuple[Token, ...]
@@ -40,17 +40,17 @@ class Shown:
 
     @property
     def live(self) -> tuple[Token, ...]:
-        """The tokens that open something."""
+        """The live tokens."""
         return tuple(token for token in self.tokens if token.state == "live")
 
     @property
     def last_used_at(self) -> datetime | None:
-        """The time at which any of the tokens was used last."""
+        """The last use of any of the tokens."""
         return max((token.last_used_at for token in self.tokens if token.last_used_at), default=None)
 
     @property
     def words(self) -> str:
-        """The scopes, in one word where there is one."""
+        """The scopes, or the name of the role that has exactly these scopes."""
         return role_of(self.holder)
 
 

@@ -1,4 +1,4 @@
-"""The audit log as a page: who changed what, newest first."""
+"""The audit log as a page: changes and their authors, newest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines of the audit log in words: what an operator or a command did, or tried to do, by the table `deeds` of `words.yaml`."""
+"""The lines of the audit log in words: actions of operators and commands, or attempts, by the table `deeds` of `words.yaml`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from service.setup.access.audit_log import AuditLine
 from service.text.words import WORDS
 
 Known = Callable[[Kind, str], Holder | None]
-"""Finds who has a name: what a name may do is given once, and never changed."""
+"""Finds the holder of a name. The rights of a name are given once and never change."""
 
 
 class Deed(NamedTuple):
-    """A line, what it did in words, and the address or command that did it."""
+    """A line, its action in words, and the address or command behind it."""
 
     line: AuditLine
     words: str
@@ -23,7 +23,7 @@ class Deed(NamedTuple):
 
 
 def deed_of(line: AuditLine, known: Known) -> Deed:
-    """Return a line in words; one that the table does not have is told by its address or command."""
+    """Describe a line; an action that is not in the table is described by its address or command."""
     path = f"{line.method} {line.route}"
     told = WORDS["deeds"].get(path)
     if told is None:
@@ -35,13 +35,13 @@ def deed_of(line: AuditLine, known: Known) -> Deed:
 
 
 def _tried(words: str) -> str:
-    """Say of what was refused, failed or never finished that it was tried."""
+    """Describe a refused, failed or unfinished action as an attempt."""
     verb, _, rest = words.partition(" ")
     return " ".join(filter(None, ("Tried to", WORDS["verbs"].get(verb, verb.lower()), rest)))
 
 
 def _grant(line: AuditLine, known: Known) -> str:
-    """Say what was given to a new operator or connection, which has it to this day; nothing if there is none of that name."""
+    """Describe the rights given to a new operator or connection, which never change; empty if no holder has that name."""
     kind: Kind = "connection" if "connections" in line.route else "operator"
     holder = known(kind, line.subject) if line.subject and line.outcome == "done" else None
     if holder is None:

@@ -1,4 +1,4 @@
-"""Retention and erasure as a page: what would go, then that it goes, and all erasures so far."""
+"""Retention and erasure as a page: dry runs, then the deletion itself, and all erasures so far."""
 
 from __future__ import annotations
 

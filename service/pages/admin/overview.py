@@ -1,4 +1,4 @@
-"""The administration's first page: what can be done here, and the state of the installation."""
+"""The administration's first page: the available actions, and the state of the installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy as a page: what is in force for a project, and changing the file after a trial."""
+"""The policy as a page: the settings in force for a project, and changing the file after a trial."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from streams.log.ownership import is_fed_by_kafka
 
 router = APIRouter(include_in_schema=False, route_class=JsonRoute)
 NAMES = {EVERY_OTHER: "all other projects", FLEET: "the whole server"}
-"""What a page says for projects that have no name."""
+"""The words of a page for projects without a name."""
 
 
 @router.get("/admin/policy")
@@ -64,11 +64,11 @@ async def trial(request: Request, _: Sender, services: Services, body: TrialBody
 
 
 def written(value: Any) -> str:
-    """Write a value of a setting as YAML has it on one line."""
+    """Format a setting's value as YAML on one line."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _settings(running: Policy, project: str) -> list[tuple[str, Any, Any]]:
-    """The settings in force by name, each with its value and the default of Driftline."""
+    """Return the settings in force by name, each with its value and Driftline's default."""
     shipped = effective(Policy(), EVERY_OTHER)
     return [(name, value, shipped.get(name)) for name, value in effective(running, project).items()]

@@ -1,4 +1,4 @@
-"""The roles that the pages give, each a set of scopes, and the role that an operator has."""
+"""The roles on the pages, each a set of scopes, and the role of an operator."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from service.setup.access.access import SCOPES, Holder, Scope
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A choice of the form: its name, a sentence about it, and its scopes."""
+    """A choice in the form: its name, a sentence about it, and its scopes."""
 
     name: str
     words: str
     scopes: tuple[Scope, ...]
     may: str
-    """The rights in words, as they follow the word may; `{where}` is a project, or every one."""
+    """The rights in words that follow "may"; `{where}` is a project, or every project."""
 
 
 CHOICES = (
@@ -29,9 +29,9 @@ CHOICES = (
 
 
 def role_of(holder: Holder) -> str:
-    """Return the scopes of an operator in one word if there is one, else the list of them."""
+    """Return the name of the role with an operator's scopes, or the list of scopes if there is no such role."""
     held = [scope for scope in SCOPES if scope in holder.scopes]
     without = frozenset({"query"} if holder.project else ())
-    # Of choices that come to the same in one project, the first is what was meant.
+    # Some choices are equivalent within one project; the first one was meant.
     own: dict[frozenset[str], str] = {frozenset(one.scopes) - without: one.name for one in reversed(CHOICES)}
     return own.get(holder.scopes) or ", ".join(held)

@@ -1,4 +1,4 @@
-"""Viewers of the administration: admins of every project; others are told which scope is needed and who can give it."""
+"""Viewers of the administration: admins of every project. Others see the required scope and the people who can grant it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMED = 3
 
 
 def is_administrator(holder: Holder) -> bool:
-    """Tell whether a holder may administer: every project, not one."""
+    """Tell whether a holder is an admin of every project, not of one."""
     return holder.kind == "operator" and "admin" in holder.scopes and holder.project is None
 
 
@@ -31,7 +31,7 @@ def _administrator(viewer: Viewer, services: Services) -> Holder:
 
 
 def _who_gives(access: AccessStore) -> str:
-    """Say who can give the scope: an admin, or a command on the server."""
+    """Name who can grant the scope: an admin, or a command on the server."""
     live = [
         one.name
         for one, tokens in access.holders("operator")
@@ -50,6 +50,6 @@ def _sender(request: Request, services: Services) -> Holder:
 
 
 Administrator = Annotated[Holder, Depends(_administrator)]
-"""The admin of every project who views a page; 403 for others, with who can help."""
+"""The admin of every project who views a page; 403 for others, naming people who can help."""
 Sender = Annotated[Holder, Depends(_sender)]
-"""The same where a page sends something: without a sign-in the answer is an error, because scripts follow no redirection."""
+"""The same for writing requests: without a sign-in the answer is an error, because scripts follow no redirects."""

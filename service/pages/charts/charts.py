@@ -1,8 +1,8 @@
-"""Charts: their numbers as a table, and the same for the script that draws them (`static/charts.js`).
+"""Charts: their numbers as a table, and the same numbers for the script that draws them (`static/charts.js`).
 
-1. The table is the chart without a script, and for screen readers; the script folds it, and its tooltips say what its rows say.
-2. The numbers to draw stand in the attribute `data-chart` as JSON: the content security policy has no place for a script of a page.
-3. The same numbers make the same markup. A number that is not known is a gap.
+1. The table replaces the chart for screen readers and without scripts. The script folds the table, and its tooltips repeat the rows.
+2. The numbers to draw are JSON in the attribute `data-chart`, because the content security policy forbids inline scripts.
+3. The same numbers make the same markup. An unknown number is a gap.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from service.pages.rendering import NOTHING, number, share, shown, usd
 Form = Callable[[float | None], str]
 Limits = tuple[float | None, float | None]
 FORMS: Mapping[Form | None, str] = {None: "number", usd: "usd", share: "share"}
-"""How a chart writes its numbers, and what the script calls that."""
+"""The number formats of charts, by their names in the script."""
 _SERIES = 7
-"""Colours of the parts of bars; the last one is for all further parts together."""
+"""Colours of the parts of bars; the last one is for all remaining parts together."""
 _OTHER = "Other"
 
 
@@ -39,20 +39,20 @@ class Point:
     short: str = ""
     """The label on the axis."""
     at: datetime | None = None
-    """When it begins, to place marks."""
+    """The beginning of the point, to place marks."""
     count: int | None = None
-    """How many the number is a mean of; None where it is none."""
+    """The number of values behind the mean; None if the number is not a mean."""
     half: float | None = None
-    """Half the width of its 95 % interval."""
+    """Half the width of the 95 % interval."""
     link: str = ""
-    """The address that a click leads to."""
+    """The address opened by a click."""
     listed: str = ""
-    """The address of what the number counts; its cell in the table leads there."""
+    """The address of the counted records, linked from the table's cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The normal range: the mean, and one sigma to both sides of it."""
+    """The normal range: the mean, and one sigma on either side."""
 
     mean: float
     sigma: float
@@ -74,22 +74,22 @@ class Chart:
     counted: str = "Scores"
     """The heading of the counts."""
     form: Form | None = None
-    """Writes a number; without it, numbers have `digits` digits."""
+    """The number format; without it, numbers have `digits` digits."""
     digits: int = 2
     limits: Limits = (None, None)
     """The bounds of the measure itself."""
     reaches: tuple[float, ...] = ()
-    """Numbers that the axis of a line includes in any case, so that small changes look small."""
+    """Numbers that the axis always includes, so that small changes look small."""
     marked: str = "marked"
     """The meaning of a marked point, such as drift."""
     marks: Sequence[Mark] = ()
     step: timedelta | None = None
     """The length of a point; None where points are moments."""
     group: str = ""
-    """Charts of one group on a page share their crosshair; their points are the same."""
+    """Charts of one group on a page have the same points and share their crosshair."""
 
     def written(self, value: float | None) -> str:
-        """Write a number of the chart."""
+        """Format a number of the chart."""
         if value is None:
             return NOTHING
         return self.form(value) if self.form else number(value, self.digits)
@@ -108,10 +108,10 @@ def line(
     before: Sequence[float | None] = (),
     previous: Sequence[float | None] | None = None,
 ) -> Markup:
-    """Show numbers along a line, with gaps for unknown ones, over the normal band: one for all points, or one for each.
+    """Draw a line of numbers, with gaps for unknown ones, over the normal band, which is one for all points or one per point.
 
-    `marked` are the labels of points that stand out, such as days of drift: they have a shape of their own, and the table says so.
-    `before` is what held before a change, at each point where that is to be seen. `previous` are the numbers of the period before.
+    `marked` are the labels of points that stand out, such as days of drift; they get their own shape and a remark in the table.
+    `before` is the level before a change, for each point at which to show it. `previous` are the numbers of the preceding period.
     """
     values = [known(point.value) for point in points]
     if not any(value is not None for value in (*values, *(previous or ()))):
@@ -142,7 +142,7 @@ def line(
 def bars(
     chart: Chart, points: Sequence[Point], *, marked: Collection[str] = (), previous: Sequence[float | None] | None = None
 ) -> Markup:
-    """Show a bar for each number, from 0 on; those with the labels `marked` in the colour of bad values."""
+    """Draw a bar for each number, starting at 0; labels in `marked` get the colour of bad values."""
     series = {chart.column: [point.value for point in points]}
     return stacked_bars(chart, points, series, marked=marked, previous=previous)
 
@@ -155,9 +155,9 @@ def stacked_bars(
     marked: Collection[str] = (),
     previous: Sequence[float | None] | None = None,
 ) -> Markup:
-    """Show bars of several parts, one above the other, of `series` by name; the values of `points` do not matter.
+    """Draw stacked bars of `series` by name; the values of `points` are ignored.
 
-    Beyond seven parts the last ones are drawn as one, and the table has all of them. `previous` are the sums of the period before.
+    Beyond seven parts the last ones are drawn as one, but the table has all of them. `previous` are the sums of the preceding period.
     """
     exact = {name: [known(value) for value in values] for name, values in series.items()}
     parts = _parts(exact)
@@ -175,7 +175,7 @@ def stacked_bars(
 
 
 def _counts(chart: Chart, points: Sequence[Point]) -> Iterator[Column]:
-    """Yield the columns with how many a mean is of, and with its interval, where any point has them."""
+    """Yield the columns with the number behind each mean and with its interval, if any point has them."""
     if any(point.count is not None for point in points):
         yield chart.counted, [NOTHING if point.count is None else number(point.count) for point in points]
     if any(point.half is not None for point in points):
@@ -201,7 +201,7 @@ def _previous(chart: Chart, previous: Sequence[float | None] | None) -> Iterator
 
 
 def _levels(bands: Sequence[Band | None]) -> Iterator[list[float]]:
-    """Yield the bands: first and last point, and where each begins, has its middle and ends; a step where it changes."""
+    """Yield the bands: first and last point, lower end, middle and upper end; there is a step where the band changes."""
     place = 0
     for band, run in groupby(bands):
         count = len(list(run))
@@ -212,7 +212,7 @@ def _levels(bands: Sequence[Band | None]) -> Iterator[list[float]]:
 
 
 def _parts(series: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
-    """Return the parts to draw, each as one."""
+    """Return the parts to draw; if there are too many, the last ones are merged."""
     names = list(series)
     if len(names) <= _SERIES:
         return {name: list(series[name]) for name in names}
@@ -239,7 +239,7 @@ def _figure(
     marked: Sequence[bool],
     previous: Sequence[float | None] | None,
 ) -> Markup:
-    """Return what the script draws, the legend and the table."""
+    """Return the figure: the data for the script, the legend and the table."""
     placed = _placed(chart, points)
     told = {
         **drawn,
@@ -278,7 +278,7 @@ def _placed(chart: Chart, points: Sequence[Point]) -> list[tuple[Mark, float]]:
 
 
 def _changes(points: Sequence[Point], placed: Sequence[tuple[Mark, float]]) -> Iterator[Column]:
-    """Yield the column that says what the marks at each point are, the earliest first."""
+    """Yield the column with the marks at each point, the earliest first."""
     if placed:
         at = [(int(place + 0.5), mark) for mark, place in placed]
         yield (
@@ -309,7 +309,7 @@ def _cells(points: Sequence[Point], written: Sequence[str], *, is_first: bool) -
 
 def _table(chart: Chart, points: Sequence[Point], columns: Sequence[Column]) -> Markup:
     """Return the numbers of a chart as a table, one point per row."""
-    # Plain text is put together here, and each part of it escaped: a table has hundreds of cells, and Markup.format is slow.
+    # Build plain text from escaped parts: a table has hundreds of cells, and Markup.format is slow.
     head = "".join(f'<th scope="col" class="number">{shown(name)}</th>' for name, _ in columns)
     cells = [_cells(points, written, is_first=place == 0) for place, (_, written) in enumerate(columns)]
     rows = zip(points, zip(*cells, strict=True), strict=True)

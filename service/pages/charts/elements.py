@@ -1,4 +1,4 @@
-"""Elements of a drawing: a drawing has hundreds, and each is one text with numbers in it."""
+"""Elements of a drawing: a drawing has hundreds of them, each a template for a few numbers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from markupsafe import Markup, escape
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """Markup with places for values: what `Markup.format` makes of it, in a fifth of the time."""
+    """Markup with placeholders, formatted like `Markup.format` in a fifth of the time."""
 
     markup: str
 
     def format(self, *values: object) -> Markup:
-        """Return it with these values, escaped unless they are markup already."""
+        """Fill in values, which are escaped unless they are markup."""
         return Markup(self.markup.format(*map(escape, values)))  # noqa: S704 - our own markup, and values that are escaped

@@ -1,8 +1,8 @@
 """A causal graph as SVG: names at the left, the drawing, the failures at the right.
 
-These are three images of one height, so that the names and the failures stay in sight while the drawing between them is moved. Every
-node is a link: an event to itself in the timeline, a block to what is in it, a failure to its cause. A shape and the title of each node
-say what colour says.
+The graph consists of three images of equal height, so that the names and the failures stay in sight while the drawing between them is
+scrolled. Every node is a link: an event to its place in the timeline, a block to its contents, a failure to its cause. Shapes and titles
+carry the same information as colours.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _lane_lines(placed: Layout) -> Iterable[Markup]:
 
 
 def _trunks(placed: Layout) -> Iterable[Markup]:
-    """Draw a trunk from the first port of a failure to its node; along the whole width if its evidence lies outside."""
+    """Draw a trunk from a failure's first port to its node, or along the whole width if its evidence lies outside the drawing."""
     line = Element('<line class="trunk {}" x1="{}" y1="{}" x2="{}" y2="{}"/>')
     for failure in range(len(placed.failures)):
         starts = [port.x for port in placed.ports if port.failure == failure]
@@ -110,7 +110,7 @@ def _trunks(placed: Layout) -> Iterable[Markup]:
 
 
 def _precedes(placed: Layout) -> Iterable[Markup]:
-    """Draw one line through all columns: along a block's edge it goes straight."""
+    """Draw one line through all columns, straight along the edges of blocks."""
     line = Element('<path class="precedes" d="M{} {}C{} {} {} {} {} {}"/>')
     for earlier, later in zip(placed.columns, placed.columns[1:], strict=False):
         start, end = _height(placed, earlier), _height(placed, later)
@@ -207,7 +207,7 @@ def _said(placed: Layout, column: Column, told: Callable[[int], str], evidence: 
 
 
 def _event(placed: Layout, column: Column, *, is_evidence: bool) -> Markup:
-    """Draw a dot, filled for evidence, with a cross for a failure, and around it room for a finger."""
+    """Draw a dot, filled for evidence, with a cross for a failure, and a touch target around it."""
     x, y = _middle(column), _height(placed, column)
     cross = Element('<path class="cross" d="M{} {}l6 6m0 -6l-6 6"/>').format(x - 3, y - 3) if column.failed else ""
     room = Element('<rect class="room" x="{}" y="{}" width="24" height="{}"/>').format(x - 12, y - LANE // 2, LANE)
@@ -225,7 +225,7 @@ def _block(placed: Layout, column: Column) -> Markup:
 
 
 def _short(count: int) -> str:
-    """Write a count in the room of a block."""
+    """Shorten a count to fit into a block."""
     if count < 10_000:
         return str(count)
     return f"{count // 1000}k" if count < 10_000_000 else f"{count // 1_000_000}M"

@@ -1,13 +1,13 @@
 """Layout of a causal graph: time from left to right, a lane per type of event, the failures below.
 
-1. Every event is in exactly one column. Events that are no evidence and did not fail are drawn as one block where three or more follow
-   each other; where there are still too many columns, neighbours are joined until there are not, evidence last. A block is smaller than
-   what it is drawn in, so opening blocks always ends at single events.
-2. A failure has a row below the lanes. From each of its evidence events a line drops to that row, and a trunk bundles what arrives there
-   and leads to the failure's node at the right. Where the line arrives is the event's port.
-3. Consecutive evidence of one cause is joined by arcs from port to port.
+1. Every event is in exactly one column. Three or more consecutive ordinary events, without evidence or failures, form a block. If there
+   are still too many columns, neighbours are joined until they fit, evidence last. A block has fewer events than the drawing it is in,
+   so opening blocks always ends at single events.
+2. A failure has a row below the lanes. A line drops from each of its evidence events to that row, where a trunk collects the lines and
+   leads to the failure's node at the right. The point where a line arrives is the event's port.
+3. Arcs from port to port join consecutive evidence of one cause.
 
-All of it is a pure function of the events, in time linear in their number.
+The layout is a pure function of the events, in time linear in their number.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Group = tuple[int, int]
 
 
 class Reinforcing(NamedTuple):
-    """Two events by their places, of which the second is the next evidence of the same cause of a failure."""
+    """Two events by their places; the second is the next evidence of the same cause."""
 
     source: int
     target: int
@@ -64,7 +64,7 @@ class GraphEvents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """An event, or a block of events that follow each other."""
+    """An event, or a block of consecutive events."""
 
     first: int
     """Place of its first event, and of its last."""
@@ -78,7 +78,7 @@ class Column:
 
     @property
     def is_block(self) -> bool:
-        """Tell whether it stands for more than one event."""
+        """Tell whether the column has more than one event."""
         return self.last > self.first
 
     @property
@@ -89,7 +89,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """The end of a column's evidence in the row of a failure: one edge `causes`, or several of a block."""
+    """The point where a column's evidence meets the row of a failure: one edge `causes`, or several from a block."""
 
     column: int
     failure: int
@@ -99,7 +99,7 @@ class Port:
 
 
 class Arc(NamedTuple):
-    """Evidence that reinforces evidence: from port to port, and how many edges it stands for."""
+    """An arc between two ports for evidence that reinforces evidence, with the number of edges it stands for."""
 
     source: int
     target: int
@@ -108,7 +108,7 @@ class Arc(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A drawing in user units; lanes and failures stand at the middle of their rows, the columns from x = 0."""
+    """A drawing in user units; lanes and failures are given by the middle of their rows, columns start at x = 0."""
 
     columns: tuple[Column, ...]
     lanes: tuple[str, ...]
@@ -178,7 +178,7 @@ def _groups(events: GraphEvents, columns: int) -> list[Group]:
 
 
 def _runs(events: GraphEvents, places: range) -> Iterable[Group]:
-    """Return every event by itself, with runs of ordinary events joined."""
+    """Return single events, with runs of ordinary events joined into blocks."""
     start = places.start
     for place in (*sorted({*events.evidence, *events.failed}.intersection(places)), places.stop):
         if place - start >= SHORTEST_BLOCK:
@@ -191,9 +191,9 @@ def _runs(events: GraphEvents, places: range) -> Iterable[Group]:
 
 
 def _fewer(events: GraphEvents, groups: list[Group], columns: int) -> list[Group]:
-    """Join neighbouring groups down to the limit: first those with the least evidence, then those with the fewest events.
+    """Join neighbouring groups down to the limit, starting with the least evidence, then with the fewest events.
 
-    There are at most twice as many groups as columns, however many events there are.
+    Whatever the number of events, this works on at most twice as many groups as columns.
     """
     left = list(groups)
     evidence = sorted(events.evidence)
@@ -217,18 +217,18 @@ def _columns(events: GraphEvents, groups: Iterable[Group], lane_of: Mapping[str,
 
 
 def _within(places: Sequence[int], group: Group) -> int:
-    """Count the places, which are sorted, that lie in a column."""
+    """Count the sorted places that lie in a column."""
     return bisect_right(places, group[1]) - bisect_left(places, group[0])
 
 
 def _column_of(columns: Sequence[Column], place: int) -> int:
-    """Return the column of a place; -1 where the drawing has none."""
+    """Return the column of a place; -1 if it is not in the drawing."""
     at = bisect_right(columns, place, key=lambda column: column.first) - 1
     return at if at >= 0 and place <= columns[at].last else -1
 
 
 def _ports(events: GraphEvents, columns: Sequence[Column], lanes: int) -> Iterable[Port]:
-    """Return the ports by column, and of one column by failure."""
+    """Return the ports, ordered by column and then by failure."""
     order = {name: index for index, name in enumerate(events.failures)}
     counts = Counter(
         (index, order[name])
@@ -244,7 +244,7 @@ def _ports(events: GraphEvents, columns: Sequence[Column], lanes: int) -> Iterab
 
 
 def _arcs(events: GraphEvents, columns: Sequence[Column], ports: Sequence[Port]) -> Iterable[Arc]:
-    """Return arcs in the order of their edges; edges within one block, and those that leave the drawing, have none."""
+    """Return arcs in the order of their edges; edges within a block or out of the drawing have none."""
     order = {name: index for index, name in enumerate(events.failures)}
     port_of = {(port.column, port.failure): index for index, port in enumerate(ports)}
     counts: Counter[tuple[int, int]] = Counter()

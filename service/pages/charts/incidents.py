@@ -1,4 +1,4 @@
-"""The chart of an incident: the tier, or the rate of anomalies, day by day before and since, with the days of the change marked."""
+"""The chart of an incident: the tier or the anomaly rate by day, before and since the change, with the days of the change marked."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WEIGHTED = "sequential"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A day: its value, how many that is of, and half its interval."""
+    """A day: its value, the number of records behind it, and half its interval."""
 
     value: float | None
     count: int | None = None
@@ -45,7 +45,7 @@ class Row:
 
 
 def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetime) -> Markup | None:
-    """Return the chart; None for an incident whose evidence has no time."""
+    """Return the chart; None for an incident whose evidence has no times."""
     seen = evidence_of(incident).seen_by(incident.rule)
     if seen is None:
         return None
@@ -71,7 +71,7 @@ def _values(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], inciden
 
 
 def _point(project: str, day: date, value: Row | None) -> Point:
-    """Return a day, which leads to its hours."""
+    """Return the point of a day, with a link to its hours."""
     at = datetime.combine(day, datetime.min.time(), UTC)
     link = Links(Window("24h", at + _DAY, is_pinned=True).asked).project(project)
     found = value or Row(None)
@@ -79,12 +79,12 @@ def _point(project: str, day: date, value: Row | None) -> Point:
 
 
 def _marks(cursor: duckdb.DuckDBPyConnection, incident: Incident, span: list[date]) -> list[Mark]:
-    """Return the marks of the days shown; the first day of the incident is one, if the judge is its cause."""
+    """Return the marks of the days shown, including the incident's first day if the judge is its cause."""
     if not span:
         return []
     start, end = (datetime.combine(day, datetime.min.time(), UTC) for day in (span[0], span[-1] + _DAY))
     found = [*marks_within(cursor, incident.project, start, end, _DAY), *judge_moves([incident], start, end)]
-    # Where exchanges are scored, too, their hours have told of a change of the policy already.
+    # If exchanges are scored too, their hours have already shown a change of the policy.
     if incident.rule == RUNS and not any(one.kind == "policy" for one in found):
         found += run_policies(cursor, incident.project, incident.agent or "", start, end)
     return found
@@ -108,7 +108,7 @@ def _chart(incident: Incident, first: date, last: date, marks: Sequence[Mark]) -
 
 
 def _column(incident: Incident) -> str:
-    """Name the numbers: with different sampling chances there are two means, and they differ."""
+    """Name the numbers: with different sampling probabilities there are two means, which differ."""
     if incident.tier is None or _is_share(incident):
         return "Share"
     if incident.tier in ("tier1", TRUST):
@@ -117,7 +117,7 @@ def _column(incident: Incident) -> str:
 
 
 def _is_share(incident: Incident) -> bool:
-    """Tell whether it is about a share of runs."""
+    """Tell whether the incident is about a share of runs."""
     return incident.rule == RUNS and incident.tier != TRUST
 
 

@@ -1,12 +1,12 @@
-"""Marks of charts: deployments, and changes of what scores are made with, which may look like a change of the agent.
+"""Marks of charts: deployments, and changes of the scoring itself, which may look like a change of the agent.
 
-1. A deployment is marked where it happened.
-2. A change of judge, policy, methodology or rules is marked at the first hour that has scores made with the new one. Of each hour or
-   day counts what made most of its scores, so that a few that were judged again are no change; what is marked is the difference
-   from the last one before that had scores.
-3. Runs have no judge; a change of the policy that they were diagnosed by is marked in the same way.
-4. A judge that answers differently under the same name leaves no trace in scores. Anchors tell of it: it is marked on the first day of
-   an incident whose cause is the judge.
+1. A deployment is marked at its time.
+2. A change of judge, policy, methodology or rules is marked at the first hour with scores made with the new one. Each hour or day is
+   represented by the version behind most of its scores, so that a few rejudged scores are no change, and compared with the previous
+   hour or day that has scores.
+3. Runs have no judge. A change of the policy that diagnosed them is marked in the same way.
+4. A judge that answers differently under the same name leaves no trace in scores, but anchors detect it. It is marked on the first day
+   of an incident whose cause is the judge.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streams.watch.lifecycle import DISMISSED
 KINDS = {"deployment": "Deployment", "policy": "Policy changed", "judge": "Judge changed"}
 """The kinds of marks, as a legend names them."""
 _BACK = timedelta(days=14)
-"""How far before a chart the last scores are looked for that were made otherwise."""
+"""The time before a chart that is searched for the last scores made with an earlier version."""
 _LONGEST = timedelta(days=365)
 _DIGEST = 8
 """Characters of a digest: enough to tell two policies apart."""
@@ -38,7 +38,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened, and that a chart has to be read with."""
+    """An event that readers of a chart have to know."""
 
     at: datetime
     kind: str
@@ -48,7 +48,7 @@ class Mark:
 def marks_within(
     cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime, step: timedelta
 ) -> list[Mark]:
-    """Return the marks of a time, the oldest first; `step` is the length of a chart's points, an hour or a day."""
+    """Return the marks in a period, oldest first; `step` is the length of a chart's points, an hour or a day."""
     found = [_deployment(deployed) for deployed in deployed_versions(cursor, project, start, end)]
     rows = _made_with(cursor, project, start - _BACK, end)
     for kind, name in _MADE_WITH.items():
@@ -57,8 +57,8 @@ def marks_within(
 
 
 def _made_with(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime) -> list[dict[str, Any]]:
-    """Return the things that scores were made with, by the hour from a day on until a moment; none where they never changed."""
-    # To cut the last day in two means adding up its scores. What is the same in all of it is the same in each part.
+    """Return, by hour within a period, the versions that scores were made with; empty if they never changed."""
+    # Cutting the last day would mean adding up its single scores, which is not needed if the whole day has the same versions.
     night = datetime.combine(end.astimezone(UTC).date() + timedelta(days=1), time(), UTC)
     for until in (night, end):
         hours = read_hours(cursor, [project], start.date(), until, _COLUMNS)
@@ -69,7 +69,7 @@ def _made_with(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime,
 
 
 def run_policies(cursor: duckdb.DuckDBPyConnection, project: str, agent: str, start: datetime, end: datetime) -> list[Mark]:
-    """Return the changes of policy in a time of the runs of an agent: runs have one, and none of what judges exchanges."""
+    """Return the changes of policy among an agent's runs in a period; runs depend on no other part of the scoring."""
     asked = {"project": project, "agent": agent, "since": start - _BACK, "until": end}
     rows = [{**row, "exchanges": row["runs"]} for row in query_rows(cursor, "run_policies", asked)]
     found = _changes("policy", rows, lambda row: row["policy_digest"][:_DIGEST], timedelta(days=1))
@@ -77,7 +77,7 @@ def run_policies(cursor: duckdb.DuckDBPyConnection, project: str, agent: str, st
 
 
 def judge_moves(incidents: Iterable[Incident], start: datetime, end: datetime) -> list[Mark]:
-    """Return the marks of a time where anchors say that the judge changed, one a day; not of dismissed incidents."""
+    """Return the marks of judge changes found by anchors in a period, one per day, without dismissed incidents."""
     days = {
         one.first_day for one in incidents if one.cause == "judge" and one.first_day is not None and one.status != DISMISSED
     }
@@ -85,7 +85,7 @@ def judge_moves(incidents: Iterable[Incident], start: datetime, end: datetime) -
 
 
 def marks_between(cursor: duckdb.DuckDBPyConnection, project: str, moments: Sequence[datetime]) -> list[Mark]:
-    """Return the marks between the first and the last of some moments, of a year at most; none for fewer than two."""
+    """Return the marks between the first and the last of some moments, over at most a year; empty for fewer than two moments."""
     if len(moments) < 2:
         return []
     last = max(moments)
@@ -93,9 +93,9 @@ def marks_between(cursor: duckdb.DuckDBPyConnection, project: str, moments: Sequ
 
 
 def place_of(mark: Mark, times: Sequence[datetime], step: timedelta | None) -> float | None:
-    """Return where a mark stands among points that begin at these times: 0 is the middle of the first one; None outside.
+    """Return the position of a mark among points with these start times; 0 is the middle of the first point, None is outside.
 
-    With `step` the points are stretches of time; without it they are moments, and a mark stands before the first one after it.
+    With `step` the points are periods. Without it they are moments, and a mark is placed before the next one.
     """
     point = bisect_right(times, mark.at) - 1
     if step is None:
@@ -115,7 +115,7 @@ def _is_changed(rows: Sequence[Row], name: Callable[[Row], str]) -> bool:
 
 
 def _changes(kind: str, rows: Sequence[Row], name: Callable[[Row], str], step: timedelta) -> Iterator[Mark]:
-    """Yield the changes of one thing that scores are made with."""
+    """Yield the changes of one part of the scoring."""
     if not _is_changed(rows, name):
         return
     counts: dict[datetime, Counter[str]] = defaultdict(Counter)

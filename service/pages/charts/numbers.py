@@ -1,4 +1,4 @@
-"""Numbers and names as charts take them: finite, short, and without characters that hide."""
+"""Numbers and names for charts: finite, short, and without invisible characters."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _DIGITS = 7
 
 
 def known(value: float | None) -> float | None:
-    """Return a number that can be drawn; None for others, or beyond all measure."""
+    """Return a number that can be drawn; None for one that is not finite or far too large."""
     if value is None or not math.isfinite(value) or abs(value) > _LARGEST:
         return None
     return float(value) if abs(value) > _SMALLEST else 0.0
 
 
 def short(value: float | None) -> float | None:
-    """Return a number with as many digits as can be drawn, the same on every machine."""
+    """Round a number to the digits that a chart can show, the same on every machine."""
     found = known(value)
     return None if found is None else float(f"{found:.{_DIGITS}g}")
 

@@ -24,29 +24,29 @@ Row = Mapping[str, Any]
 TIERS = {"tier1": (0.0, 1.0), "tier2": (0.0, 1.0), "tier2_5": (0.0, 1.0), "tier3": (1.0, 5.0)}
 """The tiers with the bounds of their scores."""
 _REACHES = {"tier1": (0.8, 1.0), "tier2": (0.6, 1.0), "tier2_5": (0.6, 1.0), "tier3": (3.0, 5.0)}
-"""Numbers that the charts include in any case, so that a change by a hundredth looks small."""
+"""Numbers that the charts always include, so that a change by a hundredth looks small."""
 SPIKE = "anomaly_spike"
 BEFORE = "Before the change"
 """The name of the line at a tier's level before a change."""
 _UNWEIGHTED = "tier1"
-"""Tiers that every exchange has; in the others each exchange counts 1 / its chance of being sampled."""
+"""Tiers of every exchange; in other tiers an exchange is weighted by 1 / its sampling probability."""
 _UNKNOWN_MODEL = "unknown model"
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """A window as its charts share it: its points, its marks, and where a click on a point leads."""
+    """A window shared by charts: its points, its marks, and the links of its points."""
 
     window: Window
     marks: Sequence[Mark]
     address: Callable[[Window], str]
     """The page of another window."""
     exchanges: Callable[[Window, bool], str] = lambda _window, _anomalous: ""
-    """The list of a window's exchanges, or of its anomalous ones alone."""
+    """The address of the list of a window's exchanges, or only of its anomalous ones."""
 
     @property
     def unit(self) -> str:
-        """Name a point."""
+        """The name of a point: hour or day."""
         return "hour" if self.window.is_hourly else "day"
 
     def chart(self, measure: str, **fields: Any) -> Chart:
@@ -61,7 +61,7 @@ class Stretch:
         )
 
     def points(self, values: Mapping[datetime, float | None], of: Mapping[datetime, Row] | None = None) -> list[Point]:
-        """Return the points with these values; `of` are the numbers that they are means of."""
+        """Return the points with these values; `of` are the numbers of values behind the means."""
         rows = of or {}
         return [
             Point(label, values.get(slot), short, at=slot, count=row.get("scores"), half=row.get("half"), link=link)
@@ -71,12 +71,12 @@ class Stretch:
 
     @cached_property
     def _places(self) -> list[tuple[datetime, str, str, str]]:
-        """Each slot with its label, that on the axis, and its link: they are the same in all charts of a page."""
+        """Each slot with its label, its axis label and its link, which are the same in all charts of a page."""
         form = "%m-%d" if not self.window.is_hourly else "%H:%M" if self.window.length != "3d" else "%m-%d %H:%M"
         return [(slot, self.window.label(slot), f"{slot:{form}}", self._link(slot)) for slot in self.window.slots()]
 
     def listed(self, slot: datetime, *, anomalous: bool) -> str:
-        """Return the address of a day's exchanges, or of its anomalous ones; nothing for an hour."""
+        """Return the address of a day's exchanges, or of its anomalous ones; None for an hour."""
         if self.window.is_hourly:
             return ""
         return self.exchanges(Window("24h", slot + self.window.step, is_pinned=True), anomalous)
@@ -84,11 +84,11 @@ class Stretch:
     def before(
         self, values: Mapping[datetime, float | None] | None, otherwise: float | None = None
     ) -> list[float | None] | None:
-        """Return the values of the period before, each at the place of its point; None if it is not to be shown."""
+        """Return the preceding period's values, aligned with the points; None if they are not to be shown."""
         return None if values is None else [values.get(slot, otherwise) for slot in self.window.before.slots()]
 
     def _link(self, slot: datetime) -> str:
-        """Return the address of a closer look: a day hour by hour, the hours around an hour; nothing beyond those."""
+        """Return the address of a closer view: a day by hour, or the hours around an hour; None if there is no closer one."""
         if self.window.length == "6h":
             return ""
         if self.window.is_hourly:
@@ -120,10 +120,10 @@ def tier_trends(
     incidents: Sequence[Incident],
     past: Sequence[Row] | None = None,
 ) -> list[TierTrend]:
-    """Return a chart of each tier that has a score; points without a score are gaps.
+    """Return a chart for each tier with scores; points without a score are gaps.
 
-    `baselines` are those that held, oldest first; each stands until the next one, and before the first one it is the first that counts.
-    `past` are the rows of the period before, if that is to be shown.
+    `baselines` are the baselines in force, oldest first; each applies until the next one, and the first also applies before it. `past` are
+    the rows of the preceding period, if it is to be shown.
     """
     held = [_held(baselines, slot.date()) for slot in stretch.window.slots()]
     return [
@@ -134,18 +134,18 @@ def tier_trends(
 
 
 def tier_points(rows: Sequence[Row], tier: str) -> dict[datetime, Row]:
-    """Return the points of a tier by their beginning: those with a score."""
+    """Return the points of a tier that have a score, by their beginning."""
     return {row["period"]: row["tiers"][tier] for row in rows if tier in row["tiers"]}
 
 
 def mean_of(points: Mapping[datetime, Row]) -> float | None:
-    """Return the mean over all points, each with its weight; None without any."""
+    """Return the weighted mean over all points; None without points."""
     weight = sum(one["weight"] for one in points.values())
     return sum(one["weight"] * one["mean"] for one in points.values()) / weight if weight else None
 
 
 def _held(baselines: Sequence[Baseline], day: date) -> Baseline | None:
-    """Return the baseline at the end of a day."""
+    """Return the baseline in force at the end of a day."""
     so_far = [one for one in baselines if one.computed_at.date() <= day]
     return next(iter([*so_far[-1:], *baselines[:1]]), None)
 
@@ -191,9 +191,9 @@ def _tier_trend(
 
 
 def _unmoved(held: Sequence[Baseline | None], since: date | None, window: Window) -> tuple[list[Baseline | None], list[bool]]:
-    """Return the baseline of each point, and whether it has days of an open change in it.
+    """Return the baseline of each point, and whether a baseline covers days of an open change.
 
-    From the first day of the change on it is the one from before it: a band of later ones would follow the fall and call it usual.
+    From the first day of the change on it is the baseline from before: later baselines would follow the fall and present it as normal.
     """
     known = list(held)
     before = [one for one in known if since and one and one.computed_at.date() <= since]
@@ -207,7 +207,7 @@ def _means(points: Mapping[datetime, Row]) -> dict[datetime, float | None]:
 
 
 def _normal(tier: str, baseline: Baseline | None) -> str:
-    """Describe the baseline of a tier with the days it covers; it is of the scores as sampled, not of the exchanges they stand for."""
+    """Describe the baseline of a tier with the days it covers; it describes the sampled scores, not the exchanges that they represent."""
     statistics: TierStatistics | None = getattr(baseline, tier) if baseline else None
     if baseline is None or statistics is None or statistics.mean is None:
         return ""
@@ -220,7 +220,7 @@ def _normal(tier: str, baseline: Baseline | None) -> str:
 
 
 def _band(statistics: TierStatistics | None) -> Band | None:
-    """Return the spread of a baseline; None without one, which a single score does not have."""
+    """Return the band of a baseline; None without a spread, as for a single score."""
     if statistics is None or statistics.mean is None or statistics.count == 1:
         return None
     return Band(statistics.mean, max(statistics.stddev or 0.0, SMALLEST_SIGMA))
@@ -244,7 +244,7 @@ def exchange_days(stretch: Stretch, rows: Sequence[Row], past: Sequence[Row] | N
 
 
 def cost_days(stretch: Stretch, costs: Sequence[Row], past: Sequence[Row] | None = None) -> Markup:
-    """Return the cost of judging each hour's or day's exchanges, by model; one without a known cost of a model is a gap."""
+    """Return the cost of judging each hour's or day's exchanges by model, with gaps for unknown costs."""
     slots = stretch.window.slots()
     models = {row["model"]: row["model"] or _UNKNOWN_MODEL for row in costs}
     spent = {(row["model"], row["period"]): row["cost_usd"] for row in costs}
@@ -269,7 +269,7 @@ def model_costs(costs: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def known_sum(costs: Sequence[Row]) -> float | None:
-    """Return the sum of the known costs; 0 without any, None if none of them is known."""
+    """Return the sum of the known costs; 0 without costs, None if all are unknown."""
     known = [row["cost_usd"] for row in costs if row["cost_usd"] is not None]
     return round(sum(known), 9) if known or not costs else None
 

@@ -11,7 +11,7 @@ from service.pages.charts.numbers import known, short, visible
 
 
 def spark(values: Sequence[float | None], words: str) -> Markup:
-    """Return the place of a small line without axes, which a script draws; `words` describe it. Nothing with fewer than two numbers."""
+    """Return the element in which a script draws a small line without axes; `words` describe it. Empty for fewer than two numbers."""
     if sum(known(value) is not None for value in values) < 2:
         return Markup("")
     return Markup('<span class="spark" data-spark="{}" role="img" aria-label="{}"></span>').format(
@@ -20,7 +20,7 @@ def spark(values: Sequence[float | None], words: str) -> Markup:
 
 
 def share_bar(value: float | None, kind: str = "") -> Markup:
-    """Return a share of one as a bar beside its number, which is read out; `kind` is a class such as bad or left."""
+    """Return a share as a bar beside its number, which screen readers read; `kind` is a class such as bad or left."""
     if value is None:
         return Markup("")
     return Markup('<progress class="share {}" max="1" value="{}" aria-hidden="true"></progress>').format(

@@ -5,13 +5,13 @@ and records have changed:
 
 1. Only one snapshot is built at a time: one task copies and builds, and all requests wait for that task.
 2. A finished snapshot is opened and unlinked, so its disk space is freed when the last statement that reads it ends. A crash leaves
-at most a copy or part of a snapshot, which the next start removes.
+   at most a copy or part of a snapshot, which the next start removes.
 3. While a new snapshot is built, statements use the old one, and each answer names its time. A snapshot that becomes too old is
-dropped, so that it neither wastes disk space nor keeps deleted records.
+   dropped, so that it neither wastes disk space nor keeps deleted records.
 4. A slow build still finishes: it gets a higher priority while statements wait for it, and the server's own priority and more time
-after a failed attempt.
+   after a failed attempt.
 5. A snapshot contains every record acknowledged before its time: that time is read first, then `flush` is awaited, then the file
-is copied.
+   is copied.
 """
 
 from __future__ import annotations

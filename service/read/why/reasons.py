@@ -4,10 +4,10 @@ The most telling reason is the judge, if the anchors show that it changed. Other
 the nearest thing to a cause: the slice of the traffic that changed, with its deployment. Other symptoms come last.
 
 1. A sentence gives counts and their totals, before the change and since. It says what changed at the same time and claims no cause.
-Only anchors tell a change of the agent from one of the judge.
+   Only anchors tell a change of the agent from one of the judge.
 2. Changes that chance may explain are left out: a share must have changed by more than three standard errors.
 3. Rules open one incident per kind of change, so a fall of scores and a spike of anomalies with one cause are two incidents, called
-twins. Only drift is checked for its cause, so a spike's first suspect is the cause of its twin.
+   twins. Only drift is checked for its cause, so a spike's first suspect is the cause of its twin.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Access store: connections, operators and their tokens, in a SQLite file of its own.
 
 1. A token is `dl_<prefix>_<secret>`. The prefix (48 random bits) is public and the key of the look-up; the secret has 256 random
-bits. A token is shown once. Only its SHA-256 is stored, and compared as bytes in constant time.
+   bits. A token is shown once. Only its SHA-256 is stored, and compared as bytes in constant time.
 2. A connection's token may deliver records, and decides their connection and project. An operator's token has the rights of its
-scopes, everywhere or in one project.
+   scopes, everywhere or in one project.
 3. A holder has at most two live tokens, so that one can be replaced while the other still works. Names are never reused: records
-filed under a name stay with its project.
+   filed under a name stay with its project.
 4. DuckDB's file belongs to one process, but this file is shared, so that commands work while the server runs.
 """
 

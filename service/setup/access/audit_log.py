@@ -1,9 +1,9 @@
 """The audit log: changes by operators over HTTP and by commands on access, one line each, in the file of tokens.
 
 1. A line is written before the change is made, and completed with the outcome. A line without an outcome was interrupted, for example
-by a kill: look up whether its change was made.
+   by a kill: look up whether its change was made.
 2. A line names the author, the time, the token (by its public prefix), the action (method and route template, or command), the project
-and the subject. Bodies are not kept.
+   and the subject. Bodies are not kept.
 3. A completed line cannot be changed. Lines are deleted by age, and the oldest ones if there are too many.
 """
 

@@ -3,7 +3,7 @@
 1. The cookie is not a token: it is useless without this file, expires, and ends with its token.
 2. Only its SHA-256 is stored.
 3. Browsers send cookies by themselves, so a writing request must prove that one of our pages made it, by repeating a mark that only
-our pages can read.
+   our pages can read.
 """
 
 from __future__ import annotations

@@ -112,9 +112,7 @@ def _import(workspace: Workspace, layouts: dict[Path, Layout], filing: Filing, *
     with file_progress(list(layouts)) as report:
         summary = importer.exchanges(exchange_source(layouts, labels), layouts, report)
     if not filing.as_json:
-        show(
-            summary, workspace.settings.database, as_json=False
-        )  # flush the output now, because judging and checking may take a while
+        show(summary, workspace.settings.database, as_json=False)  # first, because judging and checking may take a while
     more = _judge(workspace, project, yes=filing.yes, as_json=filing.as_json) if judge else {}
     drift = find_drift(workspace, target)
     if filing.as_json:

@@ -102,7 +102,7 @@ def _show_with_drift(
     if as_json:
         show(summary, database, as_json=True, more={"history": find_drift(workspace, project).as_json()})
         return
-    show(summary, database, as_json=False)  # flush the output now, because the checks may take a while
+    show(summary, database, as_json=False)  # first, because the checks may take a while
     show_found(workspace, find_drift(workspace, project))
 
 
