@@ -10,20 +10,22 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from analytics.identity.duplicate_matching import Met
 from analytics.store.positions import stored_ends
 from analytics.store.store import Store
 from analytics.store.transaction import Appended, Transaction
-from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from schemas.lazy.duckdb import duckdb
 from schemas.lazy.polars import pl
-from schemas.records import ImportProgress, Record
 from service.setup.server_link import STOP_IT, Outcome, Rows, ServerLink, portable
-from streams.log.admission import Accepted
+
+if TYPE_CHECKING:
+    from audit.policy.policy import Policy
+    from schemas.records import ImportProgress, Record
+    from streams.log.admission import Accepted
 
 Row = tuple[Any, ...]
 
