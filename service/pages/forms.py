@@ -1,4 +1,4 @@
-"""Forms of pages that work without a script: the fields of a body, once its mark shows that a page of ours sent it."""
+"""Forms of pages that work without a script: the fields of a body, after its mark has proved that one of our pages sent it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Fields = dict[str, list[str]]
 
 
 async def _fields(request: Request) -> Fields:
-    """Return the values of each field, blank ones left out; ApiError (400) for a body that is no form, 403 without the page's mark."""
+    """Return the non-blank values of each field; ApiError 400 for a body that is not a form, 403 without the page's mark."""
     try:
         pairs = parse_qsl((await request.body()).decode(), errors="strict", max_num_fields=MAX_FIELDS)
-    except ValueError:  # also bytes that are not UTF-8
+    except ValueError:  # also raised for bytes that are not UTF-8
         raise ApiError(400, "invalid", f"the form is not readable, or has more than {MAX_FIELDS} fields") from None
     fields: Fields = {}
     for name, value in pairs:

@@ -1,4 +1,4 @@
-"""Errors as pages, for browsers that asked for a page; other requests get the API's form."""
+"""Errors as pages, for browsers that requested a page; other requests get the API's form."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _ERRORS: tuple[type[Exception], ...] = (HTTPException, RequestValidationError)
 
 
 def add_problem_pages(app: FastAPI) -> None:
-    """Make errors of pages answer as pages; the handlers for other answers must exist already."""
+    """Answer errors of pages with pages. The handlers for other answers must already be installed."""
     for kind in _ERRORS:
         app.add_exception_handler(kind, _as_page(app.exception_handlers[kind]))
 
 
 def _as_page(otherwise: Any) -> Answers:
-    """Return the handler's answer, or a page instead if a browser wants one."""
+    """Return the handler's answer, or a page if a browser wants one."""
 
     async def told(request: Request, error: Exception) -> Response:
         answer: Response = await otherwise(request, error)

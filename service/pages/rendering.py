@@ -1,7 +1,7 @@
-"""Rendering of templates: text from outside is escaped and made visible, and a page loads only our own files.
+"""Rendering of templates: foreign text is escaped and made visible, and a page loads only our own files.
 
-Agents write texts that are shown here. So templates escape by themselves, characters that hide or turn text are shown as their codes,
-and the content security policy has no place for a script or a style of theirs.
+The pages show texts written by agents. So templates escape by default, invisible and direction characters are shown as their codes,
+and the content security policy allows no inline scripts or styles.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ POLICY = (
 )
 FORMS_HEADERS = {
     "Content-Security-Policy": POLICY.replace("form-action 'none'", "form-action 'self'"),
-    # With no-referrer, a browser sends a form without saying from where, and the server refuses it.
+    # With no-referrer, a browser submits a form without an origin, and the server refuses it.
     "Referrer-Policy": "same-origin",
 }
 """The headers of a page whose forms work without a script: they may send to this server, and nowhere else."""
 _TEMPLATES = Path(__file__).parent / "templates"
 _MARK = "page mark"
-"""Stands for the mark until the page is complete, which the mark depends on."""
+"""Stands for the mark until the page is complete, because the mark depends on the page."""
 MARK_FIELD = "mark"
 """Name of the hidden field in which a form repeats the mark of its page."""
 _UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
@@ -73,7 +73,7 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
         )
     )
     if cookie:
-        # Quotes of texts are escaped, so these are places in templates and no others.
+        # Quotes in texts are escaped, so these matches are always placeholders in templates.
         mark = mark_of(cookie, text)
         text = text.replace(f'content="{_MARK}"', f'content="{mark}"', 1)
         if forms:
@@ -82,16 +82,16 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
 
 
 def links_of(request: Request) -> Links:
-    """Return the links of a page, which keep the time that its address asks for.
+    """Return the links of a page, which keep the period in its address.
 
-    Those of the inbox do not: its time is that in which incidents were found, and an incident may be about any other.
+    Links of the inbox do not: its period is when incidents were found, and an incident may be about any other time.
     """
     return Links() if request.url.path == INBOX_PAGE else Links(kept_of(request.query_params))
 
 
 @cache
 def environment() -> Environment:
-    """Return the templates, with the functions that all of them use."""
+    """Return the template environment with the common functions."""
     made = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -122,13 +122,13 @@ _CODE = Markup('<span class="code-point">U+{}</span>')
 
 
 def sentence(error: str) -> str:
-    """Write an error as a sentence: programs get it in lower case, or with the name of a field first. `sentenceOf` in pages.js does the same."""
+    """Format an error message as a sentence: the API's starts in lower case or with a field's name. `sentenceOf` in pages.js does the same."""
     text = f"Not valid: {error}" if _FIELD_FIRST.match(error) else error[:1].upper() + error[1:]
     return text if "\n" in text or text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
 def shown(text: object) -> Markup:
-    """Escape a foreign text; every invisible or direction character becomes its code."""
+    """Escape a foreign text, replacing every invisible or direction character by its code."""
     parts = hidden_parts(str(text))
     if len(parts) == 1:
         return escape(parts[0][0])
@@ -138,7 +138,7 @@ def shown(text: object) -> Markup:
 
 
 def moment(at: datetime | None) -> Markup:
-    """Write a time, exact for machines and in UTC to the minute for people."""
+    """Format a time: exact for machines, and in UTC to the minute for people."""
     if at is None:
         return escape(NOTHING)
     utc = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
@@ -146,12 +146,12 @@ def moment(at: datetime | None) -> Markup:
 
 
 def day(at: datetime | None) -> str:
-    """Write the UTC day of a time."""
+    """Format the UTC day of a time."""
     return NOTHING if at is None else f"{at:%Y-%m-%d}"
 
 
 def ago(seconds: float) -> str:
-    """Write a length of time as people say it: in whole units of the largest that fits."""
+    """Format a duration for people, in whole units of the largest that fits."""
     for unit, length in _UNITS:
         count = int(seconds // length)
         if count:
@@ -160,17 +160,17 @@ def ago(seconds: float) -> str:
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """Write a number with a thin space between thousands."""
+    """Format a number with a thin space between thousands."""
     return NOTHING if value is None else grouped(value, digits)
 
 
 def share(value: float | None) -> str:
-    """Write a share of one, in percent."""
+    """Format a share in percent."""
     return NOTHING if value is None else f"{value:.1%}"
 
 
 def usd(value: float | None) -> str:
-    """Write an amount of money: to the cent if it is worth one, else exactly enough to be seen."""
+    """Format an amount of money: to the cent, or for less than a cent with just enough digits to be seen."""
     if value is None:
         return NOTHING
     return f"${value:,.2f}" if value >= 1 or not value else f"${value:.4f}"

@@ -1,4 +1,4 @@
-"""The sign-in, and the files that pages load."""
+"""The sign-in page, and the static files that pages load."""
 
 from __future__ import annotations
 

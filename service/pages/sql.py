@@ -1,4 +1,4 @@
-"""The SQL page: an editor, with the views and queries beside it. Statements go to the API, which alone answers them."""
+"""The SQL page: an editor, with the views and queries beside it. Statements are sent to the API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ router = APIRouter(include_in_schema=False)
 FIRST = "SELECT day, sum(exchanges) AS exchanges, sum(anomalies) AS anomalies\nFROM days\nGROUP BY day\nORDER BY day"
 """The statement in the editor at first."""
 LIMITS = (100, 1000, DEFAULT_ROWS)
-"""Row limits of the page; a download has as many as the API gives."""
+"""Row limits of the page; a download has the API's limit."""
 Statement = Annotated[str, Query(max_length=MAX_SQL)]
 
 
@@ -53,7 +53,7 @@ async def snapshot(request: Request, _: Querier) -> HTMLResponse:
 
 
 def _snapshot(request: Request) -> dict[str, Any]:
-    """Return the state of the snapshots, and in seconds the age of the present one and the time that the next one has taken so far."""
+    """Return the state of the snapshots, with the current one's age and the next one's build time so far, in seconds."""
     state, now = request.app.state.query_pool.snapshot_state(), request.app.state.context.engine.now()
     return {
         "state": state,

@@ -1,4 +1,4 @@
-"""Texts of any length on a page: a readable part, and the address of the whole."""
+"""Texts of any length on a page: an excerpt, and the address of the whole text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from audit.prompts.prompt_quoting import hidden_parts
 MAX_SHOWN = 20_000
 """Characters of a text that a page shows. The judge sees no more than 24 000."""
 _CODE = 40
-"""Characters of a page that one shown as its code takes."""
+"""Characters that a code takes on a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Excerpt:
 
     text: str
     left_out: int
-    """Characters that follow; 0 if it is whole."""
+    """The number of remaining characters; 0 if the excerpt is the whole text."""
     whole: str
     """Address of the whole text."""
 
@@ -29,7 +29,7 @@ class Excerpt:
 
 
 def excerpt(text: str, whole: str) -> Excerpt:
-    """Return as much of a text as a page has room for: less if many characters are shown as codes."""
+    """Return the part of a text that fits on a page, which is less if many characters are shown as codes."""
     head = text[:MAX_SHOWN]
     room, kept = MAX_SHOWN, 0
     for seen, hidden in hidden_parts(head):

@@ -30,7 +30,7 @@ async def _viewer(request: Request, services: Services) -> Holder:
 
 
 Viewer = Annotated[Holder, Depends(_viewer)]
-"""The operator who views a page; without one the answer leads to the sign-in."""
+"""The operator who views a page; without one the answer redirects to the sign-in."""
 
 
 async def _shown_project(viewer: Viewer, services: Services, project: Annotated[str, Path(pattern=f"^{NAME}$")]) -> str:
@@ -44,6 +44,6 @@ ShownProject = Annotated[str, Depends(_shown_project)]
 
 
 def local_path(address: str) -> str:
-    """Return the place after the sign-in: the address if it is a path of this server, else the fleet; never another site."""
+    """Return the address to open after the sign-in: the requested one if it is a path of this server, otherwise the fleet."""
     is_ours = address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable()
     return address if is_ours else Links.fleet

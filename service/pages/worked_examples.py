@@ -29,13 +29,13 @@ class WorkedExample:
 
 @functools.cache
 def worked_examples() -> tuple[WorkedExample, ...]:
-    """Return the examples in the order of the guide; a question that takes two statements is there twice."""
+    """Return the examples in the order of the guide; a question with two statements appears twice."""
     guide = (resources.files("service") / "worked_examples.md").read_text(encoding="utf-8")
     return tuple(example for part in _HEADING.split(guide)[1:] for example in _examples(part))
 
 
 def _examples(part: str) -> list[WorkedExample]:
-    """Return the title of a part of the guide, and in turns words and a statement."""
+    """Return the examples of a section of the guide, which alternates texts and statements below its title."""
     title, _, rest = part.partition("\n")
     texts = _STATEMENT.split(rest)
     return [
@@ -45,7 +45,7 @@ def _examples(part: str) -> list[WorkedExample]:
 
 
 def _named(value: re.Match[str]) -> str:
-    """Return the parameter that replaces a value; a date is a text that is cast."""
+    """Return the parameter that replaces a value; a date becomes a text with a cast."""
     return f"${value[3]}::DATE" if value[1] else f"${value[3]}"
 
 

@@ -61,7 +61,7 @@ async def exchange(
 async def text(
     _: Viewer, project: ShownProject, services: Services, score_id: ScoreId, name: Annotated[Id, Path()], at: At = None
 ) -> Response:
-    """Return a text of an exchange in full, as a file: never as something that a browser would show."""
+    """Return the full text of an exchange as a download, which no browser renders."""
     record = await _known(services, project, score_id, at)
     found = whole_text(record, services.engine.policy.for_project(project), name)
     if found is None:
@@ -77,7 +77,7 @@ async def text(
 
 
 async def _known(services: ApiContext, project: str, score_id: str, at: datetime | None) -> ExchangeRecord:
-    """Return the exchange; 404 if the project has none."""
+    """Return the exchange; 404 if the project has no such exchange."""
 
     def asked(cursor: duckdb.DuckDBPyConnection) -> ExchangeRecord | None:
         return exchange_record(cursor, project, score_id, at, services.score_times)

@@ -18,7 +18,7 @@ from service.text.words import WORDS
 Whole = Callable[[str], str]
 """Returns the address of a whole text by its name."""
 BOUNDARY = "BOUNDARY"
-"""Stands for the boundary, which is drawn for each call and not stored."""
+"""Stands for the boundary, which is random for each call and not stored."""
 PROMPT, ANSWER = "prompt", "answer"
 TEXTS = ("user_message", "agent_response", "agent_thinking", "raw_user_message")
 _SAYS = {True: "Yes", False: "No", None: ""}
@@ -52,15 +52,15 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A question to the judge, and how it ended."""
+    """A question to the judge, and its outcome."""
 
     judgement: Judgement
     counts: bool
-    """Whether the current score rests on it."""
+    """Whether the current score uses it."""
     answer: Excerpt | None
     prompt: Prompt | None
     no_prompt: str
-    """Why there is no prompt; empty if there is one."""
+    """The reason why there is no prompt; empty if there is one."""
 
 
 def tiers_of(score: Score) -> list[Tier]:
@@ -121,7 +121,7 @@ _JUDGED: Mapping[str, tuple[str, str, Callable[[Score], Iterator[tuple[str, str]
 
 
 def texts_of(exchange: Exchange, whole: Whole) -> dict[str, Excerpt]:
-    """Return the existing texts of an exchange, by name."""
+    """Return the texts of an exchange by name, without missing ones."""
     texts = {name: getattr(exchange, name) for name in TEXTS}
     return {name: excerpt(text, whole(name)) for name, text in texts.items() if text is not None}
 
@@ -167,7 +167,7 @@ def _no_prompt(judgement: Judgement, record: ExchangeRecord, policy: ProjectPoli
 
 
 def whole_text(record: ExchangeRecord, policy: ProjectPolicy, name: str) -> str | None:
-    """Return a text of the page in full, by its name; None if there is none of that name."""
+    """Return a text of the page in full, by its name; None for an unknown name."""
     exchange, (kind, _, judgement_id) = record.exchange, name.partition(":")
     if name in TEXTS:
         text: str | None = None if exchange is None else getattr(exchange, name)

@@ -13,15 +13,15 @@ from service.read.people import HumanScore, ScoreTimes, human_scores
 
 Row = dict[str, Any]
 _AROUND = timedelta(days=1)
-"""A score is as old as the newest judgement that it rests on; clocks of machines differ by less."""
+"""A score is as old as its newest judgement; clocks of machines differ by less than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeRecord:
-    """An exchange with its derived records."""
+    """An exchange with all records derived from it."""
 
     revisions: list[Score]
-    """Of its score, the current one first; there is one at least."""
+    """The revisions of its score, the current one first; at least one."""
     exchange: Exchange | None
     """None if it was deleted."""
     judgements: list[Judgement]
@@ -43,9 +43,9 @@ class ExchangeRecord:
 def exchange_record(
     cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None, times: ScoreTimes
 ) -> ExchangeRecord | None:
-    """Return the exchange of a score of a project; None if the project has none of this id.
+    """Return the exchange of a project's score; None if the project has no score of this id.
 
-    `at` is the time of the exchange where it is known: the score is then found at once among very many. Else `times` finds it.
+    `at` is the exchange's time if known, which makes the look-up fast; otherwise `times` finds it.
     """
     revisions = revisions_of(cursor, project, score_id, at, times)
     if not revisions:
@@ -69,13 +69,13 @@ def exchange_record(
 def revisions_of(
     cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None, times: ScoreTimes
 ) -> list[Score]:
-    """Return the revisions of a score, the current one first; a wrong time is no help, and does no harm."""
+    """Return the revisions of a score, the current one first; a wrong time only makes the look-up slower."""
     if at is not None and (found := _revisions_at(cursor, project, score_id, at)):
         return found
     known = times.find(cursor, project, score_id)
     if known is None:
         return []
-    # An id that was erased and sent again may have another time than the one that was remembered.
+    # An id that was erased and sent again may have another time than the cached one.
     return _revisions_at(cursor, project, score_id, known) or _revisions_at(cursor, project, score_id, None)
 
 

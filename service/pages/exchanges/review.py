@@ -24,13 +24,13 @@ from streams.upkeep.reviewing import MAX_COMMENT, require_human_scores
 
 router = APIRouter(include_in_schema=False)
 SKIPPED_KEPT = 100
-"""Skipped ids that an address carries, the newest ones; earlier ones come again."""
+"""Maximum number of skipped ids in an address, the newest ones; earlier ones come up again."""
 MAX_SKIPPED = 2 * SKIPPED_KEPT
-"""As many in a call: skipped ones, and those scored a moment ago that may not have landed yet."""
+"""The maximum in a call: skipped ids, and ids just scored whose records may still be pending."""
 MARKS = {1: "Worst", 2: "Bad", 3: "So-so", 4: "Good", 5: "Best"}
 """The meaning of each point."""
 MAX_REASON = 500
-"""Characters of a comment by the judge: the exchange's own page has all of it."""
+"""Characters of a judge's comment that are shown; the exchange's page has all of it."""
 WINDOWS = {30: "30 days", 90: "90 days", 0: "All time"}
 """Days that the agreement covers; 0 for all."""
 TEXTS = ("user_message", "agent_response", "agent_thinking")
@@ -98,7 +98,7 @@ async def agreement(
 
 
 def _texts(project: str, item: ReviewItem) -> dict[str, Excerpt]:
-    """Return the texts by name; deleted ones are missing."""
+    """Return the texts by name, without deleted ones."""
     texts = {name: getattr(item, name) for name in TEXTS}
     return {
         name: excerpt(text, _links.exchange_text(project, item.score_id, name, item.exchange_at))
@@ -108,7 +108,7 @@ def _texts(project: str, item: ReviewItem) -> dict[str, Excerpt]:
 
 
 def _why_closed(services: ApiContext, project: str) -> PolicyError | None:
-    """Say why the project takes no human scores; None if it does."""
+    """Return the reason why the project accepts no human scores; None if it does."""
     try:
         require_human_scores(services.engine.policy, project)
     except PolicyError as error:

@@ -1,4 +1,4 @@
-"""The days of an incident: those from its first to its last one that lie on the side of the change."""
+"""The days of an incident: the days between its first and last one that lie on the side of the change."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _Day = tuple[str, str, float]
 """A day, its label, and its measure."""
 _DAY = len("2026-10-01")
 _AFTER = "~"
-"""Comes after every label of a day."""
+"""Sorts after every label of a day."""
 _WEIGHING = frozenset({"sequential", "runs", MOVED_TOO})
 """The rules that weigh evidence over many days."""
 INCIDENTS_AT_HAND = 256
-"""Incidents whose evidence is kept parsed, the last ones asked for: twice those of a page."""
+"""Maximum number of incidents whose parsed evidence is cached: twice those of a page."""
 
 
 def expected_of(rule: str, seen: Sighting) -> tuple[float, float] | None:
-    """Return the expected value and one sigma of it, 0 if the rule has none; None for evidence without them."""
+    """Return the expected value and its sigma, 0 if the rule has no sigma; None for evidence without them."""
     if rule in _WEIGHING:
         mean, sigma = seen.mean_before, seen.sigma
     elif rule == "consecutive_days":
@@ -38,7 +38,7 @@ def expected_of(rule: str, seen: Sighting) -> tuple[float, float] | None:
 
 
 def before_of(tier: str, incidents: Sequence[Incident]) -> tuple[date, float, float] | None:
-    """Return the first day of the newest live change of a tier, and the tier's mean before it with one sigma; None without one."""
+    """Return the first day of a tier's newest live change, and the mean before it with one sigma; None without a live change."""
     live = (one for one in incidents if is_live(one))
     for incident in sorted(live, key=lambda one: one.detected_at, reverse=True):
         for moved in _entries(incident, tier):
@@ -50,10 +50,10 @@ def before_of(tier: str, incidents: Sequence[Incident]) -> tuple[date, float, fl
 
 
 def days_of(incident: Incident, values: Days) -> frozenset[str]:
-    """Return the days that show an incident, by the measure of its leading series.
+    """Return the days that show an incident, judged by its leading series.
 
-    A day does when a rule tells of it, and it lies off what was to be expected, on the incident's side: by one sigma of the rule that
-    weighs evidence or by half of the change, whichever is less. Where the evidence has no numbers, each day that it names does.
+    A day shows it if a rule's finding covers the day, and its value deviates from the expected one on the incident's side by one sigma of
+    the evidence-weighing rule or by half of the change, whichever is less. If the evidence has no numbers, every day in it counts.
     """
     return _days_of(_entries(incident, incident.tier or incident.type, incident.agent), _known(values))
 
@@ -66,7 +66,7 @@ class Shown(NamedTuple):
 
 
 def shown_by(name: str, incidents: Sequence[Incident], values: Days) -> list[Shown]:
-    """Return the incidents of a tier, or of a type without one such as anomaly_spike, that some of the days show."""
+    """Return the incidents of a tier, or of a type without a tier such as anomaly_spike, that some of the days show."""
     days = _known(values)
     shown = [Shown(incident, _days_of(_entries(incident, name), days)) for incident in _about(name, incidents)]
     return [incident for incident in shown if incident.days]
@@ -78,7 +78,7 @@ def marked_days(shown: Iterable[Shown]) -> frozenset[str]:
 
 
 def _known(values: Days) -> list[_Day]:
-    """Return the days that have a measure, in order."""
+    """Return the days with a value, in order."""
     return sorted((label[:_DAY], label, value) for label, value in values.items() if value is not None)
 
 
@@ -92,31 +92,31 @@ def _days_of(entries: Iterable[Moved], days: Sequence[_Day]) -> frozenset[str]:
 
 
 def _about(name: str, incidents: Sequence[Incident]) -> Iterator[Incident]:
-    """Leave out dismissed incidents, and suspected ones that vanished."""
+    """Leave out dismissed incidents, and suspected ones that have disappeared."""
     shown = (one for one in incidents if one.status != DISMISSED and one.resolution != VANISHED)
     return (one for one in shown if _entries(one, name))
 
 
 def _entries(incident: Incident, name: str, agent: str | None = None) -> list[Moved]:
-    """Return the series that moved in an incident of a tier, or of a type without one: of one agent's runs, or of the whole project."""
+    """Return the changed series in incidents of a tier, or of a type without a tier, for one agent's runs or the whole project."""
     return [moved for moved in _means(incident) if agent == moved.key.agent and name == (moved.key.tier or moved.key.type)]
 
 
 @functools.lru_cache(maxsize=INCIDENTS_AT_HAND)
 def _means(incident: Incident) -> tuple[Moved, ...]:
-    """Return the means that moved in an incident: a page asks for them by tier and for each chart."""
+    """Return the changed means of an incident, cached because a page needs them by tier and for each chart."""
     return tuple(moved for moved in evidence_of(incident).moved if moved.kind != SPREAD)
 
 
 def _showing(direction: str | None, rule: str, seen: Sighting, days: Sequence[_Day]) -> Iterator[str]:
-    """Yield those of the days that the finding of a rule tells of, and that show it."""
+    """Yield the days that a rule's finding covers and that show the incident."""
     told = days[bisect_left(days, (f"{seen.since}",)) : bisect_left(days, (f"{seen.until}{_AFTER}",))]
     expected = expected_of(rule, seen)
     if expected is None:
         yield from (label for _, label, _ in told)
         return
     mean, sigma = expected
-    # A change may be smaller than one sigma where there are many scores.
+    # With many scores, a change may be smaller than one sigma.
     least = min(sigma, abs(seen.change or 0.0) / 2) if rule in _WEIGHING else 0.0
     named = {f"{one.day}" for one in seen.days or ()} if rule == "consecutive_days" else None
     for day, label, value in told:

@@ -1,4 +1,4 @@
-"""The inbox: the incidents of all projects that the viewer may see, narrowed and ordered by the address."""
+"""The inbox: the incidents of all projects visible to the viewer, filtered and ordered by the address."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ HEADINGS = (
     ("Since", "since", None),
     ("Found", "newest", "oldest"),
 )
-"""The columns with the order that each asks for, and the one that it asks for when it has that already."""
+"""The columns with the order that a click selects, and the order that a second click selects."""
 ORDERS = {
     "worst": "worst first",
     "newest": "newest first",
@@ -81,12 +81,12 @@ USUAL_VIEWS: tuple[tuple[str, Mapping[str, str]], ...] = (
 
 
 class Heading(NamedTuple):
-    """A heading of the list: its words, where it leads, and whether the list is ordered by it."""
+    """A heading of the list: its words, its link, and whether the list is ordered by it."""
 
     words: str
     address: str
     order: str | None
-    """ascending or descending, as assistive programs are told; None where the list is ordered by another column."""
+    """ascending or descending, for assistive technology; None if the list is ordered by another column."""
 
 
 @router.get(INBOX_PAGE)
@@ -97,7 +97,7 @@ async def show_inbox(request: Request, viewer: Viewer, services: Services, curso
 
 
 def asked_of(request: Request, viewer: Holder) -> Asked:
-    """Return what the address asks for; ApiError (400) that names a wrong field, 403 for a project that is not the viewer's."""
+    """Return the request in an address; ApiError 400 names a wrong field, 403 for a project that the viewer may not see."""
     try:
         asked = read_address(request.query_params.multi_items())
     except InputError as error:
@@ -110,7 +110,7 @@ def asked_of(request: Request, viewer: Holder) -> Asked:
 async def inbox_values(
     request: Request, services: ApiContext, viewer: Holder, asked: Asked, cursor: Place | None
 ) -> dict[str, Any]:
-    """Return the values of the page; its time is that in which incidents were found."""
+    """Return the values of the page; its period is the time in which incidents were found."""
     now = services.engine.now()
     window = listed_window(range_of({name: values[0] for name, values in asked.items()}), now)
     since, until = bounds(window)
@@ -156,7 +156,7 @@ async def inbox_values(
 
 
 def _suggested(counts: Mapping[str, int]) -> list[str]:
-    """Return the values with the most incidents that wait for a decision, by name."""
+    """Return the values with the most undecided incidents, sorted by name."""
     return sorted(sorted(counts, key=lambda value: (-counts[value], value))[:MOST_CHOICES])
 
 
@@ -172,6 +172,6 @@ def _heading(asked: Asked, sort: str, words: str, order: str, reverse: str | Non
 
 
 def _is_view(asked: Asked, fields: Mapping[str, str | Sequence[str]]) -> bool:
-    """Tell whether the address is that of a view."""
+    """Tell whether the address is a view's."""
     given = {name: [value] if isinstance(value, str) else list(value) for name, value in fields.items()}
     return dict(asked) == given

@@ -43,7 +43,7 @@ DONE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome of a form: its effect, or why it had none, and what stays filled in."""
+    """The outcome of a form: its effect, or the reason why it had none, and the values that stay filled in."""
 
     problem: str | None
     action: str = ""
@@ -54,12 +54,12 @@ class Result:
 
     @property
     def done(self) -> list[Outcome]:
-        """Those that were changed."""
+        """The changed incidents."""
         return [one for one in self.outcomes if one.error is None]
 
     @property
     def failed(self) -> list[Outcome]:
-        """Those that were not."""
+        """The outcomes of unchanged incidents."""
         return [one for one in self.outcomes if one.error is not None]
 
     @property
@@ -113,7 +113,7 @@ async def _applied(request: Request, services: Services, viewer: Holder, form: F
 
 
 def _problem(chosen: Sequence[str], reason: str, action: str, form: Fields) -> str | None:
-    """Return why the form cannot be applied to any incident; None if it can."""
+    """Return the reason why the form cannot be applied to any incident; None if it can."""
     assignee = form.get("assignee", [""])[0]
     faults = {
         "Select at least one incident.": not chosen,

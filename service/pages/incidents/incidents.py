@@ -160,7 +160,7 @@ async def incident(
             "first": next(iter(query_rows(cursor, "first_of_incident", {"project": project, "incident": incident_id})), None),
         }
 
-    # The evidence of twins takes longest to read.
+    # Reading the evidence of twins takes longest.
     twins, chart, more = await asyncio.gather(
         services.ask(lambda cursor: _twins(cursor, found)),
         services.ask(lambda cursor: chart_of(cursor, found, now)),
@@ -202,7 +202,7 @@ async def incident(
 
 
 def _explained(facts: Facts) -> dict[str, Any]:
-    """Return the template's values about why an incident is there, and which part of the traffic changed."""
+    """Return the template's values about the reasons of an incident and the changed slice of the traffic."""
     return {
         "why": why_of(facts),
         "which_part": facts.which_part,
@@ -217,7 +217,7 @@ def _explained(facts: Facts) -> dict[str, Any]:
 
 
 def _twins(cursor: duckdb.DuckDBPyConnection, incident: Incident) -> list[Incident]:
-    """Return the incidents that began with one, perhaps from the same cause; of those that were open at that time."""
+    """Return an incident's twins, among the incidents that were open at its time; they may have the same cause."""
     if incident.first_day is None:
         return []
     time = (incident.first_day - APART, incident.first_day + APART + timedelta(days=1))
@@ -225,12 +225,12 @@ def _twins(cursor: duckdb.DuckDBPyConnection, incident: Incident) -> list[Incide
 
 
 def since_of(incident: Incident) -> str | None:
-    """Return the first day of an incident as its rule has it; None if the evidence has none."""
+    """Return the first day of an incident according to its rule; None if the evidence has none."""
     return Facts(incident).since
 
 
 def _runs(evidence: Evidence) -> Wanted | None:
-    """Return the runs that ended in the days of an incident, of the agents behind it; None if the evidence names none."""
+    """Return the filter for runs of an incident's agents that ended in its days; None if the evidence names no agents."""
     seen = evidence.rules.values()
     named = [*(one.agent for one in evidence.exchanges), *(one.agent for one in evidence.runs)]
     agents = sorted({agent for agent in named if agent is not None})
@@ -259,6 +259,6 @@ def _sightings(incident: Incident, evidence: Evidence) -> list[Sighting]:
 
 
 def _blind_spots(cursor: duckdb.DuckDBPyConnection, services: ApiContext, project: str) -> list[str]:
-    """Say what of a project is not compared, and why."""
+    """Describe a project's blind spots."""
     [found] = with_blind_spots(cursor, [read_project(cursor, services.engine.policy, services.engine.now(), project)], project)
     return found.check.not_compared

@@ -1,7 +1,7 @@
-"""Queries that reproduce an incident's days and exchanges: SQL over the analysts' views, and an exact command.
+"""Queries that reproduce an incident's days and exchanges: SQL over the analysts' views, and the exact command.
 
-A statement is answered from a snapshot beside the server. The query that the evidence rests on reads the log itself, which only a
-command can, while no server has the file.
+The statement is answered from a snapshot beside the server. The original query behind the evidence reads the log itself, which only a
+command can do, while no server has the file.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Again:
 
 
 def found_again(incident: Incident, evidence: Evidence) -> list[Again]:
-    """Return the queries of an incident as its evidence names them."""
+    """Return the queries named in an incident's evidence."""
     found = [_again(incident, evidence, query) for query in evidence.queries]
     return sorted(found, key=lambda one: not one.sql)
 
@@ -93,7 +93,7 @@ def _again(incident: Incident, evidence: Evidence, query: Query) -> Again:
 
 
 def command(name: str, values: Values) -> str:
-    """Return the command that runs a query with these values; each is quoted for a shell."""
+    """Return the command that runs a query with these values, quoted for a shell."""
     given = " ".join(f"--set {shlex.quote(f'{key}={_written(value)}')}" for key, value in values.items())
     return f"driftline sql {shlex.quote(name)} {given}".rstrip()
 
@@ -105,7 +105,7 @@ def _written(value: Any) -> str:
 
 
 def _statements(incident: Incident, evidence: Evidence, query: Query) -> Iterator[tuple[str, dict[str, str]]]:
-    """Return the statement equivalent to a query, with its values; nothing for a query beyond the views."""
+    """Return the statement equivalent to a query, with its values; empty if the views cannot answer it."""
     name, values = query.name, query.parameters
     if name == "daily_averages" and incident.tier in TIERS:
         yield _means(incident.tier, values)

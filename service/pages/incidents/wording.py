@@ -1,4 +1,4 @@
-"""Wording of an incident: how it was found, and its numbers with their intervals."""
+"""Wording of an incident: its detection, and its numbers with their intervals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streams.watch.evidence import CAUSES, Explanation, with_mix
 from streams.watch.rules import series_name
 
 _BELIEVED = 12 * math.log(10)
-"""No model of scores is known to be right to more than that."""
+"""The limit of belief: no model of scores is accurate beyond it."""
 _BEYOND = 13.8
 """Natural logarithm of a million: larger odds are shown by their power of ten."""
 _RAISED = str.maketrans("0123456789", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
@@ -67,7 +67,7 @@ def tier_name(tier: str) -> str:
 
 
 def cause_in_words(cause: str | None, evidence: Evidence) -> str:
-    """Say what changed and how that is known, or why it is not; earlier incidents say less."""
+    """Describe the cause and its evidence, or why the cause is unknown; incidents of earlier versions have less."""
     words = with_mix(Explanation(cause, "", evidence.cause), evidence).words or evidence.cause.words
     return words or CAUSES.get(cause or "", NO_CAUSE)
 
@@ -81,7 +81,7 @@ class Figure(NamedTuple):
 
 
 def figures(rule: str, seen: Sighting) -> list[Figure]:
-    """Return the numbers behind a rule's finding; none for an unknown rule."""
+    """Return the numbers behind a rule's finding; empty for an unknown rule."""
     return list(_FIGURES[rule](seen)) if rule in _FIGURES else []
 
 
@@ -126,7 +126,7 @@ def _of_rate(seen: Sighting) -> Iterator[Figure]:
     yield Figure("Rate before", share(seen.baseline_rate), f"of {number(seen.baseline_exchanges)} exchanges")
     ratio = f"{seen.ratio:.1f}" if isinstance(seen.ratio, float) else NOTHING
     yield Figure("Times as high", ratio, f"critical at {CRITICAL_RATE:g}")
-    if seen.log_evidence is not None:  # versions before asked for twice the baseline's rate
+    if seen.log_evidence is not None:  # earlier versions required twice the baseline's rate
         yield Figure("Evidence", odds(seen.log_evidence), f"alarm at {SUSPECTED_RATE:g} to 1")
 
 
@@ -139,7 +139,7 @@ _FIGURES: Mapping[str, Callable[[Sighting], Iterator[Figure]]] = {
 
 
 def odds(log_evidence: float | None) -> str:
-    """Write evidence as odds against chance, from its natural logarithm; large ones as a power of ten, the largest as over 10¹²."""
+    """Format evidence, given by its natural logarithm, as odds against chance; large odds as a power of ten, at most as over 10¹²."""
     if log_evidence is None:
         return NOTHING
     if log_evidence > _BELIEVED:
@@ -164,5 +164,5 @@ def _first_day(seen: Sighting) -> Figure:
 
 
 def _compared(seen: Sighting) -> str:
-    """Return the days that a change is compared with; empty for evidence of earlier versions."""
+    """Return the days to which a change is compared; empty for evidence of earlier versions."""
     return "" if seen.compared_since is None else f", {seen.compared_since} until the change"

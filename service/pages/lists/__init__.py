@@ -1,1 +1,1 @@
-"""Lists of a project that sort by heading, filter by the address, go on by a cursor, and are exported: each is a table of columns."""
+"""Lists of a project, each declared as a table of columns: sorted by headings, filtered by the address, paged by cursor, exported."""

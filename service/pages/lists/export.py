@@ -1,4 +1,4 @@
-"""A list as a file: every row that the filters of the address let through, in its order, in pieces."""
+"""A list as a file: every row that matches the address's filters, in its order, streamed in pieces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from service.pages.lists.listing import Asked, Bounds, Column, Row, place_of, re
 from service.web.context import ApiContext
 
 MOST_ROWS, AT_ONCE = 50_000, 1_000
-"""Rows of a file, and those that are read together."""
+"""Maximum rows of a file, and rows per read."""
 _FORMULA = re.compile(FORMULA)
 _JSON = msgspec.json.Encoder()
 
@@ -26,7 +26,7 @@ _JSON = msgspec.json.Encoder()
 async def pieces(
     services: ApiContext, asked: Asked, *, project: str, bounds: Bounds, kind: str, first: Sequence[Row]
 ) -> AsyncIterator[bytes]:
-    """Yield a file of a list: its first rows, which are read already, and those after them."""
+    """Yield the file of a list: its first rows, which are already read, then the remaining ones."""
     write = WRITERS[kind]
     rows, count = list(first), 0
     yield write.head(asked.of.columns)
@@ -53,7 +53,7 @@ def keys_of(columns: Sequence[Column]) -> list[str]:
 
 
 def cell(value: Any) -> Any:
-    """Return a value as CSV has it: a list as its words, and no text that a spreadsheet would take for a formula."""
+    """Format a value for CSV: lists as words, and texts so that no spreadsheet runs them as formulas."""
     if isinstance(value, datetime):
         return iso_time(value)
     text = "; ".join(map(str, value)) if isinstance(value, (list, tuple)) else value

@@ -1,8 +1,8 @@
-"""A list by its columns and filters: reads the address, asks the query, names the next page. There is one of these, and a table per list.
+"""Lists: reads the address, runs the query, and links the next page. All lists share this code; each is a table of columns and filters.
 
-1. A list is a named query that takes `$sort`, `$down`, the place of the last row and `$limit`, and answers the place of each row.
-2. Order and filters are in the address, and nowhere else: a shared address shows the same.
-3. A cursor is the place of a row under one order. Under another order it is refused.
+1. A list is a named query that takes `$sort`, `$down`, the place of the last row and `$limit`, and returns the place of each row.
+2. Order and filters are stored only in the address, so a shared address shows the same list.
+3. A cursor is the place of a row in one order. Other orders refuse it.
 """
 
 from __future__ import annotations
@@ -35,45 +35,45 @@ SHOWN = 50
 MAX_FILTER = 512
 """Characters of a filter's value."""
 _AHEAD, _FARTHER = 4, 64
-"""How many times as many rows as a page has are looked at, and how many times as many as these if they do not do."""
+"""The prefix to read, as a multiple of the page, and the factor by which it is widened."""
 BY_TIME = "at"
 """The name of the order by time, which every list has."""
 _KEPT = 40
-"""Parameters of an address that its links keep, at most."""
+"""Maximum number of parameters that links keep from an address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column: what heads it, which cell it has, by what it is sorted and exported."""
+    """A column: its heading, its cell, its sort key and its name in exports."""
 
     key: str
     """The column of the query that is exported."""
     title: str
     cell: str = ""
-    """Name of the macro in `list_cells.html` that shows it; empty where the page shows it in a way of its own."""
+    """The macro in `list_cells.html` that renders the cell; empty if the page renders it itself."""
     sort: str | None = None
-    """What `$sort` calls it; None: it is not sorted by."""
+    """The column's name in `$sort`; None if it is not sortable."""
     down: bool = True
-    """Whether the first click puts the largest first."""
+    """Whether the first click sorts in descending order."""
     is_number: bool = False
     is_shown: bool = True
-    """Whether pages show it; files have every column."""
+    """Whether pages show the column; files have every column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """A filter: a parameter of the address, and of the query."""
+    """A filter: a parameter of the address and of the query."""
 
     name: str
     label: str
     choices: Mapping[str, str] | None = None
     """Values and their words; None: any text."""
     read: Callable[[str], Any] = str
-    """Makes the query's value of the text; ValueError says what is wrong."""
+    """Converts the text to the query's value; ValueError describes the problem."""
     hint: str = ""
     """What may be typed."""
     many: str = ""
-    """The query's parameter, of a filter that may be there several times: it takes all values."""
+    """The query's parameter for all values of a filter that can be repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,22 +81,22 @@ class ListOf:
     """A list of a project, or the list of projects."""
 
     name: str
-    """Of the files that are exported."""
+    """The name of exported files."""
     query: str
     reach: str | None = None
-    """The query that says how far down so many rows go, of a list that is too long to read each row of it; the other takes its answer."""
+    """For a list too long to read whole: the query that returns the end of a prefix of the sort order, which the list's query then takes."""
     columns: Sequence[Column]
     filters: Sequence[Filter]
     sort: str
-    """How it is sorted at first, the largest first."""
+    """The default order, descending."""
     constant: Mapping[str, Any] = field(default_factory=dict)
     """Parameters of the query that the address does not change."""
     has_comparison: bool = False
-    """Whether its page compares figures with the period before."""
+    """Whether its page compares figures with the preceding period."""
     has_all: bool = False
-    """Whether it can show all of the time."""
+    """Whether it can show all time."""
     prepare: Callable[[Mapping[str, str]], Mapping[str, Any]] = lambda _: {}
-    """Makes further parameters of the query of the texts in the address."""
+    """Derives further parameters of the query from the texts in the address."""
 
     @property
     def shown(self) -> list[Column]:
@@ -105,12 +105,12 @@ class ListOf:
 
     @property
     def sorts(self) -> dict[str, Column]:
-        """The columns that can be sorted by, by their names in the address."""
+        """The sortable columns by their names in the address."""
         return {column.sort: column for column in self.columns if column.sort is not None}
 
 
 class Last(msgspec.Struct, frozen=True, array_like=True):
-    """The place of a row, and the order that it is a place in."""
+    """The place of a row in one order."""
 
     sort: str
     down: bool
@@ -121,11 +121,11 @@ class Last(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request for a list, as the address makes it."""
+    """A request for a list, parsed from an address."""
 
     of: ListOf
     params: Sequence[tuple[str, str]]
-    """The parameters of the address: links keep what they do not change."""
+    """The parameters of the address, which links keep unless they change them."""
     path: str
     """Of the address."""
     sort: str
@@ -133,27 +133,27 @@ class Asked:
     values: Mapping[str, Any]
     """Parameters of the query."""
     texts: Mapping[str, str]
-    """The filters that are set, as the address has them."""
+    """The filters set in the address, as texts."""
     last: Last | None
 
     def address(self, **changed: str | None) -> str:
-        """Return the same address with some of it changed; None leaves it out. It begins again at the first page."""
+        """Return the same address with changed parameters, None to drop one, starting at the first page."""
         return self.path + self.query(**changed)
 
     def query(self, **changed: str | None) -> str:
-        """Return what an address has behind its path, with some of it changed."""
+        """Return the query string with changed parameters."""
         changes = {"cursor": None, **changed}
         kept = [(name, value) for name, value in self.params if name not in changes]
         told = [*kept, *((name, value) for name, value in changes.items() if value is not None)]
         return f"?{urlencode(told, quote_via=quote)}" if told else ""
 
     def field(self, name: str) -> Markup:
-        """Return the text of a filter as the value of a field: characters that hide or turn text as references to them."""
+        """Return the text of a filter for a form field, with invisible and direction characters as references."""
         parts = hidden_parts(self.texts.get(name, ""))
         return Markup("").join(escape(seen) + Markup(f"&#{ord(hidden)};" if hidden else "") for seen, hidden in parts)  # noqa: S704
 
     def sorted_by(self, column: Column) -> str:
-        """Return the address sorted by a column, or the other way round where it is sorted by it."""
+        """Return the address sorted by a column, reversed if it is already sorted by it."""
         down = (not self.down) if column.sort == self.sort else column.down
         return self.address(sort=column.sort, down="true" if down else "false")
 
@@ -167,9 +167,9 @@ class Listing:
     following: str | None
     """The address of the next page; None on the last one."""
     first: str | None
-    """That of the first page; None on it."""
+    """The address of the first page; None on the first page."""
     previous: str | None = None
-    """That of the page before, if it is known and not the first one."""
+    """The address of the previous page, if it is known and not the first one."""
 
     @property
     def bare(self) -> str:
@@ -178,7 +178,7 @@ class Listing:
 
 
 def asked_of(of: ListOf, params: QueryParams, path: str = "") -> Asked:
-    """Return what an address asks of a list; ApiError (400) names what is wrong with it."""
+    """Parse the request for a list from an address; ApiError (400) names the invalid parameter."""
     given = [(name, value) for name, value in params.multi_items() if value][:_KEPT]
     told = dict(given)
     sort = told.get("sort", of.sort)
@@ -203,7 +203,7 @@ def asked_of(of: ListOf, params: QueryParams, path: str = "") -> Asked:
 def read_list(
     cursor: duckdb.DuckDBPyConnection, project: str, asked: Asked, bounds: Bounds, *, limit: int, last: Last | None
 ) -> list[Row]:
-    """Return some rows of a list within a time, after the place of one."""
+    """Return rows of a list within a period, after a place."""
     since, until = bounds
     place = {f"last_{name}": getattr(last, name) if last else None for name in ("number", "text", "id")}
     given = {
@@ -224,7 +224,7 @@ def read_list(
 
 
 def _read_near(cursor: duckdb.DuckDBPyConnection, of: ListOf, reach: str, given: Mapping[str, Any]) -> list[Row]:
-    """Return the first rows of a long list: of those that lie no farther down than some times as many. Where most of these were replaced since, of more."""
+    """Return the first rows of a long list: read a bounded prefix of the sort order, and widen it until the page is full."""
     skip = _AHEAD * given["limit"]
     while True:
         asked = {name: value for name, value in {**given, "skip": skip}.items() if name in queries()[reach].parameters}
@@ -239,7 +239,7 @@ def _read_near(cursor: duckdb.DuckDBPyConnection, of: ListOf, reach: str, given:
 def page_of_list(
     cursor: duckdb.DuckDBPyConnection, project: str, asked: Asked, bounds: Bounds, *, most: int | None = None
 ) -> Listing:
-    """Return the page that the address asks for, of `most` rows (None: as many as lists show)."""
+    """Return the requested page, with at most `most` rows (None: the default)."""
     limit = most or SHOWN
     rows = read_list(cursor, project, asked, bounds, limit=limit + 1, last=asked.last)
     shown, more = rows[:limit], len(rows) > limit
@@ -248,12 +248,12 @@ def page_of_list(
 
 
 def place_of(row: Row, asked: Asked) -> Last:
-    """Return the place of a row under the order that is asked for."""
+    """Return the place of a row in the requested order."""
     return Last(asked.sort, asked.down, row["sort_number"], row["sort_text"], row["sort_id"])
 
 
 def encoded(last: Last) -> str:
-    """Return the cursor of a place: text that is safe in an address."""
+    """Encode a place as a cursor, a text that is safe in an address."""
     return base64.urlsafe_b64encode(msgspec.json.encode(last)).rstrip(b"=").decode()
 
 
@@ -271,7 +271,7 @@ def _last(cursor: str | None, sort: str, *, down: bool) -> Last | None:
 
 
 def _values(one: Filter, texts: Sequence[str]) -> Any:
-    """Return the query's value of a filter: None without one, all of them in a list where it may have several, else the last one."""
+    """Return the query's value of a filter: None without a value, a list if the filter can be repeated, otherwise the last value."""
     found = [_value(one, text) for text in texts[:_KEPT]]
     return (found if one.many else found[-1]) if found else None
 
@@ -294,12 +294,12 @@ def _flag(name: str, text: str) -> bool:
 
 
 def yes_no(text: str) -> bool:
-    """Read a choice of yes and no."""
+    """Parse yes or no."""
     return text == "yes"
 
 
 def decimal(text: str) -> float:
-    """Read a number; ValueError for anything else."""
+    """Parse a number; ValueError for anything else."""
     try:
         number = float(text)
     except ValueError:
@@ -310,5 +310,5 @@ def decimal(text: str) -> float:
 
 
 def unnamed(text: str) -> str:
-    """Read a name; a hyphen stands for records that name none."""
+    """Parse a name; a hyphen stands for records without a name."""
     return "" if text == "-" else text

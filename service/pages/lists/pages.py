@@ -74,7 +74,7 @@ async def export(
 
 
 def time_of(of: ListOf, days: AskedRange, *, now: datetime, since: date | None) -> tuple[Window | None, Bounds]:
-    """Return the time that a list shows, None for all of it, and its bounds: also from one day to another, as incidents ask for runs."""
+    """Return the window of a list, None for all time, and its bounds, which may also be a range of days, as in links from incidents to runs."""
     if of.has_all and since is not None:
         last = days.until.date() if isinstance(days.until, datetime) else days.until
         return None, (_midnight(since), _midnight(last + _DAY) if last else None)
@@ -83,14 +83,14 @@ def time_of(of: ListOf, days: AskedRange, *, now: datetime, since: date | None) 
 
 
 def last_with_rows(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedList, window: Window) -> Window | None:
-    """Return the last period before a window, of the same length, in which a list has rows; None without any."""
+    """Return the last period before a window, of the same length, in which a list has rows; None if it has none."""
     by_time = dataclasses.replace(asked, sort=BY_TIME, down=True, last=None)
     rows = read_list(cursor, project, by_time, (EARLIEST, window.start), limit=1, last=None)
     return last_period(window, rows[0][asked.of.sorts[BY_TIME].key] if rows else None)
 
 
 def first_day(request: Request, since: date | None) -> date | None:
-    """Return the first day that an address asks for; None if it has a window instead."""
+    """Return the first day in an address; None if it has a window instead."""
     return None if "window" in request.query_params else since
 
 
@@ -109,7 +109,7 @@ async def listed(
     most: int | None = None,
     beside: Callable[[duckdb.DuckDBPyConnection, Window | None], dict[str, Any]] = lambda _cursor, _window: {},
 ) -> dict[str, Any]:
-    """Return the values of a page with a list, of `most` rows; `beside` reads further ones of the same time."""
+    """Return the values of a page with a list of at most `most` rows; `beside` reads further values for the same period."""
     asked = asked_of(of, request.query_params, request.url.path)
     now = services.engine.now()
 

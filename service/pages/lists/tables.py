@@ -37,12 +37,12 @@ _READINESS = Filter(name="readiness", label="Readiness", choices=_words(*READINE
 
 
 def _tier(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the tier that a range of scores is about: Tier 2 unless the address names one."""
+    """Return the tier of a range of scores; Tier 2 unless the address names one."""
     return {"tier": texts.get("tier", "tier2")}
 
 
 def _labelled(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the name and the value of a label: `agent_version=7`; a name alone is any value."""
+    """Parse the name and value of a label, as in `agent_version=7`; a name alone stands for any value."""
     name, _, value = texts.get("label", "").partition("=")
     return {**_tier(texts), "label": name.strip() or None, "value": value.strip() or None}
 

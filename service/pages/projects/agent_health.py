@@ -34,9 +34,9 @@ LENGTHS = (100, 250, 1000)
 _CHARTED, _LISTED = 40, 50
 """Runs of an agent in its chart, and runs in the table."""
 _AGENTS = 12
-"""Agents with a chart on the page of all; the others are in the table, and have a chart on their own page."""
+"""Maximum number of agents with a chart on the overview; others are in the table, and have a chart on their own page."""
 _REACHES = (60, 100)
-"""Numbers that charts of trust include in any case: from below the lowest possible trust up to 100."""
+"""Numbers that charts of trust always include: from below the lowest possible trust up to 100."""
 NAMELESS = "(no name)"
 _ANSWERS = ("worse", "mixed", "better", "no difference", "too early", "first")
 """The answers about a version, in the order in which they are shown."""
@@ -44,20 +44,20 @@ _ANSWERS = ("worse", "mixed", "better", "no difference", "too early", "first")
 
 @dataclass(frozen=True, slots=True)
 class AgentTrust:
-    """An agent over the runs that are shown."""
+    """An agent's figures over the shown runs."""
 
     name: str
     runs: int
     newest: Row
     """The newest run with evidence, if any has."""
     change: float | None
-    """Of that run, from the previous one."""
+    """The change from the previous run to that one."""
     lowest: float | None
     lowest_run: str | None
     """Id of the newest run that has it."""
     unsafe: int
     repeated: int
-    """Runs with the failure of the previous run."""
+    """The number of runs that repeat a failure of the previous run."""
     spark: Markup
     chart: Markup
 
@@ -122,7 +122,7 @@ async def agents(
 def _runs(
     cursor: duckdb.DuckDBPyConnection, project: str, between: tuple[datetime | None, datetime | None], limit: int
 ) -> list[Row]:
-    """Return the newest runs that ended in a time, newest first."""
+    """Return the newest runs that ended within a period, newest first."""
     return [*query_rows(cursor, "run_history", {"project": project, "from": between[0], "to": between[1], "limit": limit})]
 
 

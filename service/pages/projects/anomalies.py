@@ -40,7 +40,7 @@ async def anomalies(request: Request, _: Viewer, project: ShownProject, services
 
 
 def _reasons(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | None) -> list[Document]:
-    """Return reasons with their most frequent agents; a bar compares them with the most frequent one."""
+    """Return the reasons with their most frequent agents; bars are relative to the most frequent reason."""
     start, end = bounds(window)
     found = query_rows(cursor, "anomaly_reasons", {"project": project, "from": start, "to": end})
     rows = sorted(found, key=lambda row: -row["exchanges"])[:_REASONS]

@@ -1,4 +1,4 @@
-"""Costs by session: the most expensive sessions of a time, by the time of their exchanges, or in another order."""
+"""Costs by session: the sessions of a period (by the time of their exchanges), most expensive first or in another order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project over a window, as its pages show it: points, costs and marks."""
+"""A project over a window, for its pages: points, costs and marks."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _NOTHING = {**dict.fromkeys(("anomalies", "runs", "unsafe_runs", "incidents", "e
 
 
 def points_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
-    """Return the hours or days of a window that have scores, with each tier by its name."""
+    """Return the hours or days of a window that have scores, with the tiers by name."""
     query = "points_by_hour" if window.is_hourly else "points_by_day"
     rows = query_days(cursor, query, {"project": project, "from": window.start, "to": window.end})
     return [{**row, "tiers": {one["tier"]: one for one in row["tiers"]}} for row in rows]
 
 
 def newest_event(cursor: duckdb.DuckDBPyConnection, project: str, since: datetime, now: datetime) -> date | None:
-    """Return the day of the newest event of a project by now, if that is a later one than that of a moment; else None."""
+    """Return the day of a project's newest event if it comes after the day of a moment; otherwise None."""
     rows = query_rows(cursor, "last_heard", {"project": project, "as_of": now})
     at = max((row["last_at"] for row in rows if row["kind"] == "event"), default=None)
     return at.date() if at is not None and at.date() > since.date() else None
@@ -39,7 +39,7 @@ def costs_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) ->
 
 
 def stretch_of(project: str, window: Window, marks: Sequence[Mark]) -> Stretch:
-    """Return what the charts of a window share; a click on a point leads to the project's page of that time, a count to what it counts."""
+    """Return the common values of a window's charts. Points link to the project's page of that period, counts to the counted records."""
     return Stretch(
         window,
         marks,
@@ -49,12 +49,12 @@ def stretch_of(project: str, window: Window, marks: Sequence[Mark]) -> Stretch:
 
 
 def sampling_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
-    """Return why the exchanges of the window were judged or not."""
+    """Return the reasons why exchanges of the window were judged or not."""
     return query_days(cursor, "project_sampling", {"project": project, "from": window.start, "to": window.end})
 
 
 def counts_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | None) -> list[dict[str, Any]]:
-    """Return what the project had in a window and in the period before; nothing if they are not to be compared."""
+    """Return the project's counts in a window and in the preceding period; empty if they are not to be compared."""
     if window is None or not window.compare:
         return []
     asked = [{"project": project, "from": one.start, "to": one.end} for one in (window, window.before)]

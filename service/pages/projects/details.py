@@ -1,6 +1,6 @@
 """Details of a project's page, loaded after it: figures, costs, reasons for judging, runs, unscored exchanges.
 
-It is a page of its own, so that who has no script can read it, too.
+It is a separate page, so that it can be read without scripts.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _cost_values(stretch: Stretch, costs: Sequence[Row], past: Sequence[Row] | N
 
 @dataclass(frozen=True, slots=True)
 class _Period:
-    """The content of a time, apart from its points."""
+    """The data of a period besides its points."""
 
     costs: Sequence[Row] = ()
     sampling: Sequence[Row] = ()
@@ -89,7 +89,7 @@ class _Period:
 
 
 def _of_window(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | None) -> _Period:
-    """Return the cost of judging a window's exchanges, and the reasons for judging; nothing without a window."""
+    """Return the cost of judging a window's exchanges, and the reasons for judging; empty without a window."""
     if window is None:
         return _Period()
     return _Period(costs_of(cursor, project, window), sampling_of(cursor, project, window))
@@ -104,12 +104,12 @@ _COUNTS: Mapping[str, Callable[[_Period], float | None]] = {
     "Anomalies": lambda period: period.anomalies,
     "Cost of judging": lambda period: known_sum(period.costs),
 }
-"""The figures of a time."""
+"""The figures of a period."""
 _COST = "Cost of judging"
 
 
 def _figures(these: _Period, before: _Period | None) -> list[dict[str, Any]]:
-    """Return the figures of a time, with what they were before if that is asked."""
+    """Return the figures of a period, with the preceding period's for comparison if requested."""
     return [
         {
             "label": label,
@@ -133,7 +133,7 @@ def _sampling(row: Row) -> dict[str, Any]:
 
 
 def _unscored(summary: ProjectSummary) -> list[dict[str, Any]]:
-    """Return why exchanges have no score of the judge, the most frequent reason first, and what to do."""
+    """Return the reasons why exchanges have no score from the judge, most frequent first, with advice."""
     return [
         {
             "reason": reason,

@@ -42,12 +42,12 @@ from service.web.models import Id
 
 router = APIRouter(include_in_schema=False)
 MOST_CASES = 50
-"""Cases whose scores over time are listed, those evaluated last; of more a filter shows one."""
+"""Maximum number of cases listed over time, last evaluated first; a filter shows any single case."""
 STEPS = {"day": timedelta(days=1), "week": timedelta(days=7)}
 DAILY = timedelta(days=14)
-"""Up to this length, cases are told day by day."""
+"""Up to this length, cases are shown by day."""
 MOST_CHARTS = 6
-"""Of them this many are drawn."""
+"""Maximum number of charts among them."""
 PROMPTS = {"system": "system_prompt", "user": "user_prompt"}
 """The messages to the judge: the name in an address, and in an answer."""
 Of = Annotated[Id | None, Query()]
@@ -115,7 +115,7 @@ async def evaluation(
         "max_answer": MAX_SHOWN,
     }
     answer = page(request, "evaluation.html", values)
-    # The prompt quotes what agents were told and did.
+    # The prompt quotes agents' conversations, so no cache may store it.
     answer.headers["Cache-Control"] = "no-store"
     return answer
 
@@ -124,7 +124,7 @@ async def evaluation(
 async def prompt(
     _: Viewer, project: ShownProject, services: Services, evaluation_id: EvaluationId, name: Annotated[Id, Path()]
 ) -> PlainTextResponse:
-    """Return a message to the judge, in full, as a file: never as something that a browser would show."""
+    """Return a message to the judge in full, as a download, which no browser renders."""
     state = await _known(services, project, evaluation_id)
     text = _prompt(state, name) if name in PROMPTS else None
     if text is None:
@@ -138,7 +138,7 @@ async def prompt(
 
 
 async def _known(services: ApiContext, project: str, evaluation_id: str) -> RequestedEvaluation:
-    """Return the evaluation; 404 if the project has none of this id."""
+    """Return the evaluation; 404 if the project has no evaluation of this id."""
     found = await services.ask(lambda cursor: evaluation_state(cursor, evaluation_id))
     if found is None or found.project != project:
         raise ApiError(404, "not_found", "The project has no evaluation with this id.")
@@ -151,20 +151,20 @@ def _prompt(state: RequestedEvaluation, name: str) -> str | None:
 
 
 def _run_of(cursor: duckdb.DuckDBPyConnection, found: WholeEvaluation) -> str | None:
-    """Return the id of the evaluated run; None if it is not there any more."""
+    """Return the id of the evaluated run; None if it was deleted."""
     rows = query_rows(cursor, "session_run", {"connection": found.connection, "session": found.session_id})
     return rows[0]["run_id"] if rows and rows[0]["project"] == found.project else None
 
 
 def _total(found: WholeEvaluation | None) -> float | None:
-    """Return the cost of the run and its evaluation together; None if either is unknown."""
+    """Return the total cost of the run and its evaluation; None if either is unknown."""
     if found is None or found.run_cost_usd is None or found.cost_usd is None:
         return None
     return found.run_cost_usd + found.cost_usd
 
 
 def _told(now: Row, before: Row) -> str:
-    """Compare a time with the time before, in words."""
+    """Compare a period with the preceding one, in words."""
     count = compared(now["evaluations"], before["evaluations"], number)
     mean = compared_means(now["mean_score"], before["mean_score"])
     return f"{number(now['evaluations'])} evaluations, {count}; mean score {number(now['mean_score'], 2)}, {mean}"
@@ -172,7 +172,7 @@ def _told(now: Row, before: Row) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """A case on one scale, day by day or week by week; drawn if there are two or more."""
+    """A case on one scale by day or week; drawn if there are two or more points."""
 
     last: CaseQuality
     runs: int
@@ -180,7 +180,7 @@ class OverTime:
 
 
 def _over_time(quality: Sequence[CaseQuality], unit: str, marks: Sequence[Mark]) -> list[OverTime]:
-    """Return each case by scale, the one evaluated last first."""
+    """Return each case by scale, last evaluated first."""
     groups = [list(periods) for _, periods in groupby(quality, key=lambda period: (period.case_id, period.yardstick))]
     groups.sort(key=lambda periods: (-periods[-1].period.toordinal(), periods[0].case_id, periods[0].yardstick))
     drawn = [index for index, periods in enumerate(groups) if len(periods) > 1][:MOST_CHARTS]

@@ -1,4 +1,4 @@
-"""The fleet: projects as cards or rows, the worst first, and all of them at a glance."""
+"""The fleet: projects as cards or rows, worst first, and all of them at a glance."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ router = APIRouter(include_in_schema=False)
 SCALES = {"tier1": "0 to 1", "tier2": "0 to 1", "tier2_5": "0 to 1", "tier3": "1 to 5"}
 """The scales of the tiers."""
 _GLANCE = 24
-"""Beyond this many projects, each has a square of its colour above the list."""
+"""Above this many projects, squares in the colour of their health are shown above the list."""
 
 
 @router.get("/")
@@ -105,7 +105,7 @@ def _glance(projects: Sequence[Project], *, has_judge: bool) -> list[tuple[str, 
 
 
 def _square(project: Project, links: Links, *, has_judge: bool) -> tuple[str, str, str]:
-    """Return the values of a project's square: its link, its health, and its words."""
+    """Return the values of a project's square: its link, its health, and its description."""
     incidents = f", {project.open_incidents} open" if project.open_incidents else ""
     incidents += f", {project.suspected_incidents} suspected" if project.suspected_incidents else ""
     why = reason_words(project, has_judge=has_judge)
@@ -114,7 +114,7 @@ def _square(project: Project, links: Links, *, has_judge: bool) -> tuple[str, st
 
 
 def change_view(project: Project, change: Change | None) -> dict[str, Any] | None:
-    """Return the change of a project in words, with its small chart and the link to its incident; None without one."""
+    """Return a project's change in words, with a small chart and a link to the incident; None without a change."""
     if change is None:
         return None
     digits = 1 if change.series == "trust" else 2
@@ -141,7 +141,7 @@ def _ends(change: Change) -> str:
 
 
 def days_before(change: Change | None, until: date | None) -> str:
-    """Say how many of the last days lie before the first day of an incident: their mean then is of both; empty if none or all do."""
+    """Describe how many of the last days lie before an incident's first day, so that their mean mixes both; empty if none or all do."""
     if change is None or change.since is None or until is None:
         return ""
     after = (until - change.since).days + 1
@@ -150,12 +150,12 @@ def days_before(change: Change | None, until: date | None) -> str:
 
 
 def day_words(day: date, newest: date | None) -> str:
-    """Return a day as in 28 Oct, with its year if it is not that of the newest day."""
+    """Format a day as in 28 Oct, with the year if it differs from the newest day's."""
     return f"{day.day} {day:%b}" if newest is not None and day.year == newest.year else f"{day.day} {day:%b %Y}"
 
 
 def _tiers(project: Project) -> list[tuple[str, float, float | None]]:
-    """Return the means of the last days and of those before: of the judge's tiers, or of Tier 1 if no judge was asked."""
+    """Return the means of the last days and of the days before, for the judge's tiers, or for Tier 1 without a judge."""
     means = [(tier, project.recent.level(tier), project.before.level(tier)) for tier in ("tier1", "tier2", "tier3")]
     known = [(tier, mean, before) for tier, mean, before in means if mean is not None]
     return [one for one in known if one[0] != "tier1"] or known

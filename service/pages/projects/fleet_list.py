@@ -1,7 +1,7 @@
-"""The fleet as a list: what its address may ask for, in which orders it comes, and which projects are on a page of it.
+"""The fleet as a list: its parameters, its orders, and the projects on a page.
 
-Health depends on the policy and on the connections, so no query can order by it: all projects are read and put in order here. A cursor
-of the fleet is a place in the order, and not a project: a page that keeps itself fresh goes on to show, say, the 61st to the 120th.
+Health depends on the policy and on the connections, so no query can order by it: all projects are read and sorted here. A cursor of
+the fleet is a position, not a project, so that a refreshing page keeps showing, say, the 61st to the 120th.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ORDERS = {
     "last": ("Newest first", "Oldest first"),
     "name": ("By name", "By name, backwards"),
 }
-"""The orders in words, and turned round."""
+"""The orders in words, and the words when reversed."""
 FLEET = ListOf(
     name="fleet",
     query="projects",
@@ -67,7 +67,7 @@ class Found(NamedTuple):
 
 
 def page_of_fleet(projects: Sequence[Project], asked: Asked, places: Mapping[str, Standing]) -> Found:
-    """Return the page that the address asks for; `places` are the `standings` of the projects with an incident."""
+    """Return the requested page; `places` are the `standings` of the projects with an incident."""
     found = in_order([project for project in projects if _fits(project, asked)], asked, places)
     start = 0 if asked.last is None else max(0, int(asked.last.number or 0))
     end = start + SHOWN
@@ -82,13 +82,13 @@ def page_of_fleet(projects: Sequence[Project], asked: Asked, places: Mapping[str
 
 
 def orders(asked: Asked) -> dict[str, str]:
-    """Return the orders in words; the one that is asked for may be turned round."""
+    """Return the orders in words; the current one can be reversed."""
     turned = asked.down != FLEET.sorts[asked.sort].down
     return {name: words[turned and name == asked.sort] for name, words in _ORDERS.items()}
 
 
 def in_order(projects: Sequence[Project], asked: Asked, places: Mapping[str, Standing]) -> list[Project]:
-    """Return projects, which are by name, in an order: of equals the first name comes first, and those without a value come last."""
+    """Sort projects, which come by name. Ties stay in order of name, and projects without a value come last."""
     keys: Mapping[str, Callable[[Project], Any]] = {
         "worst": partial(badness, places),
         "anomalies": attrgetter("recent.anomaly_rate"),
@@ -104,7 +104,7 @@ def in_order(projects: Sequence[Project], asked: Asked, places: Mapping[str, Sta
 
 
 def _newest(project: Project) -> datetime | None:
-    """Return when the newest exchange came or the newest run ended; None without either."""
+    """Return the time of the newest exchange or end of a run; None without either."""
     return max((at for at in (project.last_exchange_at, project.last_run_at) if at), default=None)
 
 
@@ -114,5 +114,5 @@ def _fits(project: Project, asked: Asked) -> bool:
 
 
 def page_from(start: int, asked: Asked) -> str:
-    """Return the address of the page that begins after so many projects."""
+    """Return the address of the page that begins after this number of projects."""
     return asked.address(cursor=encoded(Last(asked.sort, asked.down, start, None, "")))

@@ -1,4 +1,4 @@
-"""A project: what is open, and how it did day by day beside what is normal for it. What is less urgent, its details, the browser asks for next."""
+"""A project: open incidents, and daily figures beside their normal range. The browser then loads the less urgent details."""
 
 from __future__ import annotations
 
@@ -51,26 +51,26 @@ from streams.watch.lifecycle import is_live
 router = APIRouter(include_in_schema=False)
 Row = Mapping[str, Any]
 _OPEN, _LATEST, _LISTED = 100, 30, 8
-"""Open incidents that are read, latest ones whose days are marked too, and open ones that are listed."""
+"""Maximum numbers of open incidents to read, of latest incidents whose days are marked too, and of open incidents to list."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Days:
-    """The content of days."""
+    """The data of the shown days."""
 
     window: Window
     points: Sequence[Row]
     before: Sequence[Row] | None
-    """The points of the period before; None if it is not to be shown."""
+    """The points of the preceding period; None if it is not to be shown."""
     baselines: Sequence[Baseline]
-    """Those that held, oldest first."""
+    """The baselines in force, oldest first."""
     last: Window | None
-    """The last period of the same length with scores, of a window that has none."""
+    """For a window without scores, the last period of the same length with scores."""
     acted: date | None
     """The day of the newest event, if there were events but no exchanges since then."""
     marks: Sequence[Mark]
     heard: Sequence[datetime]
-    """The days with exchanges of the last quarter before a silence, to know whether it is usual; none without one."""
+    """The days with exchanges in the quarter before a silence, to tell whether the silence is usual; empty without a silence."""
 
 
 @router.get("/projects/{project}")
@@ -140,7 +140,7 @@ def _day_values(stretch: Stretch, days: _Days, incidents: Sequence[Incident]) ->
 
 
 def _figures(days: _Days) -> list[dict[str, Any]]:
-    """Return the counts of the time, with what they were before if that is asked."""
+    """Return the counts of the period, with the preceding period's for comparison if requested."""
     names = {"Exchanges": "exchange_count", "Judged": "judged_count", "Anomalies": "anomaly_count"}
     return [
         {
@@ -155,7 +155,7 @@ def _figures(days: _Days) -> list[dict[str, Any]]:
 
 
 def _mean(days: _Days, tier: str) -> str | None:
-    """Write the mean of a tier over the time beside that of the time before; None if they are not to be compared."""
+    """Format the mean of a tier over the period beside the preceding period's; None if they are not to be compared."""
     if days.before is None:
         return None
     now, before = (mean_of(tier_points(rows, tier)) for rows in (days.points, days.before))
@@ -168,7 +168,7 @@ def _days(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedRange, no
     values = {"project": project, "from": window.start, "to": window.end}
     newest = None if points else newest_score(cursor, project, window.start)
     last = last_period(window, newest)
-    # A pause is told only of the present: what a requested time in the past lacks is no silence.
+    # Report silence only for the present: a gap at the end of a past period is not silence.
     silent_since = None if window.is_pinned else newest
     acted = None if silent_since is None else newest_event(cursor, project, silent_since, now)
     quarter = points_of(cursor, project, quarter_to(silent_since)) if silent_since is not None else []
@@ -188,17 +188,17 @@ def _days(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedRange, no
 
 
 async def _has_costs(services: ApiContext, project: str, window: Window) -> bool:
-    """Tell whether the judge was asked for the project, perhaps about something other than its exchanges."""
+    """Tell whether the judge was asked for the project, even if not about its exchanges."""
     return bool(await services.ask(lambda reading: costs_of(reading, project, window)))
 
 
 def _incidents(cursor: duckdb.DuckDBPyConnection, project: str) -> tuple[list[Incident], list[Incident]]:
-    """Return the live incidents, the worst first as the inbox has them, and the latest of all."""
+    """Return the live incidents in the inbox's order, worst first, and the latest incidents."""
     opened = inbox(cursor, InboxFilter(project=project, statuses=LIVE_STATES), None, _OPEN, outlined=True)
     return [one.incident for one in opened.listed], incident_records(cursor, project, limit=_LATEST, outlined=True)
 
 
 def _listed(opened: Sequence[Incident]) -> list[tuple[Incident, str | None, list[Incident], Incident | None]]:
-    """Return the worst open incidents, each with its first day, the others that began with it, and the one whose cause it may share."""
+    """Return the worst open incidents, each with its first day, its twins, and the twin whose cause it may share."""
     worst = opened[:_LISTED]
     return [(one, since_of(one), twins, suspected_cause(one, twins)) for one in worst for twins in [twins_of(one, worst)]]

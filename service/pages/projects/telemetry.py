@@ -24,7 +24,7 @@ from service.web.parameters import Cursor
 router = APIRouter(include_in_schema=False)
 STATUSES: tuple[Status, ...] = ("red", "yellow", "green")
 MOST = 20_000
-"""Open sessions that are counted: the longest silent ones."""
+"""Maximum number of open sessions that are counted, longest silent first."""
 SHOWN = 100
 """Sessions, and alerts, of a page."""
 

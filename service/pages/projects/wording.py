@@ -14,12 +14,12 @@ _DAY = timedelta(days=1)
 
 
 def age_words(newest: datetime | None, now: datetime) -> str:
-    """Say how many days ago the newest record came; empty for one of the last day, and without any."""
+    """Describe the age of the newest record in days; empty if it came within the last day, and without records."""
     return "" if newest is None or now - newest < 2 * _DAY else f"{(now - newest).days} days ago"
 
 
 def reason_words(project: Project, *, has_judge: bool) -> list[str]:
-    """Explain why a project is not healthy, by its reasons; its incidents are shown elsewhere."""
+    """Explain why a project is not healthy; its incidents are shown elsewhere."""
     return [_WORDS[reason](project, has_judge) for reason in project.reasons if reason in _WORDS]
 
 
@@ -44,7 +44,7 @@ def _anomalies(project: Project, _: bool) -> str:
 
 
 def _few(project: Project) -> str:
-    """Say how much of the required data there is: exchanges, or runs if there are only those."""
+    """Describe how much of the required data exists: exchanges, or runs if there are only runs."""
     if project.scores or not project.runs_with_evidence:
         return f"{number(project.recent.scores)} of {ENOUGH} exchanges in {RECENT_DAYS} days"
     return f"{number(project.runs_with_evidence)} of {ENOUGH} runs"
@@ -60,13 +60,13 @@ _WORDS: Mapping[Reason, Callable[[Project, bool], str]] = {
 
 
 def silence_words(days: Sequence[datetime], last_at: datetime | None, now: datetime) -> str:
-    """Say when the last exchange came and whether such a pause is usual, by the days that had exchanges; empty without one.
+    """Describe the time of the last exchange, and whether such a pause is usual by earlier days; empty without exchanges.
 
     An agent that works on weekdays, or once a month, is silent for a while without anything being wrong.
     """
     if not days:
         return ""
-    # Exchanges may be older than the retention, and their scores not: then the day is all that is known.
+    # Retention may have deleted the exchanges and kept their sums: then only the day is known.
     ago = now - (last_at or days[-1])
     came = f"The last exchange came {moment_words(last_at) or f'on {days[-1]:%Y-%m-%d}'}, {ago.days} days ago."
     pauses = [later - earlier for earlier, later in pairwise(days)]

@@ -1,4 +1,4 @@
-"""Wrap quality of a project's sessions: the steps of a proper end they show, newest first or in another order."""
+"""Wrap quality of a project's sessions: the steps of a proper wrap-up, newest first or in another order."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ async def wrap_quality(
 
 
 def has_ended(session: Mapping[str, Any]) -> bool:
-    """Tell whether a session has had no exchange since it was closed; one that continues is open again."""
+    """Tell whether a session has had no exchange since it was closed; a continued session is open again."""
     return session["closed_at"] is not None and session["closed_at"] >= session["last_at"]

@@ -59,7 +59,7 @@ async def runs(
 
 
 def _told(now: Row, before: Row) -> str:
-    """Compare a time with the time before, in words."""
+    """Compare a period with the preceding one, in words."""
     parts = (("runs", "runs"), ("unsafe_runs", "of them unsafe"))
     return "; ".join(f"{number(now[name])} {words}, {compared(now[name], before[name], number)}" for name, words in parts)
 
@@ -102,7 +102,7 @@ async def run(
             ),
         )
 
-    # Two threads read: half of the time is DuckDB's planning, which takes one.
+    # Read in two threads: half of the time is DuckDB's planning, which is single-threaded.
     context, (events, turns, shown, payloads) = await asyncio.gather(
         services.ask(lambda cursor: read_context(cursor, record)), services.ask(shown_events)
     )

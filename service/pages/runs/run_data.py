@@ -1,7 +1,7 @@
 """Data of a run's page: the recorded diagnosis, and its events without their payloads.
 
-The verdict is the recorded one, which lists, alerts and gates go by. Which events its findings are about is told by
-`service.read.sessions`. What is read is bounded, whatever a session holds.
+The verdict is the recorded one, which lists, alerts and gates also use. `service.read.sessions` finds the events of its findings.
+Reading is bounded for sessions of any size.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from service.read.runs import RecordedRun, Row, Run
 from service.read.sessions import FindingEvents, session_findings, session_places
 
 EVENTS_READ = 20_000
-"""Events of a session that a page reads: the first ones. All of them are in its files."""
+"""Maximum number of events that a page reads, from the first on; the files have all of them."""
 PAYLOAD_SHOWN = 1_500
 """Characters of a payload on the page."""
 EXCHANGES_SHOWN, EVALUATIONS_SHOWN, HISTORY = 100, 20, 30
 _NEAR = timedelta(days=3)
-"""How far the runs around one are looked for first, on either side."""
+"""The first search range for neighbouring runs, on either side."""
 _LOOKED_AT = 8_000
-"""Characters of the longest payload that is looked at for whether it tells of a failure, and"""
+"""Maximum length of a payload that is searched for a report of failure."""
 _DOUBTFUL = 2_000
-"""the number of them."""
+"""Maximum number of payloads that are searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +58,14 @@ class RunEvents:
     """Every failure type that was found, in the order of the record."""
 
     def told(self, place: int) -> str:
-        """Describe an event in a few words: its type, and its tool if it has one."""
+        """Describe an event in a few words: its type, and its tool if any."""
         tool = self.tools[place]
         return f"{self.types[place]}: {tool}" if tool else self.types[place]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """The things around a run that its page shows."""
+    """The context of a run on its page."""
 
     previous: str | None
     following: str | None
@@ -80,7 +80,7 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRead:
-    """A run with everything on its page except the payloads."""
+    """A run with all data of its page except payloads."""
 
     run: Run
     diagnosis: Diagnosis
@@ -91,7 +91,7 @@ class RunRead:
 
 
 def read_context(cursor: duckdb.DuckDBPyConnection, run: Run) -> RunContext:
-    """Return the things around a run."""
+    """Return the context of a run."""
     project, connection, session = run.project, run.connection, run.session_id
     around = _around(cursor, run)
     history = [one for one in around if one["of_agent"]]
@@ -108,7 +108,7 @@ def read_context(cursor: duckdb.DuckDBPyConnection, run: Run) -> RunContext:
 
 
 def _around(cursor: duckdb.DuckDBPyConnection, run: Run) -> list[Row]:
-    """Return the runs around one: among those that ended within days of it, and farther where some are missing."""
+    """Return the runs around one, searching within days of its end first, and farther if some are missing."""
     at = run.last_at
     asked = {"project": run.project, "number": run.place.number, "agent": run.agent, "at": at, "limit": HISTORY}
     found = query_rows(cursor, "runs_around", {**asked, "since": at - _NEAR, "until": at + _NEAR})
@@ -123,7 +123,7 @@ def _id_of(around: Sequence[Row], role: str) -> str | None:
 
 
 def read_events(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis, located: Sequence[FindingEvents | None]) -> RunEvents:
-    """Return the events of a diagnosed session, marking those that its findings are about, and reports of a failure."""
+    """Return the events of a diagnosed session, with marks on evidence and on events that report a failure."""
     asked = {"connection": diagnosis.connection, "session": diagnosis.session_id}
     frame = run_query(cursor, "session_timeline", {**asked, "limit": EVENTS_READ})
     shown = {name: frame[name].to_list() for name in ("event_id", "event", "tool", "status", "occurred_at", "place")}
@@ -152,7 +152,7 @@ def read_events(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis, located
 def read_findings(
     cursor: duckdb.DuckDBPyConnection, recorded: RecordedRun, located: Sequence[FindingEvents | None]
 ) -> dict[int, list[tuple[int, str, int]]]:
-    """Return the turns in which each finding of a run lies, by its number: place, address, and how many of its events are there."""
+    """Return the turns of each finding of a run by the finding's number: place, address, and number of its events."""
     run = recorded.run
     for place in session_places(cursor, run.session_id, [run.project], run.connection):
         findings = session_findings(cursor, place.bounded, recorded, located).findings
@@ -170,7 +170,7 @@ def _failed(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, str], offsets
 
 
 def tells_of_failure(row: Mapping[str, Any]) -> bool:
-    """Tell whether an event, by its type and payload, reports a failure; a payload that is no JSON object does not."""
+    """Tell whether an event reports a failure, by its type and payload; a payload that is not a JSON object does not."""
     try:
         return row["event"] == "error_event" or has_failed(raw_event(row["payload"]))
     except InputError:

@@ -63,12 +63,12 @@ async def _run(services: ApiContext, project: str, run_id: str) -> Run:
 
 
 def _headers(name: str) -> Mapping[str, str]:
-    """Return the headers of a download with a checked name; no proxy stores agents' texts on the way."""
+    """Return the headers of a download with a checked name; proxies may not store agents' texts."""
     return {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
 
 
 async def _session(services: ApiContext, run: Run) -> AsyncIterator[str]:
-    """Yield the text of the file, one part of the events after the other."""
+    """Yield the text of the file in parts."""
     asked: dict[str, Any] = {"connection": run.connection, "session": run.session_id, "limit": AT_ONCE}
     yield f'{{"session_id": {json.dumps(run.session_id)}, "events": ['
     after, separator = -1, "\n"
@@ -85,7 +85,7 @@ async def _part(services: ApiContext, asked: Mapping[str, Any]) -> list[Row]:
 
 
 def _written(payload: str) -> str:
-    """Return the payload, which is a JSON object; anything else as a JSON text, so that the file can be read."""
+    """Return a payload that is a JSON object as it is, and any other as a JSON text, so that the file stays valid JSON."""
     try:
         raw_event(payload)
     except InputError:

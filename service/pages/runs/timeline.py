@@ -1,4 +1,4 @@
-"""The timeline of a run: the events on the requested page. The address holds a type, a filter, and an event."""
+"""The timeline of a run: the events on the requested page. The address has a type, a filter, and an event."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Timeline:
 
 
 def timeline(events: RunEvents, asked: Asked, page: int = PAGE) -> Timeline:
-    """Return the page of the requested events that holds the event `at`."""
+    """Return the page of the matching events that contains the event `at`."""
     fitting = [place for place in _chosen(events, asked.only) if asked.type is None or events.types[place] == asked.type]
     before = sum(place < asked.at - 1 for place in fitting)
     start = min(before, max(0, len(fitting) - 1)) // page * page

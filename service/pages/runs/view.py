@@ -56,7 +56,7 @@ class Window:
     last: int
 
     def __str__(self) -> str:
-        """Write it as in an address."""
+        """Format it for an address."""
         return f"{self.first}-{self.last}"
 
 
@@ -70,7 +70,7 @@ class Address:
     graph: Window | None
 
     def to(self, part: str = "", **changed: str | None) -> str:
-        """Return the same page with some of it changed; None leaves it out."""
+        """Return the same page with changed parameters, None to drop one."""
         said = {
             "type": self.asked.type,
             "only": self.asked.only,
@@ -120,23 +120,23 @@ def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mappi
 
 
 def has_tokens(diagnosis: Diagnosis) -> bool:
-    """Tell whether the events say how many tokens were used: a sum of none is not known to be 0."""
+    """Tell whether the events report token counts; otherwise the sum is unknown and not 0."""
     return diagnosis.cost_analysis.total_tokens > 0
 
 
 def told_cause(description: str) -> str:
-    """Return what a detector says of a cause: large counts with thin spaces, and no 0 where no event reports tokens."""
+    """Return a detector's description of a cause, with thin spaces in large counts, and without token counts that no event reports."""
     spaced = _LARGE.sub(lambda found: number(int(found[0])), description)
     return _NO_TOKENS.sub(lambda found: f"{found[1][:1].upper()}{found[1][1:]} The events report no tokens.", spaced)
 
 
 def _primary(diagnosis: Diagnosis) -> Any:
-    """Return the cause with the largest penalty, the first of equals; None without any."""
+    """Return the cause with the largest penalty, the first among equals; None without causes."""
     return min(diagnosis.failure_causes, key=lambda cause: cause.impact_score, default=None)
 
 
 def _by_impact(diagnosis: Diagnosis) -> list[tuple[int, FailureCause]]:
-    """Return the causes, the largest penalty first, each with its number in the record."""
+    """Return the causes by penalty, largest first, each with its number in the record."""
     return sorted(enumerate(diagnosis.failure_causes, 1), key=lambda numbered: numbered[1].impact_score)
 
 
@@ -181,7 +181,7 @@ def _history(project: str, runs: Sequence[Row], marks: Sequence[Mark]) -> dict[s
 
 
 def run_point(project: str, run: Mapping[str, Any]) -> Point:
-    """Return a run in a chart of trust, which leads to its page."""
+    """Return a run's point in a chart of trust, with a link to its page."""
     name, at = run["run_id"], run["ended_at"]
     return Point(name, run["trust_score"], name.removeprefix("run_"), at=at, link=links.run(project, name))
 
@@ -213,7 +213,7 @@ def _event(events: RunEvents, place: int, payloads: Mapping[int, Row]) -> dict[s
 
 
 def gist(payload: str, *, is_cut: bool) -> str:
-    """Summarise a payload in a line, without the columns of the timeline; nothing if there is no more, or no JSON object."""
+    """Summarise a payload in a line, without the fields that the timeline's columns show; empty if nothing is left or it is not a JSON object."""
     if is_cut:
         text = _IN_COLUMNS_WRITTEN.sub("", payload)
     else:
@@ -227,7 +227,7 @@ def gist(payload: str, *, is_cut: bool) -> str:
 
 
 def indented(payload: str) -> str:
-    """Return a payload with a field per line; as it is if it is no JSON object."""
+    """Return a payload with one field per line; unchanged if it is not a JSON object."""
     try:
         return json.dumps(raw_event(payload), indent=_DEPTH, ensure_ascii=False)
     except InputError:
@@ -235,7 +235,7 @@ def indented(payload: str) -> str:
 
 
 def graph_values(events: RunEvents, address: Address) -> dict[str, Any]:
-    """Return the graph of the requested part, and the same in words."""
+    """Return the graph of the requested part, with a description in words."""
     count = len(events.ids)
     window = address.graph or Window(first=1, last=count)
     chosen = range(window.first - 1, window.last)
@@ -297,7 +297,7 @@ _FAILING = {
 
 
 def because(diagnosis: Diagnosis) -> str:
-    """Return what put a run at its readiness level, as a clause; nothing if nothing did, or the record has none."""
+    """Return the reason of a run's readiness level as a clause; empty if there is none or it is not recorded."""
     found = next((rule for rule in RULES if rule[0] == diagnosis.readiness_level), None)
     if found is None or diagnosis.trust_score is None:
         return ""

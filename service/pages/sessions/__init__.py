@@ -1,1 +1,1 @@
-"""The page of a session, and the way from its id to it."""
+"""The page of a session, and the redirect to it from an id."""

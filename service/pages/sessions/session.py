@@ -1,4 +1,4 @@
-"""A session as a page: the conversation turn by turn, with scores, events and what is known of it. And the way there by its id alone."""
+"""A session as a page: the conversation turn by turn with scores, events and its run. Also the redirect from a bare id."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ async def session(
         raise ApiError(404, "not_found", await _why_gone(services, project, session_id))
     if len(places) > 1:
         return _choice(request, session_id, places)
-    # Two threads read: half of the time is DuckDB's planning, which takes one.
+    # Read in two threads: half of the time is DuckDB's planning, which is single-threaded.
     read, shown = await asyncio.gather(
         services.ask(lambda cursor: read_session(cursor, places[0])),
         services.ask(lambda cursor: shown_part(cursor, places[0], asked)),
     )
     answer = page(request, "session.html", session_values(read, shown, asked))
-    # It quotes what agents were told and did.
+    # The page quotes agents' conversations, so no cache may store it.
     answer.headers["Cache-Control"] = "no-store"
     return answer
 
@@ -79,7 +79,7 @@ def _choice(request: Request, session_id: str, places: list[SessionPlace]) -> HT
 
 
 async def _why_gone(services: ApiContext, project: str, session_id: str) -> str:
-    """Say when a session was erased, where a connection of the project had it; else that there is none."""
+    """Report that a session was erased, with the time, if a connection of the project had it; otherwise that it does not exist."""
 
     def asked(cursor: duckdb.DuckDBPyConnection) -> list[dict[str, object]]:
         return [row for row in query_rows(cursor, "erasures") if row["session_id"] == session_id]

@@ -24,7 +24,7 @@ from service.read.sessions import (
 from service.text.links import Links
 
 TURNS, STEPS_ALONE = 20, 100
-"""Turns of a page, and events of a part that is shown alone."""
+"""Turns per page, and events per page of a single part."""
 TEXT_SHOWN = 3_000
 """Characters of a text: the exchange's own page has more."""
 KINDS = 6
@@ -41,25 +41,25 @@ _links = Links()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request for a part of a session, as the address makes it."""
+    """A request for a part of a session, parsed from an address."""
 
     only: str | None = None
     turn: int = 1
     exchange: str | None = None
     part: int | None = None
-    """The events of this part alone; None: turns."""
+    """Show only the events of this part; None: show turns."""
     step: int = 1
     """The first of these events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """Events of a part of a session: those of a turn's exchange, and those that came after it."""
+    """Events of a part of a session: the events of a turn's exchange, and later ones before the next turn."""
 
     part: int
     events: int
     kinds: str
-    """How many of which type."""
+    """The number of events by type."""
     shown: Sequence[Row]
 
     @property
@@ -82,7 +82,7 @@ class Turn:
 
 
 def session_values(read: SessionRead, shown: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
-    """Return every value of the template; `shown` are those of `shown_part`."""
+    """Return every value of the template; `shown` are the values of `shown_part`."""
     return {
         "project": read.place.project,
         "place": read.place,
@@ -99,9 +99,9 @@ def session_values(read: SessionRead, shown: Mapping[str, Any], asked: Asked) ->
 
 
 def shown_part(cursor: duckdb.DuckDBPyConnection, place: SessionPlace, asked: Asked) -> dict[str, Any]:
-    """Return the requested part of the session: turns with events of each, or the events of one part alone.
+    """Return the requested part of the session: turns with their events, or only the events of one part.
 
-    A session without turns has one part, which is shown alone.
+    A session without turns has a single part of events.
     """
     alone = asked.part if asked.part is not None or place.has_turns else 0
     shown = _turns(cursor, place, asked) if alone is None else _alone(cursor, place, alone, asked.step)
@@ -188,6 +188,6 @@ def _turn(project: str, row: Row, steps: Steps | None) -> Turn:
 
 
 def _known(*numbers: int | None) -> int | None:
-    """Return the sum of what is known; None if nothing is."""
+    """Return the sum of the known values; None if all are unknown."""
     told = [one for one in numbers if one is not None]
     return sum(told) if told else None

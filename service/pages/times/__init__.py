@@ -1,1 +1,1 @@
-"""The time that pages show: what an address says of it, its control, and figures beside those of the time before."""
+"""The period that pages show: its parameters, its control, and figures beside the preceding period's."""

@@ -1,4 +1,4 @@
-"""The time that the address of a page asks for, as a parameter of its endpoint."""
+"""The period in a page's address, as a parameter of its endpoint."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def _read_list_range(
 
 
 Asked = Annotated[AskedRange, Depends(_read_range)]
-"""The time in the address."""
+"""The period in the address."""
 AskedOfList = Annotated[AskedRange, Depends(_read_list_range)]
-"""The time in the address of a list that can show all of it."""
+"""The period in the address of a list that can show all time."""

@@ -1,4 +1,4 @@
-"""A figure beside the same figure of the period before."""
+"""A figure beside the same figure of the preceding period."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from service.text.rounding import signed
 
 
 def compared(value: float | None, before: float | None, written: Callable[[float | None], str]) -> str:
-    """Write what a figure was before, and by how much it changed: in percent of a count, in points of a mean.
+    """Describe a figure's previous value and its change: in percent for a count, in points for a mean.
 
-    Percent need something to be a percentage of; from nothing there is only a change.
+    From 0 there is no percentage, only a change.
     """
     if before is None:
         return f"before {NOTHING}"
@@ -21,7 +21,7 @@ def compared(value: float | None, before: float | None, written: Callable[[float
 
 
 def compared_means(value: float | None, before: float | None, digits: int = 2) -> str:
-    """Write the same of a mean, which changes by points."""
+    """Describe the previous value and the change of a mean, in points."""
     if value is None or before is None:
         return f"before {number(before, digits)}"
     return f"before {number(before, digits)}, {_signed(value - before, digits)}"

@@ -1,4 +1,4 @@
-"""The control of the time that a page shows: one for all pages, made of their address, which keeps everything else that it asks for."""
+"""The period control, shared by all pages. It is built from a page's address and keeps the address's other parameters."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from service.text.window import ALL, BEFORE, LENGTHS, NAMES, AskedRange, Window,
 
 _UNITS = {"h": "hours", "d": "days"}
 _REPLACED = frozenset({*NAMES, "since", "cursor"})
-"""Parameters that another time replaces: a page of the old list is none of the new one."""
+"""Parameters that a new period drops: a page of the old list is not a page of the new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A length, or all of the time, and the address that shows it."""
+    """A length, or all time, and the address that shows it."""
 
     words: str
     name: str
@@ -35,13 +35,13 @@ class RangeControl:
     earlier: str | None
     later: str | None
     compare: Choice | None
-    """None where there is no time to compare."""
+    """None if there is no period to compare with."""
     words: str
-    """The time that is shown; empty for all of it."""
+    """The shown period; empty for all time."""
     is_part: bool
-    """Whether there may be something beside what is shown: nothing is where an empty time ends now and has no data before."""
+    """Whether other periods may have data; False for an empty period that ends now and has no data before it."""
     offer: Choice | None
-    """The last time of this length with data, where the time that is shown has none."""
+    """The last period of this length with data, if the shown one has none."""
 
 
 def range_control(
@@ -53,10 +53,9 @@ def range_control(
     has_comparison: bool = True,
     last: Window | None = None,
 ) -> RangeControl:
-    """Return the control of a page: `window` is the shown time, None for all of it.
+    """Return the control of a page: `window` is the shown period, None for all time.
 
-    Lists have all of the time among their choices; a page without figures has no comparison. `last` is the last period with data, of a
-    page whose time has none.
+    Lists also offer all time; a page without figures has no comparison. `last` is the last period with data, if the shown one has none.
     """
     shown = window or window_of(AskedRange(), now)
     choices = [
@@ -92,7 +91,7 @@ def _named(length: str) -> tuple[str, str]:
 
 
 def _address(request: Request, time: Mapping[str, str]) -> str:
-    """Return the address of the page with another time."""
+    """Return the address of the page with another period."""
     others: Iterable[tuple[str, str]] = request.query_params.multi_items()
     asked = [(name, value) for name, value in others if name not in _REPLACED] + list(time.items())
     return f"{request.url.path}?{urlencode(asked)}" if asked else request.url.path
