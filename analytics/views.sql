@@ -1,5 +1,5 @@
--- Views for analysts, over the latest revisions. Days are UTC days of the event time. Weight is 1 / sampling_probability: how many
--- exchanges a judged one stands for. Anchors, which are judged to watch the judge, are in anchor_turns and nowhere else.
+-- Views for analysts, over the latest revisions. Days are UTC days of the event time. Weight is 1 / sampling_probability, the number
+-- of exchanges that a judged one represents. Anchors, which are judged to watch the judge, are only in anchor_turns.
 CREATE VIEW all_turns AS
 SELECT
     exchange_at::DATE AS day, project, agent, "connection", session_id, turn_number, exchange_id, score_id, revision,

@@ -1,5 +1,5 @@
 -- purpose: where the newest runs of an agent with runtime events are, for looking at their events again
--- grain: one row a run of the agent, the newest last
+-- grain: one row per run of the agent, the newest last
 -- parameters: $project, $agent (NULL: runs without one), $since (runs that ended from then on), $limit (the newest so many)
 WITH ended AS (
     SELECT

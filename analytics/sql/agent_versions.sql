@@ -2,7 +2,7 @@
 -- grain: one row per agent ('' for none named), label and version, the version that began last first; version NULL: before the first deployment of an agent whose exchanges do not name the label; began_at: its deployment or its first exchange of the time, whichever was earlier; sessions: those with a score of the tier, judged: these scores; simulated: exchanges that a simulated judge scored; w is a session's weight (1 / sampling_probability), t its weight times score; ww, wt, tt: their squares and product; sums are of millionths, so that no order of rows changes them; runs: sessions with evidence, each with the version that most of its exchanges had, of equals the later one
 -- parameters: $project, $one_in (of how many sessions one is read, by a hash of their ids; 1: all), $agent ('' for none named; NULL: any), $labels (names of the labels that are versions), $tier (tier1, tier2, tier2_5 or tier3), $since (inclusive), $until (exclusive)
 WITH current AS (
-    -- As few as these are, ordering them is cheaper than looking first for those that were scored again.
+    -- There are so few of these that ordering them is cheaper than first finding the rescored ones.
     SELECT *
     FROM log.scores
     WHERE project = $project AND exchange_at >= $since::TIMESTAMP AND exchange_at < $until::TIMESTAMP
@@ -16,7 +16,7 @@ WITH current AS (
     FROM current
     WHERE $agent::VARCHAR IS NULL OR coalesce(agent, '') = $agent::VARCHAR
 ), named AS (
-    -- Asking first whether there are labels would read those of all sessions: unnesting drops empty lists.
+    -- Checking for labels first would read them for all sessions; unnest drops empty lists anyway.
     SELECT DISTINCT connection, exchange_id, given.name AS label, given.value AS version
     FROM (
         SELECT connection, exchange_id, unnest(labels) AS given

@@ -1,5 +1,5 @@
 -- purpose: what people said beside what the judge says, of each person the newest, with how many judged exchanges each one stands for
--- grain: one row a rater and exchange; judge_score: the mean of Tier 3, NULL where the judge has none; stratum: anomaly, unsure or routine; in_stratum: judged exchanges of the project in it, of the days that retention has not deleted; judged: in all
+-- grain: one row per rater and exchange; judge_score: the mean of Tier 3, NULL where the judge has none; stratum: anomaly, unsure or routine; in_stratum: judged exchanges of the project in it, of the days that retention has not deleted; judged: in all
 -- parameters: $project, $from (inclusive) and $to (exclusive) in event time of the exchanges (NULL: no bound), $times (list: when the exchanges were that people have scored, as score_times answers, which makes them quick to find; NULL: not known)
 WITH kept AS (
     SELECT date_trunc('day', make_timestamp(max(next_position))) AS since
@@ -19,7 +19,7 @@ WITH kept AS (
     WHERE kind = 'human_score' AND score IS NOT NULL AND project = $project
     GROUP BY subject_id, reviewer
 ), near AS MATERIALIZED (
-    -- One narrow column tells the rows; what is wide is read of these alone.
+    -- Select the rows by one narrow column, so that wide columns are read only for them.
     SELECT rowid AS row
     FROM log.scores
     WHERE project = $project AND exchange_at IN (SELECT unnest($times::TIMESTAMP[]))

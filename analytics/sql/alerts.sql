@@ -1,5 +1,5 @@
 -- purpose: what people were or are to be told, and how far that has come
--- grain: one row an alert, newest first
+-- grain: one row per alert, newest first
 -- parameters: $status (NULL for all), $project (NULL for all), $before_at and $before_id (where the page before ended, NULL for the first), $limit
 SELECT
     alert_id, channel, kind, subject_id, project, severity, created_at, not_before, attempts, status, settled_at, last_error

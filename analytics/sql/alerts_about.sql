@@ -1,5 +1,5 @@
 -- purpose: what people were or are to be told about one incident, and how far that has come
--- grain: one row an alert, oldest first
+-- grain: one row per alert, oldest first
 -- parameters: $project, $subject (id of the incident)
 SELECT alert_id, channel, kind, severity, created_at, not_before, attempts, status, settled_at, last_error
 FROM log.alerts

@@ -1,5 +1,5 @@
 -- purpose: exchanges that would make good anchors: judged, not an anchor yet, spread over the range of what the judge says, from bad to good; of a project with very many exchanges the days with the newest 100 000 that were judged
--- grain: one row an exchange: of each of $count parts of that range the one that comes first in an order that has nothing to do with what it says
+-- grain: one row per exchange: of each of $count parts of that range the one that comes first in an order that has nothing to do with what it says
 -- parameters: $project, $count
 WITH days AS (
     SELECT day, sum(sum(tier2_count)) OVER (ORDER BY day DESC) AS found_since

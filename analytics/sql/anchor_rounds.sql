@@ -1,5 +1,5 @@
 -- purpose: when the anchors of each project are judged, and when they last were
--- grain: one row a project with anchors that are judged: how many they are, and when their last round began (NULL before the first)
+-- grain: one row per project with anchors that are judged: how many they are, and when their last round began (NULL before the first)
 -- parameters: none
 WITH active AS (
     SELECT project, count(*) AS anchors

@@ -1,5 +1,5 @@
 -- purpose: what the judge said of the anchors of a project, round by round
--- grain: one row an anchor and round, as it is scored now; round_at: when the round began; the scores of the tiers are on their own scales, NULL where they were not scored
+-- grain: one row per anchor and round, as it is scored now; round_at: when the round began; the scores of the tiers are on their own scales, NULL where they were not scored
 -- parameters: $judged_as (the project under which the anchors are judged), $from (inclusive, NULL: no bound)
 WITH latest AS (
     SELECT score_id, max((revision, _offset)) AS version

@@ -1,5 +1,5 @@
 -- purpose: why exchanges are anomalous, and how often
--- grain: one row a project, agent and reason, without the number that was scored; an exchange counts for each of its reasons
+-- grain: one row per project, agent and reason, without the number that was scored; an exchange counts for each of its reasons
 -- parameters: $project (NULL for all), $from (inclusive) and $to (exclusive) in event time (NULL: no bound)
 WITH anomalous AS (
     SELECT project, score_id, revision, _offset, agent, anomaly_reasons

@@ -1,5 +1,5 @@
 -- purpose: projects whose rate of anomalies has risen within the last 14 UTC days, against the days before it rose (`audit.drift.anomaly_rate`); by the day of the exchange, whenever it was scored; days that a decision has cut out count all the same
--- grain: one row a project with a spike, the most certain first; first_day: the most probable first day; anomalies, exchanges and rate since then, anomalies an exchange; the same before it, up to 90 days; ratio: NULL where there was no anomaly before; log_evidence: natural logarithm of how much better the days are explained by a rate that rose, up to about 690; confirmed from 1 000 000 on; critical from three times the rate before on
+-- grain: one row per project with a spike, the most certain first; first_day: the most probable first day; anomalies, exchanges and rate since then, anomalies an exchange; the same before it, up to 90 days; ratio: NULL where there was no anomaly before; log_evidence: natural logarithm of how much better the days are explained by a rate that rose, up to about 690; confirmed from 1 000 000 on; critical from three times the rate before on
 -- parameters: $project (NULL for all but those of anchors), $as_of (what happened then or later is left out)
 WITH days AS (
     SELECT project, day, sum(anomalies)::BIGINT AS anomalies, sum(exchanges)::BIGINT AS exchanges

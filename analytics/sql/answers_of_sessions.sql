@@ -1,5 +1,5 @@
 -- purpose: the first answer that the judge ever gave to each of some questions about sessions, whatever it was asked for
--- grain: one row a question that was answered, with the columns of its record
+-- grain: one row per question that was answered, with the columns of its record
 -- parameters: $questions (list of {connection, session_id, fingerprint}), $simulated (whether answers of a simulated judge count)
 WITH wanted AS (
     SELECT unnest($questions::STRUCT(connection VARCHAR, session_id VARCHAR, fingerprint VARCHAR)[], recursive := true)

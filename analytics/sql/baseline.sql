@@ -1,5 +1,5 @@
 -- purpose: what is normal for a project: the tiers' distributions and the share of anomalies over the exchanges of a window of event time, whenever they were scored; weighted: a judged exchange counts 1 / sampling_probability times, so that a change in what is sampled is no change
--- grain: one row a project with scores in the window (NULL where a tier has none); stddev: of the population; effective_count: how many scores of equal weight would say as much; every exchange has a Tier 1 score, so that tier needs no weights
+-- grain: one row per project with scores in the window (NULL where a tier has none); stddev: of the population; effective_count: how many scores of equal weight would say as much; every exchange has a Tier 1 score, so that tier needs no weights
 -- parameters: $project (NULL for all but those of anchors), $as_of (end of the window, exclusive), $days (UTC days of the window, of which the last one may not be over)
 SELECT
     project, log.first_day_of($as_of::TIMESTAMP, $days) AS window_start, $as_of::TIMESTAMP AS window_end,

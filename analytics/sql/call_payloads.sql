@@ -1,5 +1,5 @@
 -- purpose: what the calls of some runs said, for those detectors that compare what calls say with each other
--- grain: one row a tool call; run is the number that was given with the session
+-- grain: one row per tool call; run is the number that was given with the session
 -- parameters: $runs (list of {run, connection, session_id})
 WITH wanted AS (
     SELECT unnest($runs::STRUCT(run BIGINT, connection VARCHAR, session_id VARCHAR)[], recursive := true)

@@ -1,5 +1,5 @@
 -- purpose: which exchanges two scorings have in common, and what each says of these: judged, anomalous, by a simulated judge, at what cost
--- grain: one row a project; judged, anomalies, simulated, cost_usd (of known costs) and unknown_costs of each side are of the exchanges that both have; other_evidence counts those whose text was not the same
+-- grain: one row per project; judged, anomalies, simulated, cost_usd (of known costs) and unknown_costs of each side are of the exchanges that both have; other_evidence counts those whose text was not the same
 -- parameters: $a, $b (statements that read the rows of `log.scores` of each side; NULL: those of this database), $project (NULL for all)
 WITH latest_a AS (
     SELECT score_id, max((revision, _offset)) AS version

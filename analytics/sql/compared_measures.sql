@@ -1,5 +1,5 @@
 -- purpose: how two scorings of the same exchanges differ, measure by measure, where both have a number, with the sums that a confidence interval of the mean difference takes, sessions as clusters
--- grain: one row a project and measure (tier and dimension; tier: 1, 2, 2.5, 3, anomaly (0 or 1) or cost (USD, of exchanges that neither side left unscored: what was not answered says nothing of what it would cost); dimension: empty for the tier itself); shares are a session's part of the pairs, its residual the sum of its differences less what the mean would give them
+-- grain: one row per project and measure (tier and dimension; tier: 1, 2, 2.5, 3, anomaly (0 or 1) or cost (USD, of exchanges that neither side left unscored: what was not answered says nothing of what it would cost); dimension: empty for the tier itself); shares are a session's part of the pairs, its residual the sum of its differences less what the mean would give them
 -- parameters: $a, $b (statements that read the rows of `log.scores` of each side; NULL: those of this database), $project (NULL for all)
 WITH latest_a AS (
     SELECT score_id, max((revision, _offset)) AS version

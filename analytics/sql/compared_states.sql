@@ -1,5 +1,5 @@
 -- purpose: what state each judged tier is in on two sides, over the exchanges that both have
--- grain: one row a tier (2, 2.5, 3) and pair of states that occurs
+-- grain: one row per tier (2, 2.5, 3) and pair of states that occurs
 -- parameters: $a, $b (statements that read the rows of `log.scores` of each side; NULL: those of this database), $project (NULL for all)
 WITH latest_a AS (
     SELECT score_id, max((revision, _offset)) AS version

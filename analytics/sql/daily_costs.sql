@@ -1,5 +1,5 @@
 -- purpose: what judging cost day by day, by the day on which the judge answered (UTC), as on the provider's bill, and by the model that was asked
--- grain: one row a project, day and model; cost_usd: the sum of the known costs, simulated ones included; NULL where all are unknown
+-- grain: one row per project, day and model; cost_usd: the sum of the known costs, simulated ones included; NULL where all are unknown
 -- parameters: $project (NULL for all), $as_of (what was answered then or later is left out), $days (the last UTC days, of which the last one may not be over)
 SELECT
     project, judged_at::DATE AS day, requested_model AS model, count(*) AS judgements, sum(attempts)::BIGINT AS calls,

@@ -1,5 +1,5 @@
 -- purpose: what could not be taken and was not put back since, by reason, with the first of each as an example
--- grain: one row a source, stage and reason
+-- grain: one row per source, stage and reason
 -- parameters: none
 SELECT
     source, stage, reason, count(*) AS records, min(position) AS first_position,

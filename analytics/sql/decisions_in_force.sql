@@ -1,5 +1,5 @@
 -- purpose: what is decided of some exchanges, as far as that goes: the turn and the sampling of the newest task or score of each
--- grain: one row an exchange that is decided on; revision: the highest that a score, a task or a request has
+-- grain: one row per exchange that is decided on; revision: the highest that a score, a task or a request has
 -- parameters: $exchanges (list of {connection, exchange_id})
 WITH wanted AS (
     SELECT unnest($exchanges::STRUCT(connection VARCHAR, exchange_id VARCHAR)[], recursive := true)

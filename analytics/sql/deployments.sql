@@ -1,5 +1,5 @@
 -- purpose: the deployments of a project
--- grain: one row a deployment, newest first, at most $limit
+-- grain: one row per deployment, newest first, at most $limit
 -- parameters: $project, $since (inclusive) and $until (exclusive) in event time, each NULL for any, $limit
 SELECT *
 FROM deployments

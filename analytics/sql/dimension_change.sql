@@ -1,5 +1,5 @@
 -- purpose: how the judge scored each dimension of Tier 2 or Tier 3 before a change and after it
--- grain: one row a dimension, by name; judged_before, judged_after: exchanges with a score of it; sessions_: of how many sessions; mean_: weighted by 1 / sampling_probability; error_: the standard error of that mean, with sessions as clusters, NULL for fewer than two
+-- grain: one row per dimension, by name; judged_before, judged_after: exchanges with a score of it; sessions_: of how many sessions; mean_: weighted by 1 / sampling_probability; error_: the standard error of that mean, with sessions as clusters, NULL for fewer than two
 -- parameters: $project, $tier (tier2 or tier3), $before_since, $before_until, $after_since, $after_until (in event time, each from inclusive to exclusive)
 WITH judged AS (
     SELECT
@@ -10,7 +10,7 @@ WITH judged AS (
     )
     WHERE CASE $tier WHEN 'tier2' THEN tier2_state WHEN 'tier3' THEN tier3_state END = 'scored'
 ), sessions AS (
-    -- In millionths, so that no order of rows changes a sum.
+    -- In integer millionths, so that sums do not depend on the order of rows.
     SELECT
         is_after, connection, session_id, given.dimension AS dimension, count(*) AS judged,
         sum(round(weight * 1e6)::BIGINT) AS w, sum(round(weight * given.score * 1e6)::BIGINT) AS t

@@ -1,5 +1,5 @@
 -- purpose: the events of a session whose payloads perhaps say that something failed, in the order in which they were folded; who reads a payload decides
--- grain: one row an event; place is where it is in its topic
+-- grain: one row per event; place is where it is in its topic
 -- parameters: $connection, $session, $last (place of the last event that is looked at), $statuses (what a status says of a failure, a vertical bar between), $longest (characters of a payload; longer ones are left out), $limit
 SELECT _offset AS place, event, payload
 FROM log.agent_events

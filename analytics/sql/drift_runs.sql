@@ -1,5 +1,5 @@
 -- purpose: drift by the rule of consecutive days: three or more days with scores in a row whose averages lie more than one sigma (at least 0.01) off the latest baseline, on one side of it; by the day of the exchange, whenever it was scored
--- grain: one row a project, tier and run of days, oldest first; days: all of the run with their averages; deviation: the largest distance of one from the baseline's mean, in sigma; critical beyond two
+-- grain: one row per project, tier and run of days, oldest first; days: all of the run with their averages; deviation: the largest distance of one from the baseline's mean, in sigma; critical beyond two
 -- parameters: $project (NULL for all but those of anchors), $as_of (what happened then or later is left out, and so are baselines computed later), $days (the last UTC days, of which the last one may not be over)
 WITH days AS (
     FROM log.score_days($project, log.first_day_of($as_of::TIMESTAMP, $days), $as_of::TIMESTAMP)

@@ -1,8 +1,8 @@
 -- purpose: what the sequential rule of drift looks at: the scores of each session on each UTC day added up, as if every exchange had been judged: a judged one counts 1 / sampling_probability times; by the time of the exchanges, whenever they were scored
--- grain: one row a project, tier (tier1, tier2, tier2_5, tier3) and hour in which sessions of the day had their last exchange (last_at: of the last of them); sessions: how many; weight: sum of the weights; total: sum of weight times score; squares, mixed, totals: over the sessions the sums of the squared weight, of weight times total, and of the squared total; low, high: the least and the greatest mean of a session
+-- grain: one row per project, tier (tier1, tier2, tier2_5, tier3) and hour in which sessions of the day had their last exchange (last_at: of the last of them); sessions: how many; weight: sum of the weights; total: sum of weight times score; squares, mixed, totals: over the sessions the sums of the squared weight, of weight times total, and of the squared total; low, high: the least and the greatest mean of a session
 -- parameters: $project (NULL for all but those of anchors), $as_of (what happened then or later is left out), $days (the last UTC days, of which the last one may not be over)
 WITH later AS (
-    -- Most scores have one version, so it is cheaper to look for those that have more.
+    -- Most scores have one version, so it is cheaper to look for scores with more.
     SELECT project, score_id, max((revision, _offset)) AS version
     FROM log.scores
     WHERE revision > 0 AND log.is_asked(project, $project)

@@ -1,5 +1,5 @@
 -- purpose: alerts that are to be tried now; one waits while an earlier one of its channel and subject was tried and is to be tried again
--- grain: one row an alert, oldest first
+-- grain: one row per alert, oldest first
 -- parameters: $as_of
 WITH waiting AS (
     SELECT

@@ -1,5 +1,5 @@
 -- purpose: who asked for whose records to be erased, and what this database has done of it
--- grain: one row an erasure, newest first; state is null where it is still to be done
+-- grain: one row per erasure, newest first; state is null where it is still to be done
 -- parameters: none
 SELECT e.*, s.state
 FROM erasures AS e

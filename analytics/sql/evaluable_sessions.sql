@@ -1,5 +1,5 @@
 -- purpose: finished sessions, which can be evaluated: each has a diagnosis or a recorded end, and something that was said or done; anchors are none
--- grain: one row a session, the one that ended last first; ended_at is event time, the latest end that is recorded
+-- grain: one row per session, the one that ended last first; ended_at is event time, the latest end that is recorded
 -- parameters: $sessions (list of ids, NULL for any), $tags (list: one of them is enough, on an exchange or in `tags` of session_start; NULL for any), $project (NULL for all), $since (inclusive) and $until (exclusive) of the end (NULL: unbounded), $limit
 WITH ends AS (
     SELECT connection, session_id, project, closed_at FROM log.session_closings

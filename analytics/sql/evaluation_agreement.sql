@@ -1,5 +1,5 @@
 -- purpose: what people said of the exchanges of evaluated runs, beside what the evaluation says of the run
--- grain: one row an evaluation that counts and a rater: final_score is 0 to 10, NULL where the judge failed; human_score the mean of the rater's newest scores (1 to 5) of that many exchanges
+-- grain: one row per evaluation that counts and a rater: final_score is 0 to 10, NULL where the judge failed; human_score the mean of the rater's newest scores (1 to 5) of that many exchanges
 -- parameters: $project, $case (NULL for all)
 WITH newest AS (
     SELECT project, subject_id AS score_id, reviewer AS rater, arg_max(score, (occurred_at, _offset)) AS human_score

@@ -1,5 +1,5 @@
 -- purpose: the last time that each of some evaluations was asked for
--- grain: one row an evaluation that was ever asked for; position is that of the request in its topic, carried the judgements that it brought along, is_set_aside whether it became a dead letter, made the newest attempt with a result, finished or failed (-1: none)
+-- grain: one row per evaluation that was ever asked for; position is that of the request in its topic, carried the judgements that it brought along, is_set_aside whether it became a dead letter, made the newest attempt with a result, finished or failed (-1: none)
 -- parameters: $evaluations (list of ids)
 WITH wanted AS (
     SELECT unnest($evaluations::VARCHAR[]) AS evaluation_id

@@ -1,5 +1,5 @@
 -- purpose: model against model on each case: means, their difference (b less a) and its 95 % interval (Welch), by one yardstick
--- grain: one row a case, yardstick and two models, a before b; a run counts once, by its newest evaluation; state: enough, rough (fewer than 5 degrees of freedom), not_enough_runs (a model has fewer than two scores) or no_spread (all scores of either are alike); low and high are NULL for the last two
+-- grain: one row per case, yardstick and two models, a before b; a run counts once, by its newest evaluation; state: enough, rough (fewer than 5 degrees of freedom), not_enough_runs (a model has fewer than two scores) or no_spread (all scores of either are alike); low and high are NULL for the last two
 -- parameters: $project, $case (NULL for all), $from (inclusive) and $to (exclusive) of the end of the run (NULL: no bound)
 WITH models AS (
     SELECT

@@ -1,5 +1,5 @@
 -- purpose: how runs do on each case over time: the mean of their scores with its 95 % interval (Student's t), by when the runs ended
--- grain: one row a project, case, yardstick and period with evaluated runs; a run counts once, by its newest evaluation; low and high are NULL for fewer than two scores
+-- grain: one row per project, case, yardstick and period with evaluated runs; a run counts once, by its newest evaluation; low and high are NULL for fewer than two scores
 -- parameters: $project, $case (NULL for all), $unit (day, week or month, as text; NULL: week), $from (inclusive) and $to (exclusive) of the end of the run (NULL: no bound)
 WITH counted AS (
     SELECT

@@ -1,5 +1,5 @@
 -- purpose: how far a judge's own answers to one question lie apart, by dimension: the largest less the smallest score over the repetitions
--- grain: one row a judge, number of repetitions asked for and dimension (overall: the judge's verdict), over evaluations with two answers or more; a run counts once for each case and yardstick
+-- grain: one row per judge, number of repetitions asked for and dimension (overall: the judge's verdict), over evaluations with two answers or more; a run counts once for each case and yardstick
 -- parameters: $project, $case (NULL for all)
 WITH counted AS (
     SELECT judge_model, configured_repetitions, dimensions, overall_spread, simulated

@@ -1,5 +1,5 @@
 -- purpose: the current evaluations of some ids, whole
--- grain: one row an evaluation that is there, with the columns of its record
+-- grain: one row per evaluation that is there, with the columns of its record
 -- parameters: $evaluations (list of ids)
 WITH wanted AS (
     SELECT unnest($evaluations::VARCHAR[]) AS evaluation_id

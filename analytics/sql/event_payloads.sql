@@ -1,5 +1,5 @@
 -- purpose: the payloads of some events of a session, in the order in which they were folded, the long ones cut
--- grain: one row an event; place is where it is in its topic, characters how long its whole payload is
+-- grain: one row per event; place is where it is in its topic, characters how long its whole payload is
 -- parameters: $connection, $session, $places (list), $longest (characters of a payload that are kept)
 SELECT _offset AS place, left(payload, $longest::BIGINT) AS payload, length(payload) AS characters
 FROM log.agent_events

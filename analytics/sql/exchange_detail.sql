@@ -1,5 +1,5 @@
 -- purpose: exchanges of a project by an id, whole, to be looked at, with the id of the score of each
--- grain: one row a connection that has an exchange of the id; score_id: NULL where there is no score yet
+-- grain: one row per connection that has an exchange of the id; score_id: NULL where there is no score yet
 -- parameters: $project, $exchange (its id), $connection (NULL: whatever it is)
 SELECT
     e.exchange_id, e.connection, e.project, e.agent, e.session_id, e.turn_number, e.occurred_at, e.ingested_at,

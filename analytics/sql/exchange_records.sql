@@ -1,5 +1,5 @@
 -- purpose: exchanges by their ids, whole, to make records of them again
--- grain: one row an exchange that is known, with the columns of its record
+-- grain: one row per exchange that is known, with the columns of its record
 -- parameters: $exchanges (list of {connection, exchange_id})
 WITH wanted AS (
     SELECT unnest($exchanges::STRUCT(connection VARCHAR, exchange_id VARCHAR)[], recursive := true)

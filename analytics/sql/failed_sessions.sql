@@ -1,5 +1,5 @@
 -- purpose: the sessions that are not ready for runtime, the worst readiness first, of one level the lowest trust first, each with its primary cause in words
--- grain: one row a session
+-- grain: one row per session
 -- parameters: $project (NULL for all), $limit
 SELECT
     project, coalesce(agent, '') AS agent, session_id, coalesce(ended_at, closed_at) AS ended_at, readiness_level, trust_score,

@@ -1,5 +1,5 @@
 -- purpose: the failures that the runs of an agent, or of a project, were diagnosed with before a change and after it: in how many runs each of them, of how many
--- grain: one row a type of failure that any run had, those with the most runs after first; runs without evidence are left out; all_before, all_after: runs that ended in each time
+-- grain: one row per type of failure that any run had, those with the most runs after first; runs without evidence are left out; all_before, all_after: runs that ended in each time
 -- parameters: $project, $before_since, $before_until, $after_since, $after_until (when runs ended, each from inclusive to exclusive), $agent ('' for runs of no named agent; NULL: of any), $made_with (rule version, threshold profile and threshold changes of the runs that are compared, each '' for none; NULL: any), $cut (days that are not compared; NULL: none)
 WITH latest AS (
     SELECT connection, session_id, max((revision, _offset)) AS version

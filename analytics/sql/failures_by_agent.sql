@@ -1,5 +1,5 @@
 -- purpose: what goes wrong with which agent: in how many sessions, in how many of them critically
--- grain: one row an agent and failure type
+-- grain: one row per agent and failure type
 -- parameters: $project (NULL for all)
 WITH causes AS (
     SELECT project, coalesce(agent, '') AS agent, (connection, session_id) AS session, unnest(failure_causes) AS cause

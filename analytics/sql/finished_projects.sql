@@ -1,5 +1,5 @@
 -- purpose: which projects have runs with runtime events that were finished of late, those that hold anchors left out: the watch checks them soon
--- grain: one row a project
+-- grain: one row per project
 -- parameters: $since (inclusive), when runs were closed
 SELECT DISTINCT project
 FROM log.diagnoses

@@ -1,5 +1,5 @@
 -- purpose: what the checks of Tier 1 found before a change and after it: how many exchanges each of them flagged
--- grain: one row a check that flagged any, those first whose share changed most; before, after: flagged exchanges; all_before, all_after: exchanges with a score; shares: of these, NULL where there are none
+-- grain: one row per check that flagged any, those first whose share changed most; before, after: flagged exchanges; all_before, all_after: exchanges with a score; shares: of these, NULL where there are none
 -- parameters: $project, $before_since, $before_until, $after_since, $after_until (in event time, each from inclusive to exclusive)
 WITH current AS (
     SELECT is_after, tier1_flags

@@ -1,5 +1,5 @@
 -- purpose: which tiers ran for which agent and why the others did not
--- grain: one row a project, agent, tier, state and reason, the commonest first within a tier
+-- grain: one row per project, agent, tier, state and reason, the commonest first within a tier
 -- parameters: $project (NULL for all)
 WITH latest AS (
     SELECT score_id, max((revision, _offset)) AS version

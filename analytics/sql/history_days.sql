@@ -1,5 +1,5 @@
 -- purpose: which days an import brought scores or finished runs to: `streams.watch.history` checks each of them as of its end; projects that hold anchors are left out
--- grain: one row a project and UTC day, by project and day; is_unchecked: whether the check that was cut off has not looked at what came to that day; checked_at: the newest check of the project; known_days, known_since: how many days before $until have data, brought or not, and the first of them
+-- grain: one row per project and UTC day, by project and day; is_unchecked: whether the check that was cut off has not looked at what came to that day; checked_at: the newest check of the project; known_days, known_since: how many days before $until have data, brought or not, and the first of them
 -- parameters: $project (NULL: all), $until (exclusive), $scores and $runs: positions of scores and diagnoses from which on records were brought, $begun_scores, $begun_runs and $next_day: the check that was cut off has looked at records before these positions on days before that one
 WITH brought AS (
     SELECT project, exchange_at::DATE AS day, _offset >= $begun_scores::BIGINT AS is_new
@@ -20,7 +20,7 @@ WITH brought AS (
     SELECT project, coalesce(ended_at, closed_at)::DATE FROM log.diagnoses
     WHERE event_count > 0 AND coalesce(ended_at, closed_at) < $until::TIMESTAMP
     UNION
-    SELECT project, day FROM days -- whose scores may not be summed yet
+    SELECT project, day FROM days -- days whose scores may not be summed yet
 ), reach AS (
     SELECT project, count(*) AS known_days, min(day) AS known_since
     FROM data

@@ -1,5 +1,5 @@
 -- purpose: sessions that have something to close and of which nothing was heard for longer than the session gap
--- grain: one row a session and topic; one without events is closed among the events, too: there it becomes a run; closed_at is when it counts as closed, always later than its last closing in that topic
+-- grain: one row per session and topic; one without events is closed among the events, too: there it becomes a run; closed_at is when it counts as closed, always later than its last closing in that topic
 -- parameters: $as_of, $gap_seconds, $heard_before (taken in before then, NULL for whenever: records of long ago may come today), $limit (NULL for all)
 WITH entries AS (
     SELECT connection, session_id, occurred_at, ingested_at, _offset AS exchange FROM log.exchanges
@@ -17,11 +17,11 @@ WITH entries AS (
         last_exchange > coalesce(max(exchanges_closing), -1) AS exchanges_open,
         CASE WHEN last_event IS NOT NULL THEN last_event > coalesce(max(events_closing), -1)
             WHEN max(events_closing) IS NULL THEN last_exchange IS NOT NULL AND connection <> 'anchors'
-            -- Closed among the events alone, it is under way to be closed among the exchanges: the tables show one before the other.
+            -- A session closed only among the events is about to be closed among the exchanges: the tables show one before the other.
             ELSE exchanges_open AND max(events_closed_at) <= max(exchanges_closed_at) END AS events_open,
         max(occurred_at) AS last_at,
         last_at + to_seconds($gap_seconds) AS idle_at,
-        -- By the closings of the topic itself: when the tables show one topic's before the other's, the other's is told of again, alike.
+        -- Use the topic's own closings: if the tables show one topic's closing first, the other's is written again with the same content.
         greatest(idle_at, max(exchanges_closed_at) + INTERVAL 1 MICROSECOND) AS exchanges_close_at,
         greatest(idle_at, max(events_closed_at) + INTERVAL 1 MICROSECOND) AS events_close_at
     FROM entries

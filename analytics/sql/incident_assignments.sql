@@ -1,5 +1,5 @@
 -- purpose: to whom people assigned incidents, and which assignment an incident does not show yet
--- grain: one row an assignment, oldest first; status: none, as decisions have one; pending: it is the newest of its incident, and the incident's latest revision knows nothing of it
+-- grain: one row per assignment, oldest first; status: none, as decisions have one; pending: it is the newest of its incident, and the incident's latest revision knows nothing of it
 -- parameters: $projects (list, NULL for all), $incident (NULL for all)
 WITH assignments AS (
     SELECT
@@ -11,7 +11,7 @@ WITH assignments AS (
 )
 SELECT
     a.* EXCLUDE (is_newest),
-    -- A decision assigns as well, so a later change of the assignee says that an earlier one is known.
+    -- A decision can also assign, so a later change of the assignee means that an earlier one is already applied.
     a.is_newest AND (i.assigned_at IS NULL OR i.assigned_at < a.occurred_at) AS pending
 FROM assignments AS a
 JOIN incidents AS i USING (incident_id)

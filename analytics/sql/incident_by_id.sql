@@ -1,5 +1,5 @@
 -- purpose: one incident, found by its id or by the beginning of it
--- grain: one row an incident in its latest revision, with the columns of its record
+-- grain: one row per incident in its latest revision, with the columns of its record
 -- parameters: $project (NULL for all), $incident (id, or how it begins)
 SELECT *
 FROM incidents

@@ -1,5 +1,5 @@
 -- purpose: what people decided on incidents, and which decision an incident does not show yet
--- grain: one row a decision, oldest first; pending: it is the newest on its incident, and the incident's latest revision knows nothing of it
+-- grain: one row per decision, oldest first; pending: it is the newest on its incident, and the incident's latest revision knows nothing of it
 -- parameters: $projects (list, NULL for all), $incident (NULL for all)
 WITH decisions AS (
     SELECT
@@ -11,7 +11,7 @@ WITH decisions AS (
 )
 SELECT
     d.* EXCLUDE (is_newest),
-    -- An incident resolves itself as well, so its state does not say which decision it knows. Records of older versions have no decided_at.
+    -- An incident can also resolve itself, so its state does not tell which decision was applied. Records of older versions lack decided_at.
     d.is_newest AND CASE
         WHEN i.decided_at IS NOT NULL THEN i.decided_at < d.occurred_at
         WHEN d.status = 'open' THEN i.status <> 'open'

@@ -1,5 +1,5 @@
 -- purpose: who did what with an incident: decisions, assignments and comments
--- grain: one row a review, oldest first
+-- grain: one row per review, oldest first
 -- parameters: $incident (id)
 SELECT kind, reviewer, status, assignee, comment, occurred_at
 FROM reviews

@@ -1,5 +1,5 @@
 -- purpose: the runs that moved a series of an agent's runs most: those farthest off what was expected, on the side of the change, of equals the least trusted and the newest first
--- grain: one row a run: its value in the series, how far that is off, and its verdict
+-- grain: one row per run: its value in the series, how far that is off, and its verdict
 -- parameters: $project, $agent ('' for runs of no named agent), $series (trust, unsafe, or failure: and a type), $since (inclusive) and $until (exclusive), when runs ended, $expected, $direction (up or down), $limit
 WITH latest AS (
     SELECT connection, session_id, max((revision, _offset)) AS version

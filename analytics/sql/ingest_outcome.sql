@@ -1,5 +1,5 @@
 -- purpose: what was first decided on the given exchanges, to answer a sender that asks again
--- grain: one row an exchange that is decided on; reason: of the sampling; disposition: of its first score, NULL until there is one; anomaly: by that score, until then by Tier 1 alone
+-- grain: one row per exchange that is decided on; reason: of the sampling; disposition: of its first score, NULL until there is one; anomaly: by that score, until then by Tier 1 alone
 -- parameters: $exchanges (list of {connection, exchange_id})
 WITH wanted AS (
     SELECT unnest($exchanges::STRUCT(connection VARCHAR, exchange_id VARCHAR)[], recursive := true)

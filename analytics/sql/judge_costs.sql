@@ -1,5 +1,5 @@
 -- purpose: what judging cost, by session, project, day (UTC, on which the judge answered, as on the provider's bill) or model (that was asked)
--- grain: one row a group: project, connection, session_id, day and model are NULL where the grouping does not name them; cost_usd is the sum of the known costs, simulated ones included
+-- grain: one row per group: project, connection, session_id, day and model are NULL where the grouping does not name them; cost_usd is the sum of the known costs, simulated ones included
 -- parameters: $by (session, project, day or model; anything else: one row of all), $project (NULL for all), $from (inclusive) and $to (exclusive) of the time of the answer (NULL: no bound)
 SELECT
     CASE WHEN $by IN ('session', 'project') THEN project END AS project,

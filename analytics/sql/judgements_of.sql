@@ -1,5 +1,5 @@
 -- purpose: everything the judge ever said of the given exchanges, in the order in which it was recorded
--- grain: one row a judgement, with the columns of its record
+-- grain: one row per judgement, with the columns of its record
 -- parameters: $subjects (list of {connection, subject_id})
 WITH wanted AS (
     SELECT unnest($subjects::STRUCT(connection VARCHAR, subject_id VARCHAR)[], recursive := true)

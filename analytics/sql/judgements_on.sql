@@ -1,5 +1,5 @@
 -- purpose: everything the judge said of one exchange within a time, in the order in which it was recorded; the time makes it quick to find among very many
--- grain: one row a judgement, with the columns of its record
+-- grain: one row per judgement, with the columns of its record
 -- parameters: $connection, $subject (id of the exchange), $since and $until (of judged_at, both inclusive)
 SELECT * EXCLUDE (_topic, _partition, _offset)
 FROM log.judgements

@@ -3,7 +3,7 @@
 -- parameters: none
 SELECT DISTINCT project
 FROM (
-    -- The kept sums name the projects of all scores and exchanges but those that came since.
+    -- The kept sums name the projects of all scores and exchanges except new ones.
     SELECT project FROM log.daily_scores
     UNION ALL SELECT project FROM log.changed_scores()
     UNION ALL SELECT project FROM log.daily_exchanges

@@ -1,5 +1,5 @@
 -- purpose: when the newest records of a project happened: what was said, and what was done
--- grain: one row a kind (event, exchange) of which the project has records
+-- grain: one row per kind (event, exchange) of which the project has records
 -- parameters: $project, $as_of (what happened then or later is left out)
 WITH heard AS (
     SELECT 'exchange' AS kind, max(occurred_at) AS last_at

@@ -1,5 +1,5 @@
 -- purpose: the latest baseline of each of some projects
--- grain: one row a project, with the columns of its record
+-- grain: one row per project, with the columns of its record
 -- parameters: $projects (list, NULL for all), $as_of (later ones are left out; NULL: none)
 SELECT * EXCLUDE (_topic, _partition, _offset)
 FROM log.baselines

@@ -1,5 +1,5 @@
 -- purpose: which dead letters are open, that is, were not put back, by who set them aside and why
--- grain: one row a stage and reason, the most frequent first
+-- grain: one row per stage and reason, the most frequent first
 -- parameters: $stage, $reason, $source (NULL for all), $since (when they were set aside, inclusive; NULL: no bound)
 SELECT stage, reason, count(*) AS letters, min(rejected_at) AS first_at, max(rejected_at) AS last_at
 FROM dead_letters AS d

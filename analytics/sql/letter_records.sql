@@ -1,5 +1,5 @@
 -- purpose: dead letters whole, open or not, found by their ids or by what these start with
--- grain: one row a dead letter: its record, and when it was put back (NULL for an open one)
+-- grain: one row per dead letter: its record, and when it was put back (NULL for an open one)
 -- parameters: $starts (a list)
 SELECT d.*, r.retried_at
 FROM dead_letters AS d

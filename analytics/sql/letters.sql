@@ -1,5 +1,5 @@
 -- purpose: the dead letters that are open, that is, were not put back, the newest first, without their bytes
--- grain: one row a dead letter; kept is how many of its bytes are there
+-- grain: one row per dead letter; kept is how many of its bytes are there
 -- parameters: $stage, $reason, $source (NULL for all), $since (when they were set aside, inclusive; NULL: no bound), $limit
 SELECT dead_letter_id, source, partition, position, stage, reason, detail, size, octet_length(body) AS kept, rejected_at
 FROM dead_letters AS d

@@ -1,5 +1,5 @@
 -- purpose: the exchanges of a project that have a score, filtered and sorted as one likes, a page at a time
--- grain: one row an exchange, with its current score; sort_number, sort_text, sort_id: its place in the order
+-- grain: one row per exchange, with its current score; sort_number, sort_text, sort_id: its place in the order
 -- parameters: $project, $since (inclusive) and $until (exclusive) of the time of the exchange (NULL: no bound), $agent ('' for none named; NULL: any), $session (NULL: any), $anomalies (true: only those with an anomaly, false: only those without; NULL: any), $reason (a part of a reason of an anomaly or of a flag, in any case of letters; NULL: any), $outcome (what became of the score: scored, sampling_skip, skipped_cost_cap or unscored; NULL: any), $tier (tier1, tier2, tier2_5 or tier3), $least and $most (bounds of the score of this tier, both inclusive; NULL: none), $model (of the agent; NULL: any), $label and $value (of a label of the exchange; NULL: any), $sort (at, agent, session, turn, tier1, tier2, tier2_5, tier3, outcome or cost), $down (true: the largest first), $last_number, $last_text, $last_id (place of the row after which to go on; NULL: from the first one), $reach_number and $reach_text (what `list_reach` answers: rows farther down are left out; NULL: all are there that have a number or a text), $skip (the same as there: of the rows at that place, or of those that have neither, as many by their ids, and one more; NULL: all), $limit
 WITH tagged AS (
     SELECT connection || '/' || exchange_id AS id
@@ -15,7 +15,7 @@ WITH tagged AS (
     )
     WHERE log.listed_after($down, sort_number, sort_text, score_id, $last_number, $last_text, $last_id)
         AND ($last_number IS NULL OR sort_number IS NULL OR CASE WHEN $down THEN sort_number <= $last_number ELSE sort_number >= $last_number END)
-        -- Ids are read only where there is something to look up: what is compared is '' for all else.
+        -- Ids are read only for rows that need a look-up; all others compare ''.
         AND (
             $model IS NULL AND $label IS NULL
             OR CASE WHEN $model IS NULL AND $label IS NULL THEN '' ELSE connection || '/' || exchange_id END IN (SELECT id FROM tagged)
@@ -41,13 +41,13 @@ WITH tagged AS (
         LIMIT coalesce($skip::BIGINT, 1000000000000) + 1
     )
 ), later AS (
-    -- Few scores are made again: only those are looked at twice.
+    -- Few scores have several revisions, and only these are read twice.
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores
     WHERE project = $project AND revision > 0 AND exchange_at IN (SELECT exchange_at FROM near)
     GROUP BY score_id
 ), current AS (
-    -- A record that came twice is there twice: a page reads a few rows more than it needs.
+    -- A record delivered twice appears twice, so a page reads a few rows more than it needs.
     SELECT near.*
     FROM near
     LEFT JOIN later AS l USING (score_id)
@@ -59,7 +59,7 @@ WITH tagged AS (
 ), page AS MATERIALIZED (
     SELECT * FROM current QUALIFY row_number() OVER (PARTITION BY score_id ORDER BY revision DESC, _offset DESC) = 1
 ), said AS MATERIALIZED (
-    -- The time alone tells the few rows; what is wide is read of these.
+    -- Select the few rows by time alone, so that wide columns are read only for them.
     SELECT rowid AS row FROM log.exchanges WHERE project = $project AND occurred_at IN (SELECT exchange_at FROM page)
 ), exchanges AS MATERIALIZED (
     SELECT occurred_at, exchange_id, connection, agent_model, labels FROM log.exchanges AS e SEMI JOIN said ON e.rowid = said.row

@@ -20,7 +20,7 @@ WITH tagged AS (
     SELECT * FROM counted SEMI JOIN tagged ON connection || '/' || exchange_id = id WHERE $model IS NOT NULL OR $label IS NOT NULL
 )
 (
-    -- All branches but one or two are planned away. A scan that is ordered by a stored column leaves out what cannot be among the first.
+    -- The planner removes all branches but one or two. A scan ordered by a stored column skips rows that cannot be among the first.
     SELECT epoch_us(exchange_at)::DOUBLE AS number, NULL AS text FROM plain
     WHERE $sort = 'at' AND $down AND ($last_number IS NULL OR exchange_at <= make_timestamp($last_number::BIGINT))
     ORDER BY exchange_at DESC LIMIT 1 OFFSET $skip

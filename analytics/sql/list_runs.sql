@@ -1,5 +1,5 @@
 -- purpose: the runs of a project with their verdicts, filtered and sorted as one likes, a page at a time
--- grain: one row a run, that is a finalized session; last_at: when it ended, or was closed where that is not known; sort_number, sort_text, sort_id: its place in the order
+-- grain: one row per run, that is a finalized session; last_at: when it ended, or was closed where that is not known; sort_number, sort_text, sort_id: its place in the order
 -- parameters: $project, $since (inclusive) and $until (exclusive) of last_at (NULL: no bound), $readiness (only runs of this level; NULL: any), $agents (list; '' for none named; NULL: any), $failure (primary failure, '' for none; NULL: any), $least and $most (bounds of trust, both inclusive; NULL: none), $sort (at, run, trust, trust_score, failure, agent, session, calls or events; trust: by readiness, of one level by trust), $down (true: the largest first), $last_number, $last_text, $last_id (place of the row after which to go on; NULL: from the first one), $limit
 WITH wanted AS (
     SELECT
@@ -14,7 +14,7 @@ WITH wanted AS (
             WHEN 'events' THEN d.event_count::DOUBLE
         END AS sort_number,
         CASE $sort WHEN 'failure' THEN d.primary_failure_type WHEN 'agent' THEN d.agent WHEN 'session' THEN d.session_id END AS sort_text,
-        -- Of equals the one that was finished last comes first.
+        -- Among equals the run finished last comes first.
         999999999999999999 - number AS place
     FROM log.run_diagnoses($project) AS d
     JOIN log.run_numbers AS n ON n.connection = d.connection AND n.session_id = d.session_id AND n.project = $project

@@ -1,10 +1,10 @@
 -- purpose: the sessions of a project, by the scores of their exchanges, their events and their runs, filtered and sorted as one likes, a page at a time
--- grain: one row a session that had an exchange with a score, or an event, in the time; counts, means and costs are of this time; sort_number, sort_text, sort_id: its place in the order
+-- grain: one row per session that had an exchange with a score, or an event, in the time; counts, means and costs are of this time; sort_number, sort_text, sort_id: its place in the order
 -- parameters: $project, $since (inclusive) and $until (exclusive) of the time of exchanges and events, $agent ('' for none named; NULL: any), $anomalies (true: only sessions with an anomaly, false: only those without; NULL: any), $failure (primary failure of the run, '' for a run without one; NULL: any), $readiness (of the run; NULL: any), $tier (tier1, tier2, tier2_5 or tier3), $least and $most (bounds of the mean of this tier, both inclusive; NULL: none), $sort (at, session, agent, turns, events, anomalies, tier1, tier2, tier2_5, tier3, cost, readiness or trust), $down (true: the largest first), $last_number, $last_text, $last_id (place of the row after which to go on; NULL: from the first one), $limit
 WITH kept AS MATERIALIZED (
     SELECT * EXCLUDE (project) FROM log.session_days($project, $since::TIMESTAMP, $until::TIMESTAMP)
 ), bound AS (
-    -- Where only the newest are asked for, the first page is among the sessions since the last day that had enough.
+    -- If only the newest are requested, the first page lies among the sessions since the last day that had enough of them.
     SELECT
         coalesce(
             max(day) FILTER (
@@ -59,7 +59,7 @@ WITH kept AS MATERIALIZED (
                 BETWEEN coalesce($least, '-infinity'::DOUBLE) AND coalesce($most, 'infinity'::DOUBLE)
         )
 ), listed AS (
-    -- Runs are read of the page alone, unless they decide what is on it.
+    -- Runs are read only for the page, unless they decide its content.
     FROM sessions
     WHERE $failure IS NULL AND $readiness IS NULL AND $sort NOT IN ('readiness', 'trust')
         AND log.listed_after($down, number, sort_text, sort_id, $last_number, $last_text, $last_id)

@@ -1,9 +1,9 @@
 -- purpose: how the sessions of a project were wrapped up: the steps of a proper end in their last five exchanges, filtered and sorted as one likes, a page at a time
--- grain: one row a session whose last exchange lies in the time, with all of its exchanges counted; found: the number of steps; score: found / expected; sort_number, sort_text, sort_id: its place in the order
+-- grain: one row per session whose last exchange lies in the time, with all of its exchanges counted; found: the number of steps; score: found / expected; sort_number, sort_text, sort_id: its place in the order
 -- parameters: $project, $since (inclusive) and $until (exclusive) of a session's last exchange (NULL: no bound), $agent ('' for none named; NULL: any), $missing (a step that is missing; NULL: any), $least and $most (bounds of the number of steps, both inclusive; NULL: none), $sort (at, session, agent, exchanges or found), $down (true: the largest first), $last_number, $last_text, $last_id (place of the row after which to go on; NULL: from the first one), $limit
 WITH recent AS (
-    -- Where only the newest are asked for, the first page is among the sessions of the last exchanges, if these are of enough sessions.
-    -- Nothing is joined here: only then does the scan begin with the last ones.
+    -- If only the newest are requested, the first page lies among the sessions of the last exchanges, if these cover enough sessions.
+    -- There is no join here, because only then does the scan begin with the last rows.
     SELECT connection, session_id, occurred_at
     FROM log.exchanges
     WHERE $sort = 'at' AND $down AND $last_id IS NULL AND $agent IS NULL AND $missing IS NULL AND $least IS NULL AND $most IS NULL

@@ -1,5 +1,5 @@
 -- purpose: the exchanges whose scores differ most between two sides: by the tier that moved most (Tier 3, which runs from 1 to 5, counts a quarter), then those whose anomaly came or went
--- grain: one row an exchange whose score of some tier, or whose anomaly, differs: what each side says of it, and moved, from 0 to 1
+-- grain: one row per exchange whose score of some tier, or whose anomaly, differs: what each side says of it, and moved, from 0 to 1
 -- parameters: $a, $b (statements that read the rows of `log.scores` of each side; NULL: those of this database), $project (NULL for all), $limit
 WITH latest_a AS (
     SELECT score_id, max((revision, _offset)) AS version

@@ -1,5 +1,5 @@
 -- purpose: the exchanges of a project that have one of these ids; an id is unique only within its connection
--- grain: one row an exchange: its connection and id
+-- grain: one row per exchange: its connection and id
 -- parameters: $project, $exchanges (list of ids), $connection (NULL for all)
 SELECT connection, exchange_id
 FROM log.current_exchanges

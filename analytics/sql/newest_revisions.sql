@@ -1,5 +1,5 @@
 -- purpose: some exchanges as their source told them last, whole, also those that were withdrawn: what a further revision of them goes on from
--- grain: one row an exchange that is known, with the columns of its record
+-- grain: one row per exchange that is known, with the columns of its record
 -- parameters: $exchanges (list of {connection, exchange_id})
 WITH wanted AS (
     SELECT unnest($exchanges::STRUCT(connection VARCHAR, exchange_id VARCHAR)[], recursive := true)

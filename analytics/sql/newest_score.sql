@@ -4,7 +4,7 @@
 SELECT exchange_at
 FROM log.scores
 WHERE
-    -- The first row of the order is looked for in the newest rows first; a maximum would read those of all times.
+    -- ORDER BY with LIMIT 1 searches the newest rows first; max() would read all rows.
     ($project IS NULL OR project = $project) AND ($until::TIMESTAMP IS NULL OR exchange_at < $until::TIMESTAMP)
 ORDER BY exchange_at DESC
 LIMIT 1

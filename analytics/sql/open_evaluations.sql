@@ -1,5 +1,5 @@
 -- purpose: evaluations that were asked for and are not made yet
--- grain: one row a request, in the order of its topic
+-- grain: one row per request, in the order of its topic
 -- parameters: $position (where the stage reads next: what lies before was made, or set aside)
 SELECT r.evaluation_id
 FROM log.evaluation_requests AS r

@@ -1,5 +1,5 @@
 -- purpose: where to close some sessions: each in every topic that has records of it, and one without events among the events, too, where it becomes a run
--- grain: one row a session and topic; one without events is closed among the events once it has exchanges that no end follows; closed_at is when it counts as closed, always later than its last closing
+-- grain: one row per session and topic; one without events is closed among the events once it has exchanges that no end follows; closed_at is when it counts as closed, always later than its last closing
 -- parameters: $sessions, $connection (NULL for any), $as_of
 WITH asked AS (
     SELECT unnest($sessions::varchar []) AS session_id

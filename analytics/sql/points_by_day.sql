@@ -1,5 +1,5 @@
 -- purpose: how a project does day by day: each tier with the 95 % interval of its mean, anomalies and exchanges, as charts draw them
--- grain: one row a UTC day with scores, oldest first; a mean is as if every exchange had been judged: a judged one counts 1 / sampling_probability times, in Tier 1 once; weight: the exchanges that these scores stand for; half: half the width of the interval (Student's t over the effective number of scores), NULL for fewer than two
+-- grain: one row per UTC day with scores, oldest first; a mean is as if every exchange had been judged: a judged one counts 1 / sampling_probability times, in Tier 1 once; weight: the exchanges that these scores stand for; half: half the width of the interval (Student's t over the effective number of scores), NULL for fewer than two
 -- parameters: $project, $from (inclusive) and $to (exclusive) of the time of the exchange
 WITH days AS (
     FROM log.score_days($project, $from::TIMESTAMP, $to::TIMESTAMP) WHERE project = $project

@@ -1,5 +1,5 @@
 -- purpose: how a project does hour by hour: each tier with the 95 % interval of its mean, anomalies and exchanges, as charts of a few days draw them
--- grain: one row a UTC hour with scores, oldest first; a mean is as if every exchange had been judged: a judged one counts 1 / sampling_probability times, in Tier 1 once; weight: the exchanges that these scores stand for; half: half the width of the interval (Student's t over the effective number of scores), NULL for fewer than two
+-- grain: one row per UTC hour with scores, oldest first; a mean is as if every exchange had been judged: a judged one counts 1 / sampling_probability times, in Tier 1 once; weight: the exchanges that these scores stand for; half: half the width of the interval (Student's t over the effective number of scores), NULL for fewer than two
 -- parameters: $project, $from (inclusive) and $to (exclusive) of the time of the exchange
 WITH current AS (
     SELECT

@@ -1,5 +1,5 @@
 -- purpose: the anchors of a project, the withdrawn ones last
--- grain: one row an anchor, with the columns of its record
+-- grain: one row per anchor, with the columns of its record
 -- parameters: $project
 SELECT *
 FROM anchors

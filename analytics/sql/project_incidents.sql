@@ -1,5 +1,5 @@
 -- purpose: the incidents of a project, newest first, a page at a time
--- grain: one row an incident in its latest revision, with the columns of its record
+-- grain: one row per incident in its latest revision, with the columns of its record
 -- parameters: $project (NULL for all), $statuses (list, NULL: any), $type (NULL: any), $confidence (suspected or confirmed, NULL: any), $from (inclusive) and $to (exclusive): only those that were open at some time between them (NULL: no bound), $before_at and $before_id (detected_at and id of the last one that was shown; NULL for the first page), $limit, $outlined (whether metadata has nothing but its members moved and rules; NULL: it has all)
 WITH latest AS (
     SELECT incident_id, max((revision, _offset)) AS version
@@ -7,7 +7,7 @@ WITH latest AS (
     WHERE $project IS NULL OR project = $project
     GROUP BY incident_id
 ), page AS (
-    -- Evidence is most of an incident; it is read of those alone that are shown.
+    -- Evidence is most of an incident's data, so it is read only for shown incidents.
     SELECT i.rowid AS row
     FROM log.incidents AS i
     JOIN latest AS l ON i.incident_id = l.incident_id AND (i.revision, i._offset) = version

@@ -1,5 +1,5 @@
 -- purpose: the levels of a series of each project day by day, for the small charts of the fleet
--- grain: one row a project and series that is asked for and has a day with a value, by project and series: back: how many days before the last one that had begun by $as_of, oldest first; level: that day's mean (a judged exchange counts 1 / sampling_probability times), or the share of exchanges with an anomaly
+-- grain: one row per project and series that is asked for and has a day with a value, by project and series: back: how many days before the last one that had begun by $as_of, oldest first; level: that day's mean (a judged exchange counts 1 / sampling_probability times), or the share of exchanges with an anomaly
 -- parameters: $project (NULL for all), $since (nothing before is looked at), $projects and $series (lists of the same length: tier1, tier2, tier2_5, tier3 or anomaly_spike of that project), $as_of (days that begin then or later are left out), $days
 WITH asked AS MATERIALIZED (
     SELECT unnest($projects::VARCHAR[]) AS project, unnest($series::VARCHAR[]) AS series

@@ -1,5 +1,5 @@
 -- purpose: why a project's exchanges were judged or left out, and what became of them: the mix of sampling reasons over a time
--- grain: one row a sampling reason and disposition, the most frequent first; share: of the exchanges of the time; means are over the scores that have the tier
+-- grain: one row per sampling reason and disposition, the most frequent first; share: of the exchanges of the time; means are over the scores that have the tier
 -- parameters: $project, $from (inclusive) and $to (exclusive) in event time
 SELECT
     sampling_reason, disposition, sum(exchanges)::BIGINT AS exchanges,

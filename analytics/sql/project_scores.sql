@@ -1,5 +1,5 @@
 -- purpose: the current scores of a project, newest exchange first, each with the newest score a person gave it and with when it was first scored
--- grain: one row an exchange: every column of its score, created_at, human_score, human_comment, human_scored_at
+-- grain: one row per exchange: every column of its score, created_at, human_score, human_comment, human_scored_at
 -- parameters: $project (NULL for all), $from (inclusive) and $to (exclusive) in event time (NULL: no bound), $since (only what was scored at or after it, NULL: all), $session (NULL for all), $anomalies (true: only anomalous ones), $limit; $after_at, $after_turn, $after_id: exchange_at, turn_number (-1 for none) and score_id of the row after which to go on (NULL: from the newest)
 WITH days AS (
     SELECT day, sum(CASE WHEN $anomalies THEN anomalies ELSE exchanges END) AS found
@@ -23,7 +23,7 @@ WITH days AS (
     FROM rescored AS r, spoken AS s
     LEFT JOIN (SELECT day, sum(found) OVER (ORDER BY day DESC) AS found_since FROM days) ON true
 ), latest AS (
-    -- An exchange keeps its project, session, turn and time, so they may be asked for first; whether it is anomalous can change.
+    -- Project, session, turn and time of an exchange never change, so they can be filtered before the latest revision is chosen; anomaly can change.
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores
     JOIN bound ON exchange_at >= earliest AND exchange_at <= latest

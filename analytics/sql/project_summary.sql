@@ -1,5 +1,5 @@
 -- purpose: where a project stands: what became of its exchanges, means of the tiers over the scores that have them, what judging cost, what is open
--- grain: one row a project; pending: no score yet; unscored_reasons: each unscored exchange once for every reason of its unscored tiers; cost_usd: the known costs of its judgements, whatever they were about, simulated ones included; NULL where all are unknown
+-- grain: one row per project; pending: no score yet; unscored_reasons: each unscored exchange once for every reason of its unscored tiers; cost_usd: the known costs of its judgements, whatever they were about, simulated ones included; NULL where all are unknown
 -- parameters: $project (NULL for all)
 WITH kept AS (
     SELECT topic AS project, date_trunc('day', make_timestamp(next_position)) AS since

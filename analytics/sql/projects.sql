@@ -1,10 +1,10 @@
 -- purpose: every project with what tells how it is: what came of its exchanges altogether and lately and what that cost, its incidents, its runs, its newest check
--- grain: one row a project that something is known of, those of anchors left out; lately: from $from to $to; before_: the same of as long before $from; last_score_day: its newest UTC day with a score that had begun by $as_of; means are over the scores that have the tier, a judged one counts 1 / sampling_probability times; recent_cost_usd: the known costs of those days' exchanges; recent_unsafe_runs and recent_runs: unsafe runs, and runs with runtime events, that ended in those days; runs_with_evidence: those of runs that have runtime events; open_incidents, critical_incidents: confirmed ones that are open or acknowledged, acknowledged_incidents those of them that somebody has, suspected_incidents beside them; checked_at, check_days, baseline_days and check_findings: of its newest check for drift that had scores to look at, NULL without one
+-- grain: one row per project that something is known of, those of anchors left out; lately: from $from to $to; before_: the same of as long before $from; last_score_day: its newest UTC day with a score that had begun by $as_of; means are over the scores that have the tier, a judged one counts 1 / sampling_probability times; recent_cost_usd: the known costs of those days' exchanges; recent_unsafe_runs and recent_runs: unsafe runs, and runs with runtime events, that ended in those days; runs_with_evidence: those of runs that have runtime events; open_incidents, critical_incidents: confirmed ones that are open or acknowledged, acknowledged_incidents those of them that somebody has, suspected_incidents beside them; checked_at, check_days, baseline_days and check_findings: of its newest check for drift that had scores to look at, NULL without one
 -- parameters: $project (NULL for all), $as_of (days that begin then or later are not its newest), $from (inclusive) and $to (exclusive): whole UTC days
 WITH fresh AS MATERIALIZED (
     SELECT * FROM log.fresh_score_days($project)
 ), scores AS NOT MATERIALIZED (
-    -- As `log.score_days` answers them, which would be planned twice: once for few columns of all days, once for many columns of few days.
+    -- The same rows as `log.score_days`, which would be planned twice: for few columns of all days, and for many columns of few days.
     SELECT * EXCLUDE (_topic, _partition, _offset)
     FROM log.daily_scores
     ANTI JOIN fresh USING (project, day)
@@ -38,7 +38,7 @@ WITH fresh AS MATERIALIZED (
     WHERE $project IS NULL OR project = $project
     GROUP BY project
 ), revised AS MATERIALIZED (
-    -- Nearly all runs are diagnosed once: the ids of the others alone are compared.
+    -- Nearly all runs are diagnosed once, so only the ids of the others are compared.
     SELECT
         connection, session_id, bool_or(event_count > 0) AS has_evidence,
         arg_max(project, (revision, _offset)) AS project, arg_max(readiness_level, (revision, _offset)) AS readiness_level

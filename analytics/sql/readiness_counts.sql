@@ -1,5 +1,5 @@
 -- purpose: how many runs of a project each agent has at each readiness level, by their latest diagnosis
--- grain: one row an agent; agent is NULL for runs without one; without_evidence: those of exchanges alone
+-- grain: one row per agent; agent is NULL for runs without one; without_evidence: those of exchanges alone
 -- parameters: $project
 SELECT
     agent, count(*) AS runs,

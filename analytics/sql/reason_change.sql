@@ -1,5 +1,5 @@
 -- purpose: what the rules and the judge found wrong before a change and after it: how many exchanges each reason holds for, of how many it could
--- grain: one row a kind and reason that any exchange has, by kind, then those with the most exchanges after; before, after: exchanges with the reason; all_before, all_after: those it could hold for. Kinds: flagged (by any check of Tier 1, of all exchanges), judge_flag (Tier 2, of those it judged), sycophancy and advocacy_suppression (Tier 2.5, of those it judged), anomalous (of all), anomaly (of all; reason: in words, without the numbers that were scored)
+-- grain: one row per kind and reason that any exchange has, by kind, then those with the most exchanges after; before, after: exchanges with the reason; all_before, all_after: those it could hold for. Kinds: flagged (by any check of Tier 1, of all exchanges), judge_flag (Tier 2, of those it judged), sycophancy and advocacy_suppression (Tier 2.5, of those it judged), anomalous (of all), anomaly (of all; reason: in words, without the numbers that were scored)
 -- parameters: $project, $before_since, $before_until, $after_since, $after_until (in event time, each from inclusive to exclusive)
 WITH current AS (
     SELECT

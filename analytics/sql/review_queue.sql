@@ -24,8 +24,8 @@ WITH labels AS (
     GROUP BY day
     WINDOW newer AS (ORDER BY day DESC)
 ), bound AS (
-    -- Of what comes first by its kind, as many as are passed over or seen, and one more, hold the next one. Where there is none, a
-    -- scan begins behind the end: without a bound it would read everything.
+    -- The next item of a kind is among its first rows: as many as are skipped or seen, plus one. If there is none, the bound lies behind
+    -- the end, because a scan without a bound would read everything.
     SELECT
         coalesce(max(day) FILTER (found >= 20000 + known), TIMESTAMP '1970-01-01') AS earliest,
         coalesce(max(day) FILTER (judged >= 200000), TIMESTAMP '1970-01-01') AS earliest_drawn,
@@ -39,7 +39,7 @@ WITH labels AS (
         END AS earliest_unscored
     FROM days, turn
 ), mixed AS (
-    -- An order of the times that has nothing to do with them. No id is read for it, because ids are most of what a score takes.
+    -- A pseudo-random order derived from the times. It reads no ids, which are most of a score's size.
     SELECT exchange_at
     FROM log.scores
     SEMI JOIN (SELECT $project AS project FROM turn WHERE is_random) USING (project)
@@ -74,7 +74,7 @@ WITH labels AS (
     UNION ALL
     FROM drawn
 ), later AS (
-    -- Most scores have one version, so it is cheaper to look for those that have more.
+    -- Most scores have one version, so it is cheaper to look for scores with more.
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores
     SEMI JOIN worth USING (score_id)

@@ -1,5 +1,5 @@
 -- purpose: how much waits for a look of this rater, and how much of it the rater has scored, by why it is looked at
--- grain: one row a stratum with exchanges: anomaly, unscored (what the judge left) or routine (everything else that was scored)
+-- grain: one row per stratum with exchanges: anomaly, unscored (what the judge left) or routine (everything else that was scored)
 -- parameters: $project, $rater, $times (list: when the exchanges were that the rater has scored, as score_times answers, which makes them quick to find; NULL: not known)
 WITH kept AS (
     SELECT date_trunc('day', make_timestamp(max(next_position))) AS since

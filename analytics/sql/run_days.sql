@@ -1,5 +1,5 @@
 -- purpose: how a series of an agent's runs went day by day: trust, the share of unsafe runs, or the share of runs with a type of failure
--- grain: one row a UTC day on which runs of the agent ended, without those that have no evidence; mean: of the series over these runs, unsafe and failures as shares
+-- grain: one row per UTC day on which runs of the agent ended, without those that have no evidence; mean: of the series over these runs, unsafe and failures as shares
 -- parameters: $project, $agent ('' for runs of no named agent), $series (trust, unsafe, or failure: and a type), $as_of (what ended then or later is left out), $days (the last UTC days, of which the last one may not be over)
 WITH latest AS (
     SELECT connection, session_id, max((revision, _offset)) AS version

@@ -1,5 +1,5 @@
 -- purpose: what the detectors read of the events of some runs, in the order in which they were folded
--- grain: one row an event; run is the number that was given with the session
+-- grain: one row per event; run is the number that was given with the session
 -- parameters: $runs (list of {run, connection, session_id})
 WITH wanted AS (
     SELECT unnest($runs::STRUCT(run BIGINT, connection VARCHAR, session_id VARCHAR)[], recursive := true)

@@ -1,5 +1,5 @@
 -- purpose: the runs of a project, newest first, each beside the run with evidence of the same agent before it: did it get better or worse, and with the same failure
--- grain: one row a run, that is a finalized session; previous_trust, change and repeated: NULL for an agent's first run with evidence and for runs without; mean_of_five: of it and up to four runs with evidence before it; final_score: of its newest finished evaluation, 0 to 10
+-- grain: one row per run, that is a finalized session; previous_trust, change and repeated: NULL for an agent's first run with evidence and for runs without; mean_of_five: of it and up to four runs with evidence before it; final_score: of its newest finished evaluation, 0 to 10
 -- parameters: $project (NULL for all), $from (inclusive) and $to (exclusive) of when a run ended (NULL: no bound), $limit
 WITH ends AS (
     SELECT
@@ -17,7 +17,7 @@ WITH ends AS (
     WHERE wanted AND trust_score IS NOT NULL
     GROUP BY project, agent
 ), reached AS (
-    -- What a run is compared with lies among the five with evidence before it.
+    -- A run is compared with one of the five runs with evidence before it.
     SELECT project, agent, began_at, list_min(max(last_at, 5)) AS reach
     FROM ends
     JOIN agents USING (project, agent)

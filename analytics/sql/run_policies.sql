@@ -1,5 +1,5 @@
 -- purpose: by which policy an agent's runs were diagnosed, hour by hour: a change of it may look like a change of the agent
--- grain: one row an hour in which runs of the agent ended and policy, without those that have no evidence; runs: how many
+-- grain: one row per hour in which runs of the agent ended and policy, without those that have no evidence; runs: how many
 -- parameters: $project, $agent ('' for runs of no named agent), $since (ended then or later), $until (ended before)
 WITH latest AS (
     SELECT connection, session_id, max((revision, _offset)) AS version

@@ -1,5 +1,5 @@
 -- purpose: every run with its verdict, in the order in which the runs were finished
--- grain: one row a run, that is a finalized session; exchanges_only: it has no runtime events, so no trust score; ids count up within a project
+-- grain: one row per run, that is a finalized session; exchanges_only: it has no runtime events, so no trust score; ids count up within a project
 -- parameters: $project (NULL for all), $since (only runs that ended then or later; NULL for all), $newest (only so many, those that ended last; NULL for all)
 SELECT
     printf('run_%03d', n.number) AS run_id, n.project, d.agent, n.connection, n.session_id, d.started_at, d.ended_at,

@@ -1,5 +1,5 @@
 -- purpose: the runs around one of a project: those of its agent up to it, how it did before; and those of any agent that ended just before and after it
--- grain: one row a run, the one that ended last first; of_agent: the run itself, and the earlier ones of its agent with evidence, at most $limit of them in all
+-- grain: one row per run, the one that ended last first; of_agent: the run itself, and the earlier ones of its agent with evidence, at most $limit of them in all
 -- parameters: $project, $number (of the run) and $at (when it ended, or was closed where that is not known), $agent (NULL for runs whose agent nobody named), $since and $until (when the runs ended that are looked at, both inclusive; NULL: no bound), $limit
 WITH ends AS (
     SELECT
@@ -15,7 +15,7 @@ WITH ends AS (
         list_min(max(last_at, $limit) FILTER (is_earlier AND trust_score IS NOT NULL)) AS first_at
     FROM ends
 ), near AS (
-    -- Numbers are looked up of these few alone.
+    -- Numbers are looked up only for these few runs.
     SELECT e.*
     FROM ends AS e
     JOIN edges ON last_at BETWEEN before AND after OR (is_earlier AND trust_score IS NOT NULL AND last_at >= first_at)

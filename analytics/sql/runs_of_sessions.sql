@@ -1,5 +1,5 @@
 -- purpose: which of some sessions of a project have ended, and which runs they became
--- grain: one row a session that has ended at least once; run_id: NULL until its end is diagnosed; closed_at: its latest end that is recorded, event time
+-- grain: one row per session that has ended at least once; run_id: NULL until its end is diagnosed; closed_at: its latest end that is recorded, event time
 -- parameters: $project, $connections and $sessions (lists of the same length: connection and id of each session)
 WITH wanted AS MATERIALIZED (
     SELECT unnest($connections::VARCHAR[]) AS connection, unnest($sessions::VARCHAR[]) AS session_id

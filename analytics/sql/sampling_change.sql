@@ -1,5 +1,5 @@
 -- purpose: whether the mix of exchanges that were judged changed with the scores: how many of each sampling reason before a change and after it
--- grain: one row a sampling reason; shares: of the judged exchanges of each time
+-- grain: one row per sampling reason; shares: of the judged exchanges of each time
 -- parameters: $project, $before_since, $before_until, $after_since, $after_until (in event time, each from inclusive to exclusive)
 WITH judged AS (
     SELECT sampling_reason, exchanges AS before, 0 AS after

@@ -1,5 +1,5 @@
 -- purpose: which exchanges were sampled and why, and what Tier 1 found among them
--- grain: one row a project, sampling reason and disposition; share: of the project's exchanges; weight: how many exchanges a judged one stands for on average; means are over the scores that have the tier
+-- grain: one row per project, sampling reason and disposition; share: of the project's exchanges; weight: how many exchanges a judged one stands for on average; means are over the scores that have the tier
 -- parameters: $project (NULL for all but those of anchors)
 SELECT
     project, sampling_reason, disposition, sum(exchanges)::BIGINT AS exchanges,

@@ -1,5 +1,5 @@
 -- purpose: by what the current scores were made: policy, rules, methodology and judge
--- grain: one row a policy digest, rule version, methodology and judge model (NULL where none was asked), simulated or not, the commonest first
+-- grain: one row per policy digest, rule version, methodology and judge model (NULL where none was asked), simulated or not, the commonest first
 -- parameters: $scores (a statement that reads the rows of `log.scores`; NULL: those of this database), $project (NULL for all)
 WITH latest AS (
     SELECT score_id, max((revision, _offset)) AS version

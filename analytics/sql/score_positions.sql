@@ -1,5 +1,5 @@
 -- purpose: how far the scores have come, for those who follow them
--- grain: one row a partition with scores
+-- grain: one row per partition with scores
 -- parameters: none
 SELECT _partition AS partition, max(_offset) + 1 AS next_position
 FROM log.scores

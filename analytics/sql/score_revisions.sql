@@ -1,5 +1,5 @@
 -- purpose: what was said of one exchange over time: every revision of its score, the current one first
--- grain: one row a revision, with the columns of its record
+-- grain: one row per revision, with the columns of its record
 -- parameters: $project, $score (id of the score), $at (time of the exchange, which makes it quick to find; NULL: not known)
 SELECT * EXCLUDE (_topic, _partition, _offset)
 FROM log.scores

@@ -1,5 +1,5 @@
 -- purpose: when the exchanges of some scores were, which never changes
--- grain: one row a score that the project has: its id, exchange_at
+-- grain: one row per score that the project has: its id, exchange_at
 -- parameters: $project, $scores (list of ids), $since (inclusive) and $until (exclusive): looked for among the exchanges of this time alone (NULL: no bound)
 SELECT score_id, min(exchange_at) AS exchange_at
 FROM log.scores

@@ -1,5 +1,5 @@
 -- purpose: scores in the order in which they came, every revision of them, for those who follow them; those of anchors, which no agent earned, left out
--- grain: one row a score and revision of one partition
+-- grain: one row per score and revision of one partition
 -- parameters: $partition, $position (first that is wanted), $limit
 SELECT
     _offset, score_id, revision, exchange_id, "connection", project, agent, session_id, turn_number, exchange_at, scored_at,

@@ -1,5 +1,5 @@
 -- purpose: the current diagnoses of some sessions, whole
--- grain: one row a session that has one, with the columns of its record
+-- grain: one row per session that has one, with the columns of its record
 -- parameters: $sessions (list of {connection, session_id})
 WITH wanted AS (
     SELECT unnest($sessions::STRUCT(connection VARCHAR, session_id VARCHAR)[], recursive := true)

@@ -1,5 +1,5 @@
 -- purpose: the raw events of a session, in the order in which they were folded
--- grain: one row an event
+-- grain: one row per event
 -- parameters: $connection, $session
 SELECT seq, event_id, payload
 FROM log.agent_events

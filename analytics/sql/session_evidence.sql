@@ -1,5 +1,5 @@
 -- purpose: the events of some sessions, in the order in which they were folded, as far as an evaluation reads them: in the middle of a session that is very large, payloads are left out, and then events
--- grain: one row an event; payload is NULL where it is left out
+-- grain: one row per event; payload is NULL where it is left out
 -- parameters: $sessions (list of {connection, session_id}), $bytes (of the payloads) and $rows that are read of a session, half of them at either end
 WITH wanted AS (
     SELECT unnest($sessions::STRUCT(connection VARCHAR, session_id VARCHAR)[], recursive := true)
@@ -18,7 +18,7 @@ WITH wanted AS (
     FROM sized
     WHERE 2 * place <= $rows OR 2 * (places - place) < $rows
 ), whole AS (
-    -- Only these payloads are carried along: those of half a gigabyte would be sorted in memory.
+    -- Carry only these payloads: otherwise up to half a gigabyte of them would be sorted in memory.
     SELECT _partition, _offset, payload
     FROM log.agent_events
     SEMI JOIN (SELECT _partition, _offset FROM kept WHERE whole) USING (_partition, _offset)

@@ -1,5 +1,5 @@
 -- purpose: the exchanges of some sessions, in the order of their event time, as far as an evaluation reads them: in the middle of a session that is very large, texts are left out, and then exchanges
--- grain: one row an exchange, with the columns of its record, but for thinking and the raw message, which nobody reads here
+-- grain: one row per exchange, with the columns of its record, but for thinking and the raw message, which nobody reads here
 -- parameters: $sessions (list of {connection, session_id}), $bytes (of the texts) and $rows that are read of a session, half of them at either end
 WITH wanted AS (
     SELECT unnest($sessions::STRUCT(connection VARCHAR, session_id VARCHAR)[], recursive := true)
@@ -20,7 +20,7 @@ WITH wanted AS (
     FROM sized
     WHERE 2 * place <= $rows OR 2 * (places - place) < $rows
 ), texts AS (
-    -- Only these are carried along: those of half a gigabyte would be sorted in memory.
+    -- Carry only these texts: otherwise up to half a gigabyte of them would be sorted in memory.
     SELECT _partition, _offset, user_message, agent_response
     FROM log.exchanges
     SEMI JOIN (SELECT _partition, _offset FROM kept WHERE whole) USING (_partition, _offset)

@@ -1,5 +1,5 @@
 -- purpose: the incidents of a project whose evidence names a session: by one of its exchanges, or by its run
--- grain: one row an incident in its latest revision, newest first
+-- grain: one row per incident in its latest revision, newest first
 -- parameters: $project, $connection, $session
 WITH latest AS (
     SELECT incident_id, max((revision, _offset)) AS version FROM log.incidents WHERE project = $project GROUP BY incident_id

@@ -1,5 +1,5 @@
 -- purpose: a part of a session's events, whole, in the order in which they were folded
--- grain: one row an event; place is where it is in its topic
+-- grain: one row per event; place is where it is in its topic
 -- parameters: $connection, $session, $after (place of an event: only those behind it; -1: from the first), $limit
 SELECT _offset AS place, payload
 FROM log.agent_events

@@ -1,5 +1,5 @@
 -- purpose: the exchanges of some whole sessions of a project, drawn at random but the same each time: a sample to compute an estimate from
--- grain: one row an exchange, by session and event time; turn_number: as delivered or as its score counted it, NULL where neither is there; total: how many exchanges the project has in that time
+-- grain: one row per exchange, by session and event time; turn_number: as delivered or as its score counted it, NULL where neither is there; total: how many exchanges the project has in that time
 -- parameters: $project, $from (inclusive) and $to (exclusive) in event time; $limit: no further session is drawn once the sample has so many exchanges, and no session gives more
 WITH sessions AS (
     SELECT "connection", session_id, count(*) AS exchanges

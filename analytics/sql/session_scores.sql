@@ -1,5 +1,5 @@
 -- purpose: the current scores of a session, newest exchange first
--- grain: one row an exchange
+-- grain: one row per exchange
 -- parameters: $project, $connection, $session, $limit
 SELECT
     score_id, exchange_at, turn_number, disposition, tier1_score, tier2_score, tier2_5_alignment, tier3_score, anomaly, simulated

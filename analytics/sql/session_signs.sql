@@ -1,5 +1,5 @@
 -- purpose: sessions that are open and were heard within the session gap, with their last sign of life: a record that was no history when it came; idle ones wait for their user: their last turn ended
--- grain: one row a session, the longest silent first
+-- grain: one row per session, the longest silent first
 -- parameters: $as_of, $gap_seconds, $history_seconds (what is older when it comes is history), $project (NULL for all), $silent_since (last heard before then, NULL for all), $after_at and $after_place (where the page before ended, NULL for the first), $limit (NULL for all)
 WITH signs AS (
     SELECT connection, session_id, project, occurred_at, ingested_at, _offset AS exchange FROM log.exchanges
@@ -25,7 +25,7 @@ WITH signs AS (
     WHERE ingested_at >= $as_of::TIMESTAMP - to_seconds($gap_seconds)
     GROUP BY connection, session_id
 ), traces AS (
-    -- A trace whose root came is a turn that ended, be there texts of it or not.
+    -- A trace whose root span has arrived is a finished turn, with or without texts.
     SELECT connection, session_id, max(assembled_at) AS settled
     FROM log.trace_assemblies
     SEMI JOIN sessions USING (connection, session_id)

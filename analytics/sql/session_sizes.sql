@@ -1,5 +1,5 @@
 -- purpose: how much each of some sessions has, to decide how many of them are read at once
--- grain: one row a session that has anything; bytes are those of the texts and payloads
+-- grain: one row per session that has anything; bytes are those of the texts and payloads
 -- parameters: $sessions (list of {connection, session_id})
 WITH wanted AS (
     SELECT unnest($sessions::STRUCT(connection VARCHAR, session_id VARCHAR)[], recursive := true)

@@ -1,5 +1,5 @@
 -- purpose: the events of some turns of a session, without their payloads: those that name the turn's exchange, and those that happened since the turn began and before the next one
--- grain: one row a turn with events; part 0 is what happened before the first turn; kinds counts the events of the part by type, the most frequent first; steps are some of them, in their order, row counting them from 1
+-- grain: one row per turn with events; part 0 is what happened before the first turn; kinds counts the events of the part by type, the most frequent first; steps are some of them, in their order, row counting them from 1
 -- parameters: $project, $connection, $session, $since and $until (event times between which the session was, both inclusive), $parts (list), $from_row and $to_row (events of each part)
 WITH wanted AS MATERIALIZED (
     SELECT * EXCLUDE (event_id), row_number() OVER (PARTITION BY part ORDER BY occurred_at, place) AS row

@@ -1,8 +1,8 @@
 -- purpose: the first events of a session without their payloads, in the order in which they were folded: when each was, and what the detectors read of it
--- grain: one row an event; place is where it is in its topic
+-- grain: one row per event; place is where it is in its topic
 -- parameters: $connection, $session, $limit
 WITH first AS (
-    -- Of a very long session, what is left out is not put in order with all its columns.
+    -- In a very long session, rows beyond the limit are not sorted with all their columns.
     SELECT max(_offset) AS last_offset
     FROM (
         SELECT _offset FROM log.agent_events WHERE connection = $connection AND session_id = $session ORDER BY _offset LIMIT $limit

@@ -37,7 +37,7 @@ WITH said AS (
     SELECT
         count(*) AS scores, count(*) FILTER (disposition = 'scored') AS scored, count(*) FILTER (anomaly) AS anomalies,
         count(*) FILTER (len(tier1_flags) > 0) AS flagged,
-        -- In order, for sums of fractions depend on it, and a mean between two hundredths would be shown as either.
+        -- In a fixed order: sums of doubles depend on it, and a mean halfway between two hundredths would be shown as either.
         avg(tier1_score ORDER BY tier1_score) AS tier1, avg(tier2 ORDER BY tier2) AS tier2, avg(tier2_5 ORDER BY tier2_5) AS tier2_5,
         avg(tier3 ORDER BY tier3) AS tier3, sum(round(cost_usd * 1e9)::BIGINT) / 1e9 AS judge_usd,
         count(*) FILTER (cost_usd IS NULL AND disposition = 'scored') AS unknown_costs, count(*) FILTER (simulated) AS simulated

@@ -1,5 +1,5 @@
 -- purpose: some turns of a session, in the order of their time: what was said, cut, and the current score of each
--- grain: one row a turn, from the texts of an exchange, from its score, or both; place counts the turns of the session from 1, places says how many there are of what was asked for, row counts these
+-- grain: one row per turn, from the texts of an exchange, from its score, or both; place counts the turns of the session from 1, places says how many there are of what was asked for, row counts these
 -- parameters: $project, $connection, $session, $since and $until (event times between which the session was, both inclusive), $anomalies (true: only turns with an anomaly), $exchange (id of one, to begin with the stretch of turns that it lies in; NULL: to skip as many as said), $skip (turns), $limit, $longest (characters of a text)
 WITH turns AS (
     SELECT *

@@ -1,5 +1,5 @@
 -- purpose: how each agent does week by week, as if every exchange had been judged: a judged one counts 1 / sampling_probability times in the means of the judged tiers (once where it is always sampled), so that a change in what is sampled is no change in quality
--- grain: one row a project, agent and ISO week of the exchanges (event time, UTC), weeks without exchanges left out; Tier 1 is of all exchanges, Tier 3 of those its gate let through
+-- grain: one row per project, agent and ISO week of the exchanges (event time, UTC), weeks without exchanges left out; Tier 1 is of all exchanges, Tier 3 of those its gate let through
 -- parameters: $project (NULL for all but those of anchors)
 SELECT
     project, agent, date_trunc('week', day)::DATE AS week, sum(exchanges)::BIGINT AS exchanges,

@@ -1,5 +1,5 @@
 -- purpose: how a project does day by day: means of the tiers, anomalies and exchanges by the day of the exchange, whenever it was scored
--- grain: one row a project and UTC day with scores, oldest first: the last $days of them up to $as_of, of which the last one may not be over
+-- grain: one row per project and UTC day with scores, oldest first: the last $days of them up to $as_of, of which the last one may not be over
 -- parameters: $project (NULL for all but those of anchors), $as_of (what happened then or later is left out), $days
 SELECT
     project, day::DATE AS day,

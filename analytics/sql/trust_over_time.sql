@@ -1,5 +1,5 @@
 -- purpose: how far each agent can be trusted, week by week
--- grain: one row an agent and ISO week (by the end of the session), runs without evidence left out, and weeks without others
+-- grain: one row per agent and ISO week (by the end of the session), runs without evidence left out, and weeks without others
 -- parameters: $project (NULL for all)
 SELECT
     project, coalesce(agent, '') AS agent, date_trunc('week', coalesce(ended_at, closed_at))::DATE AS week,

@@ -1,5 +1,5 @@
 -- purpose: which of some sessions have ended by their events and have no diagnosis yet
--- grain: one row a session
+-- grain: one row per session
 -- parameters: $sessions (list of {connection, session_id})
 WITH wanted AS (
     SELECT DISTINCT one.connection AS connection, one.session_id AS session_id

@@ -1,5 +1,5 @@
 -- purpose: exchanges that a judge should have scored and did not, oldest first, with what it takes to ask for them again; `exchange_records` has their texts
--- grain: one row an exchange whose current score is unscored (or, asked for with the reason cost_cap, left out by a cap) and that nobody has asked for already; reasons: of its unscored tiers, each once; revision: the highest that a score or a request has
+-- grain: one row per exchange whose current score is unscored (or, asked for with the reason cost_cap, left out by a cap) and that nobody has asked for already; reasons: of its unscored tiers, each once; revision: the highest that a score or a request has
 -- parameters: $project (NULL for all but those of anchors, whose round is over), $reason (NULL for all), $without (list of projects to leave out), $limit
 WITH latest AS (
     SELECT score_id, max((revision, _offset)) AS version

@@ -1,5 +1,5 @@
 -- purpose: live incidents that were seen of late, and of which no alert was ever made at the severity and the confidence that they have now
--- grain: one row an incident, in its latest revision
+-- grain: one row per incident, in its latest revision
 -- parameters: $since
 SELECT i.*
 FROM incidents AS i

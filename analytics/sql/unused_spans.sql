@@ -2,7 +2,7 @@
 -- grain: one row per project, connection, state and instrumentation scope; the states that a user can act on first
 -- parameters: $project (NULL for all), $connection (NULL for all), $since (of traces assembled from then on; NULL for all)
 WITH revised AS (
-    -- Few traces are: looking for the newest of each would take ten times as long.
+    -- Few traces are revised; searching for the newest revision of every trace would take ten times as long.
     SELECT connection, trace_id, max(revision) AS revision
     FROM log.trace_assemblies
     WHERE revision > 0

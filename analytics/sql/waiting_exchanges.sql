@@ -1,5 +1,5 @@
 -- purpose: since when exchanges of some projects wait for their first score: what came after is judged in part, and what is judged late may be worse than what is judged soon
--- grain: one row a project in which any wait, by name; waits_since: event time of the oldest of them; exchanges: how many
+-- grain: one row per project in which any wait, by name; waits_since: event time of the oldest of them; exchanges: how many
 -- parameters: $projects (list), $since (inclusive) and $until (exclusive) in event time
 WITH wanted AS (
     SELECT unnest($projects::VARCHAR[]) AS project

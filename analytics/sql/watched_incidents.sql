@@ -1,8 +1,8 @@
 -- purpose: the incidents of some projects, each in its latest revision
--- grain: one row an incident, with the columns of its record, oldest first
+-- grain: one row per incident, with the columns of its record, oldest first
 -- parameters: $projects (list)
 WITH latest AS (
-    -- Evidence is most of an incident; it is read of the latest revisions alone, and sorted by none of them.
+    -- Evidence is most of an incident's data, so it is read only for the latest revisions, and never sorted.
     SELECT incident_id, max((revision, _offset)) AS version
     FROM log.incidents
     WHERE list_contains($projects::VARCHAR[], project)

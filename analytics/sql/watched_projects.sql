@@ -1,5 +1,5 @@
 -- purpose: which projects have exchanges or finished runs with runtime events of late, those that hold anchors left out: the watch checks them by the clock
--- grain: one row a project
+-- grain: one row per project
 -- parameters: $since (only projects with exchanges on that UTC day or later, or with runs that ended then)
 SELECT DISTINCT project
 FROM (

@@ -1,10 +1,10 @@
 -- purpose: what the watch reads of runs: trust, whether it is unsafe and the types of its failures, by the end of the run (when it was closed where that is not known), with what made the diagnosis; runs without evidence are left out
--- grain: one row a run in its latest revision, of the agents of a project with the most runs; where these have more than 4 000 runs in the window, the runs of an agent that end within one hour (more than 4 agents: six hours) and were diagnosed alike are added up, on every day of the window, and connection and session_id are empty; runs: how many; trust: the sum; unsafe: how many are; failures: each type once for each run that has it
+-- grain: one row per run in its latest revision, of the agents of a project with the most runs; where these have more than 4 000 runs in the window, the runs of an agent that end within one hour (more than 4 agents: six hours) and were diagnosed alike are added up, on every day of the window, and connection and session_id are empty; runs: how many; trust: the sum; unsafe: how many are; failures: each type once for each run that has it
 -- parameters: $projects (list), $since (inclusive) and $until (exclusive), when runs ended; $most_agents: of a project, so many agents
 WITH wanted AS (
     SELECT unnest($projects::VARCHAR[]) AS project
 ), later AS (
-    -- Most runs have one revision, so it is cheaper to look for those that have more.
+    -- Most runs have one revision, so it is cheaper to look for runs with more.
     SELECT connection, session_id, max((revision, _offset)) AS version
     FROM log.diagnoses
     SEMI JOIN wanted USING (project)

@@ -1,5 +1,5 @@
 -- purpose: the incident that says most about each project: the worst of the confirmed ones that are open or acknowledged, in the order in which the inbox lists them
--- grain: one row a project with such an incident, the worst first; since: its first day; name, level_before and level_after: of the series that leads it, NULL if its evidence has none
+-- grain: one row per project with such an incident, the worst first; since: its first day; name, level_before and level_after: of the series that leads it, NULL if its evidence has none
 -- parameters: $project (NULL for all)
 WITH latest AS (
     SELECT incident_id, max((revision, _offset)) AS version

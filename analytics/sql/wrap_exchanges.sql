@@ -1,5 +1,5 @@
 -- purpose: the last five exchanges of each session, where a session's wrap-up is to be found
--- grain: one row a session: its texts, oldest first
+-- grain: one row per session: its texts, oldest first
 -- parameters: $project (NULL for all), $limit (sessions, newest first); $from (inclusive) and $to (exclusive) of a session's last exchange (NULL: no bound); $after_at, $after_id: last_at, and connection/session_id, of the row after which to go on (NULL: from the newest)
 WITH beyond AS (
     SELECT DISTINCT connection, session_id
@@ -13,7 +13,7 @@ WITH beyond AS (
     ORDER BY occurred_at DESC
     LIMIT 5000
 ), bound AS (
-    -- One session more than are wanted: the last one of the page before may be among them.
+    -- One session more than requested, because the last one of the previous page may be among them.
     SELECT
         CASE WHEN (SELECT count(*) FROM (SELECT DISTINCT connection, session_id FROM recent ANTI JOIN beyond USING (connection, session_id))) > $limit
             THEN min(occurred_at) ELSE coalesce($from::TIMESTAMP, TIMESTAMP '1970-01-01') END AS earliest

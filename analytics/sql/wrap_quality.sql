@@ -1,5 +1,5 @@
 -- purpose: whether the ends of sessions show the steps of a proper wrap-up (version bump, changelog, learnings, next session, commit) in their last five exchanges
--- grain: one row a session, the newest first; score: found / expected
+-- grain: one row per session, the newest first; score: found / expected
 -- parameters: $project (NULL for all but those of anchors), $limit (sessions)
 WITH heard AS (
     SELECT connection, session_id, arg_max(project, _offset) AS project, count(*) AS exchange_count, max(occurred_at) AS last_at
