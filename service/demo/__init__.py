@@ -1,1 +1,1 @@
-"""The demo: synthetic conversations and a synthetic fleet with known faults, delivered as real ones are."""
+"""The demo: synthetic conversations and a synthetic fleet with known faults, delivered like real ones."""

@@ -1,8 +1,8 @@
 """Synthetic dialogues: five weeks of six agents' exchanges, as the webhook delivers them, with known faults in known places.
 
-They are made to be ingested, judged by the simulated judge and looked at. One seed gives the same payloads every time. One agent gets
-worse on a known day, with a release; the others have releases that change nothing, disputes, long answers, small weaknesses, and now
-and then a secret or a word to the judge.
+They are ingested, judged by the simulated judge and shown. The same seed always gives the same payloads. One agent gets worse on a
+known day, with a release; the others have harmless releases, disputes, long answers, small weaknesses, and now and then a secret or a
+message to the judge.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Said(NamedTuple):
     answered: str
     thought: str = ""
     is_left_behind: bool = False
-    """Whether the version before the newest one said it."""
+    """Whether the version before the newest one gave the answer."""
 
 
 class _Speaker:
@@ -82,7 +82,7 @@ class _Speaker:
             return self._filled(_Said(dispute.claim, dispute.honest, dispute.thinking))
         said = self._answered()
         if self._random.random() < _LONG:
-            # Twenty details in an order of their own are longer than what counts as a long response.
+            # Twenty shuffled details exceed the length of a long response.
             details = self._random.sample(self._texts.details, k=len(self._texts.details))
             return said._replace(answered=" ".join([said.answered, *details, *details[:4]]))
         if self._random.random() < _MILD:
@@ -122,7 +122,7 @@ class _Speaker:
         return self._with_answer(self._random.choice(self._texts.rude))
 
     def overdone(self) -> _Said:
-        """Give an ordinary answer, and do work that was not asked for."""
+        """Give an ordinary answer, plus work that nobody requested."""
         topic = self._random.choice(self._topics)
         answer = self._random.choice(topic.answers) + self._random.choice(self._texts.overdone)
         return self._filled(_Said(self._random.choice(topic.questions), answer, topic.thinking))
@@ -160,7 +160,7 @@ _WORSE: tuple[Callable[[_Speaker], _Said], ...] = (
     _Speaker.rude,
     _Speaker.overdone,
 )
-"""Answers of the agent that got worse; entries that stand twice happen twice as often."""
+"""Answers of the agent that got worse; repeated entries are twice as likely."""
 
 
 def dialogues(last_day: date, *, seed: int = 7) -> list[Session]:
@@ -175,7 +175,7 @@ def dialogues(last_day: date, *, seed: int = 7) -> list[Session]:
 
 
 def _session(agent: str, days_before: int, moved: timedelta, releases: Sequence[Release], seed: int) -> Session:
-    """Make up the session of an agent so many days before the last day; chance is drawn by the script's day."""
+    """Make up an agent's session this many days before the last day; randomness is seeded by the script's day."""
     day = SCRIPT_END - timedelta(days=days_before)
     random = Random(f"{seed}/dialogue/{agent}/{day}")  # noqa: S311 - texts to look at, no secrets
     session_id = stable_id("dialogue", seed, agent, str(day))

@@ -1,7 +1,7 @@
 """The days of the demo: every date in it is a number of days before its last day.
 
-The story is drawn by the days of a script, and then moved by whole days. So the same happens whatever the last day is: the same texts and
-faults, the same quiet days, incidents and costs, as many days before the end. Only dates differ.
+The data is generated for the days of a script and then shifted by whole days. So every demo has the same texts, faults, quiet days,
+incidents and costs, the same number of days before its end. Only dates differ.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ SCRIPT_END = date(2026, 11, 1)
 
 
 def moved_by(last_day: date) -> timedelta:
-    """Return the distance by which the script is moved to end on that day."""
+    """Return the shift of a script that ends on this day."""
     return last_day - SCRIPT_END
 
 
 def moment_before(last_day: date, days: int, hour: int = 0, minute: int = 0) -> datetime:
-    """Return the time of day, UTC, so many days before the last day."""
+    """Return this time of day, UTC, a number of days before the last day."""
     return datetime.combine(last_day - timedelta(days=days), time(hour, minute), UTC)
 
 

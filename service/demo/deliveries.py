@@ -1,4 +1,4 @@
-"""Sessions on their way to a server: delivered over HTTP as a gateway would, side by side, each one's exchanges in order."""
+"""Delivery of sessions to a server over HTTP, as a gateway would: sessions concurrently, each one's exchanges in order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from service.setup.workspace import Clock, utc_now
 from service.text.links import API, EVENTS, INGEST
 
 AT_ONCE = 48
-"""Sessions that are delivered at once: records that arrive together are committed together."""
+"""Sessions delivered concurrently: records that arrive together are committed together."""
 PATIENCE = 600.0
 """Seconds after which a delivery is given up."""
 _CALL_SECONDS = 60.0
@@ -43,7 +43,7 @@ Told = Callable[[str], None]
 
 
 class DeliveryError(DriftlineError):
-    """The server refuses a delivery."""
+    """A delivery that the server refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,10 @@ def issue_tokens(path: Path, sessions: Sequence[Session], now: Clock) -> Tokens:
 
 
 def judge_over_http(sessions: Sequence[Session], last_day: date, settings: Settings, folder: Path, tell: Told) -> None:
-    """Have a server take the sessions and a simulated judge score them, then the stricter one those of its days.
+    """Deliver the sessions to a server with a simulated judge, then the sessions of the stricter judge's days with that judge.
 
-    Their last day has just ended when the server begins, whatever the time is. Both judge the anchors of their days. Servers and judges
-    leave their logs in the folder. Raises what `take_in` raises, and ChildError when a judge does not do its work.
+    The server's clock starts at the end of their last day. Both judges judge the anchors of their days. Servers and judges write their
+    logs to the folder. Raises the errors of `take_in`, and ChildError if a judge fails.
     """
     tokens = issue_tokens(access_file(settings.database), sessions, utc_now)
     schedule, present, releases = JudgeSchedule(last_day), present_of(last_day), releases_until(last_day)
@@ -94,11 +94,10 @@ def take_in(
     tokens: Tokens | None = None,
     releases: Sequence[Release] = (),
 ) -> None:
-    """Have a server take the sessions and the judge at the address score them; the server has ended on return.
+    """Deliver the sessions to a server that uses the judge at the address; the server has ended on return.
 
-    Its clock starts at the present, so that it checks nothing for drift before everything is there. It works on the settings' database,
-    by their policy, and takes the tokens, or new ones. ChildError when it does not do its work,
-    DeliveryError when it does not take what it is sent.
+    Its clock starts at the demo's present, so that it checks for drift only when everything is delivered. It uses the database and policy
+    of the settings, and the given or new tokens. ChildError if the server fails, DeliveryError if it refuses a delivery.
     """
     tokens = tokens or issue_tokens(access_file(settings.database), sessions, utc_now)
     options = ["--port", "0", "--judge", "live", "--as-of", present.isoformat(), "--db", str(settings.database)]
@@ -122,7 +121,7 @@ def take_in(
 async def deliver(url: str, sessions: Sequence[Session], tokens: Tokens, tell: Told, releases: Sequence[Release] = ()) -> None:
     """Deliver the sessions, end each, record the releases of their agents, and return when every exchange has its score.
 
-    DeliveryError when the server refuses something, cannot be reached, or takes longer than `PATIENCE`.
+    DeliveryError if the server refuses a delivery, cannot be reached, or takes longer than `PATIENCE`.
     """
     waiting = deque(sessions)
     try:
@@ -150,7 +149,7 @@ async def deliver(url: str, sessions: Sequence[Session], tokens: Tokens, tell: T
 
 
 async def _deliver_some(server: _Server, waiting: deque[Session], number: int, tell: Told) -> None:
-    """Deliver sessions one after the other, as long as some wait."""
+    """Deliver sessions one after another until none is waiting."""
     while waiting:
         session = waiting.popleft()
         for payload in session.payloads:
@@ -163,7 +162,7 @@ async def _deliver_some(server: _Server, waiting: deque[Session], number: int, t
 
 
 class _Server:
-    """The server's endpoints; calls that it cannot take at the moment are repeated."""
+    """The server's endpoints; calls that it cannot accept at the moment are repeated."""
 
     def __init__(self, client: httpx2.AsyncClient, tokens: Tokens) -> None:
         self._client = client
@@ -174,23 +173,23 @@ class _Server:
         await self._call("POST", path, self._tokens.connections[connection], body)
 
     async def record(self, project: str, release: Release) -> None:
-        """Record a deployment, as the pipeline that makes it would."""
+        """Record a deployment, as a deployment pipeline would."""
         await self._call("POST", f"{API}/{project}/deployments", self._tokens.operator, release.body())
 
     async def queued(self) -> int:
-        """Return the number of exchanges without a score, plus that of waiting commits."""
+        """Return the number of exchanges without a score plus the number of pending commits."""
         answer = await self._call("GET", "/metrics", self._tokens.operator, None)
         return sum(int(float(size)) for size in _QUEUE.findall(answer.text))
 
     async def require_nothing_pending(self, project: str) -> None:
-        """DeliveryError when the project has an exchange without a score."""
+        """Raise a DeliveryError if the project has an exchange without a score."""
         answer = await self._call("GET", f"{API}/{project}/summary", self._tokens.operator, None)
         pending = answer.json()["exchanges"]["pending"]
         if pending:
             raise DeliveryError(f"{pending} exchanges of {project} have no score")
 
     async def _call(self, method: str, path: str, token: str, body: Mapping[str, Any] | None) -> httpx2.Response:
-        """Make a call. Repeated records count once, so it is repeated if its fate is not known."""
+        """Make a call. Repeated records count once, so a call with an unknown outcome is repeated."""
         again = AsyncRetrying(
             retry=retry_if_exception_type(httpx2.TransportError) | retry_if_result(lambda found: found.status_code in _LATER),
             wait=wait_exponential(multiplier=0.4),

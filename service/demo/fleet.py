@@ -1,8 +1,7 @@
 """A synthetic fleet: weeks of transcripts of several agents, with known faults in known places.
 
-It is made to be looked at, tested against and measured with. Every session says that it is synthetic (`cwd` is `/synthetic`, a
-README beside them), and one seed gives the same bytes every time. Faults are planted in turn; one agent gets worse from a known
-day on.
+It serves demos, tests and measurements. Every session is marked as synthetic (`cwd` is `/synthetic`, and there is a README), and the
+same seed always gives the same bytes. Faults are planted in turn; one agent gets worse from a known day on.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Nothing here happened. The sessions below `agents/` and the events in `events.js
 tested against. Names, hosts, customers and keys are invented.
 """
 _FAULT_EVERY = {"ops-oncall": 3, "code-review": 5, "support-desk": 4, "data-pipeline": 3, "research": 6}
-"""The distance between an agent's sessions with a fault: some agents are better than others."""
+"""Every how many sessions an agent has a fault: some agents are better than others."""
 _WORSE_SHARE = 0.7
 _DECAY = ("memory_miss", "long_tool_loop", "token_explosion")
 """Events in the sessions of the agent that got worse, each in every other one."""
@@ -58,7 +57,7 @@ def write_fleet(root: Path, last_day: date, *, seed: int = 7, agents: int = 5, w
     """
     days = weeks * 7
     plan = FleetPlan(root, DEGRADED_AGENT, last_day - timedelta(days=DEGRADED_DAYS - 1))
-    # By their own account, the files were written in the evening of the last day.
+    # Modification times say that the files were written in the evening of the last day.
     written_at = moment_before(last_day, 0, 23).timestamp()
     root.mkdir(parents=True, exist_ok=True)
     (root / "README.md").write_text(_README, encoding="utf-8")
@@ -73,7 +72,7 @@ def write_fleet(root: Path, last_day: date, *, seed: int = 7, agents: int = 5, w
                 # The gateway was writing when the files were copied.
                 text, planned.is_torn = text + '{"type":"message","id":"0000', True
             (root / planned.source).write_text(text, encoding="utf-8")
-            # What an import makes of a torn line depends on when the file was written last.
+            # The treatment of a torn line by an import depends on the file's modification time.
             os.utime(root / planned.source, (written_at, written_at))
             plan.sessions.append(planned)
     with (root / EVENTS_FILE).open("w", encoding="utf-8") as file:

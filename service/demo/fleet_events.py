@@ -29,7 +29,7 @@ _PLANTS: dict[str, tuple[str, tuple[Json, ...]]] = {
 
 
 def write_events(start: datetime, days: int, seed: int) -> Iterator[tuple[PlannedSession, list[str]]]:
-    """Write one session per day, line by line; every second one is sound."""
+    """Write one session per day, line by line; every second one has no fault."""
     kinds = list(_PLANTS)
     for day in range(days):
         random = Random(f"{seed}/{AGENT}/{day}")  # noqa: S311 - texts to look at, no secrets

@@ -1,7 +1,7 @@
 """The faults that are planted into synthetic sessions, with the failure that each must lead to.
 
-A fault is one function that writes a stretch of a session. What it must lead to is said beside it, so that a test can ask
-whether exactly the planted failures are found.
+A fault is a function that writes part of a session. The failure it must lead to is declared beside it, so that a test can check that
+exactly the planted failures are found.
 """
 
 from __future__ import annotations

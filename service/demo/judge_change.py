@@ -1,4 +1,4 @@
-"""The judge of one project gets stricter on a known day, without a word; anchors of the project are judged before and since.
+"""The judge of one project silently gets stricter on a known day; anchors of the project are judged before and since.
 
 1. Two simulated judges take turns. The second takes `STRICTNESS` off every score (`driftline simulate-judge --script strict:…`) and
    has the name of the first, as when a provider changes the model behind a name. Only this project's later sessions go to it.
@@ -38,7 +38,7 @@ _ROUNDS = (23, 20, 17, 14, 9, 6, 3, 1)
 
 @dataclass(frozen=True, slots=True)
 class JudgeSchedule:
-    """What happens to the judge of the project, and when, in a demo that ends on the day."""
+    """The times of the judge's change and of the rounds of anchors, in a demo that ends on the day."""
 
     last_day: date
 
@@ -58,7 +58,7 @@ class JudgeSchedule:
         return tuple(moment_before(self.last_day, days, 6) for days in _ROUNDS)
 
     def strictness_of(self, exchange: Exchange) -> float:
-        """Return how strict the judge of an exchange is."""
+        """Return the strictness of an exchange's judge."""
         return STRICTNESS if exchange.project == PROJECT and exchange.occurred_at.date() >= self.since else 0.0
 
     def is_judged_strictly(self, session: Session) -> bool:

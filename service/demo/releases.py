@@ -1,7 +1,7 @@
-"""Releases of the synthetic agents: which version answers when, as labels of exchanges and as deployments.
+"""Releases of the synthetic agents: the versions in use at each time, as labels of exchanges and as deployments.
 
-Most releases do no harm, so that a deployment alone proves nothing. Version 7 of the support desk does harm, and a few requests still
-go to version 6 afterwards (a canary turned around), so that the two can be told apart on the same days.
+Most releases are harmless, so that a deployment alone proves nothing. Version 7 of the support desk is harmful. A few requests still go
+to version 6 afterwards (an inverted canary), so that both can be compared on the same days.
 """
 
 from __future__ import annotations

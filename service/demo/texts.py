@@ -1,4 +1,4 @@
-"""Texts of the synthetic sessions, read from the YAML files beside this module when they are first asked for."""
+"""Texts of the synthetic sessions, read from the YAML files beside this module on first use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Signs in an exchange for the simulated judge, found by patterns and by counting words.
 
-It understands nothing. It is there so that everything around a judge can be shown and tested without a key and without a cost.
+It understands nothing. It exists so that everything around a judge can be shown and tested without a key and without cost.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class SimulatedJudge:
-    """Answers calls. It rates by rules, and does not understand a word."""
+    """Answers calls. It rates by rules and understands nothing."""
 
     def __init__(self, play: Plays, *, latency: float = 0.0, batch_seconds: float = 0.0, cut: Callable[[Scope], None]) -> None:
         self.play = play
@@ -85,7 +85,7 @@ class SimulatedJudge:
             await call.answer(HTTPStatus.OK, {"request-id": "req_simulated_count"}, count)
 
     async def _batch(self, call: Call, body: bytes, query: Mapping[str, str]) -> None:
-        """A call of the batch API. What a script does to the answer, it does after the call was carried out."""
+        """Answer a call of the batch API. A script's fault affects only the answer, after the call was carried out."""
         step = self.batch_play.next()
         request_id = f"req_simulated_batch_{self.batch_play.requests:06d}"
         if await call.pause(self._latency):
@@ -156,7 +156,7 @@ async def _refuse(call: Call, problem: Problem, request_id: str, *, wait: int = 
 
 
 def _limit_headers(number: int, usage: Mapping[str, Any], wait: int = 60) -> dict[str, str]:
-    """Return headers with the remaining limits, which this server counts and never enforces."""
+    """Return headers with the remaining rate limits, which this server counts but never enforces."""
     spent = {"requests": number, "input-tokens": usage.get("input_tokens", 0), "output-tokens": usage.get("output_tokens", 0)}
     reset = (datetime.now(UTC) + timedelta(seconds=wait)).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {

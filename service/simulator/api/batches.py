@@ -1,8 +1,8 @@
-"""Emulated message batches: created, shown, listed, cancelled and read as those of the API, and forgotten with the process.
+"""Emulated message batches: created, shown, listed, cancelled and read as in the API, and kept only in memory.
 
 Each request of a batch takes a step of the script, as a request for a message does. What a step does to the connection there, it does
 to the result here: `hang` lets the request expire, `reset` loses its result, `truncated_json`, `html` and `huge` spoil its line, `slow`
-keeps the whole batch waiting. Results come in an order that has nothing to do with that of the requests.
+delays the whole batch. The order of results is unrelated to the order of the requests.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class SimulatedBatches:
         self._batches: dict[str, _Batch] = {}
 
     def forget(self, *, seconds: float) -> None:
-        """Begin again without a batch; later ones take this many seconds."""
+        """Drop all batches; later ones take this many seconds."""
         self.seconds = seconds
         self._batches.clear()
 
@@ -107,7 +107,7 @@ class SimulatedBatches:
         return _UNKNOWN if batch is None else self._shown(batch)
 
     def cancel(self, batch_id: str) -> Json | Problem:
-        """Cancel a batch: as much of it is done as there was time for. An ended one does not change."""
+        """Cancel a batch, keeping the results finished so far. An ended batch does not change."""
         batch = self._batches.get(batch_id)
         if batch is None:
             return _UNKNOWN
@@ -189,7 +189,7 @@ class SimulatedBatches:
 
 
 def _read(request: Json) -> Asked | Problem:
-    """One request of a batch, whose headers are those of the batch."""
+    """Read one request of a batch, with the headers of the batch."""
     return read_request({"authorization": "Bearer checked", "anthropic-version": "checked"}, json_bytes(request["params"]))
 
 

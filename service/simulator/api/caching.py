@@ -1,7 +1,7 @@
 """Emulated prompt caching: the tokens that a request would write to and read from the provider's cache.
 
-A mark caches everything up to it, in the order system, messages, for one model and one schema of the answer. Below the model's
-minimum nothing is cached, and nothing says so. Entries do not expire here.
+A mark caches the whole prompt up to it, in the order system, messages, for one model and one answer schema. Below the model's minimum
+nothing is cached, without any notice. Entries do not expire here.
 """
 
 from __future__ import annotations

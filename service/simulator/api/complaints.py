@@ -73,7 +73,7 @@ def _check_output(request: Json) -> str | None:
 
 
 def _open_object(schema: Any) -> str | None:
-    """The API takes only objects that name all of their properties."""
+    """Return the complaint about an object schema with open properties: the API requires `additionalProperties: false`."""
     waiting = [schema]
     while waiting:
         one = waiting.pop()

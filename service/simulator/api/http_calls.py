@@ -37,13 +37,13 @@ class Call:
         return bytes(body)
 
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
-        """Answer with the head."""
+        """Send the head of the answer."""
         self.status = status
         pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in {SIMULATED: "1", **headers}.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": pairs})
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
-        """Answer with a piece of the body; wait until the client has read most of the earlier ones."""
+        """Send a piece of the body; wait until the client has read most of the earlier ones."""
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def answer(self, status: int, headers: Mapping[str, str], body: bytes, kind: str = "application/json") -> None:

@@ -57,7 +57,7 @@ class RunningJudge:
         batch_seconds: float = 0.0,
         scripts_for: Mapping[str, str] | None = None,
     ) -> None:
-        """Begin again with other scripts, an empty cache, no requests and no batches.
+        """Start over with other scripts, an empty cache, no requests and no batches.
 
         `batch_script` is for the calls of the batch API, `batch_seconds` how long a batch takes, `scripts_for` are scripts of requests
         whose prompt holds a text. SettingsError for a script that cannot be read.
@@ -94,7 +94,7 @@ def running(
     server = _Server(Plays(script, scripts_for or {}, faults=faults, seed=seed), latency, batch_seconds)
     listening = _listen(port)
     thread = threading.Thread(target=server.run, args=([listening],), name="simulated-judge", daemon=True)
-    thread.start()  # the socket is listening already, so nobody has to wait for the thread
+    thread.start()  # the socket is already listening, so there is no need to wait for the thread
     try:
         yield RunningJudge(server.judge, listening.getsockname()[1], faults=faults, seed=seed)
     finally:
@@ -103,7 +103,7 @@ def running(
 
 
 class _Server(uvicorn.Server):
-    """Ends at once, whatever its connections are waiting for."""
+    """Stops at once, even with open connections."""
 
     def __init__(self, play: Plays, latency: float, batch_seconds: float) -> None:
         self.judge = SimulatedJudge(play, latency=latency, batch_seconds=batch_seconds, cut=self._reset)
@@ -119,7 +119,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _reset(self, scope: Scope) -> None:
-        """Close the connection on which a call came with a reset; it may be gone already."""
+        """Reset the connection of a call; it may already be closed."""
         for connection in self._connections():
             if connection.client == scope["client"]:
                 own: socket.socket = connection.transport.get_extra_info("socket")

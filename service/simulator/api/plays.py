@@ -1,8 +1,7 @@
 """Choice of the script for a request: the one for all, or one for prompts that hold a certain text.
 
-What a script for a text does, it does to each question by itself: every question that holds the text goes through the steps from
-the first one, however many others are asked beside it and in whatever order. So "the judge of this case fails twice of three" is
-the same in every run.
+A script for a text applies to each question separately: every question with the text starts at the first step, independent of the
+number and order of other questions. So "the judge of this case fails twice of three" is reproducible.
 """
 
 from __future__ import annotations

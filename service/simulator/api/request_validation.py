@@ -1,6 +1,6 @@
 """Reading a request of the Messages API as strictly as the API does, with its words and status for refusals.
 
-A request that the simulator takes and the API does not would be found out only with a key in hand.
+A request that the simulator accepts but the API refuses would only be discovered with a real key.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that the API would run."""
+    """A request that the API would accept."""
 
     model: str
     max_tokens: int

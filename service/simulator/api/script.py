@@ -1,4 +1,4 @@
-"""Scripts of the simulated judge, request by request, so that every fault of a provider can be had on demand.
+"""Scripts of the simulated judge, request by request, to reproduce every fault of a provider.
 
 A script is `kind[:argument][*count]`, separated by commas, e.g. `overloaded*2,rate_limited:300,answer`. Requests take the steps in
 the order of their arrival; the last step is repeated. Beside it, a share of the requests can be given a fault drawn by chance.
@@ -88,7 +88,7 @@ class Play:
         """Return the step for the request that has just arrived."""
         with self._lock:
             self.requests += 1
-            # One generator a request: a draw does not depend on how many were made before it.
+            # One generator per request, so that a draw does not depend on earlier draws.
             random = Random(f"{self._seed}/{self.requests}")  # noqa: S311 - faults to test with, no secrets
             if random.random() < self._share:
                 kind = random.choice(FAULTS)
