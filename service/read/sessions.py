@@ -385,7 +385,7 @@ class SessionRun(Answer, frozen=True):
 
 
 class Session(SessionNamed, frozen=True):
-    """A session: how it did, what it cost, what it belongs to."""
+    """A session: its scores, its costs, and the names it belongs to."""
 
     project: str
     state: Annotated[str, Meta(description="open, or ended: nothing came since its last end.", examples=["open", "ended"])]

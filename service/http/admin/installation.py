@@ -17,5 +17,5 @@ router = APIRouter(route_class=AnswerRoute, tags=["operations"])
 
 @router.get(f"{API}/installation", responses=documented())
 async def installation(_: FleetAdmin, services: Services) -> Installation:
-    """Tell the version, the sizes of the files, how far the stages are behind, and what was set aside."""
+    """Return the version, the sizes of the files, the lag of the stages, and the number of dead letters."""
     return await services.ask(lambda cursor: installation_of(cursor, services.engine, services.access))

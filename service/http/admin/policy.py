@@ -92,7 +92,7 @@ def effective_policy(
         ConnectionName | None, Query(description="A project; by default what holds for all that are not named.")
     ] = None,
 ) -> EffectivePolicy:
-    """Return the settings that the server judges a project by, defaults included."""
+    """Return the settings in force for a project, including defaults."""
     running = services.engine.policy
     return EffectivePolicy(
         project=project, digest=running.for_project(project or "").digest, settings=effective(running, project or "")
@@ -107,13 +107,13 @@ async def try_policy(_: FleetAdmin, services: Services, body: TrialBody) -> Poli
 
 @router.put(POLICY, responses=documented(*WRITES, 409))
 async def save_policy(_: FleetAdmin, services: Services, request: Request, body: SaveBody) -> SavedPolicy:
-    """Save a text that can be used; the one before is kept beside it. It is in force from the next start of the server on."""
+    """Save a valid text and keep the previous one beside it. It is in force from the server's next start."""
     return await _saved(services, request, body.text, body.base)
 
 
 @router.post(f"{POLICY}/restore", responses=documented(*WRITES, 409))
 async def restore_policy(_: FleetAdmin, services: Services, request: Request, body: RestoreBody) -> SavedPolicy:
-    """Take back the text before the last save; the present one is then the one before."""
+    """Restore the text from before the last save; the present text becomes the previous one."""
     before = await asyncio.to_thread(policy_file(services).previous)
     if before is None:
         raise ApiError(409, "conflict", "there is no policy from before to take back")
@@ -122,9 +122,9 @@ async def restore_policy(_: FleetAdmin, services: Services, request: Request, bo
 
 @router.post(f"{POLICY}/apply", status_code=202, responses=documented(*WRITES, 409))
 async def apply_policy(_: FleetAdmin, services: Services) -> AppliedPolicy:
-    """Start the server again in its process, with the policy of the file. Calls wait meanwhile; open calls to the judge end first.
+    """Restart the server in its process, with the policy from the file. Calls wait meanwhile; open calls to the judge end first.
 
-    Workers on Kafka read a policy file of their own at their start.
+    Workers on Kafka read their own policy file when they start.
     """
     now = await asyncio.to_thread(standing, policy_file(services))
     if now.policy is None:

@@ -30,7 +30,7 @@ def audit_log(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> AuditLines:
-    """List what operators changed and refused changes, newest first, without what was sent."""
+    """List the changes by operators, also refused ones, newest first, without the bodies that were sent."""
     before = None if cursor is None else cursor.number
     lines = services.access.audit_log.lines(limit + 1, before, name=name, project=project)
     shown, following = page_of(lines, limit, lambda line: Place(line.at, "", line.id))

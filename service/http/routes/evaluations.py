@@ -47,8 +47,8 @@ async def evaluate(
 ) -> RequestedEvaluations:
     """Evaluate finished sessions against cases, in the background. 409 if a judge is needed and there is none.
 
-    What was evaluated before is reused. With dryRun (200) nothing is done but to say what it would take. Batch judges are refused:
-    a call would wait for hours.
+    Earlier evaluations are reused. With dryRun (200) the answer is only an estimate. Batch judges are refused, because a call would
+    wait for hours.
     """
     terms = await anyio.to_thread.run_sync(terms_of, body)
     wanted = body.wanted(caller)

@@ -112,7 +112,7 @@ async def list_incidents_of_all_projects(
 async def change_incidents(caller: Reviewer, request: Request, services: Services, body: BulkBody) -> ChangeOutcomes:
     """Decide on many incidents, assign them, or comment on them, with one reason for all.
 
-    Each is changed by itself: the answer says which were, and why others were not.
+    Each incident is changed separately: the answer has the outcome of each, with the reason if it was not changed.
     """
     wanted, person = body.change(caller, services.engine.redactor)
     selected = [(one.project, one.id) for one in body.incidents]

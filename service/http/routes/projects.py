@@ -39,7 +39,7 @@ async def projects(
 ) -> Projects:
     """List every project that the caller may see with its health: those with records, and those with a connection.
 
-    What is recent counts back from today, also for a project that has fallen silent; `until` asks for the days up to another one.
+    Recent figures count back from today, also for a project that has fallen silent; `until` selects the days up to another one.
     """
     found = await projects_of(services, caller.project, until)
     wanted = [one for one in found if health in (None, one.health) and (cursor is None or one.project > cursor.id)]

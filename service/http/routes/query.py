@@ -57,10 +57,10 @@ _OTHERS["application/json"] = {"schema": {"$ref": "#/components/schemas/QueryRes
     responses=documented(400, 408, 413, 415) | {200: {"description": "The rows, in the requested format", "content": _OTHERS}},
 )
 async def query(body: QueryBody, _: Querier, request: Request) -> Response:
-    """Run one read-only SQL statement over a snapshot: every record in its latest revision, with views to read them by.
+    """Run one read-only SQL statement over a snapshot of every record in its latest revision, with views for analysts.
 
-    Besides JSON there are CSV, Arrow and Parquet; what JSON says beside the rows is then in the headers X-Driftline-Rows,
-    X-Driftline-Truncated and X-Driftline-As-Of. For operators of every project with the scope `query`.
+    Besides JSON there are CSV, Arrow and Parquet, with the number of rows, the truncation and the snapshot's time in the headers
+    X-Driftline-Rows, X-Driftline-Truncated and X-Driftline-As-Of. For operators of every project with the scope `query`.
     """
     began = time.monotonic()
     asked: query_pool.QueryPool = request.app.state.query_pool

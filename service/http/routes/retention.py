@@ -56,7 +56,7 @@ class ErasureBody(OperatorBody):
 async def run_retention(_: FleetAdmin, services: Services, body: RetentionBody | None = None) -> PurgedRecords:
     """Delete exchanges, events and scores past their retention, and their dependent records; baselines and incidents stay.
 
-    `retentionDays` counts for every project in place of what the policy says.
+    `retentionDays` replaces the policy's days for every project.
     """
     engine, days = services.engine, body.retention_days if body else None
     now = engine.now()
@@ -78,7 +78,7 @@ async def plan_retention(_: FleetAdmin, services: Services, body: RetentionBody 
 async def plan_one_erasure(_: FleetAdmin, services: Services, body: ErasureBody) -> ErasureDryRun:
     """Count what `POST erasures` would delete with the same body: a dry run.
 
-    An erasure also takes out what incidents, alerts and dead letters tell of it, and deletes replays that hold any of it.
+    An erasure also removes mentions in incidents, alerts and dead letters, and deletes replays that contain any of it.
     """
     engine = services.engine
     erasure(body.connection, body.session_id, "", None, engine.now())

@@ -82,7 +82,7 @@ async def scores(
 async def anomalies(_: Reader, project: VisibleProject, services: Services, asked: Asked) -> Anomalies:
     """List the scores of a project that have an anomaly, newest exchange first.
 
-    An exchange is here once it has a score, which comes moments after the ingest has answered what Tier 1 found in it.
+    An exchange is listed once it has a score, moments after the ingest has answered with the result of Tier 1.
     """
     found, following = await _scores(services, project, dataclasses.replace(asked, anomalies=True))
     return Anomalies(anomalies=found, count=len(found), next_cursor=following)

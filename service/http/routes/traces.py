@@ -33,7 +33,7 @@ async def take_traces(request: Request, caller: Connection, services: Services) 
 
 @router.post(LOGS, responses=_ANSWER | documented(400, 408, 413, 415), response_class=Response, openapi_extra=_BODY)
 async def take_logs(request: Request, caller: Connection, services: Services) -> Response:
-    """Take records of OpenTelemetry's logs: those with what was sent to a model and what came back. Others are passed over."""
+    """Take records of OpenTelemetry's logs that hold a model's input and output. Others are passed over."""
     return await _take("logs", request, caller, services)
 
 

@@ -224,7 +224,7 @@ def assign(
     as_of: AsOf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Assign an incident to a person, or to no one. Its state stays: being assigned one is not working on it."""
+    """Assign an incident to a person, or to no one. Its state does not change."""
     said = None if reason is None else _reason(reason)
     with _writing(database, as_of) as workspace:
         found, who = _found(workspace, incident), by or getpass.getuser()
@@ -246,7 +246,7 @@ def comment(
     as_of: AsOf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say something of an incident. Nothing else of it changes."""
+    """Comment on an incident without changing it."""
     said = _reason(reason)
     with _writing(database, as_of) as workspace:
         found, who = _found(workspace, incident), by or getpass.getuser()

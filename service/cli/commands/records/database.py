@@ -42,8 +42,8 @@ def rebuild(
 ) -> None:
     """Delete everything derived (scores, diagnoses, …) and compute it again from the stored input, by the present rules.
 
-    With --kafka: delete the landed records that the topics still hold and land them again; records that retention removed from the
-    topics are kept. Without a database, one is made from the topics.
+    With --kafka: delete the stored records that the topics still hold and read them from the topics again; records that retention removed
+    from the topics are kept. Without a database, one is made from the topics.
     """
     settings = settings_of(database, policy, kafka=kafka)
     if settings.kafka is not None:

@@ -46,7 +46,7 @@ def serve(
 ) -> None:
     """Run the server: take exchanges and events over HTTP, score them in the background, serve the API and the pages.
 
-    With --kafka it produces records to the topics for workers to score, and lands every topic in the database. Stops at SIGTERM or
+    With --kafka it produces records to the topics for workers to score, and stores every topic in the database. Stops at SIGTERM or
     Ctrl-C.
     """
     from service.server.server_lifecycle import serve as run_server  # noqa: PLC0415 - the web framework takes half a second to load
