@@ -93,7 +93,7 @@ BY_AGE = {
     "WHERE kind = 'human_score' AND occurred_at < cutoff",
     "Score": f"SELECT score_id, {PLACES} FROM log.scores {_OLD} ANTI JOIN log.exchanges USING (connection, exchange_id) "
     "WHERE exchange_at < cutoff",
-    # A re-evaluation reuses older answers: it goes by the time of its request, not by theirs.
+    # A re-evaluation may reuse older answers, so its request's time counts if it is later.
     "Evaluation": f"SELECT {PLACES} FROM log.evaluations {_OLD} "
     "LEFT JOIN (SELECT request_id, requested_at FROM log.evaluation_requests) USING (request_id) "
     "WHERE greatest(evaluated_at, requested_at) < cutoff",

@@ -30,7 +30,7 @@ QUERIES = (
         ),
     ),
 )
-"""Example queries in SQL, each with what it shows. None has a character that a shell reads inside double quotes."""
+"""Example queries in SQL, each with its purpose. None contains a character that a shell interprets inside double quotes."""
 
 
 def next_steps(program: str, database: Path, run: str, session: str, policy: Path) -> list[str]:
@@ -68,7 +68,7 @@ def pages_steps(program: str, database: Path, policy: Path | None, as_of: date |
 
 
 def typed(program: str, steps: Iterable[tuple[str, str]]) -> list[str]:
-    """Return commands to copy, each below a comment that says what it shows."""
+    """Return commands to copy, each below a comment with its purpose."""
     return [line for words, command in steps for line in (f"# {words}", f"{program} {command}")]
 
 

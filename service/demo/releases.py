@@ -81,6 +81,6 @@ def labels_of(agent: str, at: datetime, releases: Sequence[Release]) -> dict[str
 
 
 def tenant_of(agent: str, days_before: int) -> dict[str, str]:
-    """Return the label of the team that an agent works for, so many days before the last day."""
+    """Return the label of the team that an agent works for, this many days before the last day."""
     teams = TENANTS.get(agent)
     return {"tenant": teams[(days_before + 1) % len(teams)]} if teams else {}

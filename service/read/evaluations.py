@@ -1,7 +1,7 @@
 """Evaluations: the scores of runs against cases with all answers of the judge, and comparisons over time, by case, by model and with people.
 
-The result itself is answered as it is published (docs/schemas/evaluation-result.schema.json and judge-result.schema.json), so its names
-are those of the files.
+The result itself has its published form (docs/schemas/evaluation-result.schema.json and judge-result.schema.json), so its names are
+the names in the files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Setup of the judge: the one place where settings and the environment become a judge, or the reason there is none.
+"""Setup of the judge: the one place that builds a judge from settings and environment, or explains why there is none.
 
 Other providers' judges are called through Anthropic's Messages API, so they need a gateway, and a price in the policy.
 """
@@ -22,7 +22,7 @@ from streams.judges.protocol import DEFAULT_BASE_URL, SIMULATED_HEADER, Judge, c
 ANTHROPIC = "https://api.anthropic.com"
 """Address that serves models of Anthropic alone."""
 _OWN = "claude"
-"""Parts of the names of Anthropic's models, on any cloud."""
+"""Substrings in the names of Anthropic's models, on any cloud."""
 
 
 def refuse_unconfigured(plans: Iterable[Plan], policy: Policy, address: str) -> None:

@@ -2,8 +2,8 @@
 
 A dimension starts at its base. Every sign takes off its weight times how much of it there is, an insight adds a little, and the
 jitter moves it by what a model's mood might. The same prompt is sent for every repetition, so the jitter depends on how often the
-prompt came before: repetitions differ as those of a model do, and the third one is the third one in every run. It depends on what is
-shown of the run and on the model that is asked, not on how the prompt words it.
+prompt came before: repetitions differ like a model's, and the third one is the same in every run. It also depends on the run's data and
+on the model, not on the wording of the prompt.
 """
 
 from __future__ import annotations

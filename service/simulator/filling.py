@@ -1,7 +1,7 @@
 """Making a value that fits a JSON schema: numbers by ratings, verdicts by signs, texts by reasons and quotes.
 
 Enough of JSON schema for answers of a judge: objects, arrays, numbers, booleans, texts, enum, const, anyOf and $ref. What a number
-or text is about is told by the names on its path: the last one that is no mere part of a verdict, such as `score` or `quote`.
+or text is about is taken from the names on its path: the last one that is not a mere part of a verdict, such as `score` or `quote`.
 """
 
 from __future__ import annotations

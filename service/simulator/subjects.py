@@ -1,7 +1,7 @@
 """Reading the subject view of an evaluation back: the run's task, its answer, and its steps.
 
 The view is one JSON document of three parts. Texts of the audited agent are objects in it whose one member begins with
-`untrusted-`; here they are texts again. What is missing or of another shape counts as nothing: the simulated judge answers any view.
+`untrusted-`; here they are texts again. Missing parts, and parts of another shape, count as empty: the simulated judge answers any view.
 """
 
 from __future__ import annotations

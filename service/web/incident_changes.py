@@ -32,7 +32,7 @@ GivenStatus = Literal["open", "acknowledged", "resolved", "dismissed", "accepted
 
 
 class ChangeBody(OperatorBody):
-    """A change of an incident: a decision, an assignee, a comment, or several of them."""
+    """A change of an incident: any combination of a decision, an assignee and a comment."""
 
     status: GivenStatus | None = Field(
         None,

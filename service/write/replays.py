@@ -156,7 +156,7 @@ class Replay:
     is_begun: bool = False
     outcome: Outcome | None = None
     note: str = ""
-    """A note about the source for the reader."""
+    """A note about the source, for the user."""
 
     @property
     def positions(self) -> int:

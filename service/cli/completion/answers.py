@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 ASK = "_complete"
-"""The word that a shell's script puts before the words typed so far, the last of which is being completed."""
+"""The word that a shell's script puts before the typed words, of which the last is being completed."""
 FILES = ":files"
-"""The answer that asks the shell for its own completion of files, where nothing else is known."""
+"""The answer that makes the shell complete file names itself, if there is no other completion."""
 
 
 def answer(command: Any, before: Sequence[str], last: str) -> None:

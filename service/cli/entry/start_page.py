@@ -12,7 +12,7 @@ FIRST_STEPS = (
     ("driftline serve", "the pages in a browser, and an address that agents send to"),
     ("driftline doctor", "what is set, what is missing, what to do"),
 )
-"""Commands to begin with, each with what it does."""
+"""Commands to begin with, each with its purpose."""
 _WIDTH = max(len(command) for command, _ in FIRST_STEPS)
 _TITLES = max(len(group.title) for group in GROUPS)
 

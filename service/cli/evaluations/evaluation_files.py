@@ -23,7 +23,7 @@ class Written(NamedTuple):
 
     folder: Path
     number: int
-    """The suffix of its files: the repetition, or the number that the run has there already."""
+    """The suffix of its files: the repetition, or the run's existing number in the folder."""
 
     @property
     def summary(self) -> Path:

@@ -31,7 +31,7 @@ from streams.steps.intake import IntakeStep
 
 _HEAD = {"x-api-key": "none", "anthropic-version": "2023-06-01"}
 _BOUNDARY = "0" * 16
-"""A boundary as long as the one that is drawn for each request."""
+"""A boundary as long as the random one of each request."""
 
 
 @dataclass

@@ -14,9 +14,9 @@ from schemas.errors import SettingsError
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d|conin|conout)(\.|$)", re.IGNORECASE)
-"""Names that Windows takes for a device, whatever follows after a full stop."""
+"""Names that Windows reserves for devices, with any suffix."""
 _LONGEST = 80
-"""Characters that are kept of a name."""
+"""Maximum length of a kept name."""
 _NAMELESS = "_unknown"
 """Stands for an unknown name; no other name begins with an underscore and carries no digest."""
 

@@ -31,7 +31,7 @@ from streams.sources.otlp.request import SIGNALS, Observed, ReadItems, Refused, 
 
 TOPIC, METRICS = "spans", "metrics"
 REFUSED_SPAN, CONFLICTING_ID = "refused_span", "conflicting_id"
-"""Reasons of dead letters."""
+"""The reasons of dead letters."""
 MAX_LETTERS = 50
 """Maximum number of dead letters per request; the answer counts all refused spans."""
 _GZIP = 16 + zlib.MAX_WBITS

@@ -55,7 +55,7 @@ class RunEvents:
     """Events that report a failure."""
     reinforcing: tuple[Reinforcing, ...]
     failures: tuple[str, ...]
-    """Every failure type that was found, in the order of the record."""
+    """Every failure type in the diagnosis, in the order of the record."""
 
     def told(self, place: int) -> str:
         """Describe an event in a few words: its type, and its tool if any."""
@@ -72,7 +72,7 @@ class RunContext:
     history: Sequence[Row]
     """The runs of its agent up to this one, the latest first."""
     marks: Sequence[Mark]
-    """What happened between them."""
+    """The marks between these runs."""
     exchanges: Sequence[Row]
     """Their scores, in the order of their turns: the last ones."""
     evaluations: Sequence[EvaluatedRun]

@@ -36,7 +36,7 @@ NEW_SHARE = 0.05
 """The maximum share of exchanges before a change for a version to count as new."""
 MISSING = "\u2013"
 _ROLLED_OUT = ("version", "prompt", "release", "build", "commit", "model")
-"""Parts of the names of labels whose values people deploy."""
+"""Substrings in the names of labels whose values are deployed."""
 CountT = TypeVar("CountT", bound=Count)
 
 

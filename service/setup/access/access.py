@@ -79,7 +79,7 @@ _NOBODY = hashlib.sha256(b"").digest()
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The holder of a token. `project` is None for an operator of every project; `scopes` mean nothing for a connection."""
+    """The holder of a token. `project` is None for an operator of every project; `scopes` have no meaning for a connection."""
 
     kind: Kind
     name: str

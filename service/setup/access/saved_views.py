@@ -33,7 +33,7 @@ class View(Answer, frozen=True):
 
 
 class ViewList(Answer, frozen=True):
-    """Your views, then those that others share."""
+    """Your own views, then views shared by others."""
 
     views: list[View]
     count: int
@@ -47,7 +47,7 @@ class SavedViews:
         self._now = now
 
     def seen_by(self, owner: str) -> list[View]:
-        """Return a person's own views, then those that others share, each by name."""
+        """Return a person's own views, then views shared by others, each by name."""
         rows = self._file.rows(
             "SELECT name, owner, query, is_shared FROM inbox_views WHERE owner = :owner OR is_shared "
             "ORDER BY owner <> :owner, name COLLATE NOCASE, owner",

@@ -1,7 +1,7 @@
 """Emulated message batches: created, shown, listed, cancelled and read as in the API, and kept only in memory.
 
-Each request of a batch takes a step of the script, as a request for a message does. What a step does to the connection there, it does
-to the result here: `hang` lets the request expire, `reset` loses its result, `truncated_json`, `html` and `huge` spoil its line, `slow`
+Each request of a batch takes a step of the script, as a request for a message does. A fault of the connection becomes a fault of the
+result: `hang` lets the request expire, `reset` loses its result, `truncated_json`, `html` and `huge` spoil its line, `slow`
 delays the whole batch. The order of results is unrelated to the order of the requests.
 """
 
