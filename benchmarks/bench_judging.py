@@ -46,7 +46,7 @@ JUDGED = 300
 """Exchanges that the worker has judged in a run."""
 LATENCIES = (0.0, 0.05)
 CONCURRENCIES = (16, 64)
-NOW = datetime(2026, 12, 1, tzinfo=UTC)
+NOW = datetime(2026, 11, 28, tzinfo=UTC)
 
 
 def exchanges(number: int, days: int = 1) -> list[Exchange | SessionClosed]:

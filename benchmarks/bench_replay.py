@@ -38,7 +38,7 @@ from streams.stage_batches import StageBatch
 RECORDS = int(os.environ.get("DRIFTLINE_BENCH_RECORDS", "10000"))
 PARTITIONS = 4
 TOPICS = ("exchanges", "judgements", "scores")
-NOW = datetime(2026, 12, 1, tzinfo=UTC)
+NOW = datetime(2026, 11, 28, tzinfo=UTC)
 
 
 def judged(task: ScoringTask, policy: Policy, number: Iterator[int]) -> list[Judgement]:
