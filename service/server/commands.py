@@ -190,7 +190,7 @@ class CommandOperations:
         async def begin() -> int:
             return (await run_round(self._intake, project)).exchanges
 
-        return (await self._judge(begin)).asked
+        return (await self._judge(begin)).requested
 
     async def _judge(self, ask: Callable[[], Awaitable[int]]) -> Judged:
         if not self._intake.has_judge:
@@ -198,14 +198,14 @@ class CommandOperations:
                 "the server has no judge", hint="Start it with one: set ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL."
             )
         before = self._intake.state()
-        asked = await ask()
+        requested = await ask()
         await self.settle()
         while self._intake.state().queues.get(SCORING.queue):
             await self._wait()
         await self._intake.flush()
         now = self._intake.state()
         calls = dict(Counter(now.judge_calls) - Counter(before.judge_calls))
-        return Judged(self._intake.judge_name, asked, calls, now.spent_usd - before.spent_usd)
+        return Judged(self._intake.judge_name, requested, calls, now.spent_usd - before.spent_usd)
 
     async def _publish(self, topic: str, messages: Sequence[bytes], admission: Admission, conflicting: Accepted) -> Outcome:
         written: Counter[str] = Counter()
@@ -278,10 +278,10 @@ def commands_app(operations: CommandOperations) -> Starlette:
         if name not in methods:
             return Response(status_code=404)
         try:
-            given = unpack(await request.body(), arguments[name])
+            values = unpack(await request.body(), arguments[name])
         except msgspec.MsgspecError:
             return Response(status_code=400)
-        running = asyncio.create_task(methods[name](*given))
+        running = asyncio.create_task(methods[name](*values))
         try:
             await _until_hung_up(request, running)
             return _respond(200, running.result())

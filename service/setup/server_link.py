@@ -61,7 +61,7 @@ class Judged(NamedTuple):
     """The outcome of judging: calls by result, and their cost as far as prices are known."""
 
     judge: str
-    asked: int
+    requested: int
     calls: Mapping[str, int]
     spent_usd: float
 
@@ -104,8 +104,9 @@ class ServerLink:
             return unpack(body, returns)
         if status == HTTPStatus.UNPROCESSABLE_ENTITY:
             kind, message, hint = unpack(body, Failure)
-            error: DriftlineError = getattr(errors, kind)(message, hint=hint)
-            raise error
+            # Classes that other modules define for themselves come as their base.
+            error_class: type[DriftlineError] = getattr(errors, kind, DriftlineError)
+            raise error_class(message, hint=hint)
         if status == CANCELLED:
             raise self._ended()
         raise StoreError(f"{self._database}: its server answered {status} to {operation}", hint="Look into the server's log.")

@@ -33,9 +33,8 @@ Row = tuple[Any, ...]
 class ServerStore(Store):
     """A store that a server has."""
 
-    def __init__(
-        self, path: Path, link: ServerLink
-    ) -> None:  # The parent's constructor would open the file, so it is not called.
+    def __init__(self, path: Path, link: ServerLink) -> None:
+        # The parent's constructor would open the file, so it is not called.
         self.path = path
         self.met = Met()
         self.commits = 0
@@ -97,10 +96,6 @@ class ServerCursor:
 
     def begin(self) -> Self:
         """Do nothing: see the module."""
-        return self
-
-    def commit(self) -> Self:
-        """Do nothing, as `begin`."""
         return self
 
     def rollback(self) -> Self:

@@ -19,7 +19,7 @@ import pytest
 from api_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
 from typer.testing import CliRunner
 
-from schemas.errors import QueryError, SettingsError, StoreError
+from schemas.errors import DriftlineError, QueryError, SettingsError, StoreError
 from service.cli.commands.records import import_results, imports
 from service.cli.main import application
 from service.server import commands
@@ -179,6 +179,21 @@ def test_what_an_operation_raises_is_raised_at_the_caller(link: ServerLink) -> N
     with pytest.raises(SettingsError, match="has no judge") as raised:
         link.call("judge_anchors", int, "ops")
     assert "ANTHROPIC_API_KEY" in raised.value.hint
+
+
+def test_an_error_of_another_module_keeps_its_words(link: ServerLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules define errors for themselves; the command knows only those of `schemas.errors`, and still prints what to do."""
+
+    class ElsewhereError(DriftlineError):
+        hint = "Do this."
+
+    def fail(*_: object) -> None:
+        raise ElsewhereError("it went wrong")
+
+    monkeypatch.setattr(commands, "_read", fail)
+    with pytest.raises(DriftlineError, match="it went wrong") as raised:
+        link.call("read", Rows, "SELECT 1", None)
+    assert "Do this." == raised.value.hint
 
 
 @pytest.mark.parametrize(("operation", "arguments"), [("read", (1, None)), ("read", ()), ("no_such", ()), ("NAMES", ())])

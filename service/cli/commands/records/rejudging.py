@@ -124,7 +124,7 @@ def _judged_again(
     wanted = {(row["connection"], row["exchange_id"]) for row in rows}
     left = [row for row in unscored(workspace.store, project, None, ALL) if (row["connection"], row["exchange_id"]) in wanted]
     return {
-        "requested": done.asked,
+        "requested": done.requested,
         "judge": done.judge,
         "still_unscored": dict(Counter(why for row in left for why in row["reasons"])),
         "calls": dict(done.calls),
