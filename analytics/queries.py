@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 from analytics.store.connection import fetch
 from schemas.codec.single_object import record_from
 from schemas.errors import QueryError
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 from schemas.records import Record
 
 HEADER_LINES = 3

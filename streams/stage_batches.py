@@ -11,7 +11,7 @@ from typing import Protocol
 from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
-from schemas.lazy.polars import pl
+from schemas.lazy import pl
 from schemas.records import Exchange, Record, ScoringTask
 from schemas.registry import schema_of
 

@@ -17,7 +17,7 @@ from analytics.store.positions import COMPACTION
 from analytics.store.store import Store
 from analytics.store.tables import literal, quote
 from schemas.errors import StoreError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 
 log = logging.getLogger(__name__)
 MEMORY = "1GB"

@@ -13,8 +13,7 @@ from analytics.store.inserting import BATCH, registered
 from analytics.store.positions import PLACE, RETENTION
 from analytics.store.tables import full_name
 from analytics.sums.kept import Day, KeptSums
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 from schemas.registry import RecordSchema, current_schemas, schema_of, topics
 
 STAGE = "erasure"

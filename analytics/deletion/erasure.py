@@ -22,8 +22,7 @@ from audit.anchors import ANCHORS
 from audit.fingerprints import canonical_json
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 from schemas.registry import schema_of
 
 ERASED = {"erased": True}

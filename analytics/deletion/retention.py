@@ -24,8 +24,7 @@ from analytics.store.store import Store
 from analytics.store.tables import full_name
 from analytics.sums.daily import recompute_days
 from schemas.codec.arrow import decode_batch
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 from schemas.registry import schema_of
 
 NOTHING_UNREAD = 2**62

@@ -31,8 +31,7 @@ from audit.diagnosis.duplicate_rules import (
     twins,
 )
 from schemas.codec.arrow import INDEX
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 from schemas.records import Record
 from schemas.registry import RecordSchema, schema_of
 

@@ -16,8 +16,7 @@ from typing import Any
 
 from analytics.store.connection import fetch
 from analytics.store.tables import full_name, quote
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 from schemas.registry import RecordSchema, schema_of, topics
 
 AT_ONCE = 1_000_000

@@ -23,8 +23,7 @@ from analytics.store.connection import FileLock, store_error
 from analytics.store.tables import literal
 from analytics.store.views import add_temporary_views
 from schemas.errors import QueryError
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 
 LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,

@@ -11,8 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from analytics.store.tables import quote
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 
 FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"  # noqa: RUF001 - some take the wide forms, too
 """The beginnings of a text that a spreadsheet would take for a formula."""

@@ -23,7 +23,7 @@ from analytics.store.store import Store
 from analytics.store.tables import LOG, columns_of, literal, quote
 from analytics.store.views import WITHDRAWN, current_first, has_withdrawn, view_statements
 from schemas.errors import StoreError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.registry import RecordSchema, current_schemas
 
 LEFT_OUT = {

@@ -25,8 +25,7 @@ from typing import Any, Self
 
 from analytics.store.tables import LOG, literal, quote
 from schemas.errors import StoreError
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 
 _HOLDER = re.compile(r"\(PID (\d+)\)")
 _LOCKED = "could not set lock on file"

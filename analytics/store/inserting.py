@@ -12,8 +12,7 @@ import msgspec
 from analytics.store.tables import full_name, quote
 from schemas.codec.arrow import ArrowStream, empty_frame
 from schemas.errors import StoreError
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 from schemas.records import Record
 from schemas.registry import RecordSchema, schema_of
 

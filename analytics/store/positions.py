@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from analytics.identity.identity_index import Hashes
 from analytics.store.tables import full_name
 from analytics.sums.macros import RETENTION
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.registry import schema_of, topics
 
 __all__ = [

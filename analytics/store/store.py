@@ -19,8 +19,7 @@ from analytics.store.connection import FileLock, connect, fetch, store_error
 from analytics.store.positions import next_stored, stored_ends
 from analytics.store.tables import COMMENT, DIGEST, LOG, columns_of, full_name, literal, migration_statements, quote
 from analytics.store.transaction import ALL_STAGES, Appended, Transaction
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 from schemas.registry import current_schemas, schema_of, topics
 
 _WAITED = 60.0

@@ -37,8 +37,7 @@ from analytics.sums.kept import KEPT
 from analytics.sums.list_sums import forget_numbers, forget_outlines, number_all, number_runs, outline, outline_all
 from schemas.codec.arrow import INDEX, decode_batch, decode_own
 from schemas.errors import StoreError
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 from schemas.records import Alert, ImportProgress, ProjectCheck, StageState, Watermark
 from schemas.registry import current_schemas, schema_of
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from importlib import resources
 
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.registry import RecordSchema
 
 FINISHED_FIRST = "status = 'completed' DESC"

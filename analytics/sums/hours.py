@@ -18,8 +18,7 @@ from typing import Any
 from analytics.queries import queries, query_rows
 from analytics.store.connection import fetch
 from analytics.sums.kept import ASKED, COST_SUMS, EXCHANGE_SUMS, HOUR_KEY, HOUR_SCALES, SCORE_SUMS, TABLES, behind
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 
 _WANTED = "list_contains($projects::VARCHAR[], project)"
 _CHANGED = f"SELECT DISTINCT project FROM log.changed_scores() WHERE {_WANTED} AND day >= $since AND day < $until"

@@ -19,7 +19,7 @@ from datetime import date, datetime, time, timedelta
 from typing import Any
 
 from analytics.store.views import CURRENT_EXCHANGES
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 
 Day = tuple[str, date]
 """A project and a UTC day."""

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 from analytics.store.inserting import BATCH, registered
 from analytics.store.positions import RUN_NUMBERS
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 
 _OUTLINE = """
 INSERT INTO log.incident_outlines BY NAME

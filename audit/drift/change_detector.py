@@ -60,10 +60,10 @@ from audit.drift.series import (
     cells_of,
     log_count_evidence,
 )
-from schemas.lazy.numpy import np
+from schemas.lazy_numpy import np
 
 if TYPE_CHECKING:
-    from schemas.lazy.numpy import NDArray
+    from schemas.lazy_numpy import NDArray
 
 __all__ = [
     "CHECKED_DAYS",

@@ -47,10 +47,10 @@ from audit.drift.series import (
     Floats,
     Ints,
 )
-from schemas.lazy.numpy import np
+from schemas.lazy_numpy import np
 
 if TYPE_CHECKING:
-    from schemas.lazy.numpy import NDArray
+    from schemas.lazy_numpy import NDArray
 
 SPREADS = ((0.7, 0.75), (4.0, 0.25))
 """Standard deviations of the sizes of change that are reckoned with, in sigma, and how much of the reckoning each has."""

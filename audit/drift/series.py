@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from schemas.lazy.numpy import np
+from schemas.lazy_numpy import np
 
 if TYPE_CHECKING:
-    from schemas.lazy.numpy import NDArray
+    from schemas.lazy_numpy import NDArray
 
 BLOCK_HOURS = 6
 """Hours of a block: what the hours of one day have in common is measured by blocks."""

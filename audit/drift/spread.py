@@ -21,7 +21,7 @@ from audit.drift.change_detector import CONFIRMED, SUSPECTED
 from audit.drift.change_evidence import SMALLEST_VARIANCE, log_bayes_factor
 from audit.drift.consecutive_days import Direction, Severity
 from audit.drift.series import NO_DECISION, Cells, Floats, Ints, Off, Reference, date_of, day_number, rows_of
-from schemas.lazy.numpy import np
+from schemas.lazy_numpy import np
 
 DAYS = 28
 """A change of spread that is older than so many UTC days, the one of the check included, is how the series is now."""

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from schemas.bounds.limits import CLOCK_TOLERANCE, EARLIEST, LATEST
-from schemas.lazy.polars import pl
+from schemas.lazy import pl
 from schemas.registry import NAMESPACE, schemas_by_prefix
 
 

@@ -41,7 +41,7 @@ from schemas.bounds.limits import (
 )
 from schemas.codec.single_object import decode_fields
 from schemas.errors import BoundsError, RecordError
-from schemas.lazy.polars import pl
+from schemas.lazy import pl
 from schemas.records import Record
 from schemas.registry import schema_of
 

@@ -21,7 +21,7 @@ from schemas.bounds.limits import MAX_RECORD_BYTES
 from schemas.codec.container import decode_columns, wire_of
 from schemas.codec.single_object import PREFIX_BYTES, decode_fields, record_from, writer_schema
 from schemas.errors import MalformedBodyError, RecordError, SchemaError
-from schemas.lazy.polars import pl
+from schemas.lazy import pl
 from schemas.records import RECORD_TYPES, Record
 from schemas.registry import RecordSchema, schema_of
 from schemas.unfolding import Unfolding, unfoldings

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from schemas.lazy.polars import pl
+from schemas.lazy import pl
 from schemas.registry import Json
 
 _WIDTHS = {"int": 5, "long": 10}

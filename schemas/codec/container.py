@@ -14,7 +14,7 @@ from typing import Any
 
 from schemas.codec.canonical import Layout
 from schemas.codec.single_object import writer_schema
-from schemas.lazy.polars import pl
+from schemas.lazy import pl
 from schemas.registry import NAMESPACE, Json, RecordSchema
 
 SYNC = bytes(16)

@@ -28,7 +28,7 @@ from typing import Any, Literal
 import msgspec
 
 from audit.fingerprints import stable_id
-from schemas.lazy.httpx2 import httpx2
+from schemas.lazy import httpx2
 from schemas.records import Alert
 from service.alerts.notices import Notice
 from service.setup.settings import Secret, Settings

@@ -25,7 +25,7 @@ from analytics.store.outbox import DELIVERED, GIVEN_UP, WAITING, Outbox
 from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction import Redactor
-from schemas.lazy.httpx2 import httpx2
+from schemas.lazy import httpx2
 from schemas.records import Alert, Incident
 from service.alerts.channels import Channel, Outcome, channels_of, open_client, post
 from service.alerts.notices import Notice, incident_notice, judge_notice

@@ -14,7 +14,7 @@ from analytics.queries import query_rows
 from audit.drift.change_detector import FEWEST_DAYS
 from audit.drift.consecutive_days import DAYS
 from audit.drift.series import REFERENCE_DAYS
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.cli.incident_views import check_limits, state_words
 from service.cli.next_steps import pages_steps, typed

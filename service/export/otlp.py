@@ -32,7 +32,7 @@ from tenacity import AsyncRetrying, RetryCallState, RetryError, retry_if_not_res
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from schemas.errors import DriftlineError, SettingsError
-from schemas.lazy.httpx2 import httpx2
+from schemas.lazy import httpx2
 from service.setup.settings import Settings
 from service.setup.version import version
 from streams.judges.rate_limits import retry_after

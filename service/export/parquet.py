@@ -18,7 +18,7 @@ from analytics.store.store import Store
 from analytics.store.tables import SYSTEM_COLUMNS, columns_of, full_name, literal, quote
 from analytics.store.views import current_source
 from schemas.errors import InputError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.registry import RecordSchema, current_schemas
 
 ROW_GROUP = 10_000

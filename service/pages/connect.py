@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
 from schemas.bounds.limits import NAME
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.read.telemetry import WITHIN, read_unused_spans, sum_up_expected

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from analytics.queries import query_rows
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.text.answers import Answer, Moment, NextCursor
 
 AlertStatus = Literal["waiting", "delivered", "given_up"]

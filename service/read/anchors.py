@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, field
 
 from audit.exchanges.states import SCORED
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Anchor
 from service.text.answers import Answer, Moment
 from streams.upkeep.anchors import anchors_of, changes, rounds_of

@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from analytics.queries import run_query
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.text.answers import Answer, NextCursor
 
 

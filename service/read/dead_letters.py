@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from analytics.queries import query_rows
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.text.answers import Answer, Moment
 
 EVERY: Mapping[str, Any] = dict.fromkeys(("stage", "reason", "source", "since"))

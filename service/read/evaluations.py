@@ -17,7 +17,7 @@ from msgspec import Meta, field
 from analytics.queries import query_records, query_rows
 from audit.evaluation.report import RaterVerdict, agreement_with_people
 from audit.evaluation.results import EvaluationResult
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Evaluation
 from service.read.people import Estimate, RaterEstimate
 from service.text.answers import Answer, Moment, NextCursor

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from analytics.queries import query_rows
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.read.scores import Score, score_by_id
 from service.text.answers import Answer, Moment
 

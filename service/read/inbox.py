@@ -18,7 +18,7 @@ from analytics.queries import query_rows
 from schemas.bounds.limits import MAX_ID, NAME
 from schemas.codec.single_object import record_from
 from schemas.errors import InputError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Incident
 from schemas.registry import schema_of
 from service.setup.access.access import AccessStore

@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 
 from analytics.queries import query_records, query_rows
 from audit.drift.incident_evidence import Moved, evidence_of, members_of
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.read.baselines import ProjectBaseline, project_baseline
 from service.read.project import spot_words

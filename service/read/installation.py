@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from analytics.store.store import Store
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.read.dead_letters import LetterReason, letter_reasons
 from service.setup.access.access import AccessStore
 from service.setup.version import version

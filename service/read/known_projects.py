@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from analytics.queries import query_rows
 from audit.anchors import is_reserved
 from schemas.errors import InputError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.setup.access.access import AccessStore, access_file
 from service.setup.workspace import Workspace
 from service.text.plain import plain

@@ -15,7 +15,7 @@ from analytics.queries import query_records, query_rows
 from analytics.sums.hours import query_days
 from audit.agreement import Estimate as MeasuredEstimate
 from audit.agreement import Label, agreement
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Exchange, Review
 from service.read.scores import Score, newest_score, score_by_id
 from service.text.answers import Answer, Moment

@@ -20,7 +20,7 @@ from audit.detectors.thresholds import recorded_profile
 from audit.diagnosis.diagnosis import diagnose_events
 from audit.diagnosis.events import raw_event
 from schemas.errors import InputError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.read.runs import Run, find_run, runs_of
 from service.read.sessions import SessionFinding, SessionFindings, finding_answers, run_findings
 from service.text.answers import Answer, Document

@@ -13,8 +13,7 @@ from msgspec import Meta
 from analytics.queries import query_rows, run_query
 from analytics.store.store import Store
 from schemas.codec.single_object import record_from
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 from schemas.records import Diagnosis
 from service.text.answers import Answer, Moment, NextCursor, Place
 

@@ -12,7 +12,7 @@ from msgspec import Meta, field
 from analytics.queries import query_rows
 from analytics.sums.hours import query_days
 from audit.exchanges.states import SCORED
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.read.baselines import ProjectBaseline
 from service.text.answers import Answer, Moment, NextCursor, Share
 

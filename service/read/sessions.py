@@ -31,8 +31,7 @@ from audit.detectors.registry import Cause
 from audit.detectors.thresholds import default_profile, recorded_profile, source_of
 from audit.diagnosis.diagnosis import diagnose, rule_version
 from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 from schemas.records import Diagnosis, FailureCause
 from service.read.evaluations import EvaluatedRun, evaluation_page
 from service.read.runs import RecordedRun, Run, read_run, with_payloads

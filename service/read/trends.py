@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from analytics.queries import query_rows
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.read.scores import newest_score
 from service.text.answers import Answer, Share
 from service.text.window import LENGTHS, Length, Window

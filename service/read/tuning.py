@@ -13,7 +13,7 @@ from audit.detectors.thresholds import PROFILES, Profile, ProfileName, profile_n
 from audit.detectors.tuning import Tuned, tune
 from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
 from audit.policy.policy import Policy
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.read.runs import with_payloads
 from streams.watch.lifecycle import CONFIRMED, DISMISSED, NEW_NORMAL

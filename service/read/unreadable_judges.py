@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from analytics.queries import query_rows
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from streams.judges.rate_limits import MAX_UNREADABLE
 
 RECENT = timedelta(days=1)

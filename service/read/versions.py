@@ -22,7 +22,7 @@ from analytics.queries import query_rows
 from audit.comparison import Pair, share_difference
 from audit.drift.slices import FEWEST_SESSIONS, Moments, Part, explain
 from audit.drift.watched_series import TIERS
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.text.answers import Answer, Moment
 from service.text.rounding import counted, signed
 from streams.upkeep.deployments import MOST, VERSIONS, deployments

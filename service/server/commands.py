@@ -35,7 +35,7 @@ from analytics.sums.daily import refresh_daily
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import decode, writer_schema
 from schemas.errors import BusyError, DriftlineError, QueryError, SettingsError, StoreError, first_line
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of
 from service.setup.command_socket import listening

@@ -18,8 +18,7 @@ from analytics.store.store import Store
 from analytics.store.transaction import Appended, Transaction
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 from service.setup.server_link import STOP_IT, Outcome, Rows, ServerLink, portable
 
 if TYPE_CHECKING:

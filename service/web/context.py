@@ -14,7 +14,7 @@ import anyio.to_thread
 from fastapi import Depends, Request
 
 from schemas.errors import DriftlineError, RecordError, StoredRecordError, StoreError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.read.inbox import OpenIncidents, open_incidents
 from service.read.known_projects import is_known, known_projects, named_projects, nearest
 from service.read.people import ScoreTimes

@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints
 
 from audit.redaction import Redactor
 from schemas.errors import DriftlineError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.read.inbox import ME, NOBODY, assignee_problem, people_of, query_of, read_query
 from service.setup.access.access import Holder

@@ -12,7 +12,7 @@ from analytics.store.store import Store
 from audit.policy.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
-from schemas.lazy.polars import pl
+from schemas.lazy import pl
 from schemas.records import Record
 from streams.judging.judged_stages import Recorded
 from streams.log.admission import Accepted, Admission, Place, Refusal, encode_all

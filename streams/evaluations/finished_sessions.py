@@ -19,7 +19,7 @@ from audit.diagnosis.events import raw_event
 from audit.evaluation.run import Run, SessionRecords, run_of
 from audit.policy.policy import Policy
 from schemas.errors import InputError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Diagnosis, Exchange
 
 MOST = 10_000

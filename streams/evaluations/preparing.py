@@ -29,7 +29,7 @@ from audit.evaluation.report import Evaluated
 from audit.exchanges.questions import ANSWERED, Question, Reply, estimate
 from audit.policy.policy import Policy
 from schemas.errors import BoundsError, InputError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Evaluation, EvaluationRequest, Judgement
 from streams.evaluations.finished_sessions import ReadRun, Wanted, finished_sessions, read_runs
 from streams.judging.judged_stages import EVALUATION, JudgingTask, Subject, recorded_in

@@ -25,7 +25,7 @@ from audit.diagnosis.duplicate_rules import is_read
 from audit.exchanges.questions import with_earlier
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Exchange, JudgingRequest
 from streams.judging.judged_stages import Subject, recorded_in
 

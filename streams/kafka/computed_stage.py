@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from audit.redaction import Redactor
 from schemas.errors import BrokerError, StoreError
-from schemas.lazy.polars import pl
+from schemas.lazy import pl
 from streams.engine.stage_runs import StageOutcome, StageRuns, failures, stage_failed
 from streams.kafka.decoding import CONFLICT, Reframe, batch_of, letter_of
 from streams.kafka.deduplication import Sifted, sift

@@ -16,7 +16,7 @@ from schemas.bounds.contract import breaches
 from schemas.bounds.limits import EARLIEST, LATEST
 from schemas.codec.arrow import INDEX, DecodedBatch, Rejected, decode_batch
 from schemas.errors import RecordError, UnexpectedTypeError, WrongKeyError, WrongPartitionError
-from schemas.lazy.polars import pl
+from schemas.lazy import pl
 from schemas.registry import topics
 from streams.kafka.producing import partition_of
 from streams.kafka.reading import Chunk, RawRecord, values_of

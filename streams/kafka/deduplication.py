@@ -16,7 +16,7 @@ import xxhash
 
 from analytics.identity.duplicate_matching import CONTENT
 from analytics.identity.identity_index import identity_of
-from schemas.lazy.polars import pl
+from schemas.lazy import pl
 from schemas.registry import schema_of
 from streams.stage_batches import KEY, OFFSET, StageBatch
 

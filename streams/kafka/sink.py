@@ -24,7 +24,7 @@ from analytics.store.store import Store
 from analytics.store.transaction import Partition
 from audit.redaction import Redactor
 from schemas.errors import BrokerError, DriftlineError, StoreError, first_line
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.registry import topics
 from streams.judging.call_budget import StoppedError
 from streams.kafka.administration import partitions_on

@@ -26,7 +26,7 @@ from audit.redaction import Redactor
 from schemas.codec.arrow import INDEX, Rejected
 from schemas.codec.single_object import decode
 from schemas.errors import BrokerError
-from schemas.lazy.polars import pl
+from schemas.lazy import pl
 from schemas.records import DeadLetter
 from schemas.registry import topics
 from streams.kafka.decoding import CONFLICT, decode_values, letter_of, undecodable

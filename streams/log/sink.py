@@ -12,7 +12,7 @@ from analytics.store.inserting import PARTITION
 from analytics.store.positions import AHEAD, watermarks_of
 from analytics.store.store import Store, Transaction
 from schemas.errors import StoreError, first_line
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from streams.log.log import Commit, move_forward
 from streams.stage_progress import SOURCES
 

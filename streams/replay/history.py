@@ -18,8 +18,7 @@ from audit.file_kinds import HEAD, binary_kind, unlike_json
 from audit.file_kinds import PARQUET as PARQUET_FILE
 from schemas.codec.arrow import rows_as_records
 from schemas.errors import InputError
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
 from schemas.records import Judgement
 from schemas.registry import RecordSchema, schema_of, topics
 from streams.judging.judged_stages import Subject

@@ -22,7 +22,7 @@ from analytics.store.tables import full_name, literal, quote
 from audit.cost import nano_of, usd_of
 from schemas.codec.single_object import encode_fields
 from schemas.errors import StoreError
-from schemas.lazy.polars import pl
+from schemas.lazy import pl
 from schemas.registry import schema_of
 from streams.replay.plan import Outcome, Plan, ReplayFiles
 

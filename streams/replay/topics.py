@@ -18,7 +18,7 @@ from analytics.store.store import Store
 from analytics.store.transaction import Partition
 from audit.times import parse_timestamp
 from schemas.errors import InputError, SettingsError
-from schemas.lazy.polars import pl
+from schemas.lazy import pl
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import Reframe, decodable, decode_chunk

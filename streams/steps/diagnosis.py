@@ -24,7 +24,7 @@ from audit.diagnosis.diagnosis import EVIDENCE_REFERENCES, diagnose, to_record
 from audit.diagnosis.evidence import FAILED_SKILL, FOLD_COLUMNS, LOST_MEMORY, Row, SessionEvidence, fold_counted
 from audit.policy.policy import Policy
 from schemas.codec.arrow import rows_as_records
-from schemas.lazy.polars import pl
+from schemas.lazy import pl
 from schemas.records import Diagnosis, SessionClosed
 from streams.stage_batches import KEY, OFFSET, StageBatch, StepOutcome
 

@@ -36,7 +36,7 @@ from audit.anchors import (
 from audit.fingerprints import stable_id
 from schemas.codec.single_object import decode, encode
 from schemas.errors import InputError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Anchor, Exchange, SessionClosed
 from streams.engine.record_intake import RecordIntake
 from streams.log.publisher import Publisher

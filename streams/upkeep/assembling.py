@@ -42,7 +42,7 @@ from analytics.store.positions import all_states, watermarks_of
 from audit.surrogates import json_bytes
 from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import AgentEvent, Exchange, JudgingRequest, Record, Review, Span
 from streams.engine.record_intake import RecordIntake
 from streams.judging.revising import revise

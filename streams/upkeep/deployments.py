@@ -22,7 +22,7 @@ from audit.fingerprints import stable_id
 from audit.redaction import Redactor
 from schemas.bounds.limits import CLOCK_TOLERANCE, LABEL_NAME, MAX_LABEL, identifier_fault
 from schemas.errors import InputError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Deployment, Exchange
 
 TOPIC = "deployments"

@@ -27,7 +27,7 @@ from analytics.store.tables import quote
 from audit.anchors import ANCHORS
 from audit.fingerprints import stable_id
 from schemas.errors import InputError, StoreError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Erasure
 from streams.engine.record_intake import RecordIntake
 from streams.log.ownership import is_fed_by_kafka

@@ -20,7 +20,7 @@ from audit.drift.incident_evidence import Evidence, evidence_of
 from audit.drift.series import REFERENCE_DAYS
 from audit.drift.watched_series import worse
 from audit.policy.policy import Policy
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Baseline, BlindSpot, Incident, ProjectCheck
 from streams.watch.baselines import baseline_of, needs_another
 from streams.watch.evidence import Explanation, MovedToo, gather, gather_runs, moved_too

@@ -61,8 +61,8 @@ from audit.drift.slices import Explanation as SliceExplanation
 from audit.drift.slices import Key as SliceKey
 from audit.drift.watched_series import DOWN, DRIFT, SPREAD, TIERS, UP, VERBS, WARNING, Key
 from audit.times import iso_time, time_text
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.numpy import np
+from schemas.lazy import duckdb
+from schemas.lazy_numpy import np
 from schemas.records import Baseline
 from streams.upkeep.deployments import VERSIONS, deployments
 from streams.watch.findings import Case, Finding

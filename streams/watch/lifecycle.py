@@ -41,7 +41,7 @@ import msgspec
 
 from audit.drift.incident_evidence import Level, Moved, evidence_of
 from audit.drift.watched_series import SPIKE, TIERS
-from schemas.lazy.numpy import np
+from schemas.lazy_numpy import np
 from schemas.records import Incident
 from streams.watch.measures import Measured, ProjectRuns, midnight
 

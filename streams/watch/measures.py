@@ -35,13 +35,12 @@ from audit.drift.series import Cells, Flags, Ints
 from audit.drift.watched_series import TIERS
 from audit.exchanges.outcomes import COMPARABLE_RULES
 from audit.fingerprints import canonical_json, digest
-from schemas.lazy.duckdb import duckdb
-from schemas.lazy.numpy import np
-from schemas.lazy.polars import pl
+from schemas.lazy import duckdb, pl
+from schemas.lazy_numpy import np
 from schemas.records import TierStatistics
 
 if TYPE_CHECKING:
-    from schemas.lazy.numpy import NDArray
+    from schemas.lazy_numpy import NDArray
 
 SCORES_QUERY = "watched_hours"
 FINE_DAYS = 14

@@ -28,7 +28,7 @@ from audit.drift.incident_evidence import Day, Numbers
 from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Cells, Reference, joined
 from audit.drift.spread import SpreadChange, find_spread
 from audit.drift.watched_series import DOWN, DRIFT, FURTHER, MEAN, SPIKE, SPREAD, TIERS, UP, VERBS, Key, bounds_of
-from schemas.lazy.numpy import np
+from schemas.lazy_numpy import np
 from schemas.records import Baseline, TierStatistics
 from streams.watch.baselines import is_comparable
 from streams.watch.findings import Case, Compared, Finding, Rule, Source, Wording, change_finding, days_shown

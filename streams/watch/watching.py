@@ -26,7 +26,7 @@ from analytics.queries import query_records
 from audit.drift.incident_evidence import evidence_of
 from audit.drift.watched_series import Series
 from audit.fingerprints import stable_id
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Baseline, Incident, ProjectCheck, Review
 from streams.log.publisher import Publisher
 from streams.upkeep.anchors import cause_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.lazy.module import LazyModule
+from schemas.lazy_numpy import LazyModule
 
 THREADS = 8
 BODY = "from pathlib import Path\nwith Path({!r}).open('a') as loads:\n    print('loaded', file=loads)\nVALUE = 7\n"

@@ -55,7 +55,7 @@ def _read_policy(policy: Path) -> set[str]:
 
 def _read_database(database: Path) -> set[str]:
     from analytics.queries import query_rows  # noqa: PLC0415 - as above
-    from schemas.lazy.duckdb import duckdb  # noqa: PLC0415 - as above
+    from schemas.lazy import duckdb  # noqa: PLC0415 - as above
 
     with contextlib.suppress(duckdb.Error), duckdb.connect(str(database), read_only=True) as connection:
         return {row["project"] for row in query_rows(connection, "known_projects")}

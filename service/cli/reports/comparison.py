@@ -19,7 +19,7 @@ from analytics.store.connection import attached, reading
 from audit.comparison import CONFIDENCE, PairedSums, by_chance, paired_interval
 from schemas.bounds.limits import NAME
 from schemas.errors import InputError, StoreError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.read.known_projects import unknown_project
 from service.text.plain import plain
 from streams.replay.plan import LIVE, folder_of

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from schemas.errors import DriftlineError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.read.telemetry import count_by_state, read_unused_spans
 from service.setup.access.access import Holder
 from service.web.authentication import METRICS, caller_of, require_project

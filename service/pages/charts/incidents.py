@@ -12,7 +12,7 @@ from markupsafe import Markup
 from analytics.queries import query_rows
 from analytics.sums.hours import query_days
 from audit.drift.incident_evidence import Sighting, evidence_of
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.pages.charts.charts import Band, Chart, Point, line
 from service.pages.charts.marks import Mark, judge_moves, marks_within, run_policies

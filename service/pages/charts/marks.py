@@ -21,7 +21,7 @@ from typing import Any
 
 from analytics.queries import query_rows
 from analytics.sums.hours import read_hours
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.read.versions import DeployedVersion, deployed_versions
 from streams.watch.lifecycle import DISMISSED

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.pages.exchanges.exchange_sections import TEXTS, calls_of, texts_of, tiers_of, whole_text
 from service.pages.exchanges.record import ExchangeRecord, exchange_record
 from service.pages.rendering import page

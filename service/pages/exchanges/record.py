@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from analytics.queries import query_records, query_rows
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Exchange, Judgement, Score
 from service.read.people import HumanScore, ScoreTimes, human_scores
 

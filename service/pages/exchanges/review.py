@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse
 from analytics.queries import query_rows
 from audit.agreement import HIGHEST, LOWEST, MIN_EXCHANGES, MIN_SESSIONS
 from schemas.errors import PolicyError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.pages.rendering import page
 from service.pages.texts import Excerpt, excerpt
 from service.pages.viewing import ShownProject, Viewer

@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from analytics.queries import query_rows
 from audit.drift.consecutive_days import DAYS
 from audit.drift.incident_evidence import Day, Evidence
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.pages.charts.incidents import chart_of
 from service.pages.incidents.reproduce import found_again

@@ -13,7 +13,7 @@ import msgspec
 
 from analytics.sandbox.result_formats import FORMULA
 from audit.times import iso_time
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.pages.lists.listing import Asked, Bounds, Column, Row, place_of, read_list
 from service.web.context import ApiContext
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import HTMLResponse, StreamingResponse
 
 from schemas.bounds.limits import EARLIEST
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.pages.lists.export import AT_ONCE, MOST_ROWS, WRITERS, pieces
 from service.pages.lists.listing import BY_TIME, Bounds, Listing, ListOf, asked_of, page_of_list, read_list
 from service.pages.lists.listing import Asked as AskedList

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from analytics.queries import query_rows
 from audit.diagnosis.diagnosis import LOWEST_TRUST
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.pages.charts.charts import Chart, line
 from service.pages.charts.marks import Mark, marks_between
 from service.pages.charts.spark import spark

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.pages.charts.spark import share_bar
 from service.pages.lists.pages import listed
 from service.pages.lists.tables import ANOMALIES

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.pages.charts.projects import known_sum
 from service.pages.lists.pages import listed
 from service.pages.lists.tables import COSTS

@@ -8,7 +8,7 @@ from typing import Any
 
 from analytics.queries import query_rows
 from analytics.sums.hours import query_days
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.pages.charts.marks import Mark
 from service.pages.charts.projects import Stretch
 from service.text.links import Links

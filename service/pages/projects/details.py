@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.pages.charts.marks import marks_within
 from service.pages.charts.projects import Stretch, cost_days, known_sum, model_costs
 from service.pages.charts.spark import share_bar

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from analytics.queries import query_rows
 from audit.evaluation.dimensions import HIGHEST, LOWEST, MEANINGS
 from audit.evaluation.report import LATER_ATTEMPT_FAILED
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.pages.charts.charts import Chart, Point, line
 from service.pages.charts.marks import Mark, marks_between
 from service.pages.lists.pages import listed

@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_records
 from audit.drift.consecutive_days import DAYS
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Baseline, Incident
 from service.pages.charts.marks import Mark, judge_moves, marks_within
 from service.pages.charts.projects import (

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.pages.lists.pages import first_day, listed
 from service.pages.lists.tables import READINESS, RUNS
 from service.pages.projects.days import counts_of

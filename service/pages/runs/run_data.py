@@ -16,7 +16,7 @@ from analytics.queries import query_rows, run_query
 from audit.diagnosis.events import raw_event
 from audit.evaluation.run import FAILED_STATUSES, has_failed
 from schemas.errors import InputError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Diagnosis
 from service.pages.charts.graph_layout import Reinforcing
 from service.pages.charts.marks import Mark, marks_between

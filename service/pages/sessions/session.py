@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from analytics.queries import query_rows
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.pages.rendering import day, page
 from service.pages.sessions.view import Asked, session_values, shown_part
 from service.pages.viewing import ShownProject, Viewer

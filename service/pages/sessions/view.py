@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from audit.exchanges.states import SCORED
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.pages.runs.run_data import PAYLOAD_SHOWN, payloads_of, tells_of_failure
 from service.pages.runs.view import gist, indented
 from service.pages.sessions.finding_links import STEPS, event_link, finding_links

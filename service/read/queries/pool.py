@@ -34,7 +34,7 @@ from analytics.sandbox.snapshots import Changes, changes_of, copy_database, prog
 from analytics.sandbox.subprocesses import started
 from analytics.store.store import Store
 from schemas.errors import BusyError, DriftlineError, QueryError, StoreError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.read.queries.child import TOO_MUCH
 from service.read.queries.protocol import Outcome, QueryLimits, Question, Task
 from service.text.rounding import grouped

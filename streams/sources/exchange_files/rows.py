@@ -29,7 +29,7 @@ from audit.file_kinds import CSV, GZIP, HEAD, PARQUET, TEXT, ZSTANDARD, Kind, bi
 from audit.surrogates import mended
 from schemas.bounds.limits import MAX_DEPTH, has_surrogates, is_too_deep
 from schemas.errors import InputError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from streams.sources.event_files import Document, read_values
 from streams.sources.lines import MAX_LINE, Line, Problem, decode_line, json_type, line_fault, value_fault
 from streams.sources.source import LineFault

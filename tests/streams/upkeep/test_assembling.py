@@ -28,7 +28,7 @@ from analytics.sums.daily import refresh_daily
 from audit.policy.policy import Policy
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import encode
-from schemas.lazy.polars import pl
+from schemas.lazy import pl
 from schemas.records import Record, Span
 from streams.engine.engine import Engine
 from streams.log.admission import Submission

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import StrEnum
 
 from audit.drift.watched_series import CRITICAL
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.read.incidents import incident_records
 from service.text.plain import plain

@@ -23,7 +23,7 @@ from analytics.sandbox.result_formats import FORMATS
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from schemas.errors import QueryError, SettingsError, StoreError
-from schemas.lazy.polars import pl
+from schemas.lazy import pl
 from service.cli.commands.options import AsJson, Database, Limit, Project, json_line, print_json, settings_of
 from service.cli.progress import working
 from service.cli.terminal import err, leave_quietly, out, table

@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from analytics.queries import query_records
 from audit.evaluation.report import Evaluated, row_of
 from schemas.errors import InputError, SettingsError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from schemas.records import Evaluation
 from service.cli.commands.options import (
     SHOWN,

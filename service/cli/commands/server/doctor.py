@@ -14,7 +14,7 @@ from analytics.store.connection import IN_USE
 from analytics.store.store import Store
 from audit.policy.policy import Policy, load_policy
 from schemas.errors import DriftlineError
-from schemas.lazy.duckdb import duckdb
+from schemas.lazy import duckdb
 from service.cli.commands.options import AsJson, Database, PolicyFile, for_database, print_json, settings_of
 from service.cli.commands.records.topics import CollectorTopic, administration_of, topics_of_collector
 from service.cli.entry.exit_codes import fails_when, leave
