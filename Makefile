@@ -37,7 +37,7 @@ serve: $(USABLE)         ## take your own fleet's records on loopback, and show 
 	$(BIN)/driftline serve
 
 kafka: $(INSTALLED)      ## run an Apache Kafka at 127.0.0.1:9092 that forgets everything at Ctrl-C (needs Java and Maven)
-	$(BIN)/python tests/kafka_server.py --port 9092
+	PYTHONPATH=tests $(BIN)/python -m support.kafka_brokers one --port 9092
 
 # Bytecode is kept, whatever the environment says: else four workers and hundreds of processes compile everything anew. Where there
 # is none of the tests yet, one process makes it before four do so at the same time.
@@ -52,8 +52,8 @@ test-slow: $(INSTALLED)  ## run the slow tests: whole installations, other progr
 
 slow-tests: $(INSTALLED) ## measure every test, and list the slow ones anew in tests/slow_tests.txt: half an hour
 	@set -eu; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
-	DRIFTLINE_TEST_MEASURES=$$fresh PYTHONPATH=tests $(BIN)/pytest -n 2 --dist worksteal -p slow_tests; \
-	PYTHONPATH=tests $(BIN)/python tests/slow_tests.py "$$fresh"
+	DRIFTLINE_TEST_MEASURES=$$fresh PYTHONPATH=tests $(BIN)/pytest -n 2 --dist worksteal -p support.slow_tests; \
+	PYTHONPATH=tests $(BIN)/python -m support.slow_tests "$$fresh"
 
 check: lint test test-slow ## everything CI checks: format, lint, types, layers, generated files, all tests
 
@@ -86,7 +86,7 @@ chaos: $(INSTALLED)      ## break a whole installation at random points and chec
 simulate: $(INSTALLED)   ## live through simulated histories and check what must hold: make simulate SEEDS=10000
 	PYTHONPATH=tests:. POLARS_MAX_THREADS=1 $(BIN)/python -m simulation --seeds $(SEEDS) --first $(FIRST)
 
-# A variable, and not a mark: the same tests inject more faults, play more versions and start every process anew (tests/soak.py).
+# A variable, and not a mark: the same tests inject more faults, play more versions and start every process anew (tests/support/effort.py).
 soak: $(INSTALLED)       ## run the tests with the full counts of kills, rounds and versions, then 400 runs and a week of the real OpenClaw: hours
 	DRIFTLINE_TESTS=soak HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n 2 --dist worksteal --timeout 7200 -o faulthandler_timeout=0
 	@set -eu; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; export PYTHONPATH=tests:.; \

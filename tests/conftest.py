@@ -4,8 +4,8 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-import slow_tests
-from trials import load_profile
+from support import slow_tests
+from support.effort import load_profile
 
 load_profile()
 
@@ -33,7 +33,7 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _new_files() -> Iterator[None]:
-    from new_files import copied  # most of what collecting tests takes is imports
+    from support.database_files import copied  # most of what collecting tests takes is imports
 
     with copied():
         yield

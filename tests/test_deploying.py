@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer.main
 import yaml
-from kafka_server import version
+from support.kafka_brokers import version
 
 from service.cli.main import application
 from service.setup.settings import PREFIX, Settings

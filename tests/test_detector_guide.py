@@ -7,9 +7,8 @@ import sys
 import textwrap
 
 import pytest
-from consoles import files_in, is_shown, typed_in
-from repository_copy import ROOT, Copy, copy_repository
-from shells import blocks_in
+from support.repository_copy import ROOT, Copy, copy_repository
+from support.typed_guides import blocks_in, files_in, is_shown, typed_in
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +17,7 @@ MODULE = "audit/detectors/retry_storm.py"
 TYPING = """
     import json, sys
     from pathlib import Path
-    from consoles import Terminal
+    from support.typed_guides import Terminal
 
     terminal = Terminal(Path.cwd())
     print(json.dumps([terminal.type(command) for command in json.loads(sys.argv[1])]))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from repository_copy import Copy
+from support.repository_copy import Copy
 
 from audit.detectors.detectors import FAILURE_TYPES
 from schemas.registry import schema_of

@@ -21,11 +21,11 @@ from urllib.parse import urlsplit
 
 import pytest
 import typer.main
-from consoles import Terminal, files_in, is_shown, typed_in
 from fastapi.routing import APIRoute
-from missing import without
 from playwright.sync_api import expect
-from windows import browser
+from support.browser_windows import browser
+from support.processes import skip_or_fail
+from support.typed_guides import Terminal, files_in, is_shown, typed_in
 
 from audit.detectors.detectors import FAILURE_TYPES
 from audit.exchanges import cascade, sampling
@@ -241,7 +241,7 @@ def test_the_search_finds_what_is_typed_without_a_network(folder: Path, width: i
         try:
             page = stack.enter_context(browser()).new_page(viewport={"width": width, "height": 844})
         except FileNotFoundError as error:
-            without(str(error))
+            skip_or_fail(str(error))
         asked, wrong = [], []
         page.on("request", lambda one: asked.append(one.url))
         page.on("console", lambda one: wrong.append(one.text) if one.type == "error" else None)

@@ -15,10 +15,10 @@ from pathlib import Path
 import duckdb
 import httpx2
 import pytest
-from receivers import receiving
-from repository_copy import ROOT, Copy, changed, copy_repository
-from servers import until
-from watched import END, fallen, history, put
+from support.receivers import receiving
+from support.repository_copy import ROOT, Copy, changed, copy_repository
+from support.servers import until
+from support.watch_histories import END, fallen, history, put
 
 from analytics.store.store import Store
 from service.cli.main import run

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 import httpx2
 import pytest
-from clients import INGEST, bearer, exchange_body
-from engines import Clock, live_judge
-from invariants import check_money, rows
-from watched import END, fallen, history, put, steady
+from support.clients import INGEST, bearer, exchange_body
+from support.clocks import TickingClock
+from support.engines import live_judge
+from support.invariants import check_money, rows
+from support.watch_histories import END, fallen, history, put, steady
 
 from analytics.store.store import Store
 from audit.cost import nano_of
@@ -58,7 +59,9 @@ class Service:
         policy = Policy.model_validate(POLICY)
         self.runner = asyncio.Runner()
         judge = live_judge(simulator.base_url)
-        self.engine = Engine(store, policy, Redactor(policy.redaction), Clock(), judge=judge, judge_name="simulated judge")
+        self.engine = Engine(
+            store, policy, Redactor(policy.redaction), TickingClock(), judge=judge, judge_name="simulated judge"
+        )
         self.app = create_app(self.engine, access, ApiSettings())
         self.run(self.engine.start())
 
@@ -120,7 +123,7 @@ def simulator() -> Iterator[RunningJudge]:
 def service(tmp_path: Path, simulator: RunningJudge) -> Iterator[Service]:
     """A service over an empty database in memory, whose judge answers."""
     simulator.reset("answer")
-    with Store(None) as store, AccessStore(tmp_path / "fleet.access", Clock()) as access:
+    with Store(None) as store, AccessStore(tmp_path / "fleet.access", TickingClock()) as access:
         opened = Service(store, access, simulator)
         yield opened
         opened.close()

@@ -13,11 +13,10 @@ from typing import Any
 import duckdb
 import httpx2
 import pytest
-from consoles import GAP, files_in, is_shown
-from missing import without
-from receivers import receiving
-from servers import ROOT, until
-from shells import Shell, blocks_in, shell
+from support.processes import skip_or_fail
+from support.receivers import receiving
+from support.servers import ROOT, until
+from support.typed_guides import GAP, Shell, blocks_in, files_in, is_shown, shell
 
 from schemas.registry import current_schemas, earlier_schemas
 from service.pages.connect import stacks
@@ -301,7 +300,7 @@ def test_a_channel_of_the_guide_is_told(copied: Shell) -> None:
 def test_a_backup_that_was_taken_while_it_ran_answers_the_same(copied: Shell, shop: Shop) -> None:
     """It is looked at for the first time on the day when nothing else is left."""
     if shutil.which("sqlite3") is None:
-        without("the guide copies the tokens with sqlite3: install it")
+        skip_or_fail("the guide copies the tokens with sqlite3: install it")
     command, held, tokens, restored, tried = blocks_in(guide("back-up"))
     copied.run("driftline serve")
     (server,) = copied.beside

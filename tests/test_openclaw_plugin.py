@@ -16,10 +16,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from clients import bearer
-from invariants import rows
-from openclaw_host import ALLOWED, NODE, PLUGIN, Host, entries, host, written
-from servers import PATIENCE, ROOT, Home, Nursery, nursery, until
+from support.clients import bearer
+from support.invariants import rows
+from support.openclaw_host import ALLOWED, NODE, PLUGIN, Host, entries, host, written
+from support.servers import PATIENCE, ROOT, Home, Nursery, nursery, until
 
 from analytics.store.store import Store
 from audit.policy.policy import RedactionSettings

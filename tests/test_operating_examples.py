@@ -12,7 +12,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from missing import without
+from support.processes import skip_or_fail
 from test_deploying import options_of
 
 from service.setup.settings import PREFIX, Settings
@@ -108,7 +108,7 @@ def test_prometheus_takes_the_alerts_and_fires_them(tmp_path: Path) -> None:
     """An expression that parses may still never be true: Prometheus' own tool plays series and says what fires."""
     tool = shutil.which("promtool")
     if tool is None:
-        without("promtool is not on the PATH: install Prometheus to run this test")
+        skip_or_fail("promtool is not on the PATH: install Prometheus to run this test")
     played = {
         "rule_files": [f"{MONITORING / 'alerts.yml'}"],
         "evaluation_interval": "1m",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import slow_tests
-from slow_tests import PROCESSOR, WALL, defined_tests, function_of, listed, measured, slow_among
+from support import slow_tests
+from support.slow_tests import PROCESSOR, WALL, defined_tests, function_of, listed, measured, slow_among
 
 ROOT = Path(__file__).parent.parent
 KINDS = ("kafka", "browser", "openclaw", "service/http", "service/pages", "service/cli", "streams/replay", "analytics/store")

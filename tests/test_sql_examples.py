@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from evaluated import CLAUDE, MINIMAX, REFUND, SET, Made, evaluated
+from support.sample_evaluations import CLAUDE, MINIMAX, REFUND, SET, Made, evaluated
 
 from analytics.sandbox.adhoc import limited_frame, open_snapshot, read_only_rows
 from analytics.sandbox.result_formats import FORMATS

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from slow_tests import defined_tests
+from support.slow_tests import defined_tests
 
 ROOT = Path(__file__).parent.parent
 THEORIES = sorted(

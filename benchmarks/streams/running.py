@@ -29,9 +29,9 @@ def kafka() -> Iterator[str]:
         yield address
         return
     sys.path.insert(0, str(ROOT / "tests"))
-    from kafka_server import running  # noqa: PLC0415 - the tests' own; they are no package
+    from support.kafka_brokers import running_broker  # noqa: PLC0415 - the tests' own; they are no package
 
-    with running(heap=HEAP) as broker:
+    with running_broker(heap=HEAP) as broker:
         yield broker.bootstrap
 
 

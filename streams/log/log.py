@@ -8,7 +8,7 @@ Laws of both:
 4. `flush` returns when the tables have everything that was appended here before the call.
 5. After a kill no appended record is missing, and none is there twice.
 
-`tests/log_laws.py` checks both against these laws.
+`tests/support/log_laws.py` checks both against these laws.
 """
 
 from __future__ import annotations

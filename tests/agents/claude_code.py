@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from npm import package, path_with_node
 from openclaw.provider import MODEL, Provider
+from support.npm import package, path_with_node
 
 VERSION = "2.1.330"
 PATIENCE = 300.0

@@ -9,9 +9,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from npm import node, package, path_with_node
 from openclaw.provider import Provider
-from servers import until
+from support.npm import node, package, path_with_node
+from support.servers import until
 
 VERSION = "0.169.0"
 PATIENCE = 120.0

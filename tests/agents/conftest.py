@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from npm import or_skip
 from openclaw.provider import stand_in
+from support.npm import or_skip
 
 from agents import claude_code, codex, responses
 from agents.claude_code import ClaudeCode

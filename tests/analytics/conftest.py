@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from avro_samples import SampleMaker
-from stores import *  # noqa: F403 - pytest finds fixtures by their names here
+from support.sample_records import SampleMaker
+from support.store_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
 
 import schemas
 from schemas import registry

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from builders import START, event
+from support.builders import START, event
 
 from analytics.queries import Query, queries, query_rows, run_query
 from analytics.store.store import Store
@@ -20,7 +20,7 @@ NEW_YORK = """
 from datetime import timedelta
 from analytics.queries import query_rows
 from analytics.store.store import Store
-from builders import START, event
+from support.builders import START, event
 from schemas.codec.single_object import encode
 
 with Store(None) as store:

@@ -10,7 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from soak import times
+from support.effort import times
 
 from analytics.store.store import Store
 from analytics.store.tables import full_name

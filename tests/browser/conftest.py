@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from missing import without
 from playwright.sync_api import Browser, BrowserContext
-from sites import Site, site
-from windows import Window, browser, cookie_of, windows
+from support.browser_windows import Window, browser, cookie_of, windows
+from support.processes import skip_or_fail
+from support.sites import Site, site
 
 
 @pytest.fixture(scope="session", name="site")
@@ -27,7 +27,7 @@ def opened() -> Iterator[Browser]:
         try:
             found = stack.enter_context(browser())
         except FileNotFoundError as error:
-            without(error)
+            skip_or_fail(error)
         yield found
 
 

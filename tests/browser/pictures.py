@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx2
 from playwright.sync_api import Page, expect
-from windows import browser
+from support.browser_windows import browser
 
 from service.demo.days import SCRIPT_END, present_of
 from service.server.supervisor import serving

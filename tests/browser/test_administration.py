@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pages import LINKS
 from playwright.sync_api import expect
-from sites import QUIET, Site
-from windows import Window
+from support.browser_windows import Window
+from support.sites import LINKS, QUIET, Site
 
 MINUTE = 60
 """Seconds that giving access may take somebody who has never done it; a browser without a person needs a few."""

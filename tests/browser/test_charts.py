@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from pages import LINKS
 from playwright.sync_api import Browser, Locator, Page, expect
-from sites import DRIFTED, Site
-from windows import PHONE, Window, windows
+from support.browser_windows import PHONE, Window, windows
+from support.sites import DRIFTED, LINKS, Site
 
 TIER = "#trend-tier2-chart"
 LIGHT, DARK = "light", "dark"

@@ -9,12 +9,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from browsers import SENTENCES
-from engines import NOW
-from pages import LINKS
 from playwright.sync_api import Browser, Route, expect
-from sites import DRIFTED, QUIET, WORKING, Site, iso
-from windows import PHONE, Window, windows
+from support.browser_windows import PHONE, Window, windows
+from support.clocks import NOW
+from support.pages import SENTENCES
+from support.sites import DRIFTED, LINKS, QUIET, WORKING, Site, iso
 
 A_FEW_LINES = 100
 """Pixels."""

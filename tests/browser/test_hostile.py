@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote, urlencode
 
 import pytest
-from hostile import WILD, Bundle, bundles, corpus, events
-from pages import LINKS
 from playwright.sync_api import expect
-from servers import until
-from sites import QUIET, Site
-from windows import DESKTOP, PHONE, Window
+from support.browser_windows import DESKTOP, PHONE, Window
+from support.hostile_texts import WILD, Bundle, bundles, corpus, events
+from support.servers import until
+from support.sites import LINKS, QUIET, Site
 
 from schemas.bounds.limits import NAME
 

@@ -11,14 +11,13 @@ from urllib.parse import urlencode, urlsplit
 
 import httpx2
 import pytest
-from browsers import HTML, Elements, texts_by_id
-from engines import NOW
 from fastapi.routing import APIRoute
-from pages import LINKS, PAGES, Shown
 from playwright.sync_api import expect
-from servers import ROOT
-from sites import DRIFTED, Site
-from windows import PHONE, Window
+from support.browser_windows import PHONE, Window
+from support.clocks import NOW
+from support.pages import HTML, Elements, texts_by_id
+from support.servers import ROOT
+from support.sites import DRIFTED, LINKS, PAGES, Shown, Site
 
 from service.server.app import ROUTERS
 from service.text.links import API

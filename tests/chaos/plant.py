@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kafka_server import Broker
-from servers import Child, Home, Nursery
+from support.kafka_brokers import Broker
+from support.servers import Child, Home, Nursery
 
 from service.simulator import RunningJudge
 from streams.topology import TOPOLOGY

@@ -30,8 +30,9 @@ from chaos.plant import PARTITIONS, PREFIX, SERVER, Plant
 from chaos.records import Sources
 from chaos.traffic import Traffic
 from chaos.verdict import check
-from kafka_server import Broker, free_port, quick
-from servers import Home, nursery
+from support.kafka_brokers import Broker, quick
+from support.processes import free_port
+from support.servers import Home, nursery
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy

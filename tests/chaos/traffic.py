@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import httpx2
 import msgspec
 from chaos.plant import Plant
-from clients import Load, bearer
-from histories import EVENTS, EXCHANGES, history
-from invariants import Key
+from support.clients import Load, bearer
+from support.fleet_histories import EVENTS, EXCHANGES, history
+from support.invariants import Key
 
 from schemas.codec.single_object import encode
 from schemas.errors import BrokerError

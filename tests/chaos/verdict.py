@@ -9,13 +9,8 @@ from pathlib import Path
 
 from chaos.records import Lying, read
 from chaos.traffic import Traffic
-from engines import runner_over
-from invariants import (
-    check_judgements,
-    check_nothing_lost_or_doubled,
-    encoded,
-    rows,
-)
+from support.engines import runner_over
+from support.invariants import check_judgements, check_nothing_lost_or_doubled, encoded, rows
 
 from analytics.queries import query_rows
 from analytics.store.store import Store

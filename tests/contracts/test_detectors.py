@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trials import examples
+from support.effort import examples
 
 import audit.detectors
 from audit.detectors import registry

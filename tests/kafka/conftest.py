@@ -6,13 +6,10 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
-from brokers import Found, broker
 from kafka import KafkaAdminClient
-from kafka_cluster import Cluster
-from kafka_cluster import running as running_cluster
-from kafka_server import Broker, UnavailableError, quick
-from missing import without
-from servers import until
+from support.kafka_brokers import Broker, Cluster, Found, UnavailableError, broker, quick, running_cluster
+from support.processes import skip_or_fail
+from support.servers import until
 
 from streams.kafka.connection import KafkaConnection
 
@@ -26,7 +23,7 @@ def any_broker() -> Iterator[Found]:
         with broker() as found:
             yield found
     except UnavailableError as error:
-        without(str(error))
+        skip_or_fail(str(error))
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +41,7 @@ def kafka(request: pytest.FixtureRequest, any_broker: Found, admin: KafkaAdminCl
     A test that a Kafka-compatible broker is enough for is marked `any_broker`; the others need Apache Kafka.
     """
     if not any_broker.is_apache and not request.node.get_closest_marker("any_broker"):
-        without("this test needs Apache Kafka, and the broker is Tansu: install Java 17 and Maven")
+        skip_or_fail("this test needs Apache Kafka, and the broker is Tansu: install Java 17 and Maven")
     connection = KafkaConnection(any_broker.bootstrap, prefix=f"t{uuid.uuid4().hex[:12]}-")
     yield connection
     if left := [name for name in admin.list_topics() if name.startswith(connection.prefix)]:
@@ -66,7 +63,7 @@ def make_topics(kafka: KafkaConnection, admin: KafkaAdminClient) -> MakeTopics:
 def spare_broker(any_broker: Found, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A second broker, for all tests of this process that take theirs away."""
     if any_broker.kind != "java":
-        without("a broker to be killed is started with Java and Maven: install them")
+        skip_or_fail("a broker to be killed is started with Java and Maven: install them")
     started = Broker(tmp_path_factory.mktemp("spare") / "kafka", options=quick())
     started.start()
     yield started
@@ -94,7 +91,7 @@ def three_brokers() -> Iterator[Cluster]:
         with running_cluster() as started:
             yield started
     except UnavailableError as error:
-        without(f"three brokers are started with Java and Maven: {error}")
+        skip_or_fail(f"three brokers are started with Java and Maven: {error}")
 
 
 @pytest.fixture

@@ -12,27 +12,28 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import brokers
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from brokers import ADDRESS, Found
 from kafka import KafkaAdminClient
-from kafka_server import Broker, UnavailableError
-from servers import until
+from support import kafka_brokers as brokers
+from support.kafka_brokers import ADDRESS, Broker, Found, UnavailableError
+from support.servers import until
 
 from streams.kafka.connection import KafkaConnection
 
 MakeTopics = Callable[..., None]
 TESTS = Path(__file__).parents[1]
 USE = """
-import sys, brokers
+import sys
+from support import kafka_brokers as brokers
 with brokers.broker() as found:
     print(found.bootstrap, flush=True)
     sys.stdin.readline()
 """
 TIE = """
-import os, kafka_server
-print(kafka_server.tied(["sleep", "600"], os.open(os.devnull, os.O_WRONLY)).pid, flush=True)
+import os
+from support.processes import tied
+print(tied(["sleep", "600"], os.open(os.devnull, os.O_WRONLY)).pid, flush=True)
 input()
 """
 RECORDS = "records"

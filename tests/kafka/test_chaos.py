@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from brokers import Found
 from chaos.run import run
-from missing import without
-from soak import times
+from support.effort import times
+from support.kafka_brokers import Found
+from support.processes import skip_or_fail
 
 pytestmark = pytest.mark.slow
 ROUNDS = times(2, soak=40)
@@ -17,7 +17,7 @@ ROUNDS = times(2, soak=40)
 def test_nothing_is_lost_or_doubled_while_everything_around_it_fails(any_broker: Found, tmp_path: Path) -> None:
     """Kills, outages and restarts fall together in ways that nobody thinks of, and tests of one fault each miss those."""
     if any_broker.kind != "java":
-        without("a broker to be killed is started with Java and Maven: install them")
+        skip_or_fail("a broker to be killed is started with Java and Maven: install them")
     outcome = run(tmp_path, ROUNDS, seed=11)
     assert ROUNDS == sum(count for fault, count in outcome.happened.items() if "by itself" not in fault)
     assert outcome.happened["kill -9 of a worker"] > 0

@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
-import builders as build
 import pytest
 from aiokafka import AIOKafkaProducer
-from kafka_workers import contents, until_committed, working
-from otlp_requests import traces, turn
-from servers import Child, Home, Nursery, nursery, until
-from sinks import land_all
-from soak import times
+from support import builders as build
+from support.effort import times
+from support.kafka_sinks import land_all
+from support.kafka_workers import contents, until_committed, working
+from support.otel_collector import traces, turn
+from support.servers import Child, Home, Nursery, nursery, until
 from typer.testing import CliRunner
 
 from analytics.store.store import Store

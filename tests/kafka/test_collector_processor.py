@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-import builders as build
 import msgspec
 import pytest
-from engines import NOW
 from otlp.captured import Captured, requests_of
 from otlp.spans import attributes
-from otlp_requests import nanoseconds, traces, turn
+from support import builders as build
+from support.clocks import NOW
+from support.otel_collector import nanoseconds, traces, turn
 
 from audit.policy.policy import Collector, CollectorRoute, Policy, ProjectSettings
 from audit.redaction import Redactor

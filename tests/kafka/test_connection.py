@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
-from brokers import Found
-from kafka_server import Broker, free_port, quick
-from missing import without
+from support.kafka_brokers import Broker, Found, quick
+from support.processes import free_port, skip_or_fail
 
 from schemas.errors import SettingsError
 from service.setup.kafka import connection_of
@@ -45,7 +44,7 @@ def settings(**given: object) -> KafkaConnection:
 def secure(any_broker: Found, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaConnection]:
     """The connection to a broker that wants TLS, and a name with a password."""
     if any_broker.kind != "java":
-        without("a broker with TLS is started with Java and Maven: install them")
+        skip_or_fail("a broker with TLS is started with Java and Maven: install them")
     folder = tmp_path_factory.mktemp("secure")
     store, ca_file, port = folder / "broker.p12", folder / "ca.pem", free_port()
     about = ["-alias", "broker", "-keystore", str(store), "-storetype", "PKCS12", "-storepass", "changeit"]

@@ -7,10 +7,10 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-import builders as build
 import pytest
 from aiokafka import AIOKafkaConsumer
-from sinks import land_all
+from support import builders as build
+from support.kafka_sinks import land_all
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy

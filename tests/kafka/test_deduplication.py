@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import builders as build
 import xxhash
 from msgspec.structs import replace
+from support import builders as build
 
 from schemas.records import Exchange
 from streams.kafka.deduplication import ENTRY_BYTES, WINDOW, sift

@@ -12,15 +12,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import builders as build
-import evaluations as evaluated
 import msgspec
 import pytest
-from engines import MoodyJudge, engine_over, runner_over
-from invariants import encoded
-from kafka_judging import PARTITIONS, Mortal, Rig, SoundJudge, came, topics_of
-from servers import PATIENCE, Home, Nursery, nursery, until
-from soak import times
+from support import builders as build
+from support import evaluation_builders as evaluated
+from support.effort import times
+from support.engines import MoodyJudge, engine_over, runner_over
+from support.invariants import encoded
+from support.kafka_judging import PARTITIONS, Mortal, Rig, SoundJudge, came, topics_of
+from support.servers import PATIENCE, Home, Nursery, nursery, until
 
 from analytics.store.store import Store
 from audit.cost import nano_of

@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from clients import bearer, exchange_body
-from evaluated import PROFILE, REFUND
-from kafka_judging import PARTITIONS, topics_of
-from servers import PATIENCE, Home, nursery, until
+from support.clients import bearer, exchange_body
+from support.kafka_judging import PARTITIONS, topics_of
+from support.sample_evaluations import PROFILE, REFUND
+from support.servers import PATIENCE, Home, nursery, until
 
 from audit.evaluation.cases import Case, LoadedProfile, Profile, plans, shipped_system_prompt
 from schemas.registry import topics

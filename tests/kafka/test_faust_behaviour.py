@@ -20,7 +20,7 @@ from faust.tables.recovery import Recovery
 from faust.transport.consumer import Consumer, Fetcher
 from faust.transport.drivers import aiokafka as driver
 from kafka import KafkaAdminClient
-from kafka_workers import EVENTS, FAST, Collecting, eventually, numbered, offsets, produce, until_committed, working
+from support.kafka_workers import EVENTS, FAST, Collecting, eventually, numbered, offsets, produce, until_committed, working
 
 from streams.kafka.agents import SETTINGS
 from streams.kafka.connection import KafkaConnection

@@ -16,13 +16,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import builders as build
 import fastavro
 import pytest
-from engines import NOW, Clock
 from fastavro.schema import parse_schema
-from kafka_workers import contents
-from sinks import producing, sink_over, until
+from support import builders as build
+from support.clocks import NOW, TickingClock
+from support.kafka_sinks import producing, sink_over, until
+from support.kafka_workers import contents
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
@@ -431,7 +431,7 @@ async def _worked(framing: RegistryFraming, values: Sequence[bytes]) -> Sent:
     states: Any = NoStates()
     computing = Computing(
         stage=stage_named("intake"),
-        runs=StageRuns(policy, nothing_recorded, redactor, Clock(NOW)),
+        runs=StageRuns(policy, nothing_recorded, redactor, TickingClock(NOW)),
         redactor=redactor,
         producer=sent,
         states=states,

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from consoles import files_in
-from servers import ROOT, until
-from shells import Shell, blocks_in, shell
+from support.servers import ROOT, until
+from support.typed_guides import Shell, blocks_in, files_in, shell
 
 from streams.kafka.connection import KafkaConnection
 

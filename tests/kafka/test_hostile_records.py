@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import builders as build
 import msgspec
 import pytest
-from engines import NOW, Clock
-from kafka_judging import SoundJudge
-from kafka_scoring import answer, dialogue, scoring_on, tasks_of
-from kafka_workers import EVENTS, EXCHANGES, contents, produce, until_committed, working
-from sinks import land_all
+from support import builders as build
+from support.clocks import NOW, TickingClock
+from support.kafka_judging import SoundJudge, answer, dialogue, scoring_on, tasks_of
+from support.kafka_sinks import land_all
+from support.kafka_workers import EVENTS, EXCHANGES, contents, produce, until_committed, working
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
@@ -50,7 +49,7 @@ async def at_work(kafka: KafkaConnection, stages: Sequence[Stage] = STAGES) -> A
     """A worker with these stages, wired as a process is; what its processors let out fails the test."""
     producer = RecordProducer(kafka)
     await producer.start()
-    runs = StageRuns(POLICY, nothing_recorded, REDACTOR, Clock(NOW))
+    runs = StageRuns(POLICY, nothing_recorded, REDACTOR, TickingClock(NOW))
     states = {stage: states_of(kafka, stage, producer) for stage in stages}
     means = {
         stage: Computing(

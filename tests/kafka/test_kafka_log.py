@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-import evaluations as evaluated
 import pytest
-from builders import event, exchange, judgement, score
 from msgspec.structs import replace
-from sinks import MakeTopics, gateway_over, held_back, produce, producing, sink_of, tables, until
+from support import evaluation_builders as evaluated
+from support.builders import event, exchange, judgement, score
+from support.kafka_sinks import MakeTopics, gateway_over, held_back, produce, producing, sink_of, tables, until
 
 from analytics.store.store import Store
 from audit.evaluation.evaluating import evaluating, questions_of
@@ -381,7 +381,7 @@ def test_a_database_of_the_embedded_runner_is_left_alone(kafka: KafkaConnection)
                 pass
 
     with Store(None) as store:
-        from engines import runner_over
+        from support.engines import runner_over
 
         from schemas.codec.single_object import encode
 

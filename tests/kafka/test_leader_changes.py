@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-import builders as build
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.partitioner import murmur2
-from invariants import rows
-from kafka_cluster import Cluster
-from kafka_workers import EVENTS, EXCHANGES, Means, eventually, keyed, processing, until_committed
-from sinks import sink_over
+from support import builders as build
+from support.invariants import rows
+from support.kafka_brokers import Cluster
+from support.kafka_sinks import sink_over
+from support.kafka_workers import EVENTS, EXCHANGES, Means, eventually, keyed, processing, until_committed
 
 from analytics.store.store import Store
 from schemas.errors import BrokerError

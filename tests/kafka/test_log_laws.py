@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
-from engines import NOW, Clock
-from log_laws import LAWS, Opened
-from sinks import QUICK, MakeTopics, until
+from support.clocks import NOW, TickingClock
+from support.kafka_sinks import QUICK, MakeTopics, until
+from support.log_laws import LAWS, Opened
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
@@ -25,7 +25,7 @@ def opened_over(store: Store, connection: KafkaConnection) -> Opened:
 
     @asynccontextmanager
     async def opened(*, is_killed: bool = False) -> AsyncIterator[KafkaLog]:
-        clock = Clock(NOW + timedelta(days=1))
+        clock = TickingClock(NOW + timedelta(days=1))
         log = KafkaLog(store, Redactor(Policy().redaction), clock, connection, sink_limits=QUICK)
         await log.start()
         await until(lambda: not log.no_room(), "the log to take records")

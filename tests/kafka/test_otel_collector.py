@@ -14,12 +14,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from clients import bearer
-from kafka_server import free_port
-from kafka_workers import until_committed
-from otel_collector import UnavailableError, collector, exporting
 from otlp.captured import Captured, requests_of
-from servers import PATIENCE, ROOT, Child, Home, Nursery, nursery, until
+from support.clients import bearer
+from support.kafka_workers import until_committed
+from support.otel_collector import UnavailableError, collector, exporting
+from support.processes import free_port
+from support.servers import PATIENCE, ROOT, Child, Home, Nursery, nursery, until
 
 from analytics.store.store import Store
 from audit.policy.policy import Origin, SpanFiling, load_policy

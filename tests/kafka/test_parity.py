@@ -19,14 +19,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-import evaluations as evaluated
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from engines import Clock, MoodyJudge, engine_over, runner_over
-from histories import EVENTS, EXCHANGES, History, history
-from servers import Child, Home, Nursery, nursery
-from servers import until as wait_until
-from soak import SOAK
+from support import evaluation_builders as evaluated
+from support.clocks import TickingClock
+from support.effort import SOAK
+from support.engines import MoodyJudge, engine_over, runner_over
+from support.fleet_histories import EVENTS, EXCHANGES, History, history
+from support.servers import Child, Home, Nursery, nursery
+from support.servers import until as wait_until
 
 from analytics.store.store import Store
 from audit.evaluation.evaluating import asked_again
@@ -97,7 +98,7 @@ class Embedded:
     async def _live(store: Store, told: History, policy: Policy) -> Counter[tuple[str, str]]:
         """Score everything; answers how many records each topic refused, each counted once."""
         refusals: Counter[tuple[str, str]] = Counter()
-        async with engine_over(store, policy, MoodyJudge(7, answer), Clock()) as engine:
+        async with engine_over(store, policy, MoodyJudge(7, answer), TickingClock()) as engine:
             for topic, records in told.topics.items():
                 conflicts = (await engine.publish(topic, records)).conflicts
                 refusals[topic, "conflicting_id"] += len({encode(records[place]) for place in conflicts})

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from builders import exchange, score
-from engines import Clock
-from sinks import MakeTopics, gateway_over, held_back, land_all, produce, producing, tables, until
+from support.builders import exchange, score
+from support.clocks import TickingClock
+from support.kafka_sinks import MakeTopics, gateway_over, held_back, land_all, produce, producing, tables, until
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
@@ -45,7 +45,7 @@ def test_a_human_score_is_answered_before_it_lands_and_read_once_it_has(
                 found: list[dict[str, Any]] = (await client.get(HUMAN)).json()["humanScores"]
                 return found
 
-    with Store(None) as store, AccessStore(tmp_path / "fleet.access", Clock()) as access:
+    with Store(None) as store, AccessStore(tmp_path / "fleet.access", TickingClock()) as access:
         told = asyncio.run(run(store, access))
     assert [(4, True), (2, False)] == [(one["score"], one["counts"]) for one in told]
 

@@ -13,9 +13,9 @@ import pytest
 from aiokafka.client import ConnectionGroup
 from aiokafka.conn import AIOKafkaConnection
 from kafka import KafkaAdminClient
-from kafka_server import Broker
-from kafka_workers import eventually
-from sinks import MakeTopics, producing
+from support.kafka_brokers import Broker
+from support.kafka_sinks import MakeTopics, producing
+from support.kafka_workers import eventually
 
 from schemas.errors import BrokerError
 from streams.kafka import reading

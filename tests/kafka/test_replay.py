@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from replayed import Command, clean_environment, past, replay, result, scored_live, scores_in
-from replayed import merged_scores_in as merged
+from support.fleet_histories import Command, clean_environment, past, replay, result, scored_live, scores_in
+from support.fleet_histories import merged_scores_in as merged
 
 from analytics.store.store import Store
 from schemas.codec.single_object import decode, encode

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from builders import event, exchange, judgement, score
-from engines import NOW, Clock
-from sinks import MakeTopics, gateway_over, land_all, produce, producing, until
+from support.builders import event, exchange, judgement, score
+from support.clocks import NOW, TickingClock
+from support.kafka_sinks import MakeTopics, gateway_over, land_all, produce, producing, until
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
@@ -52,7 +52,7 @@ def test_what_retention_deleted_lands_again_and_goes_again(kafka: KafkaConnectio
         assert ["new"] == ids(store, "scores")
         assert [] == ids(store, "judgements")
         assert [] == ids(store, "dead_letters", "reason")
-        await rebuild(store, kafka, REDACTOR, Clock(NOW))
+        await rebuild(store, kafka, REDACTOR, TickingClock(NOW))
         assert ["new"] * 4 + ["old"] * 3 == ids(store, "exchanges")
         assert (3, 1) == ((found := purge(store, POLICY, NOW)).exchanges, found.scores)
         assert ["new"] * 4 == ids(store, "exchanges")
@@ -82,7 +82,7 @@ def test_what_was_erased_does_not_land_again(kafka: KafkaConnection, make_topics
                 lambda: len(ids(store, "exchanges")) == 4 and not gateway.state().queues["sink"], "the last exchange to land"
             )
             assert ["new"] * 4 == ids(store, "exchanges")
-        await rebuild(store, kafka, REDACTOR, Clock(NOW))
+        await rebuild(store, kafka, REDACTOR, TickingClock(NOW))
         assert ["new"] * 4 == ids(store, "exchanges")
         assert [] == ids(store, "agent_events")
 

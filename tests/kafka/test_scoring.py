@@ -10,14 +10,25 @@ from collections.abc import Coroutine, Iterator
 from itertools import groupby
 from typing import Any
 
-import builders as build
 import msgspec
 import pytest
-from engines import MoodyJudge, live_judge, policy_of
-from kafka_judging import PARTITIONS, PATIENCE, Mortal, came
-from kafka_judging import SoundJudge as Sound
-from kafka_scoring import TASKS, TOPICS, WatchedJudge, answer, dialogue, scoring_on, tasks_of
-from soak import times
+from support import builders as build
+from support.effort import times
+from support.engines import MoodyJudge, live_judge, policy_of
+from support.kafka_judging import (
+    PARTITIONS,
+    PATIENCE,
+    TASKS,
+    TOPICS,
+    Mortal,
+    WatchedJudge,
+    answer,
+    came,
+    dialogue,
+    scoring_on,
+    tasks_of,
+)
+from support.kafka_judging import SoundJudge as Sound
 
 from audit.cost import nano_of
 from audit.exchanges.questions import Question

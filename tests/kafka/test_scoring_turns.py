@@ -9,9 +9,8 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from engines import policy_of
-from kafka_judging import SoundJudge, came
-from kafka_scoring import TOPICS, ScoringRig, answer, dialogue, scoring_on, subject_of, tasks_of
+from support.engines import policy_of
+from support.kafka_judging import TOPICS, ScoringRig, SoundJudge, answer, came, dialogue, scoring_on, subject_of, tasks_of
 
 from audit.exchanges.questions import Question
 from schemas.codec.single_object import decode

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from clients import CUT_OFF, DUPLICATE, REFUSED, TAKEN, Load, bearer, exchange_body
-from clients import until as soon
 from kafka import KafkaAdminClient
-from kafka_server import Broker
-from servers import Child, Home, Nursery, nursery, until
-from sinks import MakeTopics, tables
-from soak import times
+from support.clients import CUT_OFF, DUPLICATE, REFUSED, TAKEN, Load, bearer, exchange_body
+from support.clients import until as soon
+from support.effort import times
+from support.kafka_brokers import Broker
+from support.kafka_sinks import MakeTopics, tables
+from support.servers import Child, Home, Nursery, nursery, until
 
 from analytics.store.store import Store
 from schemas.registry import topics

@@ -13,14 +13,14 @@ import duckdb
 import msgspec
 import polars as pl
 import pytest
-from avro_samples import SampleMaker, lawful
-from builders import event, exchange, score
-from engines import NOW, Clock
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
-from kafka_workers import contents
-from servers import PATIENCE
-from sinks import MakeTopics, land_all, produce, producing, sink_over, tables, until
+from support.builders import event, exchange, score
+from support.clocks import NOW, TickingClock
+from support.kafka_sinks import MakeTopics, land_all, produce, producing, sink_over, tables, until
+from support.kafka_workers import contents
+from support.sample_records import SampleMaker, lawful
+from support.servers import PATIENCE
 
 from analytics.identity.identity_index import KnownIdentities
 from analytics.store.store import Store
@@ -358,7 +358,7 @@ def test_another_topic_of_the_same_name_is_refused(kafka: KafkaConnection, make_
     async def run(store: Store) -> None:
         with store.transaction() as transaction:
             transaction.set_watermarks("sink", {("exchanges", 0): 5})
-        for attempt in (land_all(store, kafka), rebuild(store, kafka, REDACTOR, Clock())):
+        for attempt in (land_all(store, kafka), rebuild(store, kafka, REDACTOR, TickingClock())):
             with pytest.raises(BrokerError, match="up to offset 5, and it ends at 0"):
                 await attempt
 
@@ -408,7 +408,7 @@ def test_a_rebuild_lands_the_same_again(kafka: KafkaConnection, make_topics: Mak
         await land_all(store, kafka)
         before = tables(store)
         assert all(before[schema_of(name).table] for names in topics().values() for name in names)
-        await rebuild(store, kafka, REDACTOR, Clock(NOW))
+        await rebuild(store, kafka, REDACTOR, TickingClock(NOW))
         after = tables(store)
         assert before.keys() == after.keys()
         for table in before.keys() - KEPT_BY_THE_STORE:
@@ -430,7 +430,7 @@ def test_a_rebuild_keeps_what_retention_took(kafka: KafkaConnection, make_topics
         before = tables(store)
         places = {TopicPartition(kafka.topic(topic), 0): 30 for topic in topics()}
         await asyncio.to_thread(admin.delete_records, places)
-        await rebuild(store, kafka, REDACTOR, Clock(NOW))
+        await rebuild(store, kafka, REDACTOR, TickingClock(NOW))
         after = tables(store)
         for table in before.keys() - KEPT_BY_THE_STORE:
             assert before[table] == after[table], table
@@ -451,7 +451,7 @@ def test_a_rebuild_that_was_cut_short_goes_on(kafka: KafkaConnection, make_topic
         _drop(store, await _ranges(kafka))
         assert is_unfinished(store)
         assert not tables(store)["exchanges"]
-        await rebuild(store, kafka, REDACTOR, Clock(NOW))
+        await rebuild(store, kafka, REDACTOR, TickingClock(NOW))
         after = tables(store)
         assert before["exchanges"] == after["exchanges"]
         assert before["dead_letters"] == after["dead_letters"]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from kafka_server import Broker
-from kafka_workers import contents, produce
+from support.kafka_brokers import Broker
+from support.kafka_workers import contents, produce
 
 from schemas.errors import BrokerError
 from streams.kafka.administration import TopicAdministration

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime, timedelta
 
-from builders import exchange
-from sinks import MakeTopics, gateway_over, until
+from support.builders import exchange
+from support.kafka_sinks import MakeTopics, gateway_over, until
 
 from analytics.store.store import Store
 from schemas.records import Heartbeat

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
-from servers import until
+from support.servers import until
 from typer.testing import CliRunner
 
 from schemas.errors import BrokerError

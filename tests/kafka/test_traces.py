@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from engines import NOW, rows
 from msgspec.structs import replace
 from otlp.captured import records_of
 from otlp.spans import agent, chat, request, tool
-from sinks import MakeTopics, gateway_over
+from support.clocks import NOW
+from support.engines import rows
+from support.kafka_sinks import MakeTopics, gateway_over
 
 from analytics.store.store import Store
 from schemas.registry import topics

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
-from kafka_server import Broker
-from kafka_workers import (
+from support.kafka_brokers import Broker
+from support.kafka_workers import (
     EVENTS,
     EXCHANGES,
     Collecting,

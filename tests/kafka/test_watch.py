@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from builders import incident
-from sinks import MakeTopics, gateway_over, held_back, produce, producing, tables, until
-from watched import END, fallen, history, put
+from support.builders import incident
+from support.kafka_sinks import MakeTopics, gateway_over, held_back, produce, producing, tables, until
+from support.watch_histories import END, fallen, history, put
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy

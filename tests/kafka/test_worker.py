@@ -11,21 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
-import builders as build
 import pytest
-from engines import NOW, Clock
-from histories import history
-from kafka_workers import (
-    EVENTS,
-    STAGES,
-    Collecting,
-    contents,
-    keyed,
-    processing,
-    produce,
-    until_committed,
-)
-from servers import Home, Nursery, nursery, until
+from support import builders as build
+from support.clocks import NOW, TickingClock
+from support.fleet_histories import history
+from support.kafka_workers import EVENTS, STAGES, Collecting, contents, keyed, processing, produce, until_committed
+from support.servers import Home, Nursery, nursery, until
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy
@@ -60,7 +51,7 @@ def embedded(topics: dict[str, Sequence[Record]]) -> dict[str, set[bytes]]:
     """What the embedded runner makes of the same records."""
     runner_made: dict[str, set[bytes]] = defaultdict(set)
     with Store(None) as store:
-        runner = EmbeddedRunner(store, POLICY, Redactor(POLICY.redaction), Clock(NOW))
+        runner = EmbeddedRunner(store, POLICY, Redactor(POLICY.redaction), TickingClock(NOW))
         for topic, records in topics.items():
             accepted = Accepted()
             for record in records:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from npm import or_skip
+from support.npm import or_skip
 
 from openclaw.install import Installed, Version, installed
 from openclaw.played import Played, played_on, shared_folder

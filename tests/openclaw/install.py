@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from npm import node, package
-from soak import SOAK
+from support.effort import SOAK
+from support.npm import node, package
 
 
 class Version(NamedTuple):

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
-from kafka_server import free_port
-from npm import path_with_node
+from support.npm import path_with_node
+from support.processes import free_port
 
 from openclaw.install import Installed
 from openclaw.provider import MODEL, Provider

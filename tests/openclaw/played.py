@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_server import locked
+from support.processes import locked
 
 from openclaw import scenarios
 from openclaw.install import CURRENT_SQLITE, JSONL, NEWEST, Installed, Version

@@ -20,7 +20,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from soak import times
+from support.effort import times
 
 from openclaw.install import NEWEST, Installed, Version
 from openclaw.instance import Instance

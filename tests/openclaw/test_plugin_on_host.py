@@ -20,10 +20,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from invariants import rows
-from kafka_server import free_port
-from openclaw_host import ALLOWED, PLUGIN
-from servers import Child, Home, Nursery, nursery, until
+from support.invariants import rows
+from support.openclaw_host import ALLOWED, PLUGIN
+from support.processes import free_port
+from support.servers import Child, Home, Nursery, nursery, until
 
 from analytics.store.store import Store
 from openclaw.install import Installed

@@ -17,9 +17,9 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from random import Random
 
-from kafka_server import free_port
-from openclaw_host import ALLOWED, PLUGIN
-from servers import Home, Nursery, nursery, until
+from support.openclaw_host import ALLOWED, PLUGIN
+from support.processes import free_port
+from support.servers import Home, Nursery, nursery, until
 
 from openclaw.install import Installed, installed
 from openclaw.instance import Instance

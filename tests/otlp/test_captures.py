@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from npm import or_skip
+from support.npm import or_skip
 
 from otlp.capturing.capture import CAPTURES, captured, kept
 from otlp.capturing.dialects import DIALECTS

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from npm import or_skip
-from soak import SOAK
+from support.effort import SOAK
+from support.npm import or_skip
 
 from otlp.capturing.capture import captured
 from otlp.capturing.environments import ENVIRONMENTS, REQUIREMENTS

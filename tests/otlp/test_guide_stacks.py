@@ -15,11 +15,11 @@ from typing import Any
 import duckdb
 import httpx2
 import pytest
-from browsers import HTML, SIGN_IN
-from kafka_server import free_port
-from npm import or_skip
-from receivers import Post, receiving
-from servers import PATIENCE, ROOT, Child, Home, Nursery, nursery, until
+from support.npm import or_skip
+from support.pages import HTML, SIGN_IN
+from support.processes import free_port
+from support.receivers import Post, receiving
+from support.servers import PATIENCE, ROOT, Child, Home, Nursery, nursery, until
 
 from otlp.capturing.capture import provided
 from otlp.capturing.environments import ENVIRONMENTS, HERE, REQUIREMENTS, made, written

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from avro_samples import SampleMaker, in_order
 from hypothesis import strategies as st
+from support.sample_records import SampleMaker, in_order
 
 from schemas import records, registry
 from schemas.bounds.limits import EARLIEST, LATEST

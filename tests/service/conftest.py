@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from clocks import Clock
+from support.clocks import ManualClock
 
 from service.cli.main import run
 from service.setup.access.access import AccessStore
@@ -33,13 +33,13 @@ def driftline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock() -> ManualClock:
     """The time of a test."""
-    return Clock()
+    return ManualClock()
 
 
 @pytest.fixture
-def access(tmp_path: Path, clock: Clock) -> Iterator[AccessStore]:
+def access(tmp_path: Path, clock: ManualClock) -> Iterator[AccessStore]:
     """An empty file of tokens."""
     with AccessStore(tmp_path / "fleet.access", clock) as opened:
         yield opened

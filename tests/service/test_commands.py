@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import judgement
-from watched import put
+from support.builders import judgement
+from support.watch_histories import put
 
 from analytics.store.store import Store
 from streams.judges.rate_limits import MAX_UNREADABLE

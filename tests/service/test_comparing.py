@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import builders as build
 import msgspec
 import pytest
-from builders import score
-from engines import runner_over
+from support import builders as build
+from support.builders import score
+from support.engines import runner_over
 
 from analytics.queries import query_rows
 from analytics.store.store import Store

@@ -12,10 +12,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import builders as build
 import msgspec
 import pytest
-from engines import NOW, rows
+from support import builders as build
+from support.clocks import NOW
+from support.engines import rows
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from consoles import Terminal, is_shown, typed_in
-from servers import Child, Home, nursery, until
+from support.servers import Child, Home, nursery, until
+from support.typed_guides import Terminal, is_shown, typed_in
 
 from analytics.queries import query_rows
 from analytics.sandbox.adhoc import limited_frame, open_snapshot, read_only_rows

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import jsonschema_rs
 import pytest
-from builders import closing, exchange
-from evaluated import PROFILE, REFUND, REPORT
-from evaluations import published_schema
+from support.builders import closing, exchange
+from support.evaluation_builders import published_schema
+from support.sample_evaluations import PROFILE, REFUND, REPORT
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy

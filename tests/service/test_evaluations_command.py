@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from builders import START, score
-from evaluated import CLAUDE, MINIMAX, REFUND, SET, Made, evaluated
-from finished import filled
+from support.builders import START, score
+from support.sample_evaluations import CLAUDE, MINIMAX, REFUND, SET, Made, evaluated
+from support.stored_sessions import filled
 
 from analytics.store.store import Store
 from audit.evaluation.report import RaterVerdict, agreement_with_people, on_the_scale_of_people

@@ -16,12 +16,12 @@ from typing import Any
 import httpx2
 import pytest
 import schemathesis
-from clients import bearer, exchange_body
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.specs.openapi import checks
-from servers import LONG, PATIENCE, Home, Nursery, nursery, until
-from soak import times
+from support.clients import bearer, exchange_body
+from support.effort import times
+from support.servers import LONG, PATIENCE, Home, Nursery, nursery, until
 
 EXAMPLES = times(2, soak=20)
 """Requests of each endpoint and mode; they are the same each time, however fast the machine."""

@@ -17,8 +17,8 @@ from typing import Any
 import duckdb
 import pytest
 from agents import claude_code_lines, codex_lines
-from servers import LONG, ROOT, Child, Home, Nursery, nursery
-from soak import times
+from support.effort import times
+from support.servers import LONG, ROOT, Child, Home, Nursery, nursery
 
 AS_OF = "2026-11-05T00:00:00Z"
 KILLS = times(2, soak=10)

@@ -12,7 +12,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from exchange_tables import EXPORTS, ROWS, write_lines, write_table
+from support.exchange_tables import EXPORTS, ROWS, write_lines, write_table
 
 from service.cli.commands.records import import_exchanges, import_results
 from service.simulator import RunningJudge, running

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-from exchange_tables import write_lines
-from servers import LONG, Child, Home, nursery
+from support.exchange_tables import write_lines
+from support.servers import LONG, Child, Home, nursery
 
 from service.cli.commands.drift.watching import check_projects
 from service.setup.settings import load_settings

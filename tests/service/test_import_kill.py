@@ -11,8 +11,8 @@ from time import perf_counter
 
 import duckdb
 import pytest
-from servers import LONG, ROOT, Child, Home, Nursery, nursery
-from soak import times
+from support.effort import times
+from support.servers import LONG, ROOT, Child, Home, Nursery, nursery
 
 from schemas.registry import current_schemas
 from service.demo.days import SCRIPT_END

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ran import runs, worse_since
-from watched import END, fallen, history, put, steady
+from support.watch_histories import END, fallen, history, put, runs, steady, worse_since
 
 from analytics.queries import query_records
 from analytics.store.store import Store

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import judgement, score
 from rich.console import Console
+from support.builders import judgement, score
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy, ProjectSettings

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers import Home, Nursery, nursery
-from watched import fallen, history, put, steady
+from support.servers import Home, Nursery, nursery
+from support.watch_histories import fallen, history, put, steady
 
 from analytics.store.store import Store
 from service.cli.main import run

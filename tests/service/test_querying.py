@@ -11,7 +11,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-from builders import score
+from support.builders import score
 
 from analytics.queries import queries
 from analytics.store.store import Store

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from builders import exchange
+from support.builders import exchange
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy

@@ -8,8 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from builders import exchange
-from engines import NOW, runner_over
+from support.builders import exchange
+from support.clocks import NOW
+from support.engines import runner_over
 
 from analytics.store.positions import COMPACTION
 from analytics.store.store import Store

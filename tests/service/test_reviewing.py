@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from builders import exchange, score
+from support.builders import exchange, score
 
 from analytics.store.store import Store
 from schemas.codec.single_object import encode

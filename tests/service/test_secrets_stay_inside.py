@@ -14,9 +14,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from clients import INGEST, bearer, exchange_body, waiting
-from invariants import rows
-from servers import PATIENCE, Home, nursery, until
+from support.clients import INGEST, bearer, exchange_body, waiting
+from support.invariants import rows
+from support.servers import PATIENCE, Home, nursery, until
 
 from analytics.store.store import Store
 from service.simulator import running

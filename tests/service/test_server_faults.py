@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import builders as build
 import httpx2
 import pytest
-from clients import CUT_OFF, INGEST, REFUSED, TAKEN, Load, bearer, exchange_body, until, waiting
-from invariants import check, check_nothing_lost_or_doubled, rows
-from servers import Child, Home, Nursery, nursery
-from servers import until as wait_until
+from support import builders as build
+from support.clients import CUT_OFF, INGEST, REFUSED, TAKEN, Load, bearer, exchange_body, until, waiting
+from support.invariants import check, check_nothing_lost_or_doubled, rows
+from support.servers import Child, Home, Nursery, nursery
+from support.servers import until as wait_until
 
 from analytics.store.store import Store
 from schemas.codec.single_object import encode

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers import Home, Nursery, nursery, until
+from support.servers import Home, Nursery, nursery, until
 
 pytestmark = pytest.mark.slow
 NOBODY = "note: no operator yet, so no one can sign in: driftline operators add NAME prints a token, also while the server runs"

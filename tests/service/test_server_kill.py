@@ -10,11 +10,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from clients import CUT_OFF, DUPLICATE, TAKEN, Load, until, waiting
-from invariants import check, rows, scores_of
-from servers import Child, Home, Nursery, nursery
-from servers import until as wait_until
-from soak import SOAK, times
+from support.clients import CUT_OFF, DUPLICATE, TAKEN, Load, until, waiting
+from support.effort import SOAK, times
+from support.invariants import check, rows, scores_of
+from support.servers import Child, Home, Nursery, nursery
+from support.servers import until as wait_until
 
 from analytics.store.store import Store
 from service.simulator import RunningJudge, running

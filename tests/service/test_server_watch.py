@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import httpx2
-from servers import Home, nursery, until
-from watched import fallen, history, put
+from support.servers import Home, nursery, until
+from support.watch_histories import fallen, history, put
 
 from analytics.store.store import Store
 from service.setup.workspace import utc_now

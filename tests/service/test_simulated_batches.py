@@ -9,8 +9,8 @@ from typing import Any
 import anthropic
 import httpx2
 import pytest
-from builders import exchange
-from servers import until
+from support.builders import exchange
+from support.servers import until
 
 from audit.exchanges.questions import Invalid
 from audit.policy.policy import Policy

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import anthropic
-import evaluations
 import httpx2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import evaluation_builders as evaluations
 
 from audit.evaluation.checks import check_run
 from audit.evaluation.dimensions import DIMENSIONS, Dimension

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 import anthropic
 import pytest
-from builders import exchange
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.builders import exchange
 
 from audit.cost import believable
 from audit.exchanges.questions import Invalid, Question

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
-from builders import incident
-from watched import put
+from support.builders import incident
+from support.watch_histories import put
 
 from analytics.store.store import Store
 from audit.policy.policy import load_policy

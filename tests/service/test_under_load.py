@@ -13,11 +13,11 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from clients import bearer, waiting
-from invariants import rows
-from servers import Home, nursery, until
-from soak import times
-from watched import fallen, history, put
+from support.clients import bearer, waiting
+from support.effort import times
+from support.invariants import rows
+from support.servers import Home, nursery, until
+from support.watch_histories import fallen, history, put
 
 from analytics.store.store import Store
 from benchmarks.callers import BUSY, Call, Crew, called

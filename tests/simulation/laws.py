@@ -8,10 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from invariants import encoded, rows
 from simulation.judge import BilledCall
 from simulation.senders import Answers, Key, event_of, exchange_of, stored_keys
 from simulation.world import World
+from support.invariants import encoded, rows
 
 from analytics.deletion.deleting import schemas_of_sessions
 from analytics.identity.identity_index import identity_of

@@ -8,10 +8,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-import builders as build
 import duckdb
 from simulation.history import Step
 from simulation.world import World
+from support import builders as build
 
 from schemas.errors import BrokerError, BusyError, StoreError
 from schemas.records import AgentEvent, Exchange

@@ -16,7 +16,7 @@ from simulation.history import EMBEDDED, KAFKA, WORLDS, History, Step, draw
 from simulation.loop import KilledError, SimulatedLoop, StuckError
 from simulation.running import Plant, find, live
 from simulation.shrinking import as_test, shrink
-from soak import times
+from support.effort import times
 
 TESTS = Path(__file__).parents[1]
 HISTORIES: Mapping[str, int] = {EMBEDDED: times(150, soak=10_000), KAFKA: times(50, soak=3_000)}

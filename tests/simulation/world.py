@@ -6,9 +6,9 @@ import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from engines import policy_of
 from simulation.history import Fault, History
 from simulation.loop import KilledError, SimulatedLoop
+from support.engines import policy_of
 
 START = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 POLICIES = (

@@ -19,7 +19,7 @@ from typing import Any
 import duckdb
 import msgspec
 import pytest
-from yaml_files import read_yaml
+from support.yaml_files import read_yaml
 
 from analytics.identity.duplicate_matching import Met
 from analytics.store.inserting import replace

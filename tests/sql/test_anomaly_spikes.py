@@ -9,8 +9,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from builders import score
-from watched import put
+from support.builders import score
+from support.watch_histories import put
 
 from analytics.queries import query_rows
 from analytics.store.store import Store

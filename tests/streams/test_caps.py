@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-import builders as build
 import httpx2
 import pytest
-from engines import engine_over, policy_of, rows, runner_over
+from support import builders as build
+from support.engines import engine_over, policy_of, rows, runner_over
 
 from analytics.store.store import Store
 from audit.cost import nano_of, price_of, worst_case

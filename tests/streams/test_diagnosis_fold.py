@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-import builders as build
 import msgspec
 import pytest
+from support import builders as build
 
 from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
 from audit.policy.policy import Policy

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from builders import START, event, exchange
-from engines import Clock, engine_over
-from evaluations import answer, case, plan, said
-from finished import HAIKU, SONNET, filled, session
+from support.builders import START, event, exchange
+from support.clocks import TickingClock
+from support.engines import engine_over
+from support.evaluation_builders import answer, case, plan, said
+from support.stored_sessions import HAIKU, SONNET, filled, session
 
 from analytics.store.store import Store
 from analytics.store.views import add_temporary_views
@@ -101,7 +102,7 @@ def evaluated(store: Store, requests: Sequence[EvaluationRequest], judge: Examin
     """Have the requests judged by the engine."""
 
     async def run() -> None:
-        async with engine_over(store, judge=judge, now=Clock(AT)) as engine:
+        async with engine_over(store, judge=judge, now=TickingClock(AT)) as engine:
             await engine.publish("evaluation-requests", requests)
             await engine.drained()
 

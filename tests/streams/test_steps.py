@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import builders as build
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import builders as build
 
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode

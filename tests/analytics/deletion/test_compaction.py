@@ -11,7 +11,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from builders import exchange
+from support.builders import exchange
 
 from analytics.deletion import compaction
 from analytics.deletion.compaction import compact, space_of

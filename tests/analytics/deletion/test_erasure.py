@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 import polars as pl
 import pytest
-from avro_samples import SampleMaker
-from builders import closing, event, exchange, judgement, reservation, score
-from engines import NOW, engine_over, rows, runner_over
+from support.builders import closing, event, exchange, judgement, reservation, score
+from support.clocks import NOW
+from support.engines import engine_over, rows, runner_over
+from support.sample_records import SampleMaker
 
 from analytics.deletion.compaction import compact, space_of
 from analytics.deletion.deleting import ERASURES, schemas_of_sessions

@@ -6,13 +6,14 @@ import contextlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import evaluations
 import msgspec
 import polars as pl
 import pytest
-from avro_samples import SampleMaker
-from builders import closing, event, exchange, judgement, reservation, score
-from engines import Clock, policy_of, rows, runner_over
+from support import evaluation_builders as evaluations
+from support.builders import closing, event, exchange, judgement, reservation, score
+from support.clocks import TickingClock
+from support.engines import policy_of, rows, runner_over
+from support.sample_records import SampleMaker
 
 from analytics.deletion.retention import CUT, SESSION_STAGES, whole_since
 from analytics.queries import query_rows
@@ -43,7 +44,7 @@ def publish(store: Store, topic: str, *records: Record, policy: Policy = POLICY)
     accepted = Accepted()
     for record in records:
         accepted.add(topic, encode(record))
-    runner = EmbeddedRunner(store, policy, Redactor(policy.redaction), Clock(NOW))
+    runner = EmbeddedRunner(store, policy, Redactor(policy.redaction), TickingClock(NOW))
     runner.publish(accepted)
     runner.run()
 
@@ -212,7 +213,7 @@ def test_stages_go_over_what_was_deleted_before_they_read_it(store: Store) -> No
         transaction.append("exchanges", [encode(said("s", number, NEW)) for number in range(10)])
         holes = pl.DataFrame({"_topic": "exchanges", "_partition": 0, "_offset": list(range(8))})
         assert 8 == transaction.remove("Exchange", holes)
-    runner = EmbeddedRunner(store, POLICY, Redactor(POLICY.redaction), Clock(NOW), batch_positions=2)
+    runner = EmbeddedRunner(store, POLICY, Redactor(POLICY.redaction), TickingClock(NOW), batch_positions=2)
 
     runner.run()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import builders as build
 import msgspec
 import polars as pl
 import pytest
+from support import builders as build
 
 from analytics.identity.duplicate_matching import Met, contradictions
 from analytics.identity.identity_index import KnownIdentities

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import polars as pl
 import pytest
-from builders import closing, exchange, score
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.builders import closing, exchange, score
 
 import analytics.identity.identity_index
 from analytics.identity.duplicate_matching import unknown

@@ -15,7 +15,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-from builders import START, event, exchange
+from support.builders import START, event, exchange
 
 from analytics.sandbox.adhoc import LOCKED, only_statement, read_only_rows
 from analytics.store.store import Store
@@ -28,7 +28,7 @@ LEAVE_WAL = """
 import os, sys
 from pathlib import Path
 from analytics.store.store import Store
-from builders import event
+from support.builders import event
 from schemas.codec.single_object import encode
 
 store = Store(Path(sys.argv[1]))

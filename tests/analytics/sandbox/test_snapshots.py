@@ -9,9 +9,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import builders as build
 import duckdb
 import pytest
+from support import builders as build
 
 from analytics.sandbox import snapshots
 from analytics.sandbox.snapshots import build_snapshot, copy_database

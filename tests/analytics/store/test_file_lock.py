@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from builders import exchange
-from locks import OPENED, assert_ours, locked_files, opened_elsewhere
+from support.builders import exchange
+from support.database_files import OPENED, assert_ours, locked_files, opened_elsewhere
 
 from analytics.deletion.compaction import compact, space_of
 from analytics.sandbox import snapshots

@@ -13,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import builders as build
 import duckdb
 import msgspec
 import polars as pl
 import pytest
+from support import builders as build
 
 from analytics.store import store as store_module
 from analytics.store.connection import IN_USE

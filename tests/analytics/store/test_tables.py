@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import builders as build
 import duckdb
 import pytest
-from finished import diagnosed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trials import examples
+from support import builders as build
+from support.effort import examples
+from support.stored_sessions import diagnosed
 
 from analytics.store.store import Store
 from analytics.store.tables import DIGEST, default_of, literal, migration_statements, quote, view_statements

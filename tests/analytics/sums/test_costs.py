@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from builders import exchange as heard_at
-from builders import judgement
+from support.builders import exchange as heard_at
+from support.builders import judgement
 
 from analytics.identity.identity_index import KnownIdentities
 from analytics.queries import query_rows

@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from builders import score
-from summed import publish, publish_by_chance, score_by_chance
+from support.builders import score
+from support.random_scores import publish, publish_by_chance, score_by_chance
 
 from analytics.identity.identity_index import KnownIdentities
 from analytics.queries import query_rows

@@ -12,10 +12,10 @@ from typing import Any
 import duckdb
 import polars as pl
 import pytest
-from builders import score
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from summed import publish, publish_by_chance, same, score_by_chance
+from support.builders import score
+from support.random_scores import publish, publish_by_chance, same, score_by_chance
 
 from analytics.queries import run_query
 from analytics.store.connection import fetch

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from builders import incident
-from engines import rows
+from support.builders import incident
+from support.engines import rows
 
 from analytics.deletion.deleting import Erased
 from analytics.deletion.erasure import Erasing

@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-from builders import event
-from engines import Clock, rows
+from support.builders import event
+from support.clocks import TickingClock
+from support.engines import rows
 
 from analytics.deletion.deleting import Erased
 from analytics.deletion.erasure import Erasing
@@ -27,7 +28,7 @@ POLICY = Policy()
 @pytest.fixture
 def runner(store: Store) -> EmbeddedRunner:
     """What runs the stages over the store."""
-    return EmbeddedRunner(store, POLICY, Redactor(POLICY.redaction), Clock(NOW))
+    return EmbeddedRunner(store, POLICY, Redactor(POLICY.redaction), TickingClock(NOW))
 
 
 def finish(runner: EmbeddedRunner, at: datetime, *sessions: str, project: str = "ops", first: int = 0) -> None:
@@ -113,5 +114,5 @@ def test_a_file_from_before_numbers_were_kept_gets_those_it_showed(store: Store,
     with Store(path) as opened:
         assert {"b": 1, "a": 2} == numbers(opened)
         assert {"c": 1} == numbers(opened, "web")
-        finish(EmbeddedRunner(opened, POLICY, Redactor(POLICY.redaction), Clock(NOW)), NEW, "d")
+        finish(EmbeddedRunner(opened, POLICY, Redactor(POLICY.redaction), TickingClock(NOW)), NEW, "d")
         assert {"b": 1, "a": 2, "d": 3} == numbers(opened)

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from builders import exchange, judgement, score
-from summed import publish_by_chance, same, score_by_chance
+from support.builders import exchange, judgement, score
+from support.random_scores import publish_by_chance, same, score_by_chance
 
 from analytics.queries import query_rows
 from analytics.store.store import Store

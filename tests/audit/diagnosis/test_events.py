@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from trials import examples
+from support.effort import examples
 
 from audit.diagnosis.events import (
     MAX_DEPTH,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from builders import incident
+from support.builders import incident
 
 from audit.drift.incident_evidence import Evidence, FlagCount, Sighting, evidence_json, evidence_of, moved_series
 from audit.drift.watched_series import DOWN, DRIFT, Key, Series

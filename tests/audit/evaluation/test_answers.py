@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from evaluations import answer, said
 from hypothesis import given
 from hypothesis import strategies as st
+from support.evaluation_builders import answer, said
 
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.questions import MAX_FACT, Assessment, EvaluationAnswer, answer_schema, read_evaluation

@@ -10,10 +10,10 @@ from statistics import mean, median
 
 import msgspec
 import pytest
-from builders import START
-from evaluations import answer, case, check, judgement, plan, request, said
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import START
+from support.evaluation_builders import answer, case, check, judgement, plan, request, said
 
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.evaluating import evaluating, questions_of

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from time import process_time
 from typing import Any
 
-import builders
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import builders
 
 from audit.cost import ModelPrice
 from audit.diagnosis.events import normalise_session

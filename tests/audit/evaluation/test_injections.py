@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import views
-from yaml_files import read_yaml
+from support import judge_views as views
+from support.yaml_files import read_yaml
 
 from audit.evaluation.view import View
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from builders import START
-from evaluations import answer, case, judgement, plan, run, said
+from support.builders import START
+from support.evaluation_builders import answer, case, judgement, plan, run, said
 
 from audit.evaluation.cases import Case, Plan, shipped_system_prompt
 from audit.evaluation.dimensions import DIMENSIONS

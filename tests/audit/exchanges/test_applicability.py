@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builders as build
 import pytest
+from support import builders as build
 
 from audit.exchanges.cascade import applies
 from audit.policy.methodology import When

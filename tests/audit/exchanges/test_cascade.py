@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from builders import exchange
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trials import examples
+from support.builders import exchange
+from support.effort import examples
 
 from audit.cost import Ledger, ModelPrice, worst_case
 from audit.exchanges.cascade import cascade, drive

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from builders import exchange, judgement
 from hypothesis import given
 from hypothesis import strategies as st
+from support.builders import exchange, judgement
 
 from audit.exchanges.cascade import rebuilt
 from audit.policy.policy import Policy

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from yaml_files import read_yaml
+from support import builders
+from support.yaml_files import read_yaml
 
 from audit.exchanges.questions import Invalid
 from audit.injection import NEEDED, RECOGNISED, tamper_reasons, text_kinds

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import builders
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import builders
 
 from audit.exchanges.questions import Invalid, Question
 from audit.policy.policy import Policy

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
-import builders
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from trials import examples
+from support import builders
+from support.effort import examples
 
 from audit.exchanges.questions import Question, byte_tokens
 from audit.policy.methodology import Methodology, shipped_methodologies

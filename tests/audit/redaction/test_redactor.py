@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trials import examples
+from support.effort import examples
 
 from audit.patterns import encode
 from audit.policy.policy import RedactionSettings, SecretPattern

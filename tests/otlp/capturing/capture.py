@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 
 from openclaw.provider import Provider
-from receivers import receiving
+from support.receivers import receiving
 
 from otlp.capturing.dialects import Dialect
 from otlp.capturing.environments import Program, installed

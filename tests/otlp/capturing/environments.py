@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 
-from kafka_server import locked
-from npm import UnavailableError, node, npm_install
+from support.npm import UnavailableError, node, npm_install
+from support.processes import locked
 
 INSTALL_SECONDS = 600.0
 HERE = Path(__file__).parent

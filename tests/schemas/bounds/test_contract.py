@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import builders as build
 import msgspec
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import builders as build
 
 from schemas.bounds.contract import Between, Identifier, JsonObject, Named, OneOf, Rule, breaches, check_record, rules_of
 from schemas.bounds.limits import MAX_COUNT, MAX_DEPTH, MAX_ID, MAX_MADE_ID, OUTCOMES

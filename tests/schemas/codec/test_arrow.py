@@ -20,7 +20,7 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trials import examples
+from support.effort import examples
 
 from schemas.bounds.limits import MAX_RECORD_BYTES
 from schemas.codec import arrow

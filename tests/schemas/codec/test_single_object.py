@@ -17,7 +17,7 @@ import pytest
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trials import examples
+from support.effort import examples
 
 from schemas.bounds.limits import MAX_RECORD_BYTES
 from schemas.codec.record_writers import FIELDS_WRITERS, RECORD_WRITERS

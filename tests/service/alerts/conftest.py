@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from alerting import Desk
-from receivers import Receiver, receiving
+from support.alerting import Desk
+from support.receivers import Receiver, receiving
 
 from analytics.store.store import Store
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from receivers import Answer, Receiver
+from support.receivers import Answer, Receiver
 
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 import httpx2
 import msgspec
 import pytest
-from alerting import Desk, slack, webhook
-from builders import judgement
-from receivers import Answer, Receiver
+from support.alerting import Desk, slack, webhook
+from support.builders import judgement
+from support.receivers import Answer, Receiver
 
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode

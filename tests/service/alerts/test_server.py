@@ -6,8 +6,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from receivers import Answer, Receiver
-from servers import Home, nursery, until
+from support.receivers import Answer, Receiver
+from support.servers import Home, nursery, until
 
 POLICY = "version: 1\ndefaults: {heartbeatInterval: 1000}\n"
 

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
-from alerting import PUBLIC_URL, Desk, slack, webhook
-from documents_why import count, made
 from hypothesis import given
 from hypothesis import strategies as st
-from receivers import Receiver
+from support.alerting import PUBLIC_URL, Desk, slack, webhook
+from support.incident_evidence import count, made
+from support.receivers import Receiver
 
 from service.alerts.channels import slack_body, slack_digest
 from service.alerts.notices import Notice, incident_notice, silence_notice

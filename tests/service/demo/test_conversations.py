@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from statistics import fmean
 
 import pytest
-from builders import exchange
+from support.builders import exchange
 
 from audit.exchanges.questions import Question
 from audit.exchanges.sampling import Candidate, SamplingState, close, decide

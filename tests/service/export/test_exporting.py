@@ -9,7 +9,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from builders import exchange
+from support.builders import exchange
 from typer.testing import CliRunner
 
 from analytics.store.store import Store

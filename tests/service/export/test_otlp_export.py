@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import START, exchange
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from support.builders import START, exchange
 
 from analytics.store.store import Store
 from schemas.codec.single_object import encode

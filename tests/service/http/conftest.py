@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-from api_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
+from support.api_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here

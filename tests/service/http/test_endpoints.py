@@ -16,10 +16,10 @@ from typing import Any, Literal
 import fastapi.routing
 import httpx2
 import pytest
-from api_server import NOW, PATIENT, BodyBuilder, Call, Tokens
-from engines import live_judge, policy_of
 from fastapi import FastAPI
-from watched import fallen, history, put
+from support.api_server import NOW, PATIENT, BodyBuilder, Call, Tokens
+from support.engines import live_judge, policy_of
+from support.watch_histories import fallen, history, put
 
 import service.server.app as app_module
 from analytics.store.store import Store

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from api_server import BodyBuilder, Call, Tokens
-from browsers import cookie, signed_in
 from starlette.types import Send
+from support.api_server import BodyBuilder, Call, Tokens
+from support.pages import cookie, signed_in
 
 from service.web import transfer as etags
 from streams.engine.engine import Engine

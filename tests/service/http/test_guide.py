@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from api_server import Call, Tokens
+from support.api_server import Call, Tokens
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "how-to" / "http.md").read_text("utf-8")
 CALLS = [shlex.split(block) for block in re.findall(r"^```sh\n(curl .*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)]

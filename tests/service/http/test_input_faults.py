@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from api_server import BodyBuilder, Call, Tokens
+from support.api_server import BodyBuilder, Call, Tokens
 
 from analytics.store.store import Store
 from service.web.bounds import BODY_LIMITS

@@ -7,8 +7,8 @@ import logging
 from typing import Any
 
 import pytest
-from api_server import BodyBuilder, Call, Tokens
-from servers import until
+from support.api_server import BodyBuilder, Call, Tokens
+from support.servers import until
 
 from analytics.store.store import Store
 from streams.engine.engine import Engine

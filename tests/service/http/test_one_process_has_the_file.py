@@ -10,10 +10,10 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from api_server import Call, Tokens
-from clients import bearer, exchange_body
-from locks import OPENED, assert_ours, opened_elsewhere
-from servers import LONG, ROOT, Home, Nursery, nursery, until
+from support.api_server import Call, Tokens
+from support.clients import bearer, exchange_body
+from support.database_files import OPENED, assert_ours, opened_elsewhere
+from support.servers import LONG, ROOT, Home, Nursery, nursery, until
 
 from analytics.deletion.compaction import compact_at_start
 from analytics.store.store import Store

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from api_server import BodyBuilder, Call, Tokens
 from fastapi import FastAPI
+from support.api_server import BodyBuilder, Call, Tokens
 
 from service.web.bounds import ApiSettings
 from service.web.request_layers import BodyLimits, InFlight, host_name

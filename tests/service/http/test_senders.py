@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from api_server import BodyBuilder, Call, Tokens
+from support.api_server import BodyBuilder, Call, Tokens
 
 from analytics.store.store import Store
 from schemas.errors import BoundsError, BrokerError, BusyError, StoreError

@@ -11,8 +11,8 @@ import time
 
 import httpx2
 import pytest
-from api_server import BodyBuilder, LiveServer, Tokens
-from servers import until
+from support.api_server import BodyBuilder, LiveServer, Tokens
+from support.servers import until
 
 from service.server.http_server import MAX_HEAD
 from service.setup.access.access import AccessStore

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from api_server import BodyBuilder, Call, Tokens
+from support.api_server import BodyBuilder, Call, Tokens
 
 from analytics.store.store import Store
 from schemas.bounds.limits import NOT_UNICODE

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from api_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
-from api_server import Call, Tokens
-from browsers import cookie, signed_in
+from support.api_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
+from support.api_server import Call, Tokens
+from support.pages import cookie, signed_in
 
 
 @pytest.fixture

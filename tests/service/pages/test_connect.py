@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from api_server import BodyBuilder, Call, Tokens
-from browsers import cookie, signed_in
+from support.api_server import BodyBuilder, Call, Tokens
+from support.pages import cookie, signed_in
 
 from service.pages.connect import Stack, stacks
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from api_server import NOW, Call, Tokens
-from browsers import cookie, signed_in
-from watched import fallen, history, put
+from support.api_server import NOW, Call, Tokens
+from support.pages import cookie, signed_in
+from support.watch_histories import fallen, history, put
 
 from analytics.store.store import Store
 from service.pages.charts.projects import TIERS

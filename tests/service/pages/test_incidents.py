@@ -11,14 +11,12 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from api_server import NOW, Call, Tokens
-from browsers import Elements, cookie, from_page, signed_in
-from builders import START, incident
-from drawn_charts import chart_table, drawn_charts
 from hypothesis import given
 from hypothesis import strategies as st
-from ran import ended_run
-from watched import fallen, history, put, steady
+from support.api_server import NOW, Call, Tokens
+from support.builders import START, incident
+from support.pages import Elements, chart_table, cookie, drawn_charts, from_page, signed_in
+from support.watch_histories import ended_run, fallen, history, put, steady
 
 from analytics.sandbox.snapshots import copy_database
 from analytics.store.outbox import Outbox

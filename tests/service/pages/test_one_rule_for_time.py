@@ -13,9 +13,9 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from api_server import NOW, Call, Tokens
-from browsers import cookie, signed_in
-from paused import DAYS_AGO, LIVE, PAUSED, count_within, put_paused
+from support.api_server import NOW, Call, Tokens
+from support.pages import cookie, signed_in
+from support.paused_projects import DAYS_AGO, LIVE, PAUSED, count_within, put_paused
 
 from analytics.store.store import Store
 from service.cli.main import run

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from html import unescape
 from pathlib import Path
 
-from api_server import Call, Tokens
-from builders import START
-from finished import diagnosed
-from watched import put
+from support.api_server import Call, Tokens
+from support.builders import START
+from support.stored_sessions import diagnosed
+from support.watch_histories import put
 
 from analytics.sandbox.adhoc import read_only_rows
 from analytics.sandbox.snapshots import copy_database

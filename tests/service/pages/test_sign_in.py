@@ -10,13 +10,12 @@ from urllib.parse import urlsplit
 
 import httpx2
 import pytest
-from api_server import Call, Tokens
-from browsers import COOKIE, HTML, SIGN_IN, SIGN_OUT, cookie, from_page, signed_in
-from builders import incident
 from hypothesis import given
 from hypothesis import strategies as st
-from listed import projects_of
-from watched import put
+from support.api_server import Call, Tokens
+from support.builders import incident
+from support.pages import COOKIE, HTML, SIGN_IN, SIGN_OUT, cookie, from_page, projects_of, signed_in
+from support.watch_histories import put
 
 from analytics.store.store import Store
 from service.pages.viewing import local_path

@@ -7,8 +7,8 @@ import re
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from api_server import Call, Tokens
-from browsers import cookie, from_page, signed_in
+from support.api_server import Call, Tokens
+from support.pages import cookie, from_page, signed_in
 
 from analytics.sandbox.snapshots import readable_catalogue
 from service.pages.sql import FIRST

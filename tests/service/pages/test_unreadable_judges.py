@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-import builders
-from engines import NOW
-from watched import put
+from support import builders
+from support.clocks import NOW
+from support.watch_histories import put
 
 from analytics.store.store import Store
 from streams.judges.rate_limits import MAX_UNREADABLE

@@ -7,11 +7,11 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 
 import pytest
-from api_server import NOW, Call, Tokens
-from browsers import cookie, signed_in
-from builders import exchange, incident, score
-from finished import filled
-from watched import put
+from support.api_server import NOW, Call, Tokens
+from support.builders import exchange, incident, score
+from support.pages import cookie, signed_in
+from support.stored_sessions import filled
+from support.watch_histories import put
 
 from analytics.store.store import Store
 from service.text.links import Links

@@ -7,9 +7,9 @@ from datetime import datetime
 
 import jsonschema_rs
 import pytest
-from evaluated import SET, Made, evaluated
-from evaluations import published_schema
-from finished import filled
+from support.evaluation_builders import published_schema
+from support.sample_evaluations import SET, Made, evaluated
+from support.stored_sessions import filled
 
 from analytics.queries import query_rows
 from analytics.store.store import Store

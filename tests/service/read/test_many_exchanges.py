@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from builders import START, exchange, score
-from stores import *  # noqa: F403 - pytest finds fixtures by their names here
+from support.builders import START, exchange, score
+from support.store_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
 
 from analytics.store.store import Store
 from schemas.codec.single_object import encode

@@ -6,8 +6,8 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import pytest
-from builders import incident
-from watched import END, fallen, history, put
+from support.builders import incident
+from support.watch_histories import END, fallen, history, put
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy

@@ -21,10 +21,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from api_server import PATIENT
-from builders import exchange
-from forked_queries import forked
-from servers import LONG
+from support.api_server import PATIENT
+from support.builders import exchange
+from support.forking import forked
+from support.servers import LONG
 
 from analytics.sandbox.snapshots import LEFT_OUT, WORK, copy_database, shown_columns, shown_schemas
 from analytics.store.store import Store

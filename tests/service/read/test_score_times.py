@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from builders import score
-from watched import put
+from support.builders import score
+from support.watch_histories import put
 
 from analytics.store.store import Store
 from schemas.records import Review

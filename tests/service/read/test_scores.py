@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from builders import START, exchange, judgement, score
 from polars import selectors
+from support.builders import START, exchange, judgement, score
 
 from analytics.queries import query_rows, run_query
 from analytics.store.store import Store

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from api_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
-from api_server import NOW, Call, Tokens
-from browsers import cookie, signed_in
 from otlp.captured import assembled, records_of
 from otlp.spans import agent, body, request, span
+from support.api_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
+from support.api_server import NOW, Call, Tokens
+from support.pages import cookie, signed_in
 
 from analytics.store.store import Store
 from schemas.codec.single_object import encode

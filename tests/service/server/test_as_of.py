@@ -9,8 +9,8 @@ from unittest.mock import MagicMock
 
 import httpx2
 import pytest
-from clients import INGEST, bearer
-from servers import PATIENCE, Home, nursery
+from support.clients import INGEST, bearer
+from support.servers import PATIENCE, Home, nursery
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy

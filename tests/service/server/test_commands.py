@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
+from support.api_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
 from typer.testing import CliRunner
 
 from schemas.errors import DriftlineError, QueryError, SettingsError, StoreError

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from clients import bearer, exchange_body
-from exchange_tables import ROWS, write_lines, write_table
-from servers import LONG, ROOT, Child, Home, Nursery, nursery, until
+from support.clients import bearer, exchange_body
+from support.exchange_tables import ROWS, write_lines, write_table
+from support.servers import LONG, ROOT, Child, Home, Nursery, nursery, until
 
 from service.setup.command_socket import folder_of
 from service.simulator import running

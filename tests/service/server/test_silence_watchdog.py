@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-from alerting import webhook
-from builders import closing, event, exchange
-from receivers import Receiver, receiving
+from support.alerting import webhook
+from support.builders import closing, event, exchange
+from support.receivers import Receiver, receiving
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from clients import INGEST, bearer, exchange_body
-from servers import PATIENCE, Home, Nursery, nursery, until
+from support.clients import INGEST, bearer, exchange_body
+from support.servers import PATIENCE, Home, Nursery, nursery, until
 
 from service.write.policy_file import fingerprint
 

@@ -6,7 +6,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from evaluations import plan
+from support.evaluation_builders import plan
 
 from audit.policy.policy import Policy
 from schemas.errors import SettingsError

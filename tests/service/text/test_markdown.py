@@ -6,10 +6,10 @@ import html
 import re
 
 import pytest
-from evaluated import HOSTILE
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from support.sample_evaluations import HOSTILE
 
 from service.text.plain import MAX_SHOWN, fenced, inline, plain
 

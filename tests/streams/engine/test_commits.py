@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import builders as build
 import duckdb
 import pytest
-from engines import Clock, MoodyJudge
+from support import builders as build
+from support.clocks import TickingClock
+from support.engines import MoodyJudge
 from tenacity import wait_none
 
 import streams.engine.engine as engine_module
@@ -71,7 +72,7 @@ def run(
     """Work with an engine over a database in memory, within a time that no sound run needs."""
 
     async def over(store: Store) -> T:
-        engine = Engine(store, Policy(), Redactor(Policy().redaction), Clock(), judge=judge, limits=NEVER, clock=clock)
+        engine = Engine(store, Policy(), Redactor(Policy().redaction), TickingClock(), judge=judge, limits=NEVER, clock=clock)
         await engine.start()
         try:
             return await work(engine)

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import builders as build
-import evaluations
 import msgspec
 import polars as pl
 import pytest
+from support import builders as build
+from support import evaluation_builders as evaluations
 
 from analytics.queries import query_rows
 from analytics.store.store import Store

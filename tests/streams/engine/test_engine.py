@@ -9,9 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-import builders as build
 import pytest
-from engines import NOW, Clock, HangingJudge, MoodyJudge, engine_over, live_judge, policy_of, rows, runner_over
+from support import builders as build
+from support.clocks import NOW, TickingClock
+from support.engines import HangingJudge, MoodyJudge, engine_over, live_judge, policy_of, rows, runner_over
 
 from analytics.store.store import Store
 from audit.cost import Ledger, nano_of
@@ -278,7 +279,7 @@ def test_no_session_passes_its_cap_with_64_exchanges_in_flight_and_random_outcom
         await asyncio.sleep(0)
         recorded.append(record)
 
-    task_judge = TaskJudge(SCORING, policy_of(), MoodyJudge(seed, answer), publish, Clock())
+    task_judge = TaskJudge(SCORING, policy_of(), MoodyJudge(seed, answer), publish, TickingClock())
     # One ledger for all of the session's exchanges at once, as if its order were not kept.
     ledger = Ledger(nano_of(0.10))
 
@@ -348,7 +349,7 @@ def test_a_call_that_was_cut_off_by_the_end_of_the_process_is_charged_in_full_an
 
     async def first() -> None:
         judge = HangingJudge()
-        engine = Engine(store, Policy(), runner_over(store)._redactor, Clock(), judge=judge)
+        engine = Engine(store, Policy(), runner_over(store)._redactor, TickingClock(), judge=judge)
         await engine.start()
         await engine.take_exchange(build.exchange("s", 1))
         await judge.asked.wait()
@@ -359,7 +360,7 @@ def test_a_call_that_was_cut_off_by_the_end_of_the_process_is_charged_in_full_an
     [(reserved,)] = rows(store, "reservations", "amount_usd")
 
     async def second() -> None:
-        async with engine_over(store, judge=MoodyJudge(0, answer), now=Clock(NOW + timedelta(hours=1))) as engine:
+        async with engine_over(store, judge=MoodyJudge(0, answer), now=TickingClock(NOW + timedelta(hours=1))) as engine:
             await engine.drained()
 
     run(second())
@@ -403,7 +404,9 @@ def test_what_stayed_unscored_can_be_judged_later_under_the_same_id(store: Store
             await take_all(engine, [dialogue("s", 4)])
 
     async def later() -> tuple[int, int]:
-        async with engine_over(store, judge=live_judge(simulator.base_url), now=Clock(NOW + timedelta(days=1))) as engine:
+        async with engine_over(
+            store, judge=live_judge(simulator.base_url), now=TickingClock(NOW + timedelta(days=1))
+        ) as engine:
             first = await engine.rejudge(None, "no_judge", 100)
             again = await engine.rejudge(None, "no_judge", 100)
             await engine.drained()
@@ -512,7 +515,9 @@ def test_a_request_for_a_routine_sample_leaves_it_one_of_the_last(store: Store, 
             await take_all(engine, [dialogue("s1", 10)])
 
     async def later() -> None:
-        async with engine_over(store, judge=live_judge(simulator.base_url), now=Clock(NOW + timedelta(hours=1))) as engine:
+        async with engine_over(
+            store, judge=live_judge(simulator.base_url), now=TickingClock(NOW + timedelta(hours=1))
+        ) as engine:
             await engine.rejudge(None, "no_judge", 100)
             await engine.drained()
             await engine.finalize("local", "s1")

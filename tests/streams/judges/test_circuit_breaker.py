@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import builders
 import httpx2
 import pytest
-from engines import engine_over, live_judge, policy_of, rows
+from support import builders
+from support.engines import engine_over, live_judge, policy_of, rows
 
 from analytics.store.store import Store
 from audit.exchanges.questions import Question

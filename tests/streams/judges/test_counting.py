@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import builders
 import httpx2
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support import builders
 
 from audit.cost import OVERHEAD_TOKENS, PromptBound
 from audit.exchanges.questions import Question, byte_tokens

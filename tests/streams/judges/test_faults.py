@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import builders as build
 import pytest
-from soak import times
+from support import builders as build
+from support.effort import times
 
 from audit.cost import price_of
 from audit.exchanges.questions import Invalid, Question

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from evaluations import request
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.evaluation_builders import request
 
 from audit.cost import OVERHEAD_TOKENS
 from audit.evaluation.evaluating import questions_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import builders as build
 import pytest
-from engines import engine_over, policy_of, rows
+from support import builders as build
+from support.engines import engine_over, policy_of, rows
 
 from analytics.store.store import Store
 from audit.cost import Ledger, Usage, nano_of, price_of, worst_case

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-import builders as build
 import pytest
+from support import builders as build
 
 from streams.judging.judging_partition import JudgeCalls
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
-import builders as build
-import evaluations as evaluated
 import msgspec
 import pytest
-from engines import NOW, Clock, MoodyJudge, engine_over, policy_of, rows, runner_over
+from support import builders as build
+from support import evaluation_builders as evaluated
+from support.clocks import NOW, TickingClock
+from support.engines import MoodyJudge, engine_over, policy_of, rows, runner_over
 
 from analytics.store.store import Store
 from audit.cost import Usage, nano_of
@@ -313,7 +314,7 @@ class MortalEngine(Engine):
     """Dies once so many commits of its stages are durable: nothing that it does afterwards reaches the log."""
 
     def __init__(self, store: Store, judge: Judge, lives: int) -> None:
-        super().__init__(store, Policy(), runner_over(store)._redactor, Clock(), judge=judge)
+        super().__init__(store, Policy(), runner_over(store)._redactor, TickingClock(), judge=judge)
         self.died = asyncio.Event()
         self._lives = lives
 
@@ -344,7 +345,7 @@ def test_killed_after_any_commit_no_answer_is_asked_for_twice(store: Store) -> N
             before = Counter(judge.asked)
 
             async def second(other: Store = other, judge: Judge = judge) -> None:
-                async with engine_over(other, judge=judge, now=Clock(NOW + timedelta(hours=1))) as engine:
+                async with engine_over(other, judge=judge, now=TickingClock(NOW + timedelta(hours=1))) as engine:
                     await engine.drained()
 
             run(second())

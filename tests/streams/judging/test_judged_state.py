@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import builders as build
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import builders as build
 
 from audit.policy.policy import Policy
 from schemas.codec.single_object import encode

@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-import builders as build
-from engines import Clock
 from msgspec.structs import replace
+from support import builders as build
+from support.clocks import TickingClock
 
 from audit.policy.policy import Policy
 from audit.redaction import Redactor
@@ -62,7 +62,7 @@ class Work:
             policy=policy,
             judge=None,
             redactor=Redactor(policy.redaction),
-            now=Clock(),
+            now=TickingClock(),
             calls=JudgeCalls(),
             turns=self.turns,
         )

@@ -7,11 +7,12 @@ from collections.abc import Coroutine, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
-import builders as build
 import msgspec
 import pytest
-from engines import NOW, Clock, HangingJudge, engine_over, live_judge, policy_of, rows, runner_over
-from invariants import encoded
+from support import builders as build
+from support.clocks import NOW, TickingClock
+from support.engines import HangingJudge, engine_over, live_judge, policy_of, rows, runner_over
+from support.invariants import encoded
 
 from analytics.store.store import Store
 from audit.cost import Ledger, nano_of
@@ -66,7 +67,7 @@ async def rejudge(
 ) -> int:
     """Ask again for what is unscored, a day later; answers for how many."""
     judge = simulator and live_judge(simulator.base_url)
-    async with engine_over(store, policy, judge, now=Clock(NOW + timedelta(days=1))) as engine:
+    async with engine_over(store, policy, judge, now=TickingClock(NOW + timedelta(days=1))) as engine:
         requested = await engine.rejudge(None, reason, 100)
         await engine.drained()
         return requested

@@ -7,10 +7,11 @@ from collections.abc import Coroutine, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
-import builders as build
 import msgspec
 import pytest
-from engines import NOW, Clock, engine_over, live_judge, policy_of, rows, runner_over
+from support import builders as build
+from support.clocks import NOW, TickingClock
+from support.engines import engine_over, live_judge, policy_of, rows, runner_over
 
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
@@ -52,7 +53,7 @@ async def tell(
 ) -> int:
     """Have a source tell turns, as it knows them now; answers how many revisions came of it."""
     policy = policy or Policy()
-    async with engine_over(store, policy, judge and live_judge(judge.base_url), now=Clock(LATER)) as engine:
+    async with engine_over(store, policy, judge and live_judge(judge.base_url), now=TickingClock(LATER)) as engine:
         await engine.flush()
         revisions = revise(store, policy, turns, engine.now())
         assert not revisions.waiting

@@ -11,14 +11,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import builders as build
 import duckdb
 import pytest
-from engines import NOW, Clock, HangingJudge, MoodyJudge, engine_over, policy_of
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from stores import *  # noqa: F403 - pytest finds fixtures by their names here
+from support import builders as build
+from support.clocks import NOW, TickingClock
+from support.engines import HangingJudge, MoodyJudge, engine_over, policy_of
+from support.store_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
 
 from analytics.store.positions import AHEAD
 from analytics.store.store import Store
@@ -52,7 +53,7 @@ TURNS = 6
 def runner_of(store: Store) -> EmbeddedRunner:
     """An embedded runner as commands have it."""
     policy = Policy()
-    return EmbeddedRunner(store, policy, Redactor(policy.redaction), Clock())
+    return EmbeddedRunner(store, policy, Redactor(policy.redaction), TickingClock())
 
 
 def rows(store: Store, statement: str) -> list[tuple[Any, ...]]:
@@ -63,7 +64,7 @@ def rows(store: Store, statement: str) -> list[tuple[Any, ...]]:
 def by_the_runner(topic: str, sent: Sequence[Record], *statements: str) -> tuple[list[tuple[Any, ...]], ...]:
     """What statements find where records are published to the tables one by one, and the stages run afterwards."""
     with Store(None) as store:
-        runner = EmbeddedRunner(store, policy_of(), Redactor(Policy().redaction), Clock())
+        runner = EmbeddedRunner(store, policy_of(), Redactor(Policy().redaction), TickingClock())
         for record in sent:
             accepted = Accepted()
             accepted.add(topic, encode(record))
@@ -254,7 +255,7 @@ def test_tasks_that_wait_are_scored_before_those_that_come_later(store: Store) -
 
     async def with_a_judge() -> None:
         judge = HangingJudge()
-        engine = Engine(store, Policy(), Redactor(Policy().redaction), Clock(), judge=judge)
+        engine = Engine(store, Policy(), Redactor(Policy().redaction), TickingClock(), judge=judge)
         await engine.start()
         await engine.take_exchanges(turns("s", 3))
         await judge.asked.wait()
@@ -602,7 +603,7 @@ def test_a_reader_sees_what_was_answered(store: Store, tmp_path: Path) -> None:
     async def work() -> int:
         async with engine_over(store, limits=NEVER) as engine:
             await engine.take_exchanges(turns("s"))
-            with AccessStore(tmp_path / "fleet.access", Clock()) as access:
+            with AccessStore(tmp_path / "fleet.access", TickingClock()) as access:
                 context = ApiContext(engine, access, ApiSettings(), Metrics())
                 return await context.ask(lambda cursor: len(cursor.execute("SELECT 1 FROM log.exchanges").fetchall()))
 
@@ -635,7 +636,7 @@ def test_two_stops_at_once_land_once(store: Store) -> None:
     """A person who presses Ctrl-C again is in a hurry, and not asking for everything a second time."""
 
     async def work() -> None:
-        engine = Engine(store, Policy(), Redactor(Policy().redaction), Clock(), judge=MoodyJudge(0, lambda _: "{}"))
+        engine = Engine(store, Policy(), Redactor(Policy().redaction), TickingClock(), judge=MoodyJudge(0, lambda _: "{}"))
         await engine.start()
         await judged_in_the_log(engine)
         await engine.take_exchanges(turns("t"))

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from log_laws import LAWS, Opened, what_was_appended_survives_a_kill
+from support.log_laws import LAWS, Opened, what_was_appended_survives_a_kill
 
 from analytics.store.store import Store
 from streams.log.local_log import LocalLog, local_log

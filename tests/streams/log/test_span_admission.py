@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import builders as build
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trials import examples
+from support import builders as build
+from support.effort import examples
 
 from audit.policy.policy import Policy
 from audit.redaction import Redactor

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from made_once import made_once
-from replayed import Command, clean_environment, scored_live
-from soak import SOAK
+from support.effort import SOAK
+from support.fleet_histories import Command, clean_environment, scored_live
+from support.processes import make_once
 
 from service.cli.main import run
 from streams.replay import part_processes
@@ -34,7 +34,7 @@ def loaded_parts() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with a past, made once per test run; nobody opens it, for it is to be copied."""
-    return made_once(tmp_path_factory, "replayed", lambda folder: scored_live(folder / NAME)) / NAME
+    return make_once(tmp_path_factory, "replayed", lambda folder: scored_live(folder / NAME)) / NAME
 
 
 @pytest.fixture

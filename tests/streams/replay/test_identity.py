@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from replayed import Command, contents, merged_scores_in, replay, result, scores_in
+from support.fleet_histories import Command, contents, merged_scores_in, replay, result, scores_in
 
 from analytics.store.store import Store
 from schemas.records import Score

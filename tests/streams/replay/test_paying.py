@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import builders as build
 import pytest
-from engines import live_judge
-from replayed import Command, merged_scores_in, replay, result, scored_live, scores_in
+from support import builders as build
+from support.engines import live_judge
+from support.fleet_histories import Command, merged_scores_in, replay, result, scored_live, scores_in
 
 from analytics.store.store import Store
 from audit.cost import nano_of

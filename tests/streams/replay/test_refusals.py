@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from replayed import Command
+from support.fleet_histories import Command
 
 from analytics.store.store import Store
 

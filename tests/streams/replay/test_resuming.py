@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from replayed import Command, merged_scores_in, past, replay, result, scored_live, scores_in
-from servers import Child, Home, Nursery, nursery, until
-from soak import SOAK
+from support.effort import SOAK
+from support.fleet_histories import Command, merged_scores_in, past, replay, result, scored_live, scores_in
+from support.servers import Child, Home, Nursery, nursery, until
 
 from service.simulator import running
 from service.write import replays

@@ -14,7 +14,7 @@ import pytest
 from agents import claude_code_lines, codex_lines
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trials import examples
+from support.effort import examples
 
 from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor

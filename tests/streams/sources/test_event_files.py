@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trials import examples
+from support.effort import examples
 
 from audit.diagnosis.diagnosis import FAILURE_NODES
 from audit.diagnosis.events import normalise_session

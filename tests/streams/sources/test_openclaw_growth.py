@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trials import examples
+from support.effort import examples
 
 from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor

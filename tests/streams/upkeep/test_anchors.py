@@ -11,8 +11,9 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import pytest
-from builders import exchange
-from engines import NOW, engine_over, rows
+from support.builders import exchange
+from support.clocks import NOW
+from support.engines import engine_over, rows
 
 from analytics.queries import query_rows
 from analytics.store.store import Store

@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from builders import event
-from engines import NOW, engine_over, rows, runner_over
 from otlp.captured import LABELS, OWNER, REDACTOR, Json
 from otlp.spans import START, TRACE, agent, attributes, chat, request, span, span_id, tool
+from support.builders import event
+from support.clocks import NOW
+from support.engines import engine_over, rows, runner_over
 
 from analytics.identity.identity_index import KnownIdentities
 from analytics.queries import query_rows

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from watched import END, put
+from support.watch_histories import END, put
 
 from analytics.store.store import Store
 from audit.drift.incident_evidence import Numbers

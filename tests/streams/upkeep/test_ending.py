@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 
-import builders as build
 import pytest
+from support import builders as build
 
 from analytics.store.store import Store
 from schemas.codec.single_object import decode, encode

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from builders import exchange
-from engines import NOW
-from stores import *  # noqa: F403 - pytest finds fixtures by their names here
+from support.builders import exchange
+from support.clocks import NOW
+from support.store_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
 
 from analytics.store.store import Store
 from audit.policy.policy import RedactionSettings

@@ -9,11 +9,11 @@ import itertools
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-import builders as build
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import builders as build
 
 from analytics.queries import query_rows
 from analytics.store.store import Store

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from builders import incident
-from watched import END, fallen, history, put
+from support.builders import incident
+from support.watch_histories import END, fallen, history, put
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store

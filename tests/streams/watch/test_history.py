@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from watched import END, history, put
+from support.watch_histories import END, history, put
 
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 import pytest
-from builders import exchange
-from ran import ended_run
-from watched import END, fallen, history, put, steady
+from support.builders import exchange
+from support.watch_histories import END, ended_run, fallen, history, put, steady
 
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store

@@ -11,7 +11,7 @@ from datetime import date, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from watched import END, fallen, history, put, steady
+from support.watch_histories import END, fallen, history, put, steady
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 import pytest
-from engines import engine_over
-from ran import ended_run
-from watched import END, fallen, history, put, steady
+from support.engines import engine_over
+from support.watch_histories import END, ended_run, fallen, history, put, steady
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy

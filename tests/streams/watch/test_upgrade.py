@@ -9,7 +9,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from watched import END, fallen, history, put
+from support.watch_histories import END, fallen, history, put
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store

@@ -10,9 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from builders import exchange
-from ran import ended_run
-from watched import END, fallen, history, put, steady
+from support.builders import exchange
+from support.watch_histories import END, ended_run, fallen, history, put, steady
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store

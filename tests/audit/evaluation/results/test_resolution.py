@@ -5,9 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from evaluations import check
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from support.evaluation_builders import check
 
 from audit.evaluation.cases import DimensionPolicy
 from audit.evaluation.results import deterministic_score, normalised, resolution_warnings, resolve, weighted

@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from evaluations import SCHEMAS, answer, case, check, judgement, plan, published_schema, request, said
+from support.evaluation_builders import SCHEMAS, answer, case, check, judgement, plan, published_schema, request, said
 
 from audit.evaluation.evaluating import evaluating, questions_of
 from audit.evaluation.results import EvaluationResult

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trials import examples
+from support.effort import examples
 
 from audit.evaluation.scrubbing import Scrubber, json_text
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-import builders
 import pytest
-import views
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trials import examples
+from support import builders
+from support import judge_views as views
+from support.effort import examples
 
 from audit.diagnosis.events import normalise_session
 from audit.evaluation.cases import Case, Criterion, Message, Rubric, ScaleAnchor

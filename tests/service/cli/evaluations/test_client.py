@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evaluated import PROFILE, REFUND, REPORT
-from finished import HAIKU, SONNET, filled, session
-from servers import Home, Nursery, nursery
+from support.sample_evaluations import PROFILE, REFUND, REPORT
+from support.servers import Home, Nursery, nursery
+from support.stored_sessions import HAIKU, SONNET, filled, session
 
 from analytics.store.store import Store
 from audit.evaluation.cases import Case, LoadedProfile, Profile, plans

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import jsonschema_rs
 import pytest
-from evaluated import CLAUDE, HOSTILE, MINIMAX, REFUND, SET, Made, evaluated
-from evaluations import published_schema
 from markdown_it import MarkdownIt
+from support.evaluation_builders import published_schema
+from support.sample_evaluations import CLAUDE, HOSTILE, MINIMAX, REFUND, SET, Made, evaluated
 
 from audit.evaluation.report import Evaluated, report_of, row_of
 from service.cli.evaluations.evaluation_files import readable_json, write_files

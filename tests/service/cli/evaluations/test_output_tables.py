@@ -13,11 +13,11 @@ from pathlib import Path
 import jsonschema_rs
 import msgspec
 import pytest
-from evaluated import HOSTILE, MINIMAX, REFUND, SET, Made, evaluated
-from evaluations import published_schema
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from support.evaluation_builders import published_schema
+from support.sample_evaluations import HOSTILE, MINIMAX, REFUND, SET, Made, evaluated
 
 from audit.evaluation.report import Report, mean_interval, report_of
 from service.cli.evaluations.evaluation_files import readable_json

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from builders import exchange
+from support.builders import exchange
 
 from analytics.queries import query_rows
 from analytics.store.store import Store

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_server import NOW, PATIENT, BodyBuilder, Call, Tokens
 from fastapi import FastAPI
+from support.api_server import NOW, PATIENT, BodyBuilder, Call, Tokens
 
 from service.setup.access.access import AccessStore
 from service.web.bounds import ApiSettings

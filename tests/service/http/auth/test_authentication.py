@@ -6,8 +6,8 @@ import re
 
 import httpx2
 import pytest
-from api_server import BodyBuilder, Call, Tokens
 from fastapi import FastAPI
+from support.api_server import BodyBuilder, Call, Tokens
 
 from service.setup.access.access import AccessStore
 from service.web.authentication import WINDOW, Failures

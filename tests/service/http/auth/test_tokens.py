@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from api_server import NOW, BodyBuilder, Call, Tokens
-from browsers import cookie, signed_in
+from support.api_server import NOW, BodyBuilder, Call, Tokens
+from support.pages import cookie, signed_in
 
 from schemas.errors import StoreError
 from service.setup.access.access import AccessStore, Holder

@@ -9,7 +9,6 @@ from typing import Any
 
 import grpc
 import pytest
-from api_server import Tokens
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
@@ -18,6 +17,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from otlp.captured import Captured
 from otlp.spans import agent, body, chat, span
+from support.api_server import Tokens
 
 from analytics.store.store import Store
 from schemas.errors import BrokerError, BusyError, SettingsError

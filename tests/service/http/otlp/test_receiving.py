@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from otlp.captured import dialects, requests_of
 from otlp.spans import agent, request, span
-from trials import examples
+from support.effort import examples
 
 from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor

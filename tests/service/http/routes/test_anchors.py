@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from api_server import BodyBuilder, Call, Tokens, engine_of
-from engines import live_judge
+from support.api_server import BodyBuilder, Call, Tokens, engine_of
+from support.engines import live_judge
 
 from analytics.store.store import Store
 from service.setup.access.access import AccessStore, Holder

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from api_server import NOW, Call, Tokens
-from watched import history, put, steady
+from support.api_server import NOW, Call, Tokens
+from support.watch_histories import history, put, steady
 
 from analytics.store.store import Store
 

@@ -6,10 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from api_server import NOW, Call, Tokens
-from browsers import cookie, signed_in
-from drawn_charts import drawn_charts
-from watched import history, put, steady
+from support.api_server import NOW, Call, Tokens
+from support.pages import cookie, drawn_charts, signed_in
+from support.watch_histories import history, put, steady
 
 from analytics.store.store import Store
 from service.pages.charts.charts import Chart, Point, bars, line

@@ -10,12 +10,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from api_server import NOW, Call, Tokens, engine_of
-from engines import live_judge, rows
-from evaluations import request
 from fastapi import FastAPI
-from finished import HAIKU, SONNET, filled, session
 from pydantic.alias_generators import to_camel
+from support.api_server import NOW, Call, Tokens, engine_of
+from support.engines import live_judge, rows
+from support.evaluation_builders import request
+from support.stored_sessions import HAIKU, SONNET, filled, session
 
 from analytics.store.store import Store
 from audit.evaluation.cases import shipped_system_prompt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from api_server import Call, Tokens
+from support.api_server import Call, Tokens
 
 from analytics.store.store import Store
 from service.web.bounds import BODY_LIMITS

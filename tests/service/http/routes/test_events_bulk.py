@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from api_server import Call, Tokens
+from support.api_server import Call, Tokens
 
 from analytics.store.store import Store
 from service.text.links import EVENTS, EVENTS_BULK

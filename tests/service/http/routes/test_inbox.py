@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from api_server import Call, Tokens
-from builders import START, incident
-from watched import put
+from support.api_server import Call, Tokens
+from support.builders import START, incident
+from support.watch_histories import put
 
 from analytics.store.store import Store
 

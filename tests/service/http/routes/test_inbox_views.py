@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from api_server import Call, Tokens
-from browsers import OURS, cookie, signed_in
+from support.api_server import Call, Tokens
+from support.pages import OURS, cookie, signed_in
 
 from service.setup.access.access import AccessStore, Holder
 from service.setup.access.sign_ins import mark_of

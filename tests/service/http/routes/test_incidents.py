@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from api_server import NOW, Call, Tokens
-from watched import fallen, history, put, steady
+from support.api_server import NOW, Call, Tokens
+from support.watch_histories import fallen, history, put, steady
 
 from analytics.store.store import Store
 

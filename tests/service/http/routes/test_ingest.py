@@ -6,8 +6,8 @@ from typing import Any
 
 import duckdb
 import pytest
-from api_server import BodyBuilder, Call, Tokens
 from msgspec.structs import replace
+from support.api_server import BodyBuilder, Call, Tokens
 
 from analytics.store.store import Store
 from schemas.errors import BusyError, StoreError

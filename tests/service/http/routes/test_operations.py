@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from api_server import BodyBuilder, Call, Tokens
+from support.api_server import BodyBuilder, Call, Tokens
 
 from streams.engine.engine import Engine
 

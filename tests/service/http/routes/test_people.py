@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from api_server import Call, Tokens
-from builders import exchange, score
+from support.api_server import Call, Tokens
+from support.builders import exchange, score
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy

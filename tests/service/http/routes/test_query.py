@@ -13,10 +13,10 @@ import httpx2
 import msgspec
 import polars as pl
 import pytest
-from api_server import PATIENT, BodyBuilder, Call, LiveServer, Tokens
 from fastapi import FastAPI
-from forked_queries import forked
-from servers import LONG, until
+from support.api_server import PATIENT, BodyBuilder, Call, LiveServer, Tokens
+from support.forking import forked
+from support.servers import LONG, until
 
 from service.read.queries import pool as query_pool
 from service.setup.access.access import AccessStore, Holder

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from api_server import BodyBuilder, Call, Tokens, engine_of
-from engines import live_judge
+from support.api_server import BodyBuilder, Call, Tokens, engine_of
+from support.engines import live_judge
 
 from analytics.store.store import Store
 from service.simulator import running

@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from api_server import NOW, BodyBuilder, Call, Tokens
+from support.api_server import NOW, BodyBuilder, Call, Tokens
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy

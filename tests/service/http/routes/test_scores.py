@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from api_server import BodyBuilder, Call, Tokens
 from fastapi import FastAPI
+from support.api_server import BodyBuilder, Call, Tokens
 
 from streams.engine.engine import Engine
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from api_server import BodyBuilder, Call, Tokens
+from support.api_server import BodyBuilder, Call, Tokens
 
 from analytics.store.store import Store
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from api_server import NOW, Call, Tokens
-from builders import exchange
+from support.api_server import NOW, Call, Tokens
+from support.builders import exchange
 
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store

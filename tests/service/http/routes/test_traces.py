@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from api_server import Call, Tokens
 from google.protobuf.json_format import Parse, ParseDict
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
@@ -17,6 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from otlp.captured import Captured, Json
 from otlp.spans import agent, body, chat, span, tool
+from support.api_server import Call, Tokens
 
 from analytics.store.store import Store
 from schemas.errors import BrokerError, BusyError

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from api_server import PATIENT, BodyBuilder, Call, Tokens
-from browsers import Elements, cookie, from_page, signed_in
 from fastapi.routing import APIRoute
+from support.api_server import PATIENT, BodyBuilder, Call, Tokens
+from support.pages import Elements, cookie, from_page, signed_in
 
 from service.server.app import ROUTERS
 from service.setup.access.access import AccessStore, Holder

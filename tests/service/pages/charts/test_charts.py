@@ -9,10 +9,10 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from drawn_charts import drawn_charts
 from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
+from support.pages import drawn_charts
 
 from service.pages.charts.charts import Band, Chart, Point, bars, line, stacked_bars
 from service.pages.charts.marks import Mark, place_of

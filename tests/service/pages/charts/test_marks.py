@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from builders import score
-from finished import diagnosed
-from watched import put
+from support.builders import score
+from support.stored_sessions import diagnosed
+from support.watch_histories import put
 
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily

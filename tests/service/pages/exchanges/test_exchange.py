@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from html import unescape
 
 import pytest
-from api_server import NOW, Call, Tokens
-from browsers import Elements, cookie, from_page, signed_in
-from builders import START, exchange, judgement, score
-from watched import put
+from support.api_server import NOW, Call, Tokens
+from support.builders import START, exchange, judgement, score
+from support.pages import Elements, cookie, from_page, signed_in
+from support.watch_histories import put
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy

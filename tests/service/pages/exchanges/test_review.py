@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from api_server import NOW, Call, Tokens
-from browsers import cookie, from_page, signed_in
-from builders import exchange, score
-from watched import put
+from support.api_server import NOW, Call, Tokens
+from support.builders import exchange, score
+from support.pages import cookie, from_page, signed_in
+from support.watch_histories import put
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy

@@ -6,7 +6,7 @@ import json
 from datetime import date
 
 import pytest
-from builders import incident
+from support.builders import incident
 
 from schemas.records import Incident
 from service.pages.incidents.change_days import before_of, days_of, marked_days, shown_by

@@ -11,13 +11,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from api_server import Call, Tokens
-from browsers import OURS, Elements, cookie, signed_in
-from builders import START, incident
 from hypothesis import given
 from hypothesis import strategies as st
-from listed import projects_of
-from watched import put
+from support.api_server import Call, Tokens
+from support.builders import START, incident
+from support.pages import OURS, Elements, cookie, projects_of, signed_in
+from support.watch_histories import put
 
 from analytics.store.store import Store
 from schemas.errors import InputError

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from html import unescape
 
-from api_server import NOW, Call, Tokens
-from browsers import from_page, signed_in
-from builders import incident
-from documents_why import RULE, count, deployed
-from watched import put
+from support.api_server import NOW, Call, Tokens
+from support.builders import incident
+from support.incident_evidence import RULE, count, deployed
+from support.pages import from_page, signed_in
+from support.watch_histories import put
 
 from analytics.store.store import Store
 from service.text.links import Links

@@ -11,10 +11,10 @@ from html import unescape
 from typing import Any
 
 import pytest
-from api_server import NOW, Call, Tokens
-from browsers import Elements, cookie, signed_in
-from builders import event, exchange, score
-from watched import put
+from support.api_server import NOW, Call, Tokens
+from support.builders import event, exchange, score
+from support.pages import Elements, cookie, signed_in
+from support.watch_histories import put
 
 from analytics.store.store import Store
 from schemas.records import Exchange, Label, Score

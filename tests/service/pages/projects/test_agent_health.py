@@ -7,11 +7,11 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from api_server import NOW
-from builders import closing, exchange, score
-from drawn_charts import drawn_charts
-from finished import filled
-from watched import JUDGED, put
+from support.api_server import NOW
+from support.builders import closing, exchange, score
+from support.pages import drawn_charts
+from support.stored_sessions import filled
+from support.watch_histories import JUDGED, put
 
 from analytics.store.store import Store
 from schemas.records import CostAnalysis, Diagnosis, DimensionScores, Label

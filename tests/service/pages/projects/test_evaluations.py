@@ -9,11 +9,11 @@ from urllib.parse import parse_qs
 
 import msgspec
 import pytest
-from api_server import Call, Tokens
-from browsers import cookie, signed_in
-from evaluated import AT, CLAUDE, HOSTILE, MINIMAX, REFUND, REPORT, SET, Made, evaluated
-from evaluations import request
-from watched import put
+from support.api_server import Call, Tokens
+from support.evaluation_builders import request
+from support.pages import cookie, signed_in
+from support.sample_evaluations import AT, CLAUDE, HOSTILE, MINIMAX, REFUND, REPORT, SET, Made, evaluated
+from support.watch_histories import put
 
 from analytics.store.store import Store
 from schemas.records import DeadLetter, Evaluation, Heartbeat

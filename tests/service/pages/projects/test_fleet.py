@@ -9,13 +9,12 @@ from html import unescape
 
 import msgspec
 import pytest
-from api_server import NOW, Call, Tokens
-from browsers import cookie, signed_in
-from builders import incident, score
-from finished import diagnosed, filled
-from listed import cards_of, projects_of
-from listed import text_of as text
-from watched import JUDGED, fallen, history, put, steady
+from support.api_server import NOW, Call, Tokens
+from support.builders import incident, score
+from support.pages import cards_of, cookie, projects_of, signed_in
+from support.pages import text_of as text
+from support.stored_sessions import diagnosed, filled
+from support.watch_histories import JUDGED, fallen, history, put, steady
 
 from analytics.store.store import Store
 from service.read.project import ENOUGH

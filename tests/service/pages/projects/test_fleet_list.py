@@ -10,11 +10,10 @@ from html import unescape
 from urllib.parse import urlencode
 
 import pytest
-from api_server import NOW, Call, Tokens
-from browsers import cookie, signed_in
-from builders import exchange, incident, score
-from listed import projects_of, text_of
-from watched import JUDGED, put
+from support.api_server import NOW, Call, Tokens
+from support.builders import exchange, incident, score
+from support.pages import cookie, projects_of, signed_in, text_of
+from support.watch_histories import JUDGED, put
 
 from analytics.store.store import Store
 from audit.policy.policy import Policy

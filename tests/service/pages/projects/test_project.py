@@ -11,13 +11,12 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 import pytest
-from api_server import NOW, Call, Tokens
-from browsers import cookie, signed_in
-from builders import event, exchange, incident, judgement, score
-from drawn_charts import drawn_charts
-from finished import filled
-from servers import ROOT
-from watched import JUDGED, fallen, history, put
+from support.api_server import NOW, Call, Tokens
+from support.builders import event, exchange, incident, judgement, score
+from support.pages import cookie, drawn_charts, signed_in
+from support.servers import ROOT
+from support.stored_sessions import filled
+from support.watch_histories import JUDGED, fallen, history, put
 
 from analytics.store.store import Store
 from schemas.records import Baseline, Incident, TierStatistics

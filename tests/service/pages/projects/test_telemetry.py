@@ -7,8 +7,8 @@ import re
 from datetime import timedelta
 
 import pytest
-from api_server import NOW, Call, Tokens
-from browsers import cookie, signed_in
+from support.api_server import NOW, Call, Tokens
+from support.pages import cookie, signed_in
 
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from api_server import Call, Tokens
-from servers import until
+from support.api_server import Call, Tokens
+from support.servers import until
 
 from analytics.store.store import Store
 from audit.detectors.detectors import DETECTORS

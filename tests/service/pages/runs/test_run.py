@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from api_server import Call, Tokens
-from browsers import HTML, cookie, signed_in
-from builders import START, event, score
-from evaluated import CLAUDE, REFUND, Made, evaluated
-from finished import diagnosed, filled
-from servers import until
+from support.api_server import Call, Tokens
+from support.builders import START, event, score
+from support.pages import HTML, cookie, signed_in
+from support.sample_evaluations import CLAUDE, REFUND, Made, evaluated
+from support.servers import until
+from support.stored_sessions import diagnosed, filled
 
 from analytics.store.store import Store
 from audit.detectors.thresholds import DEFAULTS

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from api_server import Call, Tokens
-from browsers import Elements
-from builders import START, event, exchange
-from finished import filled
+from support.api_server import Call, Tokens
+from support.builders import START, event, exchange
+from support.pages import Elements
+from support.stored_sessions import filled
 
 from analytics.store.store import Store
 from audit.detectors.detectors import DETECTORS

@@ -8,11 +8,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from api_server import Call, Tokens
-from browsers import HTML, Elements, cookie, signed_in
-from builders import START, closing, event, exchange, incident, judgement, score
-from servers import until
-from watched import put
+from support.api_server import Call, Tokens
+from support.builders import START, closing, event, exchange, incident, judgement, score
+from support.pages import HTML, Elements, cookie, signed_in
+from support.servers import until
+from support.watch_histories import put
 
 from analytics.store.store import Store
 from schemas.records import DimensionScore, Erasure, Heartbeat, Label, Redaction

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from documents_why import RULE, deployed, example, made, part, slices
+from support.incident_evidence import RULE, deployed, example, made, part, slices
 
 from service.cli.main import run
 from service.read.why.actions import EXAMPLES, RULES, Action

@@ -6,8 +6,8 @@ import io
 from typing import Any
 
 import pytest
-from documents_why import RULE, made, part, slices
 from rich.console import Console
+from support.incident_evidence import RULE, made, part, slices
 
 from schemas.records import Incident
 from service.cli.incident_views import incident_view

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from documents_why import count, deployed, made, part, slices
 from hypothesis import given
 from hypothesis import strategies as st
+from support.incident_evidence import count, deployed, made, part, slices
 
 from service.read.why.reasons import why
 from service.text.answers import document

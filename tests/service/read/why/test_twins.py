@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from documents_why import example, made
+from support.incident_evidence import example, made
 
 from schemas.records import Incident
 from service.read.why.reasons import suspected_cause, twins_of

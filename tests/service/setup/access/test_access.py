@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clocks import Clock
 from hypothesis import given
 from hypothesis import strategies as st
+from support.clocks import ManualClock
 from typer.testing import CliRunner
 
 from schemas.errors import InputError, SettingsError, StoreError
@@ -57,7 +57,7 @@ def test_the_files_are_their_owners_alone(access: AccessStore, tmp_path: Path) -
     assert {0o600} == {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
 
 
-def test_a_file_others_could_read_is_closed_to_them(tmp_path: Path, clock: Clock) -> None:
+def test_a_file_others_could_read_is_closed_to_them(tmp_path: Path, clock: ManualClock) -> None:
     """A copy that was restored carelessly, for example."""
     path = tmp_path / "fleet.access"
     path.touch(mode=0o644)
@@ -69,7 +69,7 @@ def test_a_file_others_could_read_is_closed_to_them(tmp_path: Path, clock: Clock
 def test_whatever_is_no_token_finds_nobody(tmp_path_factory: pytest.TempPathFactory, token: bytes) -> None:
     """Never an error: a header can hold any bytes."""
     path = tmp_path_factory.getbasetemp() / "any.access"
-    with AccessStore(path, Clock()) as access:
+    with AccessStore(path, ManualClock()) as access:
         if not access.holders("connection"):
             access.add(NORTH)
         assert access.find(token) is None
@@ -99,7 +99,7 @@ def test_a_third_live_token_is_refused_by_the_names_of_the_others(access: Access
     assert access.rotate("connection", "north")
 
 
-def test_an_old_token_ends_with_its_grace(access: AccessStore, clock: Clock) -> None:
+def test_an_old_token_ends_with_its_grace(access: AccessStore, clock: ManualClock) -> None:
     """Nobody has to come back to revoke it."""
     old = access.add(NORTH)
     new = access.rotate("connection", "north", timedelta(hours=1))
@@ -163,7 +163,7 @@ def test_names_of_anchors_are_nobodys(access: AccessStore, name: str) -> None:
     assert access.add(Holder("connection", "anchorsaway", "ops"))
 
 
-def test_commands_and_server_work_on_the_file_at_once(access: AccessStore, clock: Clock) -> None:
+def test_commands_and_server_work_on_the_file_at_once(access: AccessStore, clock: ManualClock) -> None:
     """A token that is revoked by a command is wrong for the server's next request."""
     with AccessStore(access.path, clock) as command:
         token = command.add(NORTH)
@@ -180,7 +180,7 @@ def test_threads_share_a_store(access: AccessStore) -> None:
     assert [None, NORTH] * 100 == found
 
 
-def test_a_file_that_is_something_else_is_refused(tmp_path: Path, clock: Clock) -> None:
+def test_a_file_that_is_something_else_is_refused(tmp_path: Path, clock: ManualClock) -> None:
     """Nothing is written into it."""
     path = tmp_path / "notes.access"
     path.write_text("not a database, but long enough to be looked at as one " * 50)
@@ -191,7 +191,7 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path, clock: Clock) 
         AccessStore(tmp_path / "missing" / "x.access", clock)
 
 
-def test_a_newer_file_is_refused(tmp_path: Path, clock: Clock) -> None:
+def test_a_newer_file_is_refused(tmp_path: Path, clock: ManualClock) -> None:
     """An older program would misread it."""
     path = tmp_path / "fleet.access"
     connection = sqlite3.connect(path)
@@ -201,7 +201,7 @@ def test_a_newer_file_is_refused(tmp_path: Path, clock: Clock) -> None:
         AccessStore(path, clock)
 
 
-def test_a_file_from_before_scopes_lets_its_operators_do_everything(tmp_path: Path, clock: Clock) -> None:
+def test_a_file_from_before_scopes_lets_its_operators_do_everything(tmp_path: Path, clock: ManualClock) -> None:
     """An upgrade takes nothing from anybody."""
     path = tmp_path / "fleet.access"
     old = sqlite3.connect(path)

@@ -6,7 +6,7 @@ import sqlite3
 from datetime import timedelta
 
 import pytest
-from clocks import Clock
+from support.clocks import ManualClock
 
 from service.setup.access import audit_log
 from service.setup.access.access import AccessStore
@@ -34,7 +34,7 @@ def test_a_line_that_is_complete_stays_as_it_is(access: AccessStore) -> None:
     connection.close()
 
 
-def test_lines_go_when_they_are_old(access: AccessStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_go_when_they_are_old(access: AccessStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept for ever is a file that grows for ever."""
     monkeypatch.setattr(audit_log, "PRUNED_EVERY", 2)
     access.audit_log.begin(RETRY)

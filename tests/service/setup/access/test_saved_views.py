@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from api_server import NOW
+from support.api_server import NOW
 
 from schemas.errors import InputError
 from service.setup.access.access import AccessStore

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from evaluations import case, plan
-from finished import HAIKU, filled, session
-from servers import Home, Nursery, nursery, until
+from support.evaluation_builders import case, plan
+from support.servers import Home, Nursery, nursery, until
+from support.stored_sessions import HAIKU, filled, session
 
 from analytics.queries import query_records
 from analytics.store.store import Store

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import builders as build
-from engines import policy_of, runner_over
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import builders as build
+from support.engines import policy_of, runner_over
 
 from analytics.store.store import Store
 from audit.exchanges.sampling import SAMPLING_SKIP

@@ -19,12 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import builders as build
 import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from servers import ROOT, until
+from support import builders as build
+from support.servers import ROOT, until
 
 from audit.cost import price_of
 from audit.exchanges.questions import Invalid, Question
@@ -476,7 +476,7 @@ def test_another_batch_of_the_same_size_is_not_taken_for_ours(desk: Desk) -> Non
 CHILD = """
     import asyncio, sys
     from pathlib import Path
-    import builders as build
+    from support import builders as build
     from audit.policy.policy import Policy
     from audit.prompts.exchange_prompts import tier2_question
     from streams.judges.batch_judge import Asked, BatchLimits, BatchJournal, open_batch_judge

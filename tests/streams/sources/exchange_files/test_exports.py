@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from exchange_tables import EXPORTS, write_lines
+from support.exchange_tables import EXPORTS, write_lines
 
 from schemas.records import Exchange
 from streams.sources.exchange_files import reading

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exchange_tables import ROWS, write_lines
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trials import examples
+from support.effort import examples
+from support.exchange_tables import ROWS, write_lines
 
 from schemas.errors import InputError, PolicyError
 from schemas.records import Exchange

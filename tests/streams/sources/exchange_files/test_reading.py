@@ -15,11 +15,11 @@ from pathlib import Path
 import duckdb
 import pytest
 import zstandard
-from exchange_tables import ROWS, write_lines, write_table
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from servers import ROOT
-from trials import examples
+from support.effort import examples
+from support.exchange_tables import ROWS, write_lines, write_table
+from support.servers import ROOT
 
 from schemas.errors import InputError
 from streams.sources.exchange_files.mapping import Fields

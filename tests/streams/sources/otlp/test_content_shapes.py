@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from otlp.captured import Json, assembled, records_of
 from otlp.spans import agent, request, span
-from trials import examples
+from support.effort import examples
 
 from schemas.records import Exchange
 from streams.sources.otlp.messages import Message, is_repr, messages_of, text_of, unflattened

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import builders as build
 import pytest
+from support import builders as build
 
 from audit.policy.policy import Policy
 from audit.redaction import Redactor

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sighted import DAY, TODAY, finding, opened, told_of, written
-from watched import END
+from support.watch_histories import DAY, END, TODAY, finding, opened, told_of, written
 
 from audit.drift.incident_evidence import evidence_of
 from audit.drift.watched_series import CRITICAL, DOWN, DRIFT, SPIKE, SPREAD, UP, WARNING, Key

@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sighted import DAY, EVIDENCE, RUNS, TODAY, finding, opened, written
-from watched import END
+from support.watch_histories import DAY, END, EVIDENCE, RUNS, TODAY, finding, opened, written
 
 from audit.drift.series import Reference
 from audit.drift.watched_series import CRITICAL, DOWN, DRIFT, WARNING, Key

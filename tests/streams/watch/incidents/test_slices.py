@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from builders import exchange
-from watched import END, fallen, history, put
+from support.builders import exchange
+from support.watch_histories import END, fallen, history, put
 
 from analytics.store.store import Store
 from schemas.records import Label, Score

@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from ran import ended_run, failure, runs, session_ids, worse_since
-from watched import END, fallen, history, put
+from support.watch_histories import END, ended_run, failure, fallen, history, put, runs, session_ids, worse_since
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store

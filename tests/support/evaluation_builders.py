@@ -1,0 +1,146 @@
+"""Builders for evaluations, with neutral values for what a test does not say: requests, the judge's answers, and its judgements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from support.builders import START
+
+from audit.evaluation.cases import Case, Plan
+from audit.evaluation.dimensions import DIMENSIONS
+from audit.evaluation.questions import EVALUATION
+from audit.evaluation.run import Run, ToolCall, ToolResult, Turn
+from audit.exchanges.questions import Question
+from audit.fingerprints import canonical_json
+from schemas.records import CheckOutcome, EvaluationRequest, Judgement
+
+SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
+
+
+def published_schema(name: str) -> dict[str, Any]:
+    """A schema as it lies in the documentation."""
+    schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text("utf-8"))
+    assert isinstance(schema, dict)
+    return schema
+
+
+def case(**said: Any) -> Case:
+    """A case with one message."""
+    values = {
+        "case_id": "rotate-key",
+        "title": "Rotate a key",
+        "input": {"messages": [{"role": "user", "content": "Rotate it."}]},
+    }
+    return Case.model_validate_json(json.dumps(values | said))
+
+
+def plan(model: str = "claude-haiku-4-5", **said: Any) -> Plan:
+    """A plan that asks a live judge three times and takes the median."""
+    values = {
+        "profile_id": "nightly",
+        "judge_run_id": "thrice",
+        "judge": {"judge_id": "haiku", "model": model},
+        "repetitions": 3,
+        "method": "median",
+        "dimension_policies": {},
+        "max_view_characters": 60_000,
+        "cost_cap_usd": 1.0,
+    }
+    return Plan.model_validate_json(json.dumps(values | said))
+
+
+def check(check_id: str = "answered", outcome: str = "pass", dimensions: Sequence[str] = ("task",)) -> CheckOutcome:
+    """What a check found."""
+    return CheckOutcome(check_id=check_id, kind="final_response_present", dimensions=tuple(dimensions), outcome=outcome)
+
+
+def request(
+    judged: Case | None = None, by: Plan | None = None, checks: Sequence[CheckOutcome] | str = (), **fields: Any
+) -> EvaluationRequest:
+    """A request with the prompts that a test gives it."""
+    judged, by = judged or case(), by or plan()
+    values: dict[str, Any] = {
+        "request_id": "request 1",
+        "connection": "local",
+        "project": "ops",
+        "session_id": "s1",
+        "case_id": judged.case_id,
+        "case": canonical_json(judged.model_dump(mode="json")),
+        "profile": canonical_json(by.model_dump(mode="json")),
+        "fingerprint": "f" * 64,
+        "requested_at": START,
+        "evaluation_id": "evaluation 1",
+        "judge_run_id": by.judge_run_id,
+        "judge_model": by.judge.model,
+        "system_prompt": "Judge the run.",
+        "user_prompt": '{"evaluation_target":{},"subject_response":{},"execution_evidence":{}}',
+        "checks": checks if isinstance(checks, str) else canonical_json(msgspec.to_builtins(tuple(checks))),
+    }
+    return EvaluationRequest(**(values | fields))
+
+
+def run(**fields: Any) -> Run:
+    """A run of one turn that used one tool."""
+    values: dict[str, Any] = {
+        "connection": "local",
+        "project": "ops",
+        "session_id": "s1",
+        "agent": "keeper",
+        "model": "claude-sonnet-4-5",
+        "identifiers": frozenset({"s1"}),
+        "turns": (Turn("Rotate it.", "The key is rotated.", "answered"),),
+        "steps": (ToolCall("rotate", {"key": "main"}), ToolResult("rotate", "done", failed=False)),
+        "failures": (),
+        "artifacts": (),
+        "status": "answered",
+        "trust": 90,
+        "input_tokens": 1_200,
+        "output_tokens": 300,
+        "cost_usd": 0.02,
+        "started_at": START,
+        "ended_at": START + timedelta(seconds=42),
+    }
+    return Run(**(values | fields))
+
+
+def answer(overall: float = 7.0, dimensions: Sequence[str] = DIMENSIONS, **scores: float) -> dict[str, Any]:
+    """An answer of the judge; every score that is not given is the overall one."""
+    one = {
+        name: {"evidence": [f"{name} is {scores.get(name, overall)}"], "score": scores.get(name, overall)}
+        for name in dimensions
+    }
+    return {"dimensions": one, "overall": {"evidence": [f"overall is {overall}"], "score": overall}}
+
+
+def judgement(question: Question, text: str | None, number: int = 1, **fields: Any) -> Judgement:
+    """What was recorded of a question: its answer for 0.001 USD, so many minutes after the start."""
+    values: dict[str, Any] = {
+        "judgement_id": f"judgement {number}",
+        "fingerprint": question.fingerprint,
+        "connection": "local",
+        "project": "ops",
+        "session_id": "s1",
+        "subject_id": "evaluation 1",
+        "purpose": EVALUATION,
+        "requested_model": question.model,
+        "answering_model": question.model,
+        "outcome": "answered",
+        "answer": text,
+        "stop_reason": "end_turn",
+        "attempts": 1,
+        "input_tokens": 2_000,
+        "output_tokens": 400,
+        "cost_usd": 0.001,
+        "judged_at": START + timedelta(minutes=number),
+    }
+    return Judgement(**(values | fields))
+
+
+def said(value: Mapping[str, Any]) -> str:
+    """An answer as text."""
+    return json.dumps(value)

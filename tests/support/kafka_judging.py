@@ -1,0 +1,407 @@
+"""Judged stages on Kafka for tests: processes that judge partitions, are killed and hand over; scoring tasks and their scores."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from support import builders as build
+from support.clocks import NOW, TickingClock
+from support.engines import runner_over
+from support.invariants import encoded
+
+from analytics.store.store import Store
+from audit.cost import Usage, nano_of
+from audit.exchanges.questions import Question
+from audit.fingerprints import canonical_json
+from audit.policy.policy import Policy
+from audit.redaction import Redactor
+from schemas.codec.single_object import decode, encode
+from schemas.records import DeadLetter, Exchange, Judgement, Record, Reservation, Score, ScoringTask
+from service.simulator.scoring import simulated_answer
+from streams.judges.protocol import CallBudget, Judge, Verdict
+from streams.judging.judged_stages import SCORING, STATE, JudgedStage, JudgedState
+from streams.judging.judging_partition import JudgeCalls
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.judged_stage import JudgedPartition, KafkaJudging
+from streams.kafka.partitions import KafkaStage, PartitionWork
+from streams.kafka.producing import Message, RecordProducer, key_of
+from streams.kafka.reading import Chunk
+from streams.kafka.states import StateTopic
+from streams.kafka.topics import state_topic
+from streams.steps.intake import IntakeStep
+
+PARTITIONS = 2
+PATIENCE = 300.0
+
+
+async def came(condition: Callable[[], bool], what: str) -> None:
+    """Return as soon as the condition holds; fails, saying what was waited for, when it does not come to hold."""
+    ends_at = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < ends_at, f"waited {PATIENCE:g} s for {what}"
+        await asyncio.sleep(0.002)
+
+
+def topics_of(stage: JudgedStage[Any]) -> tuple[str, ...]:
+    """The topics that a judged stage needs."""
+    return stage.source, "judgements", stage.sink, state_topic(stage.name), "dead-letters"
+
+
+class SoundJudge:
+    """Answers every question at once, for a small sum."""
+
+    def __init__(self, answer: Callable[[Question], str]) -> None:
+        self._answer = answer
+
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
+        """Reserve, spend, answer."""
+        if not await budget.reserve():
+            return Verdict(outcome="cost_cap")
+        usage = Usage(1000, 100)
+        budget.spend(usage, question.model)
+        return Verdict(outcome="answered", answer=self._answer(question), attempts=1, usage=usage)
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
+
+class Mortal:
+    """A producer whose process is killed at its n-th call: before that reaches the broker, or before it hears that it did."""
+
+    def __init__(self, producer: RecordProducer, dies_at: int | None = None, *, having_sent: bool = False) -> None:
+        self._producer = producer
+        self._left = dies_at
+        self._having_sent = having_sent
+        self.dead = asyncio.Event()
+        self.sends = 0
+
+    async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> object:
+        """Produce, as long as it lives."""
+        self.sends += 1
+        if self._left is not None:
+            self._left -= 1
+        if self._left == 0 and self._having_sent and not self.dead.is_set():
+            await self._producer.send(topic, messages, partition=partition)
+        if self._left is not None and self._left <= 0:
+            self.dead.set()
+        if self.dead.is_set():
+            await asyncio.Event().wait()
+        return await self._producer.send(topic, messages, partition=partition)
+
+
+class Committing:
+    """Works on a partition, and commits what may be committed as soon as a chunk is done."""
+
+    def __init__(self, process: Process, number: int, work: PartitionWork) -> None:
+        self.work = work
+        self._process = process
+        self._number = number
+
+    async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
+        """Have a chunk taken, and note when it is done."""
+        is_done = False
+
+        def noted() -> None:
+            nonlocal is_done
+            assert not is_done, "done twice"
+            is_done = True
+            done()
+            self._process.note_done(self._number)
+
+        await self.work.take(chunk, noted)
+
+    async def end(self, grace: float) -> None:
+        """Pass it on."""
+        await self.work.end(grace)
+
+
+class Process:
+    """A process that judges: it is handed chunks from where the group stands, as an agent would."""
+
+    def __init__(self, rig: Rig, judge: Judge | None, producer: Mortal, options: dict[str, Any]) -> None:
+        stage, redactor = rig.stage, Redactor(rig.policy.redaction)
+        self.states = StateTopic(rig.kafka, stage.name, producer, source=stage.source, holds=JudgedState, redactor=redactor)
+        self.calls = JudgeCalls()
+        context = KafkaJudging(
+            stage=rig.stage,
+            connection=rig.kafka,
+            policy=rig.policy,
+            judge=judge,
+            calls=self.calls,
+            redactor=redactor,
+            now=rig.clock,
+            producer=producer,
+            states=self.states,
+            **{"is_sure": lambda: True, "fail": rig.failures.append} | options,
+        )
+        self.works: dict[int, JudgedPartition] = {}
+        """By partition, what works on it."""
+        self.mortal = producer
+        self.chunks_done: Counter[int] = Counter()
+        """By partition, how many chunks are done."""
+
+        def open_partition(number: int) -> Committing:
+            self.works[number] = context.open_partition(number)
+            return Committing(self, number, self.works[number])
+
+        self._stage = KafkaStage(stage.source, open_partition, records_at_once=1, fail=rig.failures.append)
+        self._agents: list[asyncio.Task[None]] = []
+        self._rig = rig
+
+    async def work(self, *partitions: int, size: int = 3) -> None:
+        """Take up partitions where the group stands, in chunks of so many records."""
+        self._stage.records_at_once = size
+        self._stage.assign(partitions)
+        for partition in partitions:
+            records = [one for one in self._rig.records[partition] if one.offset >= self._rig.committed[partition]]
+            self._stage.partitions[partition].fetch(records)
+            self._agents.append(asyncio.create_task(self._take_all(partition)))
+
+    async def _take_all(self, number: int) -> None:
+        for chunk in self._stage.partitions[number].deliver():
+            await self._stage.run(chunk)
+
+    async def take_again(self, partition: int) -> None:
+        """Hand the partition's records over once more."""
+        await self.works[partition].take(Chunk(self._rig.stage.source, partition, self._rig.records[partition]), lambda: None)
+
+    def note_done(self, number: int) -> None:
+        """Commit what may be committed."""
+        self.chunks_done[number] += 1
+        offset = self._stage.partitions[number].committable()
+        self._rig.committed[number] = max(self._rig.committed[number], offset or 0)
+
+    def has_taken_all(self) -> bool:
+        """Whether no chunk waits to be taken."""
+        return all(agent.done() for agent in self._agents)
+
+    async def drained(self) -> None:
+        """Return when everything is taken and done."""
+        await came(lambda: bool(self._rig.failures) or (self.has_taken_all() and self._rig.is_done()), "every task to be done")
+        assert [] == self._rig.failures
+
+    async def revoke(self, partition: int, grace: float = 10.0) -> None:
+        """Give a partition away."""
+        await self._stage.partitions[partition].end(grace)
+
+    async def kill(self) -> None:
+        """End as after kill -9: nothing is finished, nothing more gets out."""
+        self.mortal.dead.set()
+        running: list[asyncio.Task[Any]] = [
+            *self._agents,
+            *(one.taking for one in self._stage.partitions.values() if one.taking is not None),
+        ]
+        for work in self.works.values():
+            running += [*work.tasks._runners.values(), *work._guard._under_way]
+        for task in running:
+            task.cancel()
+        self._rig.failures += [
+            one for one in await asyncio.gather(*running, return_exceptions=True) if isinstance(one, Exception)
+        ]
+        self.states.close()
+
+    async def stop(self, grace: float = 10.0) -> None:
+        """End in good order."""
+        await self._stage.stop(grace)
+        await asyncio.gather(*self._agents)
+        self.states.close()
+
+
+class Rig:
+    """Topics with tasks, the offsets that are committed, and the processes that come and go."""
+
+    def __init__(
+        self,
+        stage: JudgedStage[Any],
+        kafka: KafkaConnection,
+        policy: Policy,
+        producer: RecordProducer,
+        partitions: int = PARTITIONS,
+    ) -> None:
+        self.stage = stage
+        self.kafka = kafka
+        self.policy = policy
+        self.producer = producer
+        self.partitions = partitions
+        self.clock = TickingClock(NOW)
+        self.records: dict[int, list[Any]] = {}
+        self.committed: dict[int, int] = defaultdict(int)
+        self.failures: list[BaseException] = []
+
+    async def publish(self, tasks: Sequence[Record]) -> None:
+        """Put tasks on their topic."""
+        await self.produce(self.stage.source, [(key_of(one), encode(one)) for one in tasks])
+
+    async def produce(self, topic: str, messages: Sequence[Message]) -> None:
+        """Put messages on a topic."""
+        await self.producer.send(topic, messages)
+        self.records = await self.read(self.stage.source)
+
+    def process(self, judge: Judge | None, producer: Mortal | None = None, **options: Any) -> Process:
+        """A new process."""
+        return Process(self, judge, producer or Mortal(self.producer), options)
+
+    def is_done(self) -> bool:
+        """Whether every task is committed."""
+        return all(self.committed[number] > records[-1].offset for number, records in self.records.items())
+
+    async def read(self, topic: str) -> dict[int, list[Any]]:
+        """Everything on a topic, by partition; those without records are left out."""
+        consumer = AIOKafkaConsumer(**self.kafka.for_aiokafka(), enable_auto_commit=False, auto_offset_reset="earliest")
+        await consumer.start()
+        try:
+            name = self.kafka.topic(topic)
+            places = [TopicPartition(name, number) for number in range(self.partitions)]
+            consumer.assign(places)
+            ends = await consumer.end_offsets(places)
+            found: dict[int, list[Any]] = defaultdict(list)
+            for place in places:
+                while await consumer.position(place) < ends[place]:
+                    found[place.partition] += (await consumer.getmany(place, timeout_ms=500)).get(place, [])
+            return {number: records for number, records in found.items() if records}
+        finally:
+            await consumer.stop()
+
+    async def decoded(self, topic: str) -> list[Record]:
+        """The records on a topic."""
+        return [decode(one.value) for records in (await self.read(topic)).values() for one in records]
+
+    async def calls(self) -> tuple[list[Judgement], list[Reservation]]:
+        """Judgements and reservations, each once, the first of those with one id."""
+        judgements: dict[str, Judgement] = {}
+        reservations: dict[str, Reservation] = {}
+        for record in await self.decoded("judgements"):
+            if isinstance(record, Judgement):
+                judgements.setdefault(record.judgement_id, record)
+            elif isinstance(record, Reservation):
+                reservations.setdefault(record.reservation_id, record)
+        return list(judgements.values()), list(reservations.values())
+
+    async def letters(self) -> list[DeadLetter]:
+        """The dead letters."""
+        return [one for one in await self.decoded("dead-letters") if isinstance(one, DeadLetter)]
+
+    def check_calls(self, judgements: Sequence[Judgement], reservations: Sequence[Reservation]) -> None:
+        """What must hold of the calls once everything is done: each settled once, and nothing asked again that was answered."""
+        assert [] == self.failures
+        settled = [name for one in judgements for name in one.reservation_ids]
+        assert sorted(one.reservation_id for one in reservations) == sorted(settled), "not settled once each"
+        answered = Counter(one.fingerprint for one in judgements if one.outcome == "answered")
+        assert set() == {name for name, count in answered.items() if count > 1}, "answered and asked again"
+
+
+TOPICS = topics_of(SCORING)
+TASKS = SCORING.source
+
+
+def answer(question: Question) -> str:
+    """What the simulated judge says, without a server."""
+    return canonical_json(simulated_answer(question.schema, {one.name: one.literal for one in question.materials}))
+
+
+def tasks_of(policy: Policy, exchanges: Sequence[Exchange]) -> list[ScoringTask]:
+    """The tasks that intake makes of exchanges."""
+    outcome = IntakeStep(policy)(build.batch("exchanges", exchanges), {})
+    return [record for _, record in outcome.records if isinstance(record, ScoringTask)]
+
+
+def dialogue(session: str, turns: int) -> list[Exchange]:
+    """Exchanges of a session; each says which it is, so that a judge can be watched."""
+    return [
+        build.exchange(session, turn, f"It is done, number {session}:{turn}, today.", turn_number=turn)
+        for turn in range(1, turns + 1)
+    ]
+
+
+def subject_of(question: Question) -> str:
+    """The exchange that a question is about."""
+    found = re.search(r"number (\w+:\d+), today", " ".join(one.literal for one in question.materials))
+    assert found is not None
+    return found[1]
+
+
+class WatchedJudge:
+    """Notes which exchanges it is asked about, in order, and asks another judge; about those of some sessions it says nothing, ever."""
+
+    def __init__(self, inner: Judge, *silent_about: str) -> None:
+        self.inner = inner
+        self.silent_about = silent_about
+        self.subjects: list[str] = []
+        self.hanging: list[str] = []
+        """The exchanges about which calls hang: money is set aside for each."""
+
+    async def ask(self, question: Question, budget: CallBudget) -> Verdict:
+        """Note and pass on."""
+        subject = subject_of(question)
+        self.subjects.append(subject)
+        if subject.split(":")[0] in self.silent_about:
+            assert await budget.reserve()
+            self.hanging.append(subject)
+            await asyncio.Event().wait()
+        return await self.inner.ask(question, budget)
+
+    async def aclose(self) -> None:
+        """Nothing to give back."""
+
+
+class ScoringRig(Rig):
+    """A rig of the scoring stage."""
+
+    async def scores(self) -> list[Score]:
+        """The scores, each revision once; that repetitions are equal is checked."""
+        found: dict[tuple[str, str, int], Score] = {}
+        for score in await self.decoded("scores"):
+            assert isinstance(score, Score)
+            assert score == found.setdefault((score.connection, score.exchange_id, score.revision), score)
+        return list(found.values())
+
+    async def check(self, exchanges: Sequence[Exchange]) -> None:
+        """What must hold once everything is done, whatever happened on the way."""
+        scores, (judgements, reservations) = await self.scores(), await self.calls()
+        assert sorted(one.exchange_id for one in exchanges) == sorted(one.exchange_id for one in scores)
+        self.check_calls(judgements, reservations)
+        spent: Counter[str] = Counter()
+        for one in judgements:
+            spent[f"{one.connection}/{one.session_id}"] += nano_of(one.cost_usd or 0)
+        cap = self.policy.for_project("ops").cap
+        assert cap is None or all(cost <= cap for cost in spent.values()), "beyond the cap"
+        assert sum(spent.values()) == sum(nano_of(one.cost_usd) for one in scores)
+        assert {key: cost for key, cost in spent.items() if cost} == await self._spent_in_states()
+        assert self._embedded(exchanges, judgements) == sorted(map(encode, scores))
+
+    async def _spent_in_states(self) -> dict[str, int]:
+        states = StateTopic(self.kafka, "scoring", self.producer)
+        found: dict[str, int] = {}
+        for partition, records in self.records.items():
+            await states.load(partition)
+            keys = {record.key.decode() for record in records}
+            found |= {key: STATE.decode(one.state).spent for key, one in states.get(partition, keys).items()}
+        states.close()
+        return {key: cost for key, cost in found.items() if cost}
+
+    def _embedded(self, exchanges: Sequence[Exchange], judgements: Sequence[Judgement]) -> list[bytes]:
+        """The scores that the embedded runner makes of the same exchanges from the same judgements."""
+        with Store(None) as store:
+            with store.transaction() as transaction:
+                transaction.append("exchanges", [encode(one) for one in exchanges])
+                transaction.append("judgements", [encode(one) for one in judgements])
+            runner_over(store, self.policy).run()
+            return encoded(store, "scores")
+
+
+@asynccontextmanager
+async def scoring_on(kafka: KafkaConnection, policy: Policy, partitions: int = PARTITIONS) -> AsyncIterator[ScoringRig]:
+    """A rig over topics that are there."""
+    producer = RecordProducer(kafka)
+    await producer.start()
+    try:
+        yield ScoringRig(SCORING, kafka, policy, producer, partitions)
+    finally:
+        await producer.stop()

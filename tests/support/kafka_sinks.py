@@ -1,0 +1,127 @@
+"""Sinks for tests: over a store of one's own, with what is produced beside them, and what tables hold as plain rows."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from datetime import timedelta
+from typing import Any
+
+from support.clocks import NOW, TickingClock
+from support.servers import PATIENCE
+
+from analytics.store.store import Store
+from audit.policy.policy import Policy
+from audit.redaction import Redactor
+from schemas.codec.single_object import encode
+from schemas.records import Record
+from schemas.registry import current_schemas
+from streams.engine.engine import Engine
+from streams.engine.record_intake import EngineLimits
+from streams.kafka.connection import KafkaConnection
+from streams.kafka.kafka_log import KafkaLog
+from streams.kafka.producing import RecordProducer, key_of
+from streams.kafka.sink import Sink, SinkLimits
+
+MakeTopics = Callable[..., None]
+"""Makes topics of a test's own."""
+QUICK = SinkLimits(check_every=0.1)
+
+
+@asynccontextmanager
+async def producing(connection: KafkaConnection) -> AsyncIterator[RecordProducer]:
+    """A producer, stopped at the end."""
+    producer = RecordProducer(connection)
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop()
+
+
+async def produce(producer: RecordProducer, topic: str, records: Sequence[Record]) -> None:
+    """Produce records under their keys."""
+    await producer.send(topic, [(key_of(record), encode(record)) for record in records])
+
+
+def sink_over(store: Store, connection: KafkaConnection, **options: Any) -> Sink:
+    """A sink that was not started."""
+    return Sink(
+        store, connection, Redactor(Policy().redaction), TickingClock(NOW + timedelta(days=1)), **{"limits": QUICK} | options
+    )
+
+
+async def land_all(store: Store, connection: KafkaConnection, **options: Any) -> None:
+    """Land everything that is on the topics."""
+    sink = sink_over(store, connection, **options)
+    await sink.start()
+    try:
+        await sink.caught_up()
+    finally:
+        await sink.stop()
+
+
+def tables(store: Store) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every log table, by table. Where a letter that is on no topic stands is left out: that is nobody's business."""
+    with closing(store.cursor()) as cursor:
+        return {
+            schema.table: sorted(
+                cursor.execute(
+                    f"SELECT * REPLACE (CASE WHEN _partition >= 0 THEN _offset END AS _offset) FROM log.{schema.table}"
+                ).fetchall(),
+                key=repr,
+            )
+            for schema in current_schemas().values()
+        }
+
+
+@asynccontextmanager
+async def gateway_over(
+    store: Store, connection: KafkaConnection, limits: EngineLimits | None = None, **options: Any
+) -> AsyncIterator[Engine]:
+    """An engine over Kafka that takes records, stopped at the end."""
+    policy = Policy()
+    now, redactor = TickingClock(NOW + timedelta(days=1)), Redactor(policy.redaction)
+    log = KafkaLog(store, redactor, now, connection, **{"sink_limits": QUICK} | options)
+    gateway = Engine(store, policy, redactor, now, judge_name="workers", limits=limits, log=log)
+    await gateway.start()
+    try:
+        await until(lambda: gateway.state().ready, "the gateway to take records")
+        yield gateway
+    finally:
+        await gateway.stop()
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    """Return as soon as the condition holds; fails, saying what was waited for, when it does not come to hold."""
+    ends_at = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < ends_at, f"waited {PATIENCE:g} s for {what}"
+        await asyncio.sleep(0.005)
+
+
+def sink_of(gateway: Engine) -> Sink:
+    """The sink of an engine over Kafka."""
+    assert isinstance(gateway._log, KafkaLog)
+    return gateway._log._sink
+
+
+@contextmanager
+def held_back(gateway: Engine) -> Iterator[None]:
+    """Let nothing land meanwhile."""
+    writer, gate = sink_of(gateway).writer, threading.Event()
+    land = writer.land
+
+    def wait_and_land(*arguments: Any) -> None:
+        assert gate.wait(PATIENCE)
+        land(*arguments)
+
+    writer.land = wait_and_land  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        gate.set()
+        writer.land = land  # type: ignore[method-assign]

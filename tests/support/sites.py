@@ -1,0 +1,336 @@
+"""A whole server on the data of a small fleet, and its pages in one table: where each is, what it is called, and what must be seen on it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+import msgspec
+import yaml
+from support import hostile_texts as hostile
+from support.api_server import PATIENT, LiveServer
+from support.builders import exchange, judgement
+from support.clocks import NOW, TickingClock
+from support.sample_evaluations import SET, evaluated
+from support.servers import PATIENCE, until
+from support.watch_histories import fallen, history, put
+
+from analytics.store.outbox import Outbox
+from analytics.store.store import Store
+from audit.policy.policy import Policy, load_policy
+from audit.redaction import Redactor
+from schemas.records import Alert, DimensionScore, Heartbeat, Score
+from service.setup.access.access import AccessStore, Holder
+from service.text.links import Links
+from service.web.bounds import ApiSettings
+from streams.engine.engine import Engine
+
+DRIFTED, WORKING, EVALUATED, QUIET = "support", "desk", "shop", "night"
+"""Projects: one that drifts, one with finished runs, one whose runs were held against cases, one where sessions are silent."""
+POLICY = {
+    "version": 1,
+    "defaults": {"bidirectionalScoring": True},
+    "projects": {hostile.WILD: {"methodology": "wild.yaml", "costCapPerSession": None}},
+}
+SAME = "night-1"
+"""A session that the projects of the finished runs and of the silent sessions both have."""
+RUNS = (12, 500)
+"""Events of the finished runs."""
+_ASKED = (
+    "Where is order 4711?",
+    "Please cancel my subscription.",
+    "The invoice of October shows two items that I never ordered.",
+)
+_SAID = ("It left the depot this morning.", "I have cancelled it.", "I cannot help with that.")
+_ANSWER = '{"dimensions": {"correctness": {"score": 0.4, "reasoning": "It answers what was asked."}}}'
+_DIMENSIONS = ("correctness", "instruction_following", "clarity", "tone")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A running server, and what opens it."""
+
+    url: str
+    operator: str
+    """Token of an operator of every project."""
+    connections: Mapping[str, str]
+    """Token of the connection of each project."""
+    score: Score
+    """The newest score of the project that drifts."""
+    incident: str
+    """Id of its incident."""
+
+    def post(self, path: str, token: str, body: Any = None, method: str = "POST") -> dict[str, Any]:
+        """Call the API, as a gateway or an operator does."""
+        headers = {"Authorization": f"Bearer {token}"}
+        address = f"{self.url}/api/audit/{path}"
+        answer = httpx2.request(method, address, headers=headers, json=body or {}, timeout=PATIENCE, trust_env=False)
+        assert answer.is_success, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def get(self, path: str) -> dict[str, Any]:
+        """What the API answers an operator."""
+        headers = {"Authorization": f"Bearer {self.operator}"}
+        found: dict[str, Any] = httpx2.get(f"{self.url}/api/audit/{path}", headers=headers, trust_env=False, timeout=60).json()
+        return found
+
+    def say(
+        self, project: str, session: str, number: int, asked: str, said: str, *, agent: str | None = None, **fields: Any
+    ) -> None:
+        """Have an agent say something."""
+        body = {
+            "id": f"{session}:{number}",
+            "timestamp": iso(NOW - timedelta(seconds=30)),
+            "turn_number": number,
+            "user_message": {"content": asked},
+            "agent_response": {"content": said, **fields},
+        }
+        self.post("ingest", self.connections[project], {"session_id": session, "agent": agent, "exchange": body})
+
+    def work(
+        self, project: str, session: str, events: Iterable[Mapping[str, Any]], runs: int, agent: str | None = None
+    ) -> None:
+        """Send the events of a session and end it; there are so many runs of the project then."""
+        timed = [{"timestamp": iso(NOW - timedelta(hours=2, seconds=-place)), **one} for place, one in enumerate(events)]
+        body = {"session_id": session, "agent": agent, "first_seq": 0, "events": timed}
+        self.post("events", self.connections[project], body)
+        self.post(f"sessions/{quote(session, safe='')}/finalize", self.connections[project])
+        until(lambda: runs == len(self.get(f"{project}/runs")["runs"]), "the diagnoses")
+
+
+@contextmanager
+def site(folder: Path) -> Iterator[Site]:
+    """A site with its fleet in a folder of its own."""
+    with Store(folder / "fleet.duckdb") as store, AccessStore(folder / "fleet.access", TickingClock(NOW)) as access:
+        newest = _fill(store)
+        projects = (DRIFTED, WORKING, EVALUATED, QUIET, hostile.WILD)
+        connections = {project: access.add(Holder("connection", project, project)) for project in projects}
+        operator = access.add(Holder("operator", "ada", None))
+        policy = _policy(folder)
+        server = LiveServer(
+            store,
+            access,
+            ApiSettings(queries=PATIENT, policy_file=folder / "policy.yaml"),
+            lambda store: _engine(store, policy),
+        )
+        try:
+            made = Site(server.url, operator, connections, newest, "")
+            yield _begun(made, store)
+        finally:
+            server.stop()
+
+
+def iso(at: datetime) -> str:
+    """A time as senders write it."""
+    return at.isoformat().replace("+00:00", "Z")
+
+
+def _policy(folder: Path) -> Policy:
+    """The policy and the methodology of the wild project, as files."""
+    (folder / "wild.yaml").write_text(yaml.safe_dump(hostile.methodology()), "utf-8")
+    file = folder / "policy.yaml"
+    file.write_text(yaml.safe_dump(POLICY), "utf-8")
+    return load_policy(file)
+
+
+def _engine(store: Store, policy: Policy) -> Engine:
+    judge = hostile.WildJudge()
+    return Engine(store, policy, Redactor(policy.redaction), TickingClock(NOW), judge=judge, judge_name="scripted judge")
+
+
+def _fill(store: Store) -> Score:
+    """Put in what a server would have taken weeks to make; answers the newest score."""
+    scores = [_told(one) for one in history(fallen(3), 24, project=DRIFTED, a_day=8, end=NOW)]
+    said = [
+        exchange(
+            one.session_id,
+            1,
+            _SAID[place % 3],
+            user_message=_ASKED[place % 3],
+            agent_thinking="The user is in a hurry.",
+            project=DRIFTED,
+            occurred_at=one.exchange_at,
+            ingested_at=one.exchange_at,
+        )
+        for place, one in enumerate(scores)
+    ]
+    asked = [
+        judgement(one.session_id, 1, project=DRIFTED, judged_at=one.exchange_at, answer=_ANSWER, simulated=True)
+        for one in scores
+    ]
+    put(store, "exchanges", said)
+    put(store, "scores", scores)
+    put(store, "judgements", asked)
+    put(store, "evaluations", [evaluated(one).evaluation for one in SET])
+    hostile.fill(store)
+    for minutes in (7, 25):
+        at = NOW - timedelta(minutes=minutes)
+        sign = Heartbeat(connection=QUIET, project=QUIET, session_id=f"since-{minutes}", occurred_at=at, ingested_at=at)
+        put(store, "heartbeats", [sign])
+    with store.transaction() as transaction:
+        # What is said here has its scores: no stage has to make them.
+        transaction.set_watermark("intake", "exchanges", len(said))
+    return max(scores, key=lambda one: one.exchange_at)
+
+
+def _told(one: Score) -> Score:
+    """A score with what a judge says beside it."""
+    low = one.tier2_score is not None and one.tier2_score < 0.4
+    return msgspec.structs.replace(
+        one,
+        tier2_dimensions=tuple(
+            DimensionScore(dimension=name, score=one.tier2_score or 0.0, reasoning="It answers what was asked.")
+            for name in _DIMENSIONS
+        ),
+        anomaly=low,
+        anomaly_reasons=("It left out what was asked.",) if low else (),
+        simulated=True,
+        agent="support-desk",
+    )
+
+
+def _events(count: int) -> Iterator[dict[str, Any]]:
+    """A run that reads, fails, tries again and goes on; the same each time."""
+    chance = random.Random(count)
+    yield {"event": "session_start"}
+    for number in range((count - 2) // 2):
+        tool = chance.choice(("search", "read_file", "write_file", "exec"))
+        yield {"event": "tool_call", "tool": tool, "args": {"q": f"order {number % 5}"}, "tokens": 120}
+        yield {"event": "tool_output", "tool": tool, "result": "found nothing", "is_error": number % 7 == 3}
+    yield {"event": "session_end"}
+
+
+def _begun(made: Site, store: Store) -> Site:
+    """What only a running server makes: the incident, the runs, who is silent and who was told."""
+    made.post(f"{DRIFTED}/check", made.operator)
+    incident: str = next(one["id"] for one in made.get(f"{DRIFTED}/incidents")["incidents"] if one["type"] == "drift")
+    for number, count in enumerate(RUNS, 1):
+        made.work(WORKING, f"night-{number}", _events(count), number)
+    for number in range(3):
+        made.say(QUIET, f"talk-{number}", 1, _ASKED[number], _SAID[number], thinking="The user is in a hurry.")
+    made.say(QUIET, SAME, 1, _ASKED[0], _SAID[0])
+    alert = Alert(
+        alert_id="a1", channel="webhook", kind="incident", subject_id=incident, project=DRIFTED, severity="critical", body="{}",
+        created_at=NOW, not_before=NOW, attempts=2, status="waiting", last_error="the address answered 503",
+    )  # fmt: skip
+    Outbox(store).put([alert, *hostile.alerts()])
+    return replace(made, incident=incident)
+
+
+LINKS = Links()
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A page."""
+
+    name: str
+    address: Callable[[Site], str]
+    heading: str
+    seen: tuple[str, ...]
+    """Texts that are on it, as people see them."""
+    missing: bool = False
+    """Whether it says that there is no such thing."""
+    again: bool = False
+    """Whether it is made as another one, of other data."""
+
+
+PAGES = (
+    Shown("fleet", lambda _: LINKS.fleet, "Fleet", ("support", "1 open incident", "Worst first")),
+    Shown("fleet as a table", lambda _: LINKS.fleet_of(view="table"), "Fleet", ("support", "Open incidents"), again=True),
+    Shown("project", lambda _: LINKS.project(DRIFTED), DRIFTED, ("Tier 2", "Open incidents", "simulated judge")),
+    Shown("project with runs", lambda _: LINKS.project(WORKING), WORKING, ("run_001",), again=True),
+    Shown(
+        "project of which nothing is known",
+        lambda _: LINKS.project("nobody"),
+        "",
+        ("There is no project nobody",),
+        missing=True,
+        again=True,
+    ),
+    Shown("project details", lambda _: LINKS.details(DRIFTED), "Details", ("Cost of judging", "Why exchanges were judged")),
+    Shown("agents", lambda _: LINKS.agents(WORKING), "Agent health", ("run_002",)),
+    Shown("anomalies", lambda _: LINKS.anomalies(DRIFTED), "Anomalies", ("It left out what was asked.",)),
+    Shown("costs", lambda _: LINKS.costs(DRIFTED), "Cost of judging", ()),
+    Shown("wrap quality", lambda _: LINKS.wrap_quality(DRIFTED), "wrapped up", ()),
+    Shown("incidents", lambda _: LINKS.incidents(DRIFTED), "Incidents", ("Tier 2",)),
+    Shown("inbox", lambda _: LINKS.inbox(), "Incidents", ("Tier 2", "worst first")),
+    Shown(
+        "incident",
+        lambda site: LINKS.incident(DRIFTED, site.incident),
+        "Tier 2",
+        ("Acknowledge", "New normal", "Dismiss", "503"),
+    ),
+    Shown("exchange", lambda site: LINKS.exchange(DRIFTED, site.score.score_id), "Turn 1", ("The user is in a hurry.",)),
+    Shown(
+        "session",
+        lambda site: LINKS.session(DRIFTED, site.score.session_id, site.score.connection),
+        "Session",
+        ("Conversation", "The user is in a hurry.", "Cost of judging"),
+    ),
+    Shown(
+        "session of 500 events alone",
+        lambda _: LINKS.session(WORKING, "night-2"),
+        "Session night-2",
+        ("Events", "run_002", "tool_call"),
+        again=True,
+    ),
+    Shown("no such session", lambda _: LINKS.session(WORKING, "nothing"), "", ("no session",), missing=True, again=True),
+    Shown("sessions of one id", lambda _: f"/sessions/{SAME}", f"Session {SAME}", ("Which one?", "desk", "night")),
+    Shown("exchanges", lambda _: LINKS.exchanges(DRIFTED), "Exchanges", ("It left out what was asked.", "support-desk", "CSV")),
+    Shown("sessions", lambda _: LINKS.sessions(DRIFTED), "Sessions", ("support-desk", "Anomalies")),
+    Shown("no exchanges", lambda _: LINKS.exchanges(WORKING), "Exchanges", ("No exchanges",), again=True),
+    Shown("runs", lambda _: LINKS.runs(WORKING), "Runs", ("run_001", "run_002")),
+    Shown("run", lambda _: LINKS.run(WORKING, "run_001"), "run_001", ("Timeline",)),
+    Shown("run of 500 events", lambda _: LINKS.run(WORKING, "run_002"), "run_002", ("Timeline",), again=True),
+    Shown("review", lambda _: LINKS.review(DRIFTED), "Review", ("Your score", "Waiting exchanges, and why")),
+    Shown("agreement", lambda _: LINKS.agreement(DRIFTED), "Agreement", ("30 days",)),
+    Shown(
+        "evaluations",
+        lambda _: LINKS.evaluations(EVALUATED, window="all"),
+        "Evaluations",
+        ("Refund within the policy", "Failed"),
+    ),
+    Shown(
+        "evaluation",
+        lambda _: LINKS.evaluation(EVALUATED, "s-0002:monthly-report"),
+        "A report from two sources",
+        ("As it came",),
+    ),
+    Shown(
+        "no evaluation yet",
+        lambda _: LINKS.evaluations(WORKING),
+        "Evaluations",
+        ("No run has been evaluated yet",),
+        again=True,
+    ),
+    Shown("telemetry", lambda _: LINKS.telemetry, "Telemetry", ("since-25", "503")),
+    Shown("SQL", lambda _: LINKS.sql, "SQL", ("Worked examples", "Queries and tables")),
+    Shown("connect", lambda _: LINKS.connect(), "Connect an agent", ("OpenAI Agents SDK", "OTEL_EXPORTER_OTLP_ENDPOINT")),
+    Shown("administration", lambda _: LINKS.admin, "Administration", ("Give someone access", "Dead letters", "Database")),
+    Shown("access", lambda _: LINKS.people, "Access", ("ada", "all projects", "Reviewers", "Connections")),
+    Shown(
+        "give access", lambda _: LINKS.give, "Give someone access", ("Change nothing.", "leave it empty for all", "Access ends")
+    ),
+    Shown("person", lambda _: LINKS.person("ada"), "ada", ("this is you", "Revoke", "End all sign-ins")),
+    Shown("connection", lambda _: LINKS.connection(QUIET), QUIET, ("Make a new token", "Revoke"), again=True),
+    Shown("policy", lambda _: LINKS.policy(DRIFTED), "Policy", ("Check", f"In force for {DRIFTED}", "retentionDays")),
+    Shown(
+        "retention and erasure",
+        lambda _: LINKS.deletion(connection=WORKING),
+        "Retention and erasure",
+        ("Type desk to confirm", "Erasures so far", "90 days"),
+    ),
+    Shown("audit log", lambda _: LINKS.audit_log(), "Audit log", ("POST /api/audit/sign-in", "done")),
+    Shown("sign-in", lambda _: LINKS.sign_in, "Sign in", ("Use the token of an operator.", "Token")),
+    Shown("help", lambda _: LINKS.help(), "Glossary of the pages", ("Tier 2.5 · thinking", "wrapQualityScoring")),
+    Shown("no such page", lambda _: LINKS.incident(QUIET, "nothing"), "", ("no incident",), missing=True),
+)

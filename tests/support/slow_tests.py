@@ -1,0 +1,86 @@
+"""Slow tests: those that `make test` leaves out and `make check` runs, by what they were measured to take.
+
+`tests/slow_tests.txt` names them, one test function per line. `make slow-tests` runs every test, measures the wall time of each and
+the processor time, with that of the processes it waited for, and writes the list anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+LIST = Path(__file__).parents[1] / "slow_tests.txt"
+PROCESSOR, WALL = 0.35, 2.0
+"""Seconds that a test takes on average over its parameters, on a quiet machine; one that takes more of either is slow."""
+MEASURES = "DRIFTLINE_TEST_MEASURES"
+"""Environment variable with the folder that measurements go to; without it nothing is measured."""
+_PARAMETERS = re.compile(r"\[.*\Z", re.DOTALL)
+
+
+def function_of(node: str) -> str:
+    """The test function of a test's id, without its parameters."""
+    return _PARAMETERS.sub("", node)
+
+
+def listed() -> frozenset[str]:
+    """The test functions that are slow."""
+    return frozenset(LIST.read_text("utf-8").split()) if LIST.exists() else frozenset()
+
+
+def defined_tests(file: Path) -> set[str]:
+    """The names of the test functions that a file defines; none where there is no such file."""
+    body = ast.parse(file.read_text("utf-8")).body if file.exists() else []
+    names = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return {name for name in names if name.startswith("test_")}
+
+
+def mark(items: Iterable[pytest.Item]) -> None:
+    """Mark the slow ones among the tests, so that `-m "not slow"` leaves them out."""
+    slow = listed()
+    for item in items:
+        if function_of(item.nodeid) in slow:
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Measure a test with its fixtures."""
+    # Asked now: some tests empty the environment until they are over.
+    file = Path(os.environ[MEASURES]) / f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.tsv"
+    before = os.times()
+    result = yield
+    *spent, wall = (after - earlier for earlier, after in zip(before, os.times(), strict=True))
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(f"{function_of(item.nodeid)}\t{sum(spent):.3f}\t{wall:.3f}\n")
+    return result
+
+
+def measured(folder: Path) -> Mapping[str, list[tuple[float, float]]]:
+    """The runs of each test function: seconds of processor and of wall time."""
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for file in folder.glob("*.tsv"):
+        for line in file.read_text("utf-8").splitlines():
+            function, processor, wall = line.rsplit("\t", 2)
+            found[function].append((float(processor), float(wall)))
+    return found
+
+
+def slow_among(found: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:
+    """The test functions that take long on average. The first test of a file also pays for what the file shares."""
+    return sorted(
+        name
+        for name, runs in found.items()
+        if fmean(run[0] for run in runs) > PROCESSOR or fmean(run[1] for run in runs) > WALL
+    )
+
+
+if __name__ == "__main__":
+    LIST.write_text("".join(f"{name}\n" for name in slow_among(measured(Path(sys.argv[1])))), "utf-8")

@@ -1,0 +1,180 @@
+"""Histories for tests of the watch, of which it is known what happened in them: scores, runs, a rule's findings and their incidents."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from support.builders import score
+from support.stored_sessions import diagnosed
+
+from analytics.store.store import Store
+from audit.drift.incident_evidence import Cause, Day, Evidence, Numbers
+from audit.drift.watched_series import DOWN, DRIFT, WARNING, Key
+from schemas.codec.single_object import encode
+from schemas.records import Diagnosis, FailureCause, Incident, Record, Score
+from streams.watch.evidence import UNEXPLAINED, Explanation
+from streams.watch.findings import Finding, Source
+from streams.watch.incidents import due, record_of
+
+END = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
+"""The moment as of which things are checked."""
+
+
+def history(
+    quality: Callable[[int], float],
+    days: int,
+    *,
+    project: str = "ops",
+    a_day: int = 10,
+    seed: int = 7,
+    name: str = "",
+    end: datetime = END,
+    **fields: object,
+) -> list[Score]:
+    """Scores of so many days up to `end`, a session a score, of a Tier 2 around `quality(days before the end)`, with a spread of 0.1."""
+    chance = random.Random(seed)
+    made = []
+    for back in range(days, -1, -1):
+        for number in range(a_day):
+            at = end - timedelta(days=back, minutes=10 * number + 5)
+            session = f"{project}{name}-{back}-{number}"
+            tier2 = round(min(1.0, max(0.0, chance.gauss(quality(back), 0.1))), 3)
+            values = {"project": project, "exchange_at": at, "scored_at": at, "tier2_score": tier2, **JUDGED, **fields}
+            made.append(score(session, 1, **values))
+    return made
+
+
+JUDGED: dict[str, object] = {
+    "disposition": "scored",
+    "tier2_state": "scored",
+    "tier2_reason": "always",
+    "tier3_state": "skipped_gate",
+    "tier3_reason": "routine",
+    "judge_model": "claude-haiku-4-5",
+}
+"""What a score has whose Tier 2 was judged."""
+
+
+def fallen(since: int, to: float = 0.45, before: float = 0.85) -> Callable[[int], float]:
+    """A quality that fell so many days before the end."""
+    return lambda back: to if back < since else before
+
+
+def steady(_back: int) -> float:
+    """A quality that stays as it is."""
+    return 0.85
+
+
+def put(store: Store, topic: str, records: Iterable[Record]) -> None:
+    """Append records to a topic."""
+    with store.transaction() as transaction:
+        transaction.append(topic, [encode(one) for one in records], skip_known=True)
+
+
+UNSAFE = "unsafe_for_production"
+
+
+def failure(name: str) -> FailureCause:
+    """A cause of a type."""
+    return FailureCause(
+        type=name, severity="critical", impact_score=-20, causal_chain=(), description="", evidence_count=1, evidence=(), remediation=""
+    )  # fmt: skip
+
+
+def ended_run(name: str, at: datetime, *, bad: bool = False, kind: str = "cost_explosion", **fields: Any) -> Diagnosis:
+    """The diagnosis of a run that ended at a time; a bad one is unsafe and has a failure."""
+    values: dict[str, Any] = {"ended_at": at, "closed_at": at, "agent": "desk"}
+    if bad:
+        values |= {
+            "trust_score": 88,
+            "readiness_level": UNSAFE,
+            "failure_causes": (failure(kind),),
+            "failure_cause_count": 1,
+            "primary_failure_type": kind,
+            "primary_severity": "critical",
+        }
+    return diagnosed(name, **(values | fields))
+
+
+def runs(
+    share: Callable[[int], float], days: int = 30, a_day: int = 2, *, name: str = "r", seed: int = 5, **fields: Any
+) -> list[Diagnosis]:
+    """Runs of so many days up to the end of the history, of which a share (by days before the end) is bad."""
+    chance = random.Random(seed)
+    return [
+        ended_run(
+            f"{name}-{back}-{number}",
+            END - timedelta(days=back, minutes=30 * number + 5),
+            bad=chance.random() < share(back),
+            **fields,
+        )
+        for back in range(days, -1, -1)
+        for number in range(a_day)
+    ]
+
+
+def worse_since(back: int, share: float = 0.9, before: float = 0.05) -> Callable[[int], float]:
+    """A share of bad runs that rose so many days before the end."""
+    return lambda days: share if days < back else before
+
+
+def session_ids(found: Iterable[Any]) -> set[str]:
+    """Which sessions some records are about."""
+    return {one["sessionId"] for one in found}
+
+
+RUNS, EVIDENCE = "consecutive_days", "sequential"
+TODAY = END.date()
+DAY = timedelta(days=1)
+
+
+def finding(since: int, until: int = 0, **changes: object) -> Finding:
+    """A run of days from so many days ago on, to so many days ago."""
+    first, last = TODAY - since * DAY, TODAY - until * DAY
+    days = [Day(day=first + number * DAY, average=0.5, count=9) for number in range((last - first).days + 1)]
+    made = Finding(
+        key=Key(DRIFT, "tier2", DOWN),
+        rule=RUNS,
+        severity=WARNING,
+        since=first,
+        until=last,
+        size=1.5,
+        title="Tier 2 fell",
+        description="It fell.",
+        numbers=Numbers(days=days),
+        before=(END - 20 * DAY, END - 9 * DAY),
+        after=(END - 9 * DAY, END),
+        expected=0.9,
+        looked=Source("watched_sessions", {}),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def told_of(cause: str | None) -> Explanation:
+    """What anchors say that name a cause, or none."""
+    return UNEXPLAINED if cause is None else Explanation(cause, f"The {cause} explains it.", Cause(cause=cause))
+
+
+def written(
+    findings: Sequence[Finding], known: Sequence[Incident] = (), at: datetime = END, cause: str | None = None
+) -> list[Incident]:
+    """The incidents and revisions that findings make."""
+    return [
+        record_of(
+            one,
+            "ops",
+            at,
+            Evidence(),
+        )
+        for one in due(findings, known, at, lambda _: told_of(cause))
+    ]
+
+
+def opened(*findings: Finding) -> Incident:
+    """The incident that findings open."""
+    (made,) = written(findings)
+    return made
