@@ -23,7 +23,7 @@ from typing import Any
 
 from audit.patterns import Pattern, Prefilter, compile_pattern, decode, encode
 from audit.policy.policy import RedactionSettings
-from schemas.bounds.limits import MAX_DEPTH
+from schemas.bounds import MAX_DEPTH
 from schemas.errors import BoundsError
 
 DEFAULT_KEY = b"driftline redaction marker"

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.bounds.limits import has_surrogates
+from schemas.bounds import has_surrogates
 
 
 def mended_text(text: str) -> str:

@@ -12,8 +12,7 @@ import fastavro
 import polars as pl
 
 from benchmarks.measure import best_seconds, print_table
-from schemas.codec.arrow import decode_batch
-from schemas.codec.container import SYNC
+from schemas.codec.arrow import SYNC, decode_batch
 from schemas.codec.single_object import PREFIX_BYTES, encode
 from schemas.records import AgentEvent
 from schemas.registry import schema_of

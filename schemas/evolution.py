@@ -3,7 +3,7 @@
 Compatibility is judged by the `avro` package, the reference implementation. On top of it comes one rule of our own: a new
 version only adds top-level fields that have a default. Batch decoding (schemas.codec.arrow) can then read old bytes with their own
 schema and fill in columns, without touching a value. A list that replaces a record of fixed fields is added beside it, and read
-out of it where it is missing (`schemas.unfolding`).
+out of it where it is missing (`schemas.registry`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
 """Every schema this version knows, current and historical, found by name or by fingerprint.
 
 The `.avsc` files in `avsc/` are the one definition of each record type: the Python record, the DuckDB table and the topic's
-contract come from them. Beside Avro's own attributes a schema carries `topics` (where it travels), `table` (where it lands),
+contract come from them. Beside Avro's own attributes a schema carries `topics` (where it travels), `table` (where it is stored),
 `identity` (the fields that say which thing it is about) and `revision` (whether a later record of the same identity replaces
-an earlier one). A field may carry `unfolds` (`schemas.unfolding`).
+an earlier one).
+
+A field may carry `"unfolds": "scores"`: the field is a list of records of a name and a value, and `scores` is a record with one field per
+item, which every version has. If bytes or rows are from before the field existed, the field is read from that record, one item per field
+in their order, and not from its default. Records (`schemas.codec`), batches of columns and tables (`analytics.store.tables`) do so alike.
 
 Fingerprints are CRC-64-AVRO over the parsing canonical form, as Avro's specification defines them, computed with fastavro
 only: the `avro` package renders logical types differently and would give another one.
@@ -17,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
@@ -146,3 +150,27 @@ def topics() -> dict[str, tuple[str, ...]]:
         for topic in schema.topics:
             found.setdefault(topic, []).append(schema.name)
     return {topic: tuple(sorted(names)) for topic, names in sorted(found.items())}
+
+
+class Unfolding(NamedTuple):
+    """A rule that reads one field out of another: an item per name, with the name in `key` and its value in `value`."""
+
+    field: str
+    source: str
+    names: tuple[str, ...]
+    key: str
+    value: str
+
+    def items(self, record: dict[str, Any]) -> list[dict[str, Any]]:
+        """The items of a decoded record."""
+        return [{self.key: name, self.value: record[self.source][name]} for name in self.names]
+
+
+def unfoldings(schema: RecordSchema) -> Iterator[Unfolding]:
+    """Yield the unfoldings of a record type."""
+    by_name = {field["name"]: field for field in schema.fields}
+    for name, field in by_name.items():
+        if (source := field.get("unfolds")) is not None:
+            key, value = (part["name"] for part in field["type"]["items"]["fields"])
+            names = tuple(part["name"] for part in by_name[source]["type"]["fields"])
+            yield Unfolding(name, source, names, key, value)

@@ -15,8 +15,7 @@ from typing import Any
 from analytics.store.views import CURRENT_EXCHANGES_STATEMENT, current_source
 from analytics.sums.macros import macro_statements, reading_statements
 from schemas.errors import StoreError
-from schemas.registry import Json, RecordSchema, current_schemas
-from schemas.unfolding import unfoldings
+from schemas.registry import Json, RecordSchema, current_schemas, unfoldings
 
 LOG = "log"
 NEWER = "A newer Driftline wrote this file: upgrade, or open it with that version."

@@ -35,7 +35,7 @@ import msgspec
 from audit.detectors.thresholds import TRANSCRIPT_SOURCES
 from audit.fingerprints import digest_of_value
 from audit.surrogates import mended_text
-from schemas.bounds.limits import MAX_DEPTH, MAX_ID, MAX_MADE_ID, has_surrogates
+from schemas.bounds import MAX_DEPTH, MAX_ID, MAX_MADE_ID, has_surrogates
 from schemas.errors import BoundsError, InputError, RecordError
 from schemas.records import AgentEvent, Label
 

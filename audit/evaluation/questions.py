@@ -22,10 +22,10 @@ from audit.exchanges.questions import Invalid, Material, Question
 from audit.exchanges.states import UNSCORED
 from audit.fingerprints import canonical_json, stable_id
 from audit.prompts.answers import Fields, read_json
-from schemas.bounds.limits import has_surrogates
-from schemas.bounds.validation_messages import decoding_words, words_of
+from schemas.bounds import has_surrogates
 from schemas.errors import RecordError
 from schemas.records import CheckOutcome, EvaluationRequest
+from schemas.validation_messages import decoding_words, words_of
 
 EVALUATION = "evaluation"
 """Purpose of the questions."""

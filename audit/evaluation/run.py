@@ -45,7 +45,7 @@ from audit.cost import ModelPrice, Usage, price_of, usd_of
 from audit.diagnosis.events import MAX_TOKENS, call_arguments, token_total, tool_name
 from audit.fingerprints import canonical_json
 from audit.times import parse_timestamp
-from schemas.bounds.limits import MAX_DEPTH
+from schemas.bounds import MAX_DEPTH
 from schemas.records import Exchange, FailureCause
 
 Status = Literal["answered", "no_response", "error", "aborted"]

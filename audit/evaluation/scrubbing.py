@@ -21,7 +21,7 @@ from typing import Any
 from audit.patterns import Pattern, compile_pattern, decode, encode
 from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor
-from schemas.bounds.limits import is_too_deep
+from schemas.bounds import is_too_deep
 
 _ROUNDS = 8
 """Taking one thing out can lay another one bare; no honest text does so this often."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from audit.redaction import Redactor
-from schemas.bounds.limits import labels_fault
+from schemas.bounds import labels_fault
 from schemas.errors import BoundsError
 from schemas.records import Label
 

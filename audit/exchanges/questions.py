@@ -19,7 +19,7 @@ import msgspec
 from audit.cost import ModelPrice, Usage, nano_of
 from audit.exchanges.outcomes import TierState
 from audit.exchanges.states import SKIPPED_COST_CAP, UNSCORED
-from schemas.bounds.limits import MAX_ADMITTED_BYTES
+from schemas.bounds import MAX_ADMITTED_BYTES
 from schemas.codec.single_object import encode
 from schemas.records import EvaluationRequest, Judgement, JudgingRequest
 

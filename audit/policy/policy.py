@@ -26,7 +26,7 @@ from audit.fingerprints import canonical_json, digest
 from audit.patterns import MAX_PATTERN_LENGTH, compile_pattern
 from audit.policy.methodology import SHIPPED, Methodology, load_methodology, shipped_methodologies
 from audit.policy.settings_files import Document, Location, PolicyModel
-from schemas.bounds.limits import LABEL_NAME, MAX_ID, MAX_LABELS, NAME
+from schemas.bounds import LABEL_NAME, MAX_ID, MAX_LABELS, NAME
 from schemas.errors import PolicyError
 
 __all__ = [

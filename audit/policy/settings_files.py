@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from audit.file_kinds import HEAD, binary_kind
-from schemas.bounds.limits import MAX_DEPTH
-from schemas.bounds.validation_messages import words_of
+from schemas.bounds import MAX_DEPTH
 from schemas.errors import PolicyError
+from schemas.validation_messages import words_of
 
 MAX_FILE_BYTES = 1024 * 1024
 _KIND_PROBLEMS = frozenset({"union_tag_invalid", "union_tag_not_found"})

@@ -27,7 +27,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from audit.exchanges.questions import Invalid, Material
-from schemas.bounds.limits import has_surrogates
+from schemas.bounds import has_surrogates
 from schemas.records import DimensionScore
 
 __all__ = ["Invalid", "ThinkingAnswer", "Tier2Answer", "Tier3Answer", "read_thinking", "read_tier2", "read_tier3"]

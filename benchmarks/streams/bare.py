@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from aiokafka import AIOKafkaConsumer
 
 from benchmarks.streams.meter import Meter
-from schemas.codec.arrow import decode_batch
-from schemas.codec.container import decode_columns
+from schemas.codec.arrow import decode_batch, decode_columns
 from schemas.codec.single_object import PREFIX_BYTES
 from schemas.registry import schema_of
 

@@ -17,7 +17,7 @@ from reference import PAGES
 from reference.stacks import with_stacks
 from repository import DOCS, ROOT, decisions
 
-from schemas.generated import bring_up_to_date
+from schemas.generate import bring_up_to_date
 
 _HEAD = "<!-- Made from the code by docs/site/publish.py: change the code and run make generate. -->\n\n"
 

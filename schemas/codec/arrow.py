@@ -1,30 +1,35 @@
 """Batches of messages to Arrow columns, at the speed of a columnar decoder and without trusting a single length.
 
-The bodies of one schema are put into an object container and decoded at once. Avro bodies carry no length, so a short or long
-body shifts its neighbours, and the columnar decoder takes bytes that are no valid Avro. Therefore the columns are believed only
-once they are measured and proven to be exactly what the bodies say (`schemas.codec.canonical`). A batch that is not believed is
-decoded in slices; in a slice that is not believed either each body is decoded by itself, the bad ones are rejected with their
-reason, and the good ones are decoded again as a batch.
+1. The bodies of one schema are put into an object container (a header, the number of rows, the joined bodies) and decoded at once.
+2. Avro bodies carry no length, so a body that is too short or too long shifts its neighbours, and the columnar decoder accepts bytes
+   that are not valid Avro: any byte but 1 for false, any branch of a union but the first for a value, numbers beyond their width. So its
+   columns count only after a proof that they are exactly what the bodies say (`Layout`).
+3. The proof covers all rows at once. The values determine where each of them starts in the block *if* it was written canonically: shortest
+   numbers, one block per array. Nothing can be written shorter, so if the messages start where this says, all values do. What
+   remains are bytes that could be another one of the same length; these are compared.
+4. A batch without a proof is decoded in slices. In a slice without a proof each body is decoded by itself, the bad ones are rejected with
+   their reason, and the good ones are decoded again as a batch.
+5. Rows out of bounds are rejected by the rules of `schemas.bounds`, as expressions over columns.
 """
 
 from __future__ import annotations
 
 import functools
 import io
+import itertools
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import fastavro
 
-from schemas.bounds.column_bounds import bounds_of
-from schemas.bounds.limits import MAX_RECORD_BYTES
-from schemas.codec.container import decode_columns, wire_of
+from schemas.bounds import CLOCK_TOLERANCE, EARLIEST, LATEST, MAX_RECORD_BYTES
 from schemas.codec.single_object import PREFIX_BYTES, decode_fields, record_from, writer_schema
 from schemas.errors import MalformedBodyError, RecordError, SchemaError
 from schemas.lazy import pl
 from schemas.records import RECORD_TYPES, Record
-from schemas.registry import RecordSchema, schema_of
-from schemas.unfolding import Unfolding, unfoldings
+from schemas.registry import NAMESPACE, Json, RecordSchema, Unfolding, schema_of, schemas_by_prefix, unfoldings
 
 INDEX = "_index"
 """Column with each row's place in the batch that was decoded."""
@@ -224,3 +229,296 @@ def rows_as_records(name: str, frame: pl.DataFrame) -> Iterator[Record]:
     """The rows of a decoded frame as records of the named type, in order; RecordError naming the field that does not fit."""
     fields = [field["name"] for field in schema_of(name).fields]
     return (record_from(RECORD_TYPES[name], row) for row in frame.select(fields).iter_rows(named=True))
+
+
+SYNC = bytes(16)
+_NAMES = itertools.count()
+
+
+def _varint(number: int) -> bytes:
+    """A non-negative long as Avro writes it: zigzag, seven bits a byte, lowest first."""
+    rest, out = number << 1, bytearray()
+    while rest & ~0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def _without_references(node: Any, named: dict[str, Json]) -> Any:
+    """The type with each reference to a named type replaced by its definition under a name of its own.
+
+    Polars resolves no references; names are not part of the encoding, so the bodies stay valid.
+    """
+    if isinstance(node, str):
+        return _without_references(named[node], named) if node in named else node
+    if isinstance(node, list):
+        return [_without_references(branch, named) for branch in node]
+    if node["type"] == "array":
+        return {**node, "items": _without_references(node["items"], named)}
+    if node["type"] != "record":
+        return node
+    # Docs and defaults are left out: polars stumbles over a boolean default, and neither is needed to decode.
+    fields = [{"name": known["name"], "type": _without_references(known["type"], named)} for known in node["fields"]]
+    named[f"{NAMESPACE}.{node['name']}"] = node
+    return {"type": "record", "name": f"R{next(_NAMES)}", "fields": fields}
+
+
+@functools.cache
+def wire_of(prefix: bytes) -> tuple[bytes, Layout]:
+    """Header of an object container of the writer's schema, and the layout of the bodies in it."""
+    schema = writer_schema(prefix)
+    record = _without_references({"type": "record", "name": schema.name, "fields": schema.fields}, {})
+    text = json.dumps(record).encode()
+    pairs = _varint(2) + _varint(11) + b"avro.schema" + _varint(len(text)) + text
+    header = b"Obj\x01" + pairs + _varint(10) + b"avro.codec" + _varint(4) + b"null" + _varint(0) + SYNC
+    return header, Layout(record["fields"])
+
+
+def decode_columns(schema: RecordSchema, block: bytes, rows: int) -> pl.DataFrame | None:
+    """Decode joined bodies by columns; return None if the decoder fails, or yields too many or too few rows."""
+    header, _ = wire_of(schema.prefix)
+    container = b"".join((header, _varint(rows), _varint(len(block)), block, SYNC))
+    try:
+        frame = pl.read_avro(io.BytesIO(container))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001 - polars panics on some damage, and its panic is a BaseException
+        return None
+    return frame if frame.height == rows else None
+
+
+_WIDTHS = {"int": 5, "long": 10}
+_FIXED = {"boolean": 1, "float": 4, "double": 8}
+
+
+@functools.cache
+def _longer() -> pl.Series:
+    """Magnitudes from which on a number takes 2, 3, up to 10 bytes: the sign in the lowest bit, then seven bits a byte."""
+    return pl.Series([1 << (7 * size - 1) for size in range(1, 10)], dtype=pl.Int64)
+
+
+def _number_size(magnitude: pl.Expr) -> pl.Expr:
+    return pl.lit(_longer()).search_sorted(magnitude, side="right").cast(pl.Int64) + 1
+
+
+def _magnitude(column: pl.Expr) -> pl.Expr:
+    number = column.to_physical().cast(pl.Int64).fill_null(0)
+    return pl.when(number < 0).then(~number).otherwise(number)
+
+
+def _size_and_last(kind: str, column: pl.Expr) -> tuple[pl.Expr, pl.Expr | None]:
+    """Bytes that the values take, and what their last byte must be where another one would decode alike."""
+    if kind in _WIDTHS:
+        magnitude, width = _magnitude(column), _WIDTHS[kind]
+        size = _number_size(magnitude)
+        # A number of full width has bits to spare in its last byte, which are cut off.
+        return size, pl.when(size == width).then(magnitude // (1 << (7 * width - 8))).cast(pl.UInt8)
+    if kind in _FIXED:
+        return pl.lit(_FIXED[kind], pl.Int64), column.cast(pl.UInt8) if kind == "boolean" else None
+    length = (column.str.len_bytes() if kind == "string" else column.bin.size()).cast(pl.Int64).fill_null(0)
+    return length + _number_size(length), None
+
+
+@dataclass
+class _Checks:
+    """Bytes to look at: their places in the block, and what must stand there; null where anything may."""
+
+    places: list[pl.Series] = field(default_factory=list)
+    expected: list[pl.Series] = field(default_factory=list)
+
+    def add(self, places: pl.Series, expected: pl.Series) -> None:
+        self.places.append(places)
+        self.expected.append(expected)
+
+    def hold(self, block: bytes) -> bool:
+        if not self.places:
+            return True
+        stored = pl.Series([block]).bin.reinterpret(dtype=pl.Array(pl.UInt8, len(block))).explode()
+        found = stored.gather(pl.concat(self.places))
+        return bool((found == pl.concat(self.expected)).all())  # null where anything may stand
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The columns that a level of rows was measured in, by name, and the levels within it, by field."""
+
+    columns: dict[str, pl.Series]
+    inner: dict[str, _Measured | _Items]
+
+
+@dataclass(frozen=True)
+class _Items:
+    """The arrays of a field: how many items each has, the bytes of that number, which have any, and all items in one level."""
+
+    counts: pl.Series
+    count_sizes: pl.Series
+    filled: pl.Series
+    items: _Measured | None
+    """None where no array has an item."""
+    sizes: pl.Series | None
+    """Bytes of each item."""
+
+
+class Layout:
+    """The layout of a record's fields in its canonical encoding. `fields` refer to no named type defined elsewhere.
+
+    A level is measured in one query, whatever is asked of it afterwards: a query takes as long for one row as for hundreds.
+    """
+
+    def __init__(self, fields: Sequence[Json]) -> None:
+        self._measures: list[pl.Expr] = []
+        self._steps = [(known["name"], self._step(known["name"], known["type"])) for known in fields]
+        self._sizes = [f"{name} size" for name, step in self._steps if step is None]
+
+    @property
+    def is_nested(self) -> bool:
+        """Tell whether a field holds an array or a record, which is measured in a query of its own."""
+        return len(self._sizes) < len(self._steps)
+
+    def _step(self, name: str, avro_type: Any) -> Layout | _Array | None:
+        """Return the step past a field, or None for a primitive one, which is measured with all the others at once."""
+        nullable = isinstance(avro_type, list)
+        bare = avro_type[1] if nullable else avro_type
+        kind = bare["type"] if isinstance(bare, dict) else bare
+        if kind == "record":
+            return Layout(bare["fields"])
+        column = pl.col(name)
+        if kind == "array":
+            counts = column.list.len().cast(pl.Int64)
+            self._measures += [counts.alias(f"{name} count"), _number_size(counts).alias(f"{name} count size")]
+            return _Array(bare["items"])
+        size, last = _size_and_last(kind, column)
+        if nullable:
+            present = column.is_not_null()
+            size = pl.when(present).then(size + 1).otherwise(1)
+            self._measures.append((present.cast(pl.UInt8) * 2).alias(f"{name} branch"))
+        if last is not None:
+            self._measures.append(last.alias(f"{name} last"))
+        self._measures.append(size.alias(f"{name} size"))
+        return None
+
+    def proves(self, frame: pl.DataFrame, block: bytes, lengths: Sequence[int]) -> bool:
+        """Tell whether the decoded rows, written canonically, give back exactly this block of bodies of these lengths."""
+        sizes = pl.Series(lengths, dtype=pl.Int64)
+        ends = sizes.cum_sum()
+        checks = _Checks()
+        return bool((self.past(self.measured(frame), ends - sizes, checks) == ends).all()) and checks.hold(block)
+
+    def measured(self, frame: pl.DataFrame) -> _Measured:
+        """Measure a level of rows and the levels within it."""
+        columns = {column.name: column for column in frame.select(self._measures).get_columns()} if self._measures else {}
+        inner: dict[str, _Measured | _Items] = {}
+        for name, step in self._steps:
+            if isinstance(step, Layout):
+                inner[name] = step.measured(frame[name].struct.unnest())
+            elif step is not None:
+                inner[name] = step.measured(frame[name], columns[f"{name} count"], columns[f"{name} count size"])
+        return _Measured(columns, inner)
+
+    def size(self, rows: _Measured) -> pl.Series:
+        """The bytes of each row."""
+        parts = [rows.columns[name] for name in self._sizes]
+        for name, step in self._steps:
+            if step is not None:
+                parts.append(step.size(rows.inner[name]))  # type: ignore[arg-type]  # each step measures for itself
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = whole + part
+        return whole
+
+    def past(self, rows: _Measured, at: pl.Series, checks: _Checks) -> pl.Series:
+        """The places behind the rows when they start at the places `at`."""
+        known = rows.columns
+        for name, step in self._steps:
+            if step is not None:
+                at = step.past(rows.inner[name], at, checks)  # type: ignore[arg-type]  # as above
+                continue
+            if (branch := known.get(f"{name} branch")) is not None:
+                checks.add(at, branch)
+            at = at + known[f"{name} size"]
+            if (last := known.get(f"{name} last")) is not None and last.null_count() < len(last):
+                checks.add(at - 1, last)
+        return at
+
+
+class _Array:
+    """The layout of arrays: the count of their items, the items, and a count of zero unless there were none."""
+
+    def __init__(self, items: Any) -> None:
+        self._of_records = isinstance(items, dict) and items["type"] == "record"
+        self._layout = Layout(items["fields"] if self._of_records else [{"name": "item", "type": items}])
+
+    def measured(self, values: pl.Series, counts: pl.Series, count_sizes: pl.Series) -> _Items:
+        """Measure the items of all arrays as one level."""
+        filled = counts > 0
+        if not filled.any():
+            return _Items(counts, count_sizes, filled, None, None)
+        items = values.filter(filled).explode()
+        rows = self._layout.measured(items.struct.unnest() if self._of_records else items.to_frame("item"))
+        return _Items(counts, count_sizes, filled, rows, self._layout.size(rows))
+
+    def size(self, arrays: _Items) -> pl.Series:
+        """The bytes of each array."""
+        if arrays.sizes is None:
+            return arrays.count_sizes
+        # The items of one row follow each other: what all of them take is the difference between two sums.
+        sums = pl.Series([0], dtype=pl.Int64).append(arrays.sizes.cum_sum())
+        ends = arrays.counts.cum_sum()
+        return arrays.count_sizes + (sums.gather(ends) - sums.gather(ends - arrays.counts)) + arrays.filled.cast(pl.Int64)
+
+    def past(self, arrays: _Items, at: pl.Series, checks: _Checks) -> pl.Series:
+        """The places behind the arrays when they start at the places `at`."""
+        at = _past_counts(arrays.counts, arrays.count_sizes, at, checks)
+        if arrays.items is None or arrays.sizes is None:
+            return at
+        behind, counts = arrays.sizes.cum_sum(), arrays.counts.filter(arrays.filled)
+        rows = behind.gather(counts.cum_sum() - 1)
+        moves = at.filter(arrays.filled) - rows.shift(1, fill_value=0)
+        # Within the block the items of one row follow each other, the rows do not: move each row's items to their row.
+        moved = pl.select(pl.lit(moves).repeat_by(counts).explode()).to_series()
+        self._layout.past(arrays.items, behind - arrays.sizes + moved, checks)
+        return at.scatter(arrays.filled.arg_true(), moves + rows + 1)
+
+
+def _past_counts(counts: pl.Series, size: pl.Series, at: pl.Series, checks: _Checks) -> pl.Series:
+    """The places behind the counts. Every byte of them is looked at: two blocks can be as long as one."""
+    widest = size.max()
+    if widest == 1:
+        checks.add(at, (counts * 2).cast(pl.UInt8))
+        return at + 1
+    for place in range(widest if isinstance(widest, int) else 0):
+        here = size > place
+        more = (size > place + 1).cast(pl.Int64) * 128
+        checks.add((at + place).filter(here), ((counts * 2 // (1 << 7 * place)) % 128 + more).filter(here).cast(pl.UInt8))
+    return at + size
+
+
+def _broken(avro_type: Any, value: pl.Expr, named: dict[str, Any]) -> pl.Expr | None:
+    """True where a decoded value is out of bounds, as `_check_of` judges it; a decoded int cannot be."""
+    if isinstance(avro_type, str):
+        if avro_type in named:
+            return _broken(named[avro_type], value, named)
+        return ~value.is_finite() if avro_type in ("double", "float") else None
+    if isinstance(avro_type, list):
+        return _broken(avro_type[1], value, named)
+    if "logicalType" in avro_type:
+        return ~value.is_between(EARLIEST, LATEST)
+    if avro_type["type"] == "array":
+        item = _broken(avro_type["items"], pl.element(), named)
+        return None if item is None else value.list.eval(item.fill_null(value=False)).list.any()
+    named[f"{NAMESPACE}.{avro_type['name']}"] = avro_type
+    fields = [_broken(field["type"], value.struct.field(field["name"]), named) for field in avro_type["fields"]]
+    return pl.any_horizontal(*found) if (found := [field for field in fields if field is not None]) else None
+
+
+@functools.cache
+def bounds_of(prefix: bytes) -> dict[str, pl.Expr]:
+    """For each field of a schema that has bounds: an expression that is true where a value is out of them."""
+    named: dict[str, Any] = {}
+    fields = schemas_by_prefix()[prefix].fields
+    found = {field["name"]: _broken(field["type"], pl.col(field["name"]), named) for field in fields}
+    bounds = {name: broken.fill_null(value=False) for name, broken in found.items() if broken is not None}
+    if {"occurred_at", "ingested_at"} <= bounds.keys():
+        bounds["occurred_at"] |= pl.col("occurred_at") > pl.col("ingested_at") + CLOCK_TOLERANCE
+    return bounds

@@ -16,9 +16,7 @@ from typing import Any, TypeVar, cast
 import fastavro
 import msgspec
 
-from schemas.bounds.limits import MAX_RECORD_BYTES
-from schemas.bounds.record_bounds import check_fields
-from schemas.bounds.validation_messages import decoding_words
+from schemas.bounds import MAX_RECORD_BYTES, check_fields
 from schemas.codec.record_writers import FIELDS_WRITERS, RECORD_WRITERS
 from schemas.errors import (
     BoundsError,
@@ -29,8 +27,8 @@ from schemas.errors import (
     UnknownSchemaError,
 )
 from schemas.records import RECORD_TYPES, Record
-from schemas.registry import MARKER, Json, RecordSchema, schema_of, schemas_by_prefix
-from schemas.unfolding import unfoldings
+from schemas.registry import MARKER, Json, RecordSchema, schema_of, schemas_by_prefix, unfoldings
+from schemas.validation_messages import decoding_words
 
 PREFIX_BYTES = 10
 REGISTRY_MAGIC = b"\x00"

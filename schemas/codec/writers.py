@@ -1,6 +1,6 @@
 """The parts of which `schemas.generate` makes a writer for each schema (`schemas.codec.record_writers`).
 
-1. A writer takes what may be written (`schemas.bounds.record_bounds`) and nothing else: it raises some error where a value is of
+1. A writer takes what may be written (`schemas.bounds`) and nothing else: it raises some error where a value is of
    another type, out of bounds or missing. The general writer, fastavro's, is then asked, and finds the words.
 2. It writes what the general writer would. A test holds the two against each other for every record type.
 """
@@ -11,7 +11,7 @@ import struct
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from schemas.bounds.limits import CLOCK_TOLERANCE, EARLIEST, LATEST
+from schemas.bounds import CLOCK_TOLERANCE, EARLIEST, LATEST
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_rows
-from schemas.bounds.limits import NAME
+from schemas.bounds import NAME
 from schemas.lazy import duckdb
 from service.pages.rendering import page
 from service.pages.viewing import Viewer

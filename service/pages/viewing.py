@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from fastapi import Depends, Path, Request
 
-from schemas.bounds.limits import NAME
+from schemas.bounds import NAME
 from service.setup.access.access import Holder
 from service.text.links import Links
 from service.web.authentication import require_project

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from urllib.parse import parse_qsl, quote, urlencode
 
 from analytics.queries import query_rows
-from schemas.bounds.limits import MAX_ID, NAME
+from schemas.bounds import MAX_ID, NAME
 from schemas.codec.single_object import record_from
 from schemas.errors import InputError
 from schemas.lazy import duckdb

@@ -13,7 +13,7 @@ from msgspec import Meta
 from analytics.queries import query_rows
 from audit.policy.policy import Policy
 from audit.silence import Level, Silence, Status, silence
-from schemas.bounds.limits import CLOCK_TOLERANCE
+from schemas.bounds import CLOCK_TOLERANCE
 from schemas.lazy import duckdb
 from service.text.answers import Answer, Moment, NextCursor
 from streams.engine.record_intake import RecordIntake

@@ -16,9 +16,9 @@ from msgspec import Meta
 from msgspec.inspect import LiteralType, StructType, Type, UnionType, multi_type_info
 
 from audit.anchors import checked_own_name
-from schemas.bounds.limits import NAME
-from schemas.bounds.validation_messages import place_and_words
+from schemas.bounds import NAME
 from schemas.errors import SettingsError
+from schemas.validation_messages import place_and_words
 from streams.kafka.connection import SaslMechanism, SecurityProtocol
 
 _SECRET_ADDRESS = re.compile(r"https?://[^\s/@?#]+(?:@[^\s/@?#]+)?(?:[/?][^\s#]*)?")

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import msgspec
 
-from schemas.bounds.limits import EARLIEST, LATEST
+from schemas.bounds import EARLIEST, LATEST
 
 Document = dict[str, Any]
 REFERENCE = "#/components/schemas/"

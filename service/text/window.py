@@ -20,7 +20,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Final, Literal
 
 from audit.times import parse_timestamp
-from schemas.bounds.limits import EARLIEST, LATEST
+from schemas.bounds import EARLIEST, LATEST
 from schemas.errors import SettingsError
 
 GIVE_A_TIME = "Give an age such as 24h or 7d, a date such as 2026-11-01, or a time such as 2026-11-01T12:00:00Z."

@@ -26,7 +26,7 @@ from fastapi import Depends, Path, Request, Security
 from fastapi.security import HTTPBearer, SecurityScopes
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from schemas.bounds.limits import NAME
+from schemas.bounds import NAME
 from service.setup.access.access import AccessStore, Holder, prefix_of
 from service.setup.access.sign_ins import is_mark
 from service.text.links import CALLS

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 from fastapi import Request, Response
 
-from schemas.bounds.limits import MAX_DEPTH, is_too_deep
-from schemas.bounds.validation_messages import decoding_words
+from schemas.bounds import MAX_DEPTH, is_too_deep
+from schemas.validation_messages import decoding_words
 from service.web.answering import AnswerRoute
 from service.web.errors import ApiError
 from streams.sources.lines import decode_json

@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from audit.surrogates import mended_text
-from schemas.bounds.validation_messages import words_of
 from schemas.errors import InputError, RecordError
+from schemas.validation_messages import words_of
 
 MAX_PROBLEMS = 5
 """Problems of one body that are reported."""

@@ -24,8 +24,8 @@ from pydantic import (
 
 from audit.surrogates import mended_text
 from audit.times import parse_timestamp
-from schemas.bounds.contract import IDENTIFIER
-from schemas.bounds.limits import LABEL_NAME, MAX_COUNT, MAX_ID, MAX_LABEL, MAX_LABELS, NAME, NOT_UNICODE
+from schemas.bounds import LABEL_NAME, MAX_COUNT, MAX_ID, MAX_LABEL, MAX_LABELS, NAME, NOT_UNICODE
+from schemas.contract import IDENTIFIER
 from service.web.bodies import decode_lines
 from service.web.bounds import MAX_BULK, MAX_EVENTS
 from service.web.examples import EXAMPLES

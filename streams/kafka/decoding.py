@@ -1,6 +1,6 @@
 """Decoding of broker records to columns. The sink and the workers share it, so both reject the same records.
 
-A record is rejected if its value is not a record of ours, breaks a bound or the contract (`schemas.bounds.contract`), or has a type that
+A record is rejected if its value is not a record of ours, breaks a bound or the contract (`schemas.contract`), or has a type that
 does not belong on its topic. On a topic keyed by session, a record is also rejected if its key is not that of its session: it may be on
 another partition than the session's other records, and the worker there does not know what the session has spent. The dead letter,
 its time included, depends on the record alone: it is the same whichever process rejects the record, and however often.
@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from audit.redaction import Redactor
-from schemas.bounds.contract import breaches
-from schemas.bounds.limits import EARLIEST, LATEST
+from schemas.bounds import EARLIEST, LATEST
 from schemas.codec.arrow import INDEX, DecodedBatch, Rejected, decode_batch
+from schemas.contract import breaches
 from schemas.errors import RecordError, UnexpectedTypeError, WrongKeyError, WrongPartitionError
 from schemas.lazy import pl
 from schemas.registry import topics

@@ -26,7 +26,7 @@ import fastavro
 import httpx2
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
-from schemas.bounds.limits import MAX_RECORD_BYTES
+from schemas.bounds import MAX_RECORD_BYTES
 from schemas.codec.single_object import REGISTRY_MAGIC, REGISTRY_PREFIX_BYTES, registry_schema_id
 from schemas.errors import DriftlineError
 from schemas.evolution import can_read

@@ -22,9 +22,9 @@ from audit.diagnosis.duplicate_rules import named_differences
 from audit.fingerprints import canonical_json, stable_id
 from audit.redaction import Redactor
 from audit.surrogates import json_bytes
-from schemas.bounds.contract import check_record
-from schemas.bounds.limits import MAX_ADMITTED_BYTES
+from schemas.bounds import MAX_ADMITTED_BYTES
 from schemas.codec.single_object import encode
+from schemas.contract import check_record
 from schemas.errors import BoundsError, RecordError
 from schemas.records import DeadLetter, Record, Score, ScoringTask, Span
 from schemas.registry import schema_of

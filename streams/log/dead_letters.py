@@ -21,13 +21,13 @@ import msgspec
 
 from audit.evaluation.evaluating import asked_again
 from audit.fingerprints import stable_id
-from schemas.bounds.contract import check_record
-from schemas.bounds.limits import MAX_ADMITTED_BYTES
-from schemas.bounds.validation_messages import decoding_words
+from schemas.bounds import MAX_ADMITTED_BYTES
 from schemas.codec.single_object import decode, encode, record_from, registry_schema_id
+from schemas.contract import check_record
 from schemas.errors import RecordError
 from schemas.records import RECORD_TYPES, DeadLetter, EvaluationRequest, Exchange, JudgingRequest, Record, Review, ScoringTask
 from schemas.registry import MARKER, schema_of, topics
+from schemas.validation_messages import decoding_words
 from streams.topology import TOPOLOGY
 
 KIND = "dead_letter"

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.bounds.limits import NAME
+from schemas.bounds import NAME
 from schemas.errors import SettingsError, StoreError
 
 LIVE = "live"

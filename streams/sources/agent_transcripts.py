@@ -12,8 +12,8 @@ import msgspec
 import zstandard
 
 from audit.times import parse_timestamp
-from schemas.bounds.contract import IDENTIFIER
-from schemas.bounds.limits import MAX_DEPTH, MAX_ID, NOT_UNICODE, has_surrogates, is_too_deep
+from schemas.bounds import MAX_DEPTH, MAX_ID, NOT_UNICODE, has_surrogates, is_too_deep
+from schemas.contract import IDENTIFIER
 from schemas.errors import InputError
 from streams.sources.lines import Line, Problem, json_type, open_stream, read_lines, visible_files
 from streams.sources.openclaw.entry import Entry, entry_of

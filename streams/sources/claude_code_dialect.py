@@ -32,7 +32,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from schemas.bounds.limits import MAX_ID
+from schemas.bounds import MAX_ID
 from streams.sources.agent_transcripts import (
     EVENTS,
     INTERNAL,

@@ -34,8 +34,8 @@ from audit.fingerprints import canonical_json
 from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor
 from audit.times import parse_timestamp
-from schemas.bounds.contract import IDENTIFIER, NAMED, Rule
-from schemas.bounds.limits import MAX_ID, NOT_UNICODE, has_surrogates
+from schemas.bounds import MAX_ID, NOT_UNICODE, has_surrogates
+from schemas.contract import IDENTIFIER, NAMED, Rule
 from schemas.errors import InputError
 from schemas.records import AgentEvent
 from streams.sources.lines import (

@@ -21,8 +21,8 @@ import msgspec
 import zstandard
 
 from audit.surrogates import json_bytes, mended, mended_text
-from schemas.bounds.limits import MAX_DEPTH, is_too_deep
-from schemas.bounds.validation_messages import decoding_words
+from schemas.bounds import MAX_DEPTH, is_too_deep
+from schemas.validation_messages import decoding_words
 from streams.sources.source import LineFault
 
 MAX_LINE = 16 * 1024 * 1024

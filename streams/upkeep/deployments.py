@@ -20,7 +20,7 @@ from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.fingerprints import stable_id
 from audit.redaction import Redactor
-from schemas.bounds.limits import CLOCK_TOLERANCE, LABEL_NAME, MAX_LABEL, identifier_fault
+from schemas.bounds import CLOCK_TOLERANCE, LABEL_NAME, MAX_LABEL, identifier_fault
 from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.records import Deployment, Exchange

@@ -13,7 +13,7 @@ from support.hostile_texts import WILD, Bundle, bundles, corpus, events
 from support.servers import until
 from support.sites import LINKS, QUIET, Site
 
-from schemas.bounds.limits import NAME
+from schemas.bounds import NAME
 
 BUNDLES = bundles()
 EVERYTHING = [seen for one in BUNDLES for seen in one.seen]

@@ -13,7 +13,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue as Attribute
 from otlp.captured import LABELS, NOW, OWNER, REDACTOR, Captured, assembled, records_of
 from otlp.capturing.readable import message
 from otlp.spans import agent, body, messages, request, span, tool
-from schemas.bounds.limits import MAX_ID
+from schemas.bounds import MAX_ID
 from schemas.records import Span
 from streams.log.admission import admissible
 from streams.sources.otlp import conventions

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.sample_records import SampleMaker, in_order
 
 from schemas import records, registry
-from schemas.bounds.limits import EARLIEST, LATEST
+from schemas.bounds import EARLIEST, LATEST
 from schemas.codec import arrow
 from schemas.codec.single_object import PREFIX_BYTES, encode
 from schemas.records import RECORD_TYPES, Record

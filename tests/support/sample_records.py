@@ -11,9 +11,9 @@ import msgspec
 from support import builders as build
 
 from schemas import records
-from schemas.bounds.contract import Between, Identifier, JsonObject, Labels, Named, OneOf, Rule, rules_of, times_of
-from schemas.bounds.limits import EARLIEST, LATEST
+from schemas.bounds import EARLIEST, LATEST
 from schemas.codec.single_object import encode
+from schemas.contract import Between, Identifier, JsonObject, Labels, Named, OneOf, Rule, rules_of, times_of
 from schemas.records import Record
 from schemas.registry import Json, schema_of
 

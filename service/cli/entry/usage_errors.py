@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from schemas.bounds.validation_messages import words_of
+from schemas.validation_messages import words_of
 
 
 def usage_message(error: typer.TyperException) -> str:

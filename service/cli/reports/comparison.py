@@ -17,7 +17,7 @@ from typing import Any
 from analytics.queries import query_rows
 from analytics.store.connection import attached, reading
 from audit.comparison import CONFIDENCE, PairedSums, by_chance, paired_interval
-from schemas.bounds.limits import NAME
+from schemas.bounds import NAME
 from schemas.errors import InputError, StoreError
 from schemas.lazy import duckdb
 from service.read.known_projects import unknown_project

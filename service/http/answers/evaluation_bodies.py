@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from audit.evaluation.cases import MAX_SYSTEM_PROMPT_BYTES, Case, Plan, Profile, plans, shipped_system_prompt
 from audit.surrogates import json_bytes
-from schemas.bounds.limits import NAME
+from schemas.bounds import NAME
 from service.setup.access.access import Holder
 from service.web.authentication import require_project
 from service.web.errors import ApiError, problems_in_words

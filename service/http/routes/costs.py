@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 
-from schemas.bounds.limits import EARLIEST
+from schemas.bounds import EARLIEST
 from service.http.routes.scores import PROJECT, require_window
 from service.read.costs import CostList, judge_costs
 from service.text.answers import Place, page_of

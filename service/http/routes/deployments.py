@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from schemas.bounds.limits import MAX_LABEL
+from schemas.bounds import MAX_LABEL
 from service.read.versions import DeploymentList, RecordedDeployment, deployed_version, deployed_versions
 from service.text.links import API
 from service.web.answering import answering

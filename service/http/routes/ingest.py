@@ -13,7 +13,7 @@ from analytics.identity.duplicate_matching import contradictions
 from audit.exchanges.labels import labels_json, read_labels
 from audit.fingerprints import canonical_json, digest
 from audit.redaction import Redactor
-from schemas.bounds.limits import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES
+from schemas.bounds import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES
 from schemas.errors import BoundsError
 from schemas.records import Exchange, Label
 from service.setup.access.access import Holder

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from analytics.identity.duplicate_matching import contradictions
 from audit.redaction import Redactor
-from schemas.bounds.limits import MAX_DEPTH, is_too_deep
+from schemas.bounds import MAX_DEPTH, is_too_deep
 from schemas.errors import RecordError
 from schemas.records import Exchange
 from service.http.routes.bulk import Batch

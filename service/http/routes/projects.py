@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BeforeValidator
 
-from schemas.bounds.limits import EARLIEST
+from schemas.bounds import EARLIEST
 from service.read.project import Health, Projects, with_blind_spots
 from service.text.answers import Place, page_of
 from service.text.links import API

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from pydantic import BeforeValidator
 
-from schemas.bounds.limits import EARLIEST, LATEST
+from schemas.bounds import EARLIEST, LATEST
 from service.http.routes.scores import PROJECT, From, To, require_window
 from service.read.trends import SamplingMix, Trends, sampling_mix
 from service.read.trends import trends as trends_of

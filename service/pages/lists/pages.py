@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import HTMLResponse, StreamingResponse
 
-from schemas.bounds.limits import EARLIEST
+from schemas.bounds import EARLIEST
 from schemas.lazy import duckdb
 from service.pages.lists.export import AT_ONCE, MOST_ROWS, WRITERS, pieces
 from service.pages.lists.listing import BY_TIME, Bounds, Listing, ListOf, asked_of, page_of_list, read_list

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 from msgspec import Meta
 
 from audit.anchors import is_reserved
-from schemas.bounds.limits import NAME
+from schemas.bounds import NAME
 from schemas.errors import InputError
 from service.setup.access.audit_log import AuditLog
 from service.setup.access.saved_views import VIEWS_TABLE, SavedViews

@@ -34,7 +34,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from audit.policy.settings_files import Document
 from audit.surrogates import mended_text
 from audit.times import parse_timestamp
-from schemas.bounds.limits import EARLIEST, LABEL_NAME, LATEST, MAX_LABELS, NO_LABELS
+from schemas.bounds import EARLIEST, LABEL_NAME, LATEST, MAX_LABELS, NO_LABELS
 from streams.sources.lines import json_type
 from streams.sources.otlp.messages import ELIDED, Message, messages_of, spoken_in, text_of
 from streams.sources.otlp.reading import read_provider_usage

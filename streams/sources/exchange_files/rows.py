@@ -27,7 +27,7 @@ import zstandard
 
 from audit.file_kinds import CSV, GZIP, HEAD, PARQUET, TEXT, ZSTANDARD, Kind, binary_kind, exchanges_kind
 from audit.surrogates import mended
-from schemas.bounds.limits import MAX_DEPTH, has_surrogates, is_too_deep
+from schemas.bounds import MAX_DEPTH, has_surrogates, is_too_deep
 from schemas.errors import InputError
 from schemas.lazy import duckdb
 from streams.sources.event_files import Document, read_values

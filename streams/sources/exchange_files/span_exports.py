@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from schemas.bounds.limits import CLOCK_TOLERANCE, MAX_ID
+from schemas.bounds import CLOCK_TOLERANCE, MAX_ID
 from streams.sources.exchange_files.mapping import (
     TimeSource,
     answer_in,

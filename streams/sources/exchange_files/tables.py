@@ -19,7 +19,7 @@ import msgspec
 from audit.diagnosis.duplicate_rules import read_digest
 from audit.exchanges.labels import read_labels
 from audit.fingerprints import stable_id
-from schemas.bounds.contract import check_record
+from schemas.contract import check_record
 from schemas.errors import RecordError
 from schemas.records import Exchange, Label, Redaction
 from schemas.registry import current_schemas

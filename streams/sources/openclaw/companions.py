@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from schemas.bounds.limits import has_surrogates
+from schemas.bounds import has_surrogates
 from streams.sources.lines import Line, decode_line, read_lines
 from streams.sources.openclaw.trajectory import Fill, Trajectory
 

@@ -17,8 +17,8 @@ import msgspec
 
 from audit.surrogates import mended
 from audit.times import parse_timestamp
-from schemas.bounds.contract import IDENTIFIER
-from schemas.bounds.limits import MAX_ID, NOT_UNICODE, has_surrogates, is_plain_identifier
+from schemas.bounds import MAX_ID, NOT_UNICODE, has_surrogates, is_plain_identifier
+from schemas.contract import IDENTIFIER
 from streams.sources.lines import Problem, decode_json, json_type
 from streams.sources.media import placeholders_in
 from streams.sources.openclaw.text import MIRROR_MODEL

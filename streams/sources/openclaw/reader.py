@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import msgspec
 
 from audit.diagnosis.duplicate_rules import read_digest
-from schemas.bounds.limits import MAX_ID
+from schemas.bounds import MAX_ID
 from schemas.errors import InputError
 from schemas.records import Exchange
 from streams.sources.copies import join_accounts

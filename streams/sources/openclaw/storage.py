@@ -32,7 +32,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import msgspec
 import zstandard
 
-from schemas.bounds.limits import MAX_ID
+from schemas.bounds import MAX_ID
 from schemas.errors import InputError
 from streams.sources.lines import KEPT_BYTES, MAX_LINE, Line, Problem, is_linked, line_fault, read_lines
 from streams.sources.openclaw.companions import Window, read_windows

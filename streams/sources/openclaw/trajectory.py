@@ -36,7 +36,7 @@ import msgspec
 
 from audit.diagnosis.duplicate_rules import TRAJECTORY
 from audit.times import parse_timestamp
-from schemas.bounds.limits import MAX_ID, NOT_UNICODE, has_surrogates
+from schemas.bounds import MAX_ID, NOT_UNICODE, has_surrogates
 from streams.sources.lines import Line, Problem, decode_line, is_torn, line_fault
 from streams.sources.openclaw.entry import Usage, counts_of
 from streams.sources.openclaw.events import WRAPPER, call_event, output_events

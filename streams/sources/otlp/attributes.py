@@ -11,7 +11,7 @@ import msgspec
 import pydantic_core
 
 from audit.surrogates import mended_escapes
-from schemas.bounds.limits import MAX_DEPTH
+from schemas.bounds import MAX_DEPTH
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue

@@ -12,7 +12,7 @@ import msgspec
 
 from audit.fingerprints import digest
 from audit.redaction import Redactor, texts_in
-from schemas.bounds.limits import MAX_DEPTH, MAX_ID, MAX_LABEL, is_too_deep
+from schemas.bounds import MAX_DEPTH, MAX_ID, MAX_LABEL, is_too_deep
 from schemas.records import Span
 from streams.sources.exchange_builder import MAX_TEXT
 from streams.sources.openclaw.events import MAX_ARGUMENTS, MAX_RESULT

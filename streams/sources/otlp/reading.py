@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from schemas.bounds.limits import MAX_COUNT, MAX_LABELS
+from schemas.bounds import MAX_COUNT, MAX_LABELS
 from streams.sources.otlp import conventions as named
 from streams.sources.otlp.attributes import parsed
 from streams.sources.otlp.conventions import PROVIDER_COUNTING, USAGE_OBJECT, Counting, Included

@@ -48,7 +48,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from audit.surrogates import decode_broken, json_bytes, mended, mended_text
-from schemas.bounds.limits import CLOCK_TOLERANCE, EARLIEST
+from schemas.bounds import CLOCK_TOLERANCE, EARLIEST
 from schemas.errors import InputError
 from streams.sources.lines import decode_json, json_type
 from streams.sources.otlp.attributes import MAX_ATTRIBUTES, attributes_of, plain

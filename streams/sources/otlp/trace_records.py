@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from audit.diagnosis.events import NormalisedEvent, normalise_event, normalise_payload, to_record
 from audit.fingerprints import canonical_json, digest
-from schemas.bounds.limits import is_too_deep
+from schemas.bounds import is_too_deep
 from schemas.records import AgentEvent, Exchange, Label, Span, TraceAssembly, UnusedSpans
 from streams.sources.exchange_builder import Clean, ExchangeDraft, Filing, build_exchange
 from streams.sources.openclaw.text import Unwrapped

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from audit.exchanges.labels import labels_json, read_labels
 from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor
-from schemas.bounds.contract import Labels
+from schemas.contract import Labels
 from schemas.errors import BoundsError
 from schemas.registry import schema_of
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from audit.anchors import anchor_project
 from audit.policy.policy import Anchors, Policy, ProjectSettings, RedactionSettings, Sampling, SecretPattern, load_policy
-from schemas.bounds.limits import NAME
+from schemas.bounds import NAME
 from schemas.errors import PolicyError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "policy.yaml"

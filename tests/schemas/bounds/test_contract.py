@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import builders as build
 
-from schemas.bounds.contract import Between, Identifier, JsonObject, Named, OneOf, Rule, breaches, check_record, rules_of
-from schemas.bounds.limits import MAX_COUNT, MAX_DEPTH, MAX_ID, MAX_MADE_ID, OUTCOMES
+from schemas.bounds import MAX_COUNT, MAX_DEPTH, MAX_ID, MAX_MADE_ID, OUTCOMES
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import encode
+from schemas.contract import Between, Identifier, JsonObject, Named, OneOf, Rule, breaches, check_record, rules_of
 from schemas.errors import BoundsError
 from schemas.records import Anchor, Exchange, Heartbeat, JudgingRequest, Record, Review
 from schemas.registry import schema_of, topics

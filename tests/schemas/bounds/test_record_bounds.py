@@ -13,10 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.bounds.column_bounds import bounds_of
-from schemas.bounds.limits import CLOCK_TOLERANCE, EARLIEST, LATEST, MAX_DEPTH, is_too_deep
-from schemas.bounds.record_bounds import check_fields
-from schemas.codec.arrow import decode_batch
+from schemas.bounds import CLOCK_TOLERANCE, EARLIEST, LATEST, MAX_DEPTH, check_fields, is_too_deep
+from schemas.codec.arrow import bounds_of, decode_batch
 from schemas.codec.single_object import encode
 from schemas.errors import BoundsError
 from schemas.records import Record

@@ -10,8 +10,8 @@ import pytest
 from pydantic_core import PydanticCustomError, PydanticKnownError
 from pydantic_core._pydantic_core import list_all_errors
 
-from schemas.bounds.limits import NAME
-from schemas.bounds.validation_messages import decoding_words, words_by_kind, words_of
+from schemas.bounds import NAME
+from schemas.validation_messages import decoding_words, words_by_kind, words_of
 
 ERRORS = {one["type"]: one for one in list_all_errors()}
 OWN = {"value_error", "assertion_error", "string_pattern_mismatch"}

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.effort import examples
 
-from schemas.bounds.limits import MAX_RECORD_BYTES
+from schemas.bounds import MAX_RECORD_BYTES
 from schemas.codec import arrow
 from schemas.codec.arrow import INDEX, ArrowStream, decode_batch, decode_own, empty_frame, rows_as_records
 from schemas.codec.single_object import PREFIX_BYTES, decode, decode_fields, encode

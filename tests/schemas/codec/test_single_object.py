@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import examples
 
-from schemas.bounds.limits import MAX_RECORD_BYTES
+from schemas.bounds import MAX_RECORD_BYTES
 from schemas.codec.record_writers import FIELDS_WRITERS, RECORD_WRITERS
 from schemas.codec.single_object import PREFIX_BYTES, decode, encode
 from schemas.errors import BoundsError, FramingError, MalformedBodyError, RecordError, UnknownSchemaError

@@ -23,7 +23,7 @@ from audit.policy.policy import Policy, RedactionSettings
 from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
 from audit.redaction import Redactor
 from audit.times import parse_timestamp
-from schemas.bounds.limits import NAME
+from schemas.bounds import NAME
 from schemas.records import Exchange
 from service.demo.conversations import DAYS, PROJECTS, Session, dialogues
 from service.demo.days import SCRIPT_END

@@ -10,7 +10,7 @@ import pytest
 from support.api_server import BodyBuilder, Call, Tokens
 
 from analytics.store.store import Store
-from schemas.bounds.limits import NOT_UNICODE
+from schemas.bounds import NOT_UNICODE
 
 Json = dict[str, Any]
 BROKEN = "x\ud800"

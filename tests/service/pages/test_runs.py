@@ -17,7 +17,7 @@ from support.watch_histories import put
 from analytics.sandbox.adhoc import read_only_rows
 from analytics.sandbox.snapshots import copy_database
 from analytics.store.store import Store
-from schemas.bounds.limits import EARLIEST
+from schemas.bounds import EARLIEST
 from service.pages.lists.listing import SHOWN as PAGE
 from service.text.answers import Place, encode_place
 from service.text.links import Links

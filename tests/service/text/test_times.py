@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from schemas.bounds.limits import EARLIEST
+from schemas.bounds import EARLIEST
 from schemas.errors import SettingsError
 from service.text.window import moment_of
 

@@ -18,7 +18,7 @@ from analytics.store.store import Store
 from audit.cost import Ledger, nano_of
 from audit.exchanges.cascade import drive
 from audit.policy.policy import Policy, ProjectSettings
-from schemas.bounds.limits import MAX_ADMITTED_BYTES
+from schemas.bounds import MAX_ADMITTED_BYTES
 from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
 from schemas.records import Record, ScoringTask

@@ -13,7 +13,7 @@ from support.effort import examples
 
 from audit.policy.policy import Policy
 from audit.redaction import Redactor
-from schemas.bounds.limits import MAX_ID
+from schemas.bounds import MAX_ID
 from schemas.records import Span
 from streams.log.admission import AdmittedSpan, admitted, labels_of
 from streams.sources.otlp.kept_spans import MAX_CALLS, SpanOwner, span_record

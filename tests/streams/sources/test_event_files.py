@@ -17,7 +17,7 @@ from audit.diagnosis.diagnosis import FAILURE_NODES
 from audit.diagnosis.events import normalise_session
 from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor
-from schemas.bounds.limits import NOT_UNICODE
+from schemas.bounds import NOT_UNICODE
 from schemas.errors import InputError
 from streams.sources import event_files
 from streams.sources.event_files import read_event_file, read_sessions

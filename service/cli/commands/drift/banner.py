@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from schemas.bounds.limits import NAME
+from schemas.bounds import NAME
 from schemas.errors import InputError
 from service.cli.commands.options import AsJson, Database, PolicyFile, print_json, settings_of
 from service.cli.completion.values import project_names

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from schemas.bounds.limits import EARLIEST
+from schemas.bounds import EARLIEST
 from schemas.errors import SettingsError
 from service.cli.commands.options import (
     SHOWN,

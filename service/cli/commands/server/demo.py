@@ -12,7 +12,7 @@ import typer
 from rich.console import RenderableType
 
 from analytics.queries import query_rows
-from schemas.bounds.limits import EARLIEST
+from schemas.bounds import EARLIEST
 from schemas.errors import SettingsError
 from schemas.records import Incident
 from service.cli.commands.drift.watching import check_projects

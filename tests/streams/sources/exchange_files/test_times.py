@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.bounds.limits import EARLIEST, LATEST
+from schemas.bounds import EARLIEST, LATEST
 from schemas.errors import InputError
 from streams.sources.exchange_files.mapping import TimeSource, time_in
 from streams.sources.exchange_files.profiling import profile_file

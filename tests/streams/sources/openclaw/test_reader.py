@@ -15,7 +15,7 @@ import pytest
 from audit.fingerprints import canonical_json, digest
 from audit.policy.policy import RedactionSettings
 from audit.redaction import Redactor
-from schemas.bounds.limits import NOT_UNICODE
+from schemas.bounds import NOT_UNICODE
 from schemas.errors import InputError
 from streams.sources.lines import Line
 from streams.sources.openclaw.companions import Window

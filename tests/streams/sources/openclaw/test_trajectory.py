@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from schemas.bounds.limits import MAX_ID
+from schemas.bounds import MAX_ID
 from streams.sources.openclaw.reader import find_transcripts, read_transcript
 from streams.sources.openclaw.storage import read_database
 from streams.sources.source import Reading, ReadingContext

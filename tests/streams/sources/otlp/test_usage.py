@@ -9,7 +9,7 @@ import pytest
 from otlp.captured import assembled, records_of
 from otlp.spans import agent, chat, request
 
-from schemas.bounds.limits import MAX_COUNT
+from schemas.bounds import MAX_COUNT
 from streams.sources.otlp.kinds import present_in
 from streams.sources.otlp.reading import UsageReading, read_usage
 from streams.sources.otlp.span_facts import Usage

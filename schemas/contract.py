@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from schemas.bounds.limits import (
+from schemas.bounds import (
     CLOCK_TOLERANCE,
     CONTROL,
     LABEL_NAME,

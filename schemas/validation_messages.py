@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from schemas.bounds.limits import NAME, NOT_UNICODE
+from schemas.bounds import NAME, NOT_UNICODE
 
 _WEB = "must be an address such as https://host/path, without a name or a password"
 _FORMS = {
@@ -60,7 +60,7 @@ _AT = re.compile(r" - at `\$\.?([^`]*)`$")
 @functools.cache
 def words_by_kind() -> Mapping[str, str]:
     """Return the words for each sort of pydantic error. `words_of` adds three more, with the words of a rule or a pattern."""
-    table = resources.files("schemas.bounds").joinpath("validation_messages.yaml").read_bytes()
+    table = resources.files("schemas").joinpath("validation_messages.yaml").read_bytes()
     kinds = {kind: words for words, kinds in msgspec.yaml.decode(table, type=dict[str, list[str]]).items() for kind in kinds}
     return kinds | {"string_unicode": NOT_UNICODE}
 

@@ -1,1 +1,0 @@
-"""Bounds of records beyond their types, for single records and for columns. No bytes, no topics."""
