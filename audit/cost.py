@@ -18,7 +18,7 @@ from typing import Annotated, Literal, NamedTuple, Protocol
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 from pydantic.alias_generators import to_camel
 
-from audit.policy.settings_files import Document
+from audit.settings_files import Document
 
 NANO = 10**9
 """Nano-USD in a USD."""

@@ -31,7 +31,7 @@ import msgspec
 
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.patterns import Pattern, Prefilter, compile_pattern, decode, encode, straighten
-from audit.policy.methodology import shipped_methodologies
+from audit.policy import shipped_methodologies
 from schemas.records import Exchange
 
 Recognises = Callable[[bytes, str], bool]

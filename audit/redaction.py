@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Any
 
 from audit.patterns import Pattern, Prefilter, compile_pattern, decode, encode
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from schemas.bounds import MAX_DEPTH
 from schemas.errors import BoundsError
 

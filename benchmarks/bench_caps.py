@@ -17,7 +17,7 @@ import msgspec
 
 from analytics.store.store import Store
 from audit.cost import price_of
-from audit.policy.policy import Policy, ProjectSettings
+from audit.policy import Policy, ProjectSettings
 from audit.redaction import Redactor
 from benchmarks.bench_judging import exchanges
 from benchmarks.counting_api import TOKENIZERS, CountingApi

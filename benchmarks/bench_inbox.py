@@ -17,7 +17,7 @@ from pathlib import Path
 import duckdb
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from benchmarks.measure import print_table
 from schemas.records import Incident
 from service.read.inbox import LIVE_STATES, InboxFilter, choices, inbox, open_incidents

@@ -20,7 +20,7 @@ import msgspec
 
 from analytics.store.store import Store
 from audit.exchanges.questions import Question
-from audit.policy.policy import Policy, ProjectSettings
+from audit.policy import Policy, ProjectSettings
 from audit.redaction import Redactor
 from benchmarks.measure import best_seconds, print_table
 from schemas.records import Exchange, SessionClosed

@@ -18,7 +18,7 @@ from audit.cost import Ledger
 from audit.exchanges.cascade import drive
 from audit.exchanges.questions import Question, Reply
 from audit.fingerprints import canonical_json
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from benchmarks.bench_judging import exchanges
 from benchmarks.measure import print_table, process_cost

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from analytics.store.store import Store
 from audit.exchanges.questions import Question
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from benchmarks.load import ANSWER, THINKING
 from benchmarks.measure import print_table

@@ -20,7 +20,7 @@ from analytics.store.connection import fetch
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from analytics.sums.kept import current_of, days_of
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from benchmarks.measure import print_table
 from benchmarks.one_by_one import ONE_BY_ONE
 from streams.watch.checking import Checker

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.registry import current_schemas
 from streams.judging.judged_stages import EVALUATION, SCORING, JudgedStage, JudgedState, JudgingStep, Recorded
 from streams.stage_batches import Step

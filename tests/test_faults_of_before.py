@@ -19,7 +19,7 @@ from support.watch_histories import END, fallen, history, put, steady
 
 from analytics.store.store import Store
 from audit.cost import nano_of
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from service.server.app import create_app
 from service.setup.access.access import AccessStore, Holder

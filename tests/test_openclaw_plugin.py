@@ -22,7 +22,7 @@ from support.openclaw_host import ALLOWED, NODE, PLUGIN, Host, entries, host, wr
 from support.servers import PATIENCE, ROOT, Home, Nursery, nursery, until
 
 from analytics.store.store import Store
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.records import AgentEvent, Exchange, Record
 from streams.sources.openclaw.reader import read_transcript

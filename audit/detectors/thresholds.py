@@ -19,7 +19,7 @@ import msgspec
 from pydantic import Field
 
 from audit.fingerprints import canonical_json
-from audit.policy.settings_files import PolicyModel
+from audit.settings_files import PolicyModel
 
 LOWEST_SATURATION = 50.0
 """Percent below which no threshold of a context's fill can lie."""

@@ -32,7 +32,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from audit.evaluation.dimensions import DIMENSIONS, Dimension
 from audit.patterns import MAX_PATTERN_LENGTH, compile_pattern
-from audit.policy.settings_files import Document
+from audit.settings_files import Document
 from schemas.errors import PolicyError
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]

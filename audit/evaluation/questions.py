@@ -15,13 +15,13 @@ from typing import Any
 import msgspec
 from pydantic import ValidationError
 
+from audit.answers import Fields, read_json
 from audit.evaluation.cases import Case, Plan
 from audit.evaluation.dimensions import HIGHEST, LOWEST, Dimension
 from audit.exchanges.outcomes import TierState
 from audit.exchanges.questions import Invalid, Material, Question
 from audit.exchanges.states import UNSCORED
 from audit.fingerprints import canonical_json, stable_id
-from audit.prompts.answers import Fields, read_json
 from schemas.bounds import has_surrogates
 from schemas.errors import RecordError
 from schemas.records import CheckOutcome, EvaluationRequest

@@ -27,13 +27,13 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from audit.answers import MAX_ANSWER
 from audit.evaluation.cases import DimensionPolicy, JudgeType, Method
 from audit.evaluation.dimensions import DIMENSIONS, HIGHEST, LOWEST, Dimension
 from audit.evaluation.questions import NOT_BATCHED, NOT_RECORDED, Assessment, EvaluationAnswer, Terms
 from audit.exchanges.outcomes import NO_JUDGE
 from audit.exchanges.questions import ANSWERED, COST_CAP, INTERRUPTED, UNKNOWN_PRICE, Invalid, Question, Reply
 from audit.fingerprints import canonical_json
-from audit.prompts.answers import MAX_ANSWER
 from schemas.records import CheckOutcome, EvaluationRequest, Judgement
 
 ResultStatus = Literal["completed", "failed"]

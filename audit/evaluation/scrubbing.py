@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any
 
 from audit.patterns import Pattern, compile_pattern, decode, encode
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.bounds import is_too_deep
 

@@ -29,7 +29,7 @@ from audit.evaluation.run import Artifact, Run, ToolCall, ToolResult, is_recorde
 from audit.evaluation.scrubbing import Scrubber, json_text
 from audit.fingerprints import digest
 from audit.injection import swaying
-from audit.prompts.prompt_quoting import visible
+from audit.prompt_quoting import visible
 from schemas.records import CheckOutcome
 
 SMALLEST_VIEW = 4_000

@@ -1,1 +1,1 @@
-"""Scoring of exchanges: Tier 1 checks, sampling, the gate cascade, outcomes. Texts of prompts and answers live next door."""
+"""Scoring of exchanges: Tier 1 checks, sampling, prompts, the gate cascade, outcomes."""

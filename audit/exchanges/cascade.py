@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from audit.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
 from audit.exchanges.outcomes import (
     NO_DIMENSION,
     NOTHING_FOUND,
@@ -28,14 +29,12 @@ from audit.exchanges.outcomes import (
     score_of,
     thinking_state,
 )
+from audit.exchanges.prompts import ExchangeQuestions
 from audit.exchanges.questions import Invalid, Question, Reply
 from audit.exchanges.sampling import DISAGREEMENT_REASON, FIRST_TURNS, LAST_TURNS, TIER1_FLAGS, is_disagreement
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_GATE, UNSCORED
 from audit.patterns import Pattern, compile_pattern
-from audit.policy.methodology import BehaviouralDimension, When
-from audit.policy.policy import ProjectPolicy
-from audit.prompts.answers import ThinkingAnswer, Tier2Answer, Tier3Answer
-from audit.prompts.exchange_prompts import ExchangeQuestions
+from audit.policy import BehaviouralDimension, ProjectPolicy, When
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 
 Made = TypeVar("Made")

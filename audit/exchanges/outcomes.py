@@ -17,7 +17,7 @@ from audit.cost import nano_of, usd_of
 from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKIPPED_SAMPLING, UNSCORED
 from audit.fingerprints import stable_id
 from audit.injection import tamper_reasons
-from audit.policy.policy import ProjectPolicy
+from audit.policy import ProjectPolicy
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 
 RULE_VERSION = "eval-4"

@@ -18,7 +18,7 @@ from functools import lru_cache
 import msgspec
 
 from audit.patterns import compile_pattern, straighten
-from audit.policy.policy import Sampling
+from audit.policy import Sampling
 
 SAMPLING_DISABLED = "sampling_disabled"
 FIRST_TURNS = "first_turns"

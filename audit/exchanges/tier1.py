@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from audit.patterns import compile_pattern, decode, encode, straighten
-from audit.policy.methodology import Methodology
+from audit.policy import Methodology
 
 
 class Tier1Result(msgspec.Struct, frozen=True):

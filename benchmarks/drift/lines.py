@@ -20,7 +20,7 @@ import numpy as np
 
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import CostAnalysis, Diagnosis, DimensionScores, Exchange, Incident, Record, Score
 from service.read.project import read_projects

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from analytics.store.store import Store
 from analytics.store.transaction import Partition
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from benchmarks.streams.meter import Meter
 from service.setup.workspace import utc_now

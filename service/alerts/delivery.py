@@ -23,7 +23,7 @@ import msgspec
 
 from analytics.store.outbox import DELIVERED, GIVEN_UP, WAITING, Outbox
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.lazy import httpx2
 from schemas.records import Alert, Incident

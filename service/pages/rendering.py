@@ -18,7 +18,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from audit.prompts.prompt_quoting import hidden_parts
+from audit.prompt_quoting import hidden_parts
 from audit.times import iso_time
 from service.read.runs import EXCHANGES_ONLY
 from service.setup.access.access import Holder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from audit.prompts.prompt_quoting import hidden_parts
+from audit.prompt_quoting import hidden_parts
 
 MAX_SHOWN = 20_000
 """Characters of a text that a page shows. The judge sees no more than 24 000."""

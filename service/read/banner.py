@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from audit.policy.policy import ProjectSettings, Sampling
+from audit.policy import ProjectSettings, Sampling
 from service.setup.judge_setup import LIVE, NONE
 
 _TEENS = range(11, 14)

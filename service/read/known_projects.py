@@ -20,7 +20,7 @@ from service.setup.workspace import Workspace
 from service.text.plain import plain
 
 if TYPE_CHECKING:
-    from audit.policy.policy import Policy
+    from audit.policy import Policy
 
 NAMED = 10
 """Projects that a message lists."""

@@ -33,7 +33,7 @@ from analytics.queries import query_rows
 from analytics.sums.hours import query_days
 from audit.drift.anomaly_rate import FEWEST_ANOMALIES
 from audit.drift.watched_series import DOWN, SPIKE, TIERS, UP, Key, bounds_of
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.lazy import duckdb
 from service.text.answers import Answer, Moment, NextCursor, Share
 from service.text.rounding import counted, grouped

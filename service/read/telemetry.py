@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from analytics.queries import query_rows
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.silence import Level, Silence, Status, silence
 from schemas.bounds import CLOCK_TOLERANCE
 from schemas.lazy import duckdb

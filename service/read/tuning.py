@@ -12,7 +12,7 @@ from analytics.queries import query_records, query_rows, run_query
 from audit.detectors.thresholds import PROFILES, Profile, ProfileName, profile_name, source_of
 from audit.detectors.tuning import Tuned, tune
 from audit.diagnosis.evidence import FOLD_COLUMNS, SessionEvidence, fold_columns
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.read.runs import with_payloads

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from analytics.queries import query_rows
 from audit.exchanges.wrap_quality import STEPS, wrap_quality
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.lazy import duckdb
 from service.text.answers import Answer, Moment, NextCursor, Place, Share
 

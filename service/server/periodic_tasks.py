@@ -20,7 +20,7 @@ import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.silence import STOPPED, listening_since
 from service.alerts.delivery import Alerts, Delivery, open_alerts
 from service.alerts.notices import Notice, fleet_notice, silence_notice

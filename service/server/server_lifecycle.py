@@ -17,7 +17,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from analytics.deletion.compaction import compact_at_start
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.errors import SettingsError
 from service.http.otlp.grpc_listener import Listener
 from service.http.otlp.grpc_listener import listen as otlp_listener

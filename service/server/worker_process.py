@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from service.setup.judge_setup import open_judge
 from service.setup.kafka import connection_of, framing_of

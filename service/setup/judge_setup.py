@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from audit.cost import price_of
 from audit.evaluation.cases import Plan
-from audit.policy.policy import Policy, ProjectPolicy
+from audit.policy import Policy, ProjectPolicy
 from schemas.errors import SettingsError
 from service.setup.server_link import ServerLink
 from service.setup.settings import Settings

@@ -22,7 +22,7 @@ from schemas.lazy import duckdb, pl
 from service.setup.server_link import STOP_IT, Outcome, Rows, ServerLink, portable
 
 if TYPE_CHECKING:
-    from audit.policy.policy import Policy
+    from audit.policy import Policy
     from schemas.records import ImportProgress, Record
     from streams.log.admission import Accepted
 

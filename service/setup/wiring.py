@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from analytics.store.store import Appended, Store
-from audit.policy.policy import Policy, load_policy
+from audit.policy import Policy, load_policy
 from audit.redaction import DEFAULT_KEY, Redactor
 from schemas.records import ImportProgress
 from service.setup.server_link import ServerLink

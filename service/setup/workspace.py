@@ -19,7 +19,7 @@ from streams.log.ownership import is_fed_by_kafka, log_folder, require_embedded
 from streams.stage_progress import lagging
 
 if TYPE_CHECKING:
-    from audit.policy.policy import Policy
+    from audit.policy import Policy
     from audit.redaction import Redactor
     from service.setup.wiring import Runner, Wiring
     from streams.log.publisher import Publisher

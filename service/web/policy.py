@@ -8,8 +8,8 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from audit.policy.policy import Policy, load_policy
-from audit.policy.settings_files import MAX_FILE_BYTES
+from audit.policy import Policy, load_policy
+from audit.settings_files import MAX_FILE_BYTES
 from schemas.errors import PolicyError
 from service.read.known_projects import known_projects, named_projects
 from service.web.context import ApiContext

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from analytics.deletion.retention import Purged, plan_erasure
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.bounds import EARLIEST
 from schemas.records import Erasure
 from service.text.answers import Answer, Moment, NextCursor, Place

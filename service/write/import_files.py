@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from audit.file_kinds import HEAD, unlike_json
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Exchange

@@ -16,7 +16,7 @@ from analytics.queries import query_rows
 from audit.cost import ModelPrice, Usage, usd_of
 from audit.exchanges.sampling import Candidate, SamplingState, close, decide
 from audit.exchanges.tier1 import check_structure
-from audit.policy.policy import Policy, ProjectPolicy
+from audit.policy import Policy, ProjectPolicy
 from schemas.lazy import duckdb
 from service.text.answers import Answer
 from service.write.policy_file import EVERY_OTHER, PolicyProblem, SettingChange

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from audit.policy.policy import Policy, load_policy
+from audit.policy import Policy, load_policy
 from schemas.errors import DriftlineError, PolicyError
 from service.text.answers import Answer
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from analytics.store.connection import IN_USE
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.errors import InputError, SettingsError, StoreError
 from service.read.known_projects import unknown_project
 from service.setup.judge_setup import NAME_A_JUDGE, NONE, OpenedJudge, open_judge, traits_of, who_judges

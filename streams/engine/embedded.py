@@ -14,7 +14,7 @@ from datetime import datetime
 from analytics.deletion.deleting import STAGE as ERASURE
 from analytics.deletion.retention import CUT, forget_withdrawn
 from analytics.store.store import Appended, Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import ImportProgress

@@ -28,7 +28,7 @@ from analytics.deletion.deleting import ERASURES
 from analytics.store.inserting import PARTITION
 from analytics.store.positions import KnownSessions, states_of_stages, stored_states
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.errors import BrokerError, BusyError, DriftlineError, StoreError, first_line
 from schemas.records import Judgement, Record, Score, ScoringTask

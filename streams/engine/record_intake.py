@@ -21,11 +21,11 @@ from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.cost import least_case, usd_of
 from audit.exchanges.outcomes import anomaly_reasons, score_id
+from audit.exchanges.prompts import tier2_bound, tier2_question
 from audit.exchanges.questions import COST_CAP
 from audit.exchanges.tier1 import check_structure
 from audit.injection import tamper_reasons
-from audit.policy.policy import Policy, ProjectPolicy
-from audit.prompts.exchange_prompts import tier2_bound, tier2_question
+from audit.policy import Policy, ProjectPolicy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.errors import DriftlineError, RecordError

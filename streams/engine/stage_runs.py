@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import cast
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.lazy import pl

@@ -13,7 +13,7 @@ from datetime import datetime
 from analytics.queries import query_records
 from analytics.store.store import Store
 from audit.exchanges.questions import Question
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.records import EvaluationRequest, Judgement, Reservation
 from streams.evaluations.preparing import is_batched, judging_task_of, settled_questions
 from streams.judges.batch_judge import Asked, BatchJudge

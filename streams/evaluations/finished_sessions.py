@@ -17,7 +17,7 @@ from analytics.queries import query_records, query_rows
 from audit.anchors import is_reserved
 from audit.diagnosis.events import raw_event
 from audit.evaluation.run import Run, SessionRecords, run_of
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.records import Diagnosis, Exchange

@@ -27,7 +27,7 @@ from audit.evaluation.evaluating import asked_again, evaluation_request
 from audit.evaluation.questions import Terms, questions_of
 from audit.evaluation.report import Evaluated
 from audit.exchanges.questions import ANSWERED, Question, Reply, estimate
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.errors import BoundsError, InputError
 from schemas.lazy import duckdb
 from schemas.records import Evaluation, EvaluationRequest, Judgement

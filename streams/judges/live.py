@@ -24,9 +24,9 @@ from typing import Any
 import httpx2
 from anthropic import APIStatusError, AsyncAnthropic
 
+from audit.answers import answer_in, is_object
 from audit.cost import PromptBound, Usage, believable
 from audit.exchanges.questions import ANSWERED, Invalid, Question
-from audit.prompts.answers import answer_in, is_object
 from streams.judges.counting import PromptBounds
 from streams.judges.http_transport import MAX_BODY_BYTES, open_client
 from streams.judges.protocol import CallBudget, Verdict

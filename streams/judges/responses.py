@@ -17,7 +17,7 @@ import msgspec
 from anthropic import APIConnectionError, APIStatusError
 
 from audit.cost import Usage
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from streams.judges.http_transport import ResponseTooLargeError
 from streams.judges.protocol import SIMULATED_HEADER, SIMULATED_MODEL

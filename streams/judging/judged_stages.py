@@ -29,10 +29,10 @@ from audit.evaluation.questions import EVALUATION as SIX_DIMENSIONS
 from audit.evaluation.questions import NOT_BATCHED, Terms, request_id
 from audit.exchanges.cascade import cascade, drive
 from audit.exchanges.outcomes import NO_JUDGE, TierState
+from audit.exchanges.prompts import TIER2, TIER2_5, TIER3
 from audit.exchanges.questions import ANSWERED, COST_CAP, UNKNOWN_PRICE, Question, Reply, charged, recorded_reply
 from audit.exchanges.sampling import LAST_TURNS, may_become_last
-from audit.policy.policy import Policy
-from audit.prompts.exchange_prompts import TIER2, TIER2_5, TIER3
+from audit.policy import Policy
 from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
 from schemas.records import EvaluationRequest, Judgement, Record, ScoringTask

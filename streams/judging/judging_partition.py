@@ -31,7 +31,7 @@ import msgspec
 
 from audit.cost import nano_of, usd_of
 from audit.exchanges.questions import ANSWERED, COST_CAP, INTERRUPTED
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Reservation

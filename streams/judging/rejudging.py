@@ -10,9 +10,9 @@ from typing import Any
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.cost import usd_of, worst_case
+from audit.exchanges.prompts import thinking_question, tier2_question
 from audit.exchanges.questions import estimate, with_earlier
-from audit.policy.policy import Policy
-from audit.prompts.exchange_prompts import thinking_question, tier2_question
+from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, JudgingRequest
 from streams.judging.judged_stages import recorded_in

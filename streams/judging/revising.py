@@ -23,7 +23,7 @@ from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.diagnosis.duplicate_rules import is_read
 from audit.exchanges.questions import with_earlier
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.lazy import duckdb
 from schemas.records import Exchange, JudgingRequest

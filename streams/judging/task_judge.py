@@ -12,7 +12,7 @@ from typing import Any
 from audit.cost import Ledger
 from audit.exchanges.outcomes import NO_JUDGE
 from audit.exchanges.questions import Question, Reply, recorded_reply
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record
 from streams.engine.stage_runs import stage_failed

@@ -1,7 +1,7 @@
 """Topics of an OpenTelemetry Collector: its messages become spans on our own topic, under that topic's keys.
 
 1. A message is an OTLP request, as protobuf or as JSON, which begins with a brace. Its key and its partition mean nothing.
-2. The policy assigns a span to its project (`audit.policy.policy`). Spans of projects whose audit is off are skipped.
+2. The policy assigns a span to its project (`audit.policy`). Spans of projects whose audit is off are skipped.
 3. An offset is committed when the broker has acknowledged all spans of the message. After a kill the same spans are produced again,
    with the same ids, and readers of their topic drop the repetitions: there is no state, and two workers on one message do no harm.
 4. An unreadable message becomes a dead letter. So does each span that cannot be stored, up to `MAX_LETTERS` per message; one more dead
@@ -19,7 +19,7 @@ from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
-from audit.policy.policy import Origin, Policy
+from audit.policy import Origin, Policy
 from audit.redaction import Redactor
 from schemas.errors import InputError
 from streams.engine.stage_runs import stage_failed

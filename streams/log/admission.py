@@ -34,7 +34,7 @@ from streams.sources.otlp.reading import FactReader
 from streams.sources.otlp.request import Observed, ReadItems, Refused
 
 if TYPE_CHECKING:
-    from audit.policy.policy import Policy
+    from audit.policy import Policy
     from streams.judging.judged_stages import Subject
 
 DEAD_LETTERS = "dead-letters"

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Record
 from streams.engine.record_intake import Published

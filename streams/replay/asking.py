@@ -12,9 +12,9 @@ import msgspec
 
 from audit.cost import Ledger, worst_case
 from audit.exchanges.cascade import INVALID, drive
+from audit.exchanges.prompts import TIER3, tier3_question
 from audit.exchanges.questions import Question, Reply, estimate, recorded_reply
-from audit.policy.policy import Policy
-from audit.prompts.exchange_prompts import TIER3, tier3_question
+from audit.policy import Policy
 from schemas.records import Judgement, Score, ScoringTask
 from streams.judges.batch_plans import CANCELLED, Asked
 from streams.judging.call_budget import DurableBudget, Publish, StoppedError

@@ -16,7 +16,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 from analytics.queries import query_rows
 from analytics.store.connection import IN_USE
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.errors import StoreError
 from schemas.records import Judgement, Reservation

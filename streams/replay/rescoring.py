@@ -15,7 +15,7 @@ import msgspec
 from audit.cost import Ledger
 from audit.exchanges.cascade import questions_about
 from audit.exchanges.questions import charged
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Score, ScoringTask

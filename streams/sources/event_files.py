@@ -31,7 +31,7 @@ from audit.diagnosis.events import NormalisedEvent, clean_payload, normalise_eve
 from audit.exchanges.labels import FIELD, read_labels
 from audit.file_kinds import unlike_events
 from audit.fingerprints import canonical_json
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from audit.times import parse_timestamp
 from schemas.bounds import MAX_ID, NOT_UNICODE, has_surrogates

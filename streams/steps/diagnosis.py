@@ -22,7 +22,7 @@ import msgspec
 from audit.detectors.thresholds import LOWEST_SATURATION, TRANSCRIPT_SOURCES, Profile, profile_name
 from audit.diagnosis.diagnosis import EVIDENCE_REFERENCES, diagnose, to_record
 from audit.diagnosis.evidence import FAILED_SKILL, FOLD_COLUMNS, LOST_MEMORY, Row, SessionEvidence, fold_counted
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.codec.arrow import rows_as_records
 from schemas.lazy import pl
 from schemas.records import Diagnosis, SessionClosed

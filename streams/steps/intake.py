@@ -28,7 +28,7 @@ from audit.exchanges.sampling import (
     without,
 )
 from audit.exchanges.tier1 import Tier1Result, check_structure
-from audit.policy.policy import Policy, ProjectPolicy
+from audit.policy import Policy, ProjectPolicy
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, JudgingRequest, Record, Score, ScoringTask, SessionClosed
 from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_exchange, session_key

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from audit.policy.policy import Traces
+from audit.policy import Traces
 
 SETTLED, IDLE = "settled", "idle"
 

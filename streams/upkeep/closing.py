@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.errors import RecordError
 from schemas.records import SessionClosed

@@ -19,7 +19,7 @@ from analytics.store.outbox import Outbox
 from analytics.store.store import Store
 from analytics.sums.daily import forget_hours, refresh_daily
 from audit.exchanges.sampling import without
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from streams.engine.record_intake import RecordIntake
 from streams.judging.judged_stages import EVALUATION, SCORING
 from streams.log.ownership import is_fed_by_kafka

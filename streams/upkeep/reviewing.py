@@ -7,7 +7,7 @@ from datetime import datetime
 from audit.agreement import HIGHEST, LOWEST
 from audit.exchanges.outcomes import score_id
 from audit.fingerprints import stable_id
-from audit.policy.policy import Policy, RatingScale
+from audit.policy import Policy, RatingScale
 from audit.redaction import Redactor
 from schemas.errors import InputError, PolicyError
 from schemas.records import Review

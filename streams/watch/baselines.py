@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from audit.drift.watched_series import DRIFT
 from audit.fingerprints import stable_id
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.records import Baseline, Incident
 from streams.watch.lifecycle import is_live
 from streams.watch.measures import Measured

@@ -19,7 +19,7 @@ from audit.drift.change_detector import FEWEST_DAYS
 from audit.drift.incident_evidence import Evidence, evidence_of
 from audit.drift.series import REFERENCE_DAYS
 from audit.drift.watched_series import worse
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.lazy import duckdb
 from schemas.records import Baseline, BlindSpot, Incident, ProjectCheck
 from streams.watch.baselines import baseline_of, needs_another

@@ -17,7 +17,7 @@ from agents import claude_code, codex, responses
 from agents.claude_code import ClaudeCode
 from agents.codex import Codex
 from agents.plays import CLAUDE_CODE, CODEX
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.records import AgentEvent, Exchange
 from streams.sources.source import EVERY_SESSION, Reading, ReadingContext

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from audit import injection
 from audit.exchanges.sampling import DISAGREEMENT
 from audit.patterns import Pattern, Prefilter, compile_pattern, encode
-from audit.policy.methodology import shipped_methodologies
+from audit.policy import shipped_methodologies
 from audit.redaction import TRIGGER
 
 ODD = tuple(

@@ -35,7 +35,7 @@ from support.processes import free_port
 from support.servers import Home, nursery
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from service.setup.workspace import utc_now
 from service.simulator import running

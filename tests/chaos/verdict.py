@@ -15,7 +15,7 @@ from support.invariants import check_judgements, check_nothing_lost_or_doubled, 
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.cost import nano_of
-from audit.policy.policy import Policy, load_policy
+from audit.policy import Policy, load_policy
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import Judgement, Record, Reservation

@@ -23,7 +23,7 @@ from support.servers import Child, Home, Nursery, nursery, until
 from typer.testing import CliRunner
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import DeadLetter, Span

@@ -18,7 +18,7 @@ from support import builders as build
 from support.clocks import NOW
 from support.otel_collector import nanoseconds, traces, turn
 
-from audit.policy.policy import Collector, CollectorRoute, Policy, ProjectSettings
+from audit.policy import Collector, CollectorRoute, Policy, ProjectSettings
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.errors import BrokerError

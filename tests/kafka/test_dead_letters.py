@@ -13,7 +13,7 @@ from support import builders as build
 from support.kafka_sinks import land_all
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError

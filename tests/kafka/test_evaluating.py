@@ -27,7 +27,7 @@ from audit.cost import nano_of
 from audit.evaluation.evaluating import asked_again, questions_of
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.codec.single_object import decode, encode
 from schemas.records import Evaluation, EvaluationRequest, Judgement
 from service.simulator import RunningJudge, running

@@ -25,7 +25,7 @@ from support.kafka_sinks import producing, sink_over, until
 from support.kafka_workers import contents
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import PREFIX_BYTES, decode, encode

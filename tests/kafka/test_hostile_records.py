@@ -17,7 +17,7 @@ from support.kafka_sinks import land_all
 from support.kafka_workers import EVENTS, EXCHANGES, contents, produce, until_committed, working
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError

@@ -13,7 +13,7 @@ from support.kafka_sinks import QUICK, MakeTopics, until
 from support.log_laws import LAWS, Opened
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection

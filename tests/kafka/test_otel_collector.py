@@ -22,7 +22,7 @@ from support.processes import free_port
 from support.servers import PATIENCE, ROOT, Child, Home, Nursery, nursery, until
 
 from analytics.store.store import Store
-from audit.policy.policy import Origin, SpanFiling, load_policy
+from audit.policy import Origin, SpanFiling, load_policy
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.topics import COLLECTOR

@@ -33,7 +33,7 @@ from analytics.store.store import Store
 from audit.evaluation.evaluating import asked_again
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id
-from audit.policy.policy import Policy, load_policy
+from audit.policy import Policy, load_policy
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, EvaluationRequest, Record
 from service.simulator.scoring import simulated_answer

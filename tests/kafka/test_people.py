@@ -12,7 +12,7 @@ from support.clocks import TickingClock
 from support.kafka_sinks import MakeTopics, gateway_over, held_back, land_all, produce, producing, tables, until
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.registry import topics
 from service.server.app import create_app
 from service.setup.access.access import AccessStore, Holder

@@ -10,7 +10,7 @@ from support.clocks import NOW, TickingClock
 from support.kafka_sinks import MakeTopics, gateway_over, land_all, produce, producing, until
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import Exchange
 from schemas.registry import topics

@@ -32,7 +32,7 @@ from support.kafka_judging import SoundJudge as Sound
 
 from audit.cost import nano_of
 from audit.exchanges.questions import Question
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError
 from schemas.records import Exchange, Judgement, ScoringTask

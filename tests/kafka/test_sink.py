@@ -24,7 +24,7 @@ from support.servers import PATIENCE
 
 from analytics.identity.identity_index import KnownIdentities
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.errors import BrokerError

@@ -10,7 +10,7 @@ from support.kafka_sinks import MakeTopics, gateway_over, held_back, produce, pr
 from support.watch_histories import END, fallen, history, put
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection
 from streams.log.publisher import StorePublisher

@@ -19,7 +19,7 @@ from support.kafka_workers import EVENTS, STAGES, Collecting, contents, keyed, p
 from support.servers import Home, Nursery, nursery, until
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Diagnosis, Record

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from openclaw.install import JSONL, NEWEST, PLAYED, Version
 from openclaw.played import AFTER_RESET, FORKED, IN_FORK, LIFE, Played

@@ -17,7 +17,7 @@ from pathlib import Path
 from audit.detectors.thresholds import Profile, default_profile, source_of
 from audit.diagnosis.diagnosis import SessionDiagnosis, diagnose
 from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from openclaw.fleet_runs import RUNS, Fleet, Run, conversations, play
 from openclaw.install import installed

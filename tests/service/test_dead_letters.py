@@ -19,7 +19,7 @@ from support.clocks import NOW
 from support.engines import rows
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Record, ScoringTask

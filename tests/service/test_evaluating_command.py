@@ -14,7 +14,7 @@ from support.evaluation_builders import published_schema
 from support.sample_evaluations import PROFILE, REFUND, REPORT
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from service.cli.evaluations.output_tables import SIMULATED_NOTE

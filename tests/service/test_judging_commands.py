@@ -15,7 +15,7 @@ from rich.console import Console
 from support.builders import judgement, score
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy, ProjectSettings
+from audit.policy import Policy, ProjectSettings
 from schemas.codec.single_object import encode
 from schemas.records import Incident, Record
 from service.cli.views import scores_table

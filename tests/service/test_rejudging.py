@@ -11,7 +11,7 @@ import pytest
 from support.builders import exchange
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from service.setup.workspace import utc_now

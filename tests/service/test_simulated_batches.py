@@ -12,9 +12,9 @@ import pytest
 from support.builders import exchange
 from support.servers import until
 
+from audit.exchanges.prompts import tier2_question
 from audit.exchanges.questions import Invalid
-from audit.policy.policy import Policy
-from audit.prompts.exchange_prompts import tier2_question
+from audit.policy import Policy
 from service.simulator import RunningJudge, running
 from service.simulator.scoring import MODEL
 

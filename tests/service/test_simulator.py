@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from support.builders import exchange
 
 from audit.cost import believable
+from audit.exchanges.prompts import thinking_question, tier2_question, tier3_question
 from audit.exchanges.questions import Invalid, Question
-from audit.policy.policy import Policy
-from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
+from audit.policy import Policy
 from schemas.errors import SettingsError
 from service.simulator import RunningJudge, running
 from service.simulator.api import app as simulator_app

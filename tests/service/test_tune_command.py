@@ -13,7 +13,7 @@ from support.builders import incident
 from support.watch_histories import put
 
 from analytics.store.store import Store
-from audit.policy.policy import load_policy
+from audit.policy import load_policy
 from service.cli.main import run as run_command
 
 

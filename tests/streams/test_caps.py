@@ -13,7 +13,7 @@ from support.engines import engine_over, policy_of, rows, runner_over
 
 from analytics.store.store import Store
 from audit.cost import nano_of, price_of, worst_case
-from audit.prompts.exchange_prompts import tier2_question
+from audit.exchanges.prompts import tier2_question
 from benchmarks.counting_api import TOKENIZERS, CountingApi
 from schemas.records import Exchange
 from service.setup.settings import Settings

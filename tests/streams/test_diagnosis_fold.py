@@ -9,7 +9,7 @@ import pytest
 from support import builders as build
 
 from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.records import AgentEvent
 from streams.steps.diagnosis import DiagnosisState, DiagnosisStep
 

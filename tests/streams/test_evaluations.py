@@ -24,7 +24,7 @@ from audit.evaluation.evaluating import asked_again
 from audit.evaluation.report import Evaluated
 from audit.evaluation.run import ToolCall
 from audit.exchanges.questions import Question
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.errors import InputError
 from schemas.records import DeadLetter, EvaluationRequest
 from service.read.evaluations import evaluation_page, evaluation_state

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import builders as build
 
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Exchange, Record, Score, ScoringTask
 from streams.judging.judged_stages import SCORING, JudgingStep, nothing_recorded

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from support.receivers import Receiver
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy, RedactionSettings
+from audit.policy import Policy, RedactionSettings
 from audit.redaction import Redactor
 from service.alerts.channels import Channel
 from service.alerts.delivery import Alerts, Delivery, Held

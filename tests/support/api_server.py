@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 from support.servers import LONG
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from service.read.queries.protocol import QueryLimits
 from service.server.app import ROUTERS, create_app

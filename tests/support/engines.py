@@ -13,7 +13,7 @@ from support.clocks import NOW, TickingClock
 from analytics.store.store import Store
 from audit.cost import Usage
 from audit.exchanges.questions import Question
-from audit.policy.policy import Policy, ProjectSettings
+from audit.policy import Policy, ProjectSettings
 from audit.redaction import Redactor
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine import Engine

@@ -22,7 +22,7 @@ from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Exchange, JudgingRequest, Record, Score
 from service.simulator.scoring import simulated_answer

@@ -20,7 +20,7 @@ from analytics.store.store import Store
 from audit.cost import Usage, nano_of
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Exchange, Judgement, Record, Reservation, Score, ScoringTask

@@ -14,7 +14,7 @@ from support.clocks import NOW, TickingClock
 from support.servers import PATIENCE
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import ConsumerRecord
 from support.clocks import NOW, TickingClock
 
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record

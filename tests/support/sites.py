@@ -24,7 +24,7 @@ from support.watch_histories import fallen, history, put
 
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store
-from audit.policy.policy import Policy, load_policy
+from audit.policy import Policy, load_policy
 from audit.redaction import Redactor
 from schemas.records import Alert, DimensionScore, Heartbeat, Score
 from service.setup.access.access import AccessStore, Holder

@@ -11,17 +11,22 @@ from pydantic.alias_generators import to_camel
 
 from audit.cost import CacheTerms, ModelPrice, PriceStep
 from audit.detectors.thresholds import AgentDetectors, Detectors, Thresholds, TranscriptThresholds
-from audit.policy.methodology import BehaviouralDimension, Dimension, MethodologyFile, PatternCheck, When, shipped_methodologies
-from audit.policy.policy import (
+from audit.policy import (
     Anchors,
+    BehaviouralDimension,
     Collector,
     CollectorRoute,
+    Dimension,
+    MethodologyFile,
+    PatternCheck,
     Policy,
     ProjectSettings,
     RedactionSettings,
     Sampling,
     SecretPattern,
     Traces,
+    When,
+    shipped_methodologies,
 )
 from reference.markdown import code, fenced, field_words, first_paragraph, page, table, words
 

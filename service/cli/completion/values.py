@@ -46,7 +46,7 @@ def _read_tokens(database: Path) -> set[str]:
 
 
 def _read_policy(policy: Path) -> set[str]:
-    from audit.policy.policy import load_policy  # noqa: PLC0415 - as above
+    from audit.policy import load_policy  # noqa: PLC0415 - as above
 
     with contextlib.suppress(DriftlineError):
         return set(load_policy(policy).projects)

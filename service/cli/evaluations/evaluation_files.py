@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pydantic import BaseModel
 
 from audit.evaluation.report import Evaluated, EvaluationRow, row_of
-from audit.prompts.prompt_quoting import visible
+from audit.prompt_quoting import visible
 from service.cli.evaluations.summary import summary_markdown
 from service.cli.reports.result_files import folder_names, write_file
 from service.text.plain import fenced, inline

@@ -18,7 +18,7 @@ from audit.cost import ModelPrice, Usage, usd_of
 from audit.exchanges.cascade import cascade, drive
 from audit.exchanges.questions import Question, Reply
 from audit.fingerprints import canonical_json
-from audit.policy.policy import Policy, ProjectSettings
+from audit.policy import Policy, ProjectSettings
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, ScoringTask, SessionClosed

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from audit.cost import ModelPrice, shipped_prices
-from audit.policy.policy import ProjectSettings
+from audit.policy import ProjectSettings
 from schemas.records import Exchange, SessionClosed
 from service.cli.reports.cost_comparison import VARIANTS, Answers, Bill, Strictness, bill
 from service.cli.reports.fleet_report import heading

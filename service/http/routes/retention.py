@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from pydantic import AliasChoices, Field
 
-from audit.policy.policy import Days
+from audit.policy import Days
 from service.text.answers import page_of
 from service.text.links import API
 from service.web.audit_trail import name_subject

@@ -9,8 +9,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
-from audit.policy.policy import Policy
-from audit.policy.settings_files import MAX_FILE_BYTES
+from audit.policy import Policy
+from audit.settings_files import MAX_FILE_BYTES
 from service.pages.admin.viewing import Administrator, Sender
 from service.pages.rendering import page
 from service.read.known_projects import known_projects, named_projects

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from audit.prompts.prompt_quoting import hidden_parts
+from audit.prompt_quoting import hidden_parts
 
 _LARGEST, _SMALLEST = 1e300, 1e-300
 _DIGITS = 7

@@ -9,7 +9,7 @@ from audit.exchanges.cascade import rebuilt
 from audit.exchanges.questions import Question
 from audit.exchanges.states import SCORED
 from audit.fingerprints import canonical_json
-from audit.policy.policy import ProjectPolicy
+from audit.policy import ProjectPolicy
 from schemas.records import DimensionScore, Exchange, Judgement, Score
 from service.pages.exchanges.record import ExchangeRecord
 from service.pages.texts import Excerpt, excerpt

@@ -22,7 +22,7 @@ from starlette.datastructures import QueryParams
 
 from analytics.queries import queries, query_rows
 from analytics.sums.hours import query_days
-from audit.prompts.prompt_quoting import hidden_parts
+from audit.prompt_quoting import hidden_parts
 from schemas.lazy import duckdb
 from service.text.answers import MAX_CURSOR, NO_CURSOR
 from service.web.errors import ApiError

@@ -31,7 +31,7 @@ import msgspec
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from audit.policy.settings_files import Document
+from audit.settings_files import Document
 from audit.surrogates import mended_text
 from audit.times import parse_timestamp
 from schemas.bounds import EARLIEST, LABEL_NAME, LATEST, MAX_LABELS, NO_LABELS

@@ -20,7 +20,7 @@ from analytics.queries import query_rows
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store, Transaction
 from analytics.sums.daily import refresh_daily
-from audit.policy.policy import Policy, ProjectSettings, Sampling
+from audit.policy import Policy, ProjectSettings, Sampling
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import DeadLetter, Exchange, Heartbeat, Record

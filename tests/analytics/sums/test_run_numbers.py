@@ -13,7 +13,7 @@ from support.engines import rows
 from analytics.deletion.deleting import Erased
 from analytics.deletion.erasure import Erasing
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from streams.engine.embedded import EmbeddedRunner

@@ -15,7 +15,7 @@ from audit.detectors.thresholds import DEFAULTS, Detectors, Profile, Thresholds,
 from audit.diagnosis.diagnosis import SessionDiagnosis, diagnose, diagnose_events
 from audit.diagnosis.events import normalise_session
 from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
-from audit.policy.policy import Policy, load_policy
+from audit.policy import Policy, load_policy
 from schemas.errors import PolicyError
 
 Json = dict[str, Any]

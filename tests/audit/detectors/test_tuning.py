@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from audit.detectors.thresholds import DEFAULTS, SEVERER, Thresholds
 from audit.detectors.tuning import MEASURES, MIN_RUNS, Tuned, proposed_policy, tune
 from audit.diagnosis.evidence import ExchangeSums, SessionEvidence
-from audit.policy.policy import Policy
+from audit.policy import Policy
 
 
 def runs_of(tokens: list[int]) -> list[tuple[int, SessionEvidence]]:

@@ -6,7 +6,7 @@ import pytest
 from support import builders as build
 
 from audit.exchanges.cascade import applies
-from audit.policy.methodology import When
+from audit.policy import When
 from schemas.records import Exchange
 
 

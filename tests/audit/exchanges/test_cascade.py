@@ -20,8 +20,7 @@ from audit.cost import Ledger, ModelPrice, worst_case
 from audit.exchanges.cascade import cascade, drive
 from audit.exchanges.outcomes import LEFT_OUT, NO_JUDGE, RULE_VERSION, Sampled, TierState, structural_score
 from audit.exchanges.questions import COST_CAP, UNKNOWN_PRICE, Question, Reply, outcome_state, recorded_reply
-from audit.policy.methodology import BehaviouralDimension, When
-from audit.policy.policy import Policy, ProjectPolicy, ProjectSettings
+from audit.policy import BehaviouralDimension, Policy, ProjectPolicy, ProjectSettings, When
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 

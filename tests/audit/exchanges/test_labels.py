@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.exchanges.labels import labels_json, read_labels
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.contract import Labels
 from schemas.errors import BoundsError

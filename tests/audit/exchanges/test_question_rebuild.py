@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from support.builders import exchange, judgement
 
 from audit.exchanges.cascade import rebuilt
-from audit.policy.policy import Policy
-from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
+from audit.exchanges.prompts import thinking_question, tier2_question, tier3_question
+from audit.policy import Policy
 
 POLICY = Policy().for_project("ops")
 TILT = Policy.model_validate({"defaults": {"methodology": "tilt"}}).for_project("ops")

@@ -25,7 +25,7 @@ from audit.exchanges.sampling import (
     is_disagreement,
     routine_start,
 )
-from audit.policy.policy import Sampling
+from audit.policy import Sampling
 
 QUIET: dict[str, Any] = {"agent_response": "Done.", "output_tokens": 10, "tier1_flags": ()}
 DEFAULT = Sampling()

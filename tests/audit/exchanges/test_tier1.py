@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from audit.exchanges import tier1
 from audit.exchanges.tier1 import check_structure
-from audit.policy.methodology import STRUCTURAL_CHECKS, Methodology, load_methodology, shipped_methodologies
+from audit.policy import STRUCTURAL_CHECKS, Methodology, load_methodology, shipped_methodologies
 
 DEFAULT = shipped_methodologies()["default"]
 FRAGMENTS = [

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from support import builders
 from support.yaml_files import read_yaml
 
+from audit.answers import answer_in
+from audit.exchanges.prompts import thinking_question, tier2_question
 from audit.exchanges.questions import Invalid
 from audit.injection import NEEDED, RECOGNISED, tamper_reasons, text_kinds
-from audit.policy.policy import Policy
-from audit.prompts.answers import answer_in
-from audit.prompts.exchange_prompts import thinking_question, tier2_question
+from audit.policy import Policy
 from schemas.records import Exchange
 
 CORPUS = Path(__file__).parents[2] / "corpus" / "injection"

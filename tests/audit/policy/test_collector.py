@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from audit.anchors import ANCHORS
-from audit.policy.policy import Collector, Origin, Policy, SpanFiling, load_policy
+from audit.policy import Collector, Origin, Policy, SpanFiling, load_policy
 from schemas.errors import PolicyError
 
 FILE = """

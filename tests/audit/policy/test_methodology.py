@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.policy.methodology import SHIPPED, load_methodology, shipped_methodologies
+from audit.policy import SHIPPED, load_methodology, shipped_methodologies
 from schemas.errors import PolicyError
 
 DEFAULT_TIER2 = {"scope_compliance", "information_completeness"}

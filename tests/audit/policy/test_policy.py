@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from audit.anchors import anchor_project
-from audit.policy.policy import Anchors, Policy, ProjectSettings, RedactionSettings, Sampling, SecretPattern, load_policy
+from audit.policy import Anchors, Policy, ProjectSettings, RedactionSettings, Sampling, SecretPattern, load_policy
 from schemas.bounds import NAME
 from schemas.errors import PolicyError
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.prompts.answers import AnswerForm, read_json
+from audit.answers import AnswerForm, read_json
 
 texts = st.text(st.sampled_from('ab:" \\\n\t{},é-0'), max_size=8)
 numbers = st.one_of(st.floats(0, 1), st.integers(-1, 2), st.just(-0.0))

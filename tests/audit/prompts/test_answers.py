@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import builders
 
-from audit.exchanges.questions import Invalid, Question
-from audit.policy.policy import Policy
-from audit.prompts.answers import (
+from audit.answers import (
     MAX_ANSWER,
     MAX_PROBLEMS,
     MAX_WORDS,
@@ -23,7 +21,9 @@ from audit.prompts.answers import (
     answer_in,
     is_object,
 )
-from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
+from audit.exchanges.prompts import thinking_question, tier2_question, tier3_question
+from audit.exchanges.questions import Invalid, Question
+from audit.policy import Policy
 from schemas.records import DimensionScore
 
 POLICY = Policy().for_project("ops")

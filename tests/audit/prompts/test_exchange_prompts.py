@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from support import builders
 from support.effort import examples
 
+from audit.exchanges import prompts
+from audit.exchanges.prompts import _LONGEST, thinking_question, tier2_bound, tier2_question, tier3_question
 from audit.exchanges.questions import Question, byte_tokens
-from audit.policy.methodology import Methodology, shipped_methodologies
-from audit.policy.policy import Policy, ProjectPolicy
-from audit.prompts import exchange_prompts
-from audit.prompts.exchange_prompts import _LONGEST, thinking_question, tier2_bound, tier2_question, tier3_question
-from audit.prompts.prompt_quoting import MAX_SHOWN, literal, visible
+from audit.policy import Methodology, Policy, ProjectPolicy, shipped_methodologies
+from audit.prompt_quoting import MAX_SHOWN, literal, visible
 from schemas.records import Exchange
 
 POLICY = Policy().for_project("ops")
@@ -250,8 +249,8 @@ def test_the_fingerprint_changes_with_the_wording_and_the_dimensions(monkeypatch
         ("TIER2", "tier2b"),
     ]:
         with monkeypatch.context() as patch:
-            patch.setattr(exchange_prompts, "_known_wordings", {})
-            patch.setattr(exchange_prompts, name, value)
+            patch.setattr(prompts, "_known_wordings", {})
+            patch.setattr(prompts, name, value)
             seen.add(tier2_question(BASE, POLICY).fingerprint)
     assert 10 == len(seen)
     assert all(re.fullmatch("[0-9a-f]{64}", one) for one in seen)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from audit.answers import Quotable, folded
 from audit.exchanges.questions import Material
-from audit.prompts.answers import Quotable, folded
-from audit.prompts.prompt_quoting import literal
+from audit.prompt_quoting import literal
 
 ALIKE = {
     "-": ["-", "\u2010", "\u2011", "\u2012", "\u2013", "\u2014", "\u2212", "--", " - ", " \u2013 "],

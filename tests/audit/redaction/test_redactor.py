@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from support.effort import examples
 
 from audit.patterns import encode
-from audit.policy.policy import RedactionSettings, SecretPattern
+from audit.policy import RedactionSettings, SecretPattern
 from audit.redaction import BUILT_IN, MAX_DEPTH, RANDOM_RUN, TELLING, TRIGGER, Redactor
 from schemas.errors import BoundsError, PolicyError
 

@@ -12,7 +12,7 @@ from support.alerting import Desk, slack, webhook
 from support.builders import judgement
 from support.receivers import Answer, Receiver
 
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Incident
 from service.alerts import channels as posting

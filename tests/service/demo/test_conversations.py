@@ -13,14 +13,13 @@ from statistics import fmean
 import pytest
 from support.builders import exchange
 
+from audit.exchanges.prompts import thinking_question, tier2_question, tier3_question
 from audit.exchanges.questions import Question
 from audit.exchanges.sampling import Candidate, SamplingState, close, decide
 from audit.exchanges.tier1 import check_structure
 from audit.exchanges.wrap_quality import wrap_quality
 from audit.injection import tamper_reasons
-from audit.policy.methodology import shipped_methodologies
-from audit.policy.policy import Policy, RedactionSettings
-from audit.prompts.exchange_prompts import thinking_question, tier2_question, tier3_question
+from audit.policy import Policy, RedactionSettings, shipped_methodologies
 from audit.redaction import Redactor
 from audit.times import parse_timestamp
 from schemas.bounds import NAME

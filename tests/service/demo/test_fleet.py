@@ -13,8 +13,7 @@ import pytest
 from audit.diagnosis.diagnosis import diagnose_events
 from audit.diagnosis.events import raw_event
 from audit.exchanges.tier1 import check_structure
-from audit.policy.methodology import shipped_methodologies
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings, shipped_methodologies
 from audit.redaction import Redactor
 from schemas.records import AgentEvent
 from service.demo.days import SCRIPT_END, moment_before

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.api_server import Call, Tokens
 from support.pages import HTML, SENTENCES, cookie, signed_in
 
-from audit.prompts.prompt_quoting import hidden_parts
+from audit.prompt_quoting import hidden_parts
 from service.pages.rendering import moment, number, sentence, share, shown, usd
 
 

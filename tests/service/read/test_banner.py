@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from audit.policy.policy import Policy, ProjectSettings, Sampling
+from audit.policy import Policy, ProjectSettings, Sampling
 from service.read.banner import banner_text
 
 

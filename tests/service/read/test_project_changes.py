@@ -10,7 +10,7 @@ from support.builders import incident
 from support.watch_histories import END, fallen, history, put
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from service.read.project import LEVEL_DAYS, Change, Project, change_of, project_of, with_changes, with_levels, worst_incidents
 
 DAY = date(2026, 10, 28)

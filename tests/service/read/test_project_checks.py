@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from audit.policy.policy import Policy, ProjectSettings
+from audit.policy import Policy, ProjectSettings
 from service.read.project import ENOUGH, Project, check_words, project_of, unchecked_words
 
 AT = datetime(2026, 11, 2, 9, 30, 59, tzinfo=UTC)

@@ -13,7 +13,7 @@ from support.clients import INGEST, bearer
 from support.servers import PATIENCE, Home, nursery
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from service.server import periodic_tasks
 from service.setup.access.access import AccessStore, Holder, access_file
 from service.setup.settings import Settings

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from service.server.logs import configure_logs
 

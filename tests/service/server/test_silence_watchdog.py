@@ -14,7 +14,7 @@ from support.builders import closing, event, exchange
 from support.receivers import Receiver, receiving
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import AgentEvent, Exchange, Heartbeat, Record, TraceAssembly
 from service.alerts.delivery import Alerts, Delivery

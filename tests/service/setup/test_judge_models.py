@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.evaluation_builders import plan
 
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.errors import SettingsError
 from service.setup.judge_setup import ANTHROPIC, refuse_unconfigured
 from streams.judges.protocol import DEFAULT_BASE_URL

@@ -15,7 +15,7 @@ from tenacity import wait_none
 
 import streams.engine.engine as engine_module
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.errors import StoreError
 from schemas.records import Record

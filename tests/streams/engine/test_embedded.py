@@ -16,7 +16,7 @@ from support import evaluation_builders as evaluations
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from analytics.store.tables import full_name
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of

@@ -18,7 +18,7 @@ from analytics.store.store import Store
 from audit.cost import Ledger, nano_of
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.errors import BoundsError, BusyError
 from schemas.records import Exchange, Judgement, Record

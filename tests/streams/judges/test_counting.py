@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from support import builders
 
 from audit.cost import OVERHEAD_TOKENS, PromptBound
+from audit.exchanges.prompts import tier2_question
 from audit.exchanges.questions import Question, byte_tokens
-from audit.policy.policy import Policy
-from audit.prompts.exchange_prompts import tier2_question
+from audit.policy import Policy
 from benchmarks.counting_api import TOKENIZERS, CountingApi, Tokenizer
 from streams.judges.counting import PromptBounds
 from streams.judges.http_transport import open_client

@@ -19,9 +19,9 @@ from support import builders as build
 from support.effort import times
 
 from audit.cost import price_of
+from audit.exchanges.prompts import tier2_question
 from audit.exchanges.questions import Invalid, Question
-from audit.policy.policy import Policy
-from audit.prompts.exchange_prompts import tier2_question
+from audit.policy import Policy
 from service.simulator import RunningJudge, running
 from service.simulator.api.script import KINDS
 from streams.judges.live import LiveJudge, open_live_judge

@@ -12,7 +12,7 @@ from support.engines import engine_over, policy_of, rows
 from analytics.store.store import Store
 from audit.cost import Ledger, Usage, nano_of, price_of, worst_case
 from audit.exchanges.questions import Question
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.codec import single_object
 from schemas.errors import StoreError
 from schemas.records import Judgement, Record, Reservation, ScoringTask

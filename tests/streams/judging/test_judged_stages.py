@@ -21,7 +21,7 @@ from audit.evaluation.evaluating import asked_again
 from audit.evaluation.results import EvaluationResult
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.codec.single_object import decode
 from schemas.records import DeadLetter, EvaluationRequest
 from service.simulator.scoring import simulated_answer

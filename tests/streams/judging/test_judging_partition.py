@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from support import builders as build
 from support.clocks import TickingClock
 
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, ScoringTask

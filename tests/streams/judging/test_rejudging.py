@@ -17,7 +17,7 @@ from support.invariants import encoded
 from analytics.store.store import Store
 from audit.cost import Ledger, nano_of
 from audit.exchanges.cascade import drive
-from audit.policy.policy import Policy, ProjectSettings
+from audit.policy import Policy, ProjectSettings
 from schemas.bounds import MAX_ADMITTED_BYTES
 from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError

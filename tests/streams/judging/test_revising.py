@@ -16,7 +16,7 @@ from support.engines import engine_over, live_judge, policy_of, rows, runner_ove
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from audit.cost import nano_of
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Exchange
 from service.simulator import RunningJudge, running

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import DeadLetter

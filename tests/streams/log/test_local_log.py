@@ -25,7 +25,7 @@ from analytics.store.positions import AHEAD
 from analytics.store.store import Store
 from audit.cost import Usage
 from audit.exchanges.questions import Question
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support import builders as build
 from support.effort import examples
 
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.bounds import MAX_ID
 from schemas.records import Span

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from streams.sources.lines import read_lines
 from streams.sources.openclaw.reader import read_session

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.effort import examples
 
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from streams.log.admission import Accepted, Admission
 from streams.sources.claude_code_dialect import ClaudeCodeDialect

@@ -15,7 +15,7 @@ from support.effort import examples
 
 from audit.diagnosis.diagnosis import FAILURE_NODES
 from audit.diagnosis.events import normalise_session
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.bounds import NOT_UNICODE
 from schemas.errors import InputError

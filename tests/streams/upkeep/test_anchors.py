@@ -20,7 +20,7 @@ from analytics.store.store import Store
 from audit.anchors import Moved
 from audit.cost import Usage
 from audit.exchanges.questions import Question
-from audit.policy.policy import Anchors, Policy, ProjectSettings
+from audit.policy import Anchors, Policy, ProjectSettings
 from schemas.codec.single_object import encode
 from schemas.errors import InputError
 from schemas.records import Anchor

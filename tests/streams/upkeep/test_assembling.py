@@ -26,7 +26,7 @@ from analytics.identity.identity_index import KnownIdentities
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import encode
 from schemas.lazy import pl

@@ -13,7 +13,7 @@ from support.watch_histories import END, put
 from analytics.store.store import Store
 from audit.drift.incident_evidence import Numbers
 from audit.drift.watched_series import Key
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Deployment

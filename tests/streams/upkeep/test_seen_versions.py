@@ -10,7 +10,7 @@ from support.clocks import NOW
 from support.store_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
 
 from analytics.store.store import Store
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, Label

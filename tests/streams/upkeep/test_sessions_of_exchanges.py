@@ -17,7 +17,7 @@ from support import builders as build
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Diagnosis, Record

@@ -14,7 +14,7 @@ from support.watch_histories import END, fallen, history, put
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.records import Incident
 from service.read.incidents import history_of
 from streams.log.publisher import StorePublisher

@@ -11,7 +11,7 @@ from support.watch_histories import END, history, put
 
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.records import Incident
 from streams.log.publisher import StorePublisher
 from streams.upkeep.retention import purge

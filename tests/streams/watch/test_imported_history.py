@@ -12,7 +12,7 @@ from support.watch_histories import END, ended_run, fallen, history, put, steady
 
 from analytics.store.outbox import Outbox
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.records import Score
 from service.alerts.delivery import RECENT
 from streams.log.publisher import StorePublisher

@@ -17,7 +17,7 @@ from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.drift.incident_evidence import Level, evidence_of
 from audit.drift.series import Reference, joined
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.records import Incident
 from streams.log.publisher import StorePublisher
 from streams.watch.checking import Checked

@@ -11,7 +11,7 @@ from support.engines import engine_over
 from support.watch_histories import END, ended_run, fallen, history, put, steady
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from streams.log.publisher import StorePublisher
 from streams.watch.checking import Checked
 from streams.watch.rounds import WatchRounds

@@ -14,7 +14,7 @@ from support.watch_histories import END, fallen, history, put
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.drift.series import Reference
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.records import Incident, Review
 from schemas.registry import current_schemas, earlier_schemas
 from service.read.incidents import history_of, incident_answer, incident_records

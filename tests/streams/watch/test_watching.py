@@ -16,7 +16,7 @@ from support.watch_histories import END, ended_run, fallen, history, put, steady
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.drift.incident_evidence import evidence_of
-from audit.policy.policy import Policy, ProjectSettings
+from audit.policy import Policy, ProjectSettings
 from schemas.records import DimensionScore, Exchange, Incident, Record, Review, Score
 from service.read.why.reasons import why
 from streams.engine.record_intake import Published

@@ -11,8 +11,7 @@ import typer
 from rich.table import Table
 
 from audit.cost import ModelPrice
-from audit.policy.methodology import is_methodology, load_methodology
-from audit.policy.policy import ProjectPolicy, load_policy
+from audit.policy import ProjectPolicy, is_methodology, load_methodology, load_policy
 from schemas.errors import SettingsError
 from schemas.registry import current_schemas
 from service.cli.commands.options import AsJson, Database, Kafka, PolicyFile, print_json, settings_of

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Exchange

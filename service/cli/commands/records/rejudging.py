@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from schemas.errors import SettingsError
 from service.cli.commands.options import (
     AsJson,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from analytics.queries import query_rows
 from analytics.store.connection import IN_USE
 from analytics.store.store import Store
-from audit.policy.policy import Policy, load_policy
+from audit.policy import Policy, load_policy
 from schemas.errors import DriftlineError
 from schemas.lazy import duckdb
 from service.cli.commands.options import AsJson, Database, PolicyFile, for_database, print_json, settings_of

@@ -9,7 +9,7 @@ import pytest
 
 from audit.evaluation.cases import MAX_SYSTEM_PROMPT_BYTES, load_case, load_profile, plans, shipped_system_prompt
 from audit.evaluation.dimensions import DIMENSIONS
-from audit.policy.settings_files import MAX_FILE_BYTES
+from audit.settings_files import MAX_FILE_BYTES
 from schemas.errors import PolicyError
 
 CASE = """\

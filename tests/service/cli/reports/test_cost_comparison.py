@@ -14,7 +14,7 @@ from support.builders import exchange
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.cost import price_of, usd_of
-from audit.policy.policy import Policy, ProjectSettings, load_policy
+from audit.policy import Policy, ProjectSettings, load_policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed

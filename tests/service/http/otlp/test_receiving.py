@@ -13,7 +13,7 @@ from otlp.captured import dialects, requests_of
 from otlp.spans import agent, request, span
 from support.effort import examples
 
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from service.http.otlp.receiving import Body, MappedSpans, Origin, map_spans

@@ -14,7 +14,7 @@ from support.api_server import Call, Tokens
 from support.builders import exchange, score
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record

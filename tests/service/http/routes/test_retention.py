@@ -9,7 +9,7 @@ import pytest
 from support.api_server import NOW, BodyBuilder, Call, Tokens
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from streams.engine.engine import Engine
 from streams.upkeep.retention import RetentionTask
 

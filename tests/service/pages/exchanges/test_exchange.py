@@ -14,8 +14,8 @@ from support.pages import Elements, cookie, from_page, signed_in
 from support.watch_histories import put
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
-from audit.prompts.exchange_prompts import thinking_question, tier2_question
+from audit.exchanges.prompts import thinking_question, tier2_question
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import DimensionScore, Exchange, Judgement, Score
 from service.pages.texts import MAX_SHOWN

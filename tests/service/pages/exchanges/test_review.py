@@ -14,7 +14,7 @@ from support.pages import cookie, from_page, signed_in
 from support.watch_histories import put
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from service.setup.access.access import AccessStore, Holder
 from streams.engine.engine import Engine

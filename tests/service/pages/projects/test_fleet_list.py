@@ -16,7 +16,7 @@ from support.pages import cookie, projects_of, signed_in, text_of
 from support.watch_histories import JUDGED, put
 
 from analytics.store.store import Store
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from service.pages.projects.fleet_list import FLEET, SHOWN
 from service.read.project import project_of, standings
 from service.text.links import Links

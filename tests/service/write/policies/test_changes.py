@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from service.write.policy_file import EVERY_OTHER, FLEET, changes, effective
 
 

@@ -12,7 +12,7 @@ from support.engines import policy_of, runner_over
 
 from analytics.store.store import Store
 from audit.exchanges.sampling import SAMPLING_SKIP
-from audit.policy.policy import Sampling
+from audit.policy import Sampling
 from audit.redaction import Redactor
 from schemas.records import Exchange
 from service.write.policy_effect import effects

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from service.write.policy_file import (
     SKELETON,
     PolicyFile,

@@ -27,10 +27,10 @@ from support import builders as build
 from support.servers import ROOT, until
 
 from audit.cost import price_of
+from audit.exchanges.prompts import tier2_question
 from audit.exchanges.questions import Invalid, Question
 from audit.fingerprints import canonical_json
-from audit.policy.policy import Policy
-from audit.prompts.exchange_prompts import tier2_question
+from audit.policy import Policy
 from schemas.errors import StoreError
 from service.simulator import RunningJudge, running
 from service.simulator.api.script import KINDS
@@ -477,8 +477,8 @@ CHILD = """
     import asyncio, sys
     from pathlib import Path
     from support import builders as build
-    from audit.policy.policy import Policy
-    from audit.prompts.exchange_prompts import tier2_question
+    from audit.policy import Policy
+    from audit.exchanges.prompts import tier2_question
     from streams.judges.batch_judge import Asked, BatchLimits, BatchJournal, open_batch_judge
 
     class Budget:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from streams.sources.exchange_files.mapping import Fields
 from streams.sources.exchange_files.profiling import profile_file

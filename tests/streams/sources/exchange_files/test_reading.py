@@ -255,7 +255,7 @@ _COUNT = """
 import sys, resource
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from streams.sources.exchange_files.profiling import profile_file
 from streams.sources.exchange_files.reading import read_exchange_file

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from audit.fingerprints import canonical_json, digest
-from audit.policy.policy import RedactionSettings
+from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.bounds import NOT_UNICODE
 from schemas.errors import InputError

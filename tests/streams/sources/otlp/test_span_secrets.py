@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support import builders as build
 
-from audit.policy.policy import Policy
+from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import Span
 from streams.sources.otlp.kept_spans import SpanOwner, span_record

@@ -20,7 +20,7 @@ from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.drift.incident_evidence import evidence_of
 from audit.drift.series import Counts, log_count_evidence
-from audit.policy.policy import Policy, ProjectSettings
+from audit.policy import Policy, ProjectSettings
 from schemas.records import Diagnosis, Incident
 from streams.log.publisher import StorePublisher
 from streams.watch import measures

@@ -1,7 +1,7 @@
 """Prompts about an exchange: a pure function of the exchange and of its project's policy.
 
 A prompt begins with instructions that are the same for every exchange of a methodology and tier: stable and long, they are what a
-provider's prompt cache keeps. The texts follow, as JSON strings in which no mark can be written (`audit.prompts.prompt_quoting`), and
+provider's prompt cache keeps. The texts follow, as JSON strings in which no mark can be written (`audit.prompt_quoting`), and
 last the task. Words of the methodology are indented and made visible, so that none of its lines can pass for one of ours.
 """
 
@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from audit.answers import read_thinking, read_tier2, read_tier3, thinking_schema, tier2_schema, tier3_schema
 from audit.exchanges.questions import Material, Question, byte_tokens
 from audit.exchanges.tier1 import check_structure, checks_of
 from audit.fingerprints import canonical_json, canonical_list
-from audit.policy.methodology import BehaviouralDimension, Dimension, Methodology
-from audit.policy.policy import ProjectPolicy
-from audit.prompts.answers import read_thinking, read_tier2, read_tier3, thinking_schema, tier2_schema, tier3_schema
-from audit.prompts.prompt_quoting import literal, visible
+from audit.policy import BehaviouralDimension, Dimension, Methodology, ProjectPolicy
+from audit.prompt_quoting import literal, visible
 from schemas.records import Exchange
 
 PROMPT_VERSION = "judge-1"
