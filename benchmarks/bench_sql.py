@@ -114,7 +114,7 @@ FILLING = {
             CASE WHEN turn < 5 THEN 2 + (h % 10) / 3.5 END AS tier3_score, [] AS tier3_dimensions, h % 97 = 0 AS anomaly,
             [] AS anomaly_reasons, 'judge' AS judge_model, false AS simulated, [] AS judgement_ids, 0.001 AS cost_usd,
             'default' AS methodology, '1' AS methodology_version, 'd' AS methodology_digest, '1' AS rule_version,
-            'p' AS policy_digest, 'e' AS evidence_digest
+            'p' AS policy_digest, 'e' AS evidence_digest, 0 AS dropped_quotes
         FROM ({ROWS})""",
     "scores that are made again": """
         INSERT INTO log.scores BY NAME
