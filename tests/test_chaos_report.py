@@ -39,4 +39,4 @@ def test_a_page_without_markers_is_not_overwritten(tmp_path: Path) -> None:
     page.write_text("mine", "utf-8")
     with pytest.raises(ValueError, match="does not have the lines"):
         write(page, OUTCOME)
-    assert "mine" == page.read_text("utf-8")
+    assert page.read_text("utf-8") == "mine"

@@ -52,7 +52,7 @@ def test_settings_of_compose_and_image_exist() -> None:
     named = set(re.findall(rf"\b{PREFIX}[A-Z_]*[A-Z]\b", files))
 
     assert named
-    assert set() == named - {f"{PREFIX}{name.upper()}" for name in Settings.__struct_fields__}
+    assert named - {f"{PREFIX}{name.upper()}" for name in Settings.__struct_fields__} == set()
 
 
 def test_nothing_is_reachable_from_other_machines() -> None:
@@ -60,15 +60,15 @@ def test_nothing_is_reachable_from_other_machines() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", ())]
 
     assert published
-    assert [] == [port for port in published if not port.startswith("127.0.0.1:")]
+    assert [port for port in published if not port.startswith("127.0.0.1:")] == []
 
 
 def test_services_wait_for_the_topics() -> None:
     """A worker that starts before its topics are there ends at once."""
     waiting = {name: SERVICES[name]["depends_on"] for name in OURS if name != "topics"}
 
-    assert {"worker", "serve"} == {*waiting}
-    assert all({"topics": {"condition": "service_completed_successfully"}} == given for given in waiting.values())
+    assert {*waiting} == {"worker", "serve"}
+    assert all(given == {"topics": {"condition": "service_completed_successfully"}} for given in waiting.values())
 
 
 def test_every_volume_is_declared_and_used() -> None:

@@ -40,7 +40,7 @@ def test_a_detector_is_one_module() -> None:
     """What the reader writes beside it is a session to try it on."""
     written = files_in(GUIDE.read_text("utf-8"))
 
-    assert {MODULE, "session.json"} == {*written}
+    assert {*written} == {MODULE, "session.json"}
     assert "weight=0" in written[MODULE]
 
 
@@ -63,6 +63,6 @@ def test_what_the_guide_has_the_reader_type_finds_the_new_failure(copy: Copy) ->
     commands = json.dumps([one.command for one in typed])
     printed = json.loads(copy.run(sys.executable, "-c", textwrap.dedent(TYPING), commands).splitlines()[-1])
 
-    assert 4 == len(typed)
+    assert len(typed) == 4
     for one, said in zip(typed, printed, strict=True):
         assert is_shown(one.shown, said), f"$ {one.command}\n{said}"

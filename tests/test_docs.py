@@ -53,7 +53,7 @@ def test_what_a_guide_names_on_a_page_is_there(guide: str) -> None:
     text = re.sub(r"^```.*?^```$", "", (ROOT / "docs" / f"{guide}.md").read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
     names = {" ".join(name.split()) for name in re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", text)}
     assert names
-    assert set() == {name for name in names if name not in words_of_pages()}
+    assert {name for name in names if name not in words_of_pages()} == set()
 
 
 @cache
@@ -104,7 +104,7 @@ def test_links_lead_somewhere_in_the_repository(document: Path) -> None:
         if not re.match("[a-z]+:", link) and not (path.exists() and (not anchor or anchor in anchors(path))):
             dead.append(link)
 
-    assert [] == dead
+    assert dead == []
 
 
 def anchors(document: Path) -> set[str]:
@@ -129,7 +129,7 @@ def test_the_marks_of_values_that_producers_copy_are_those_of_the_schemas() -> N
         re.findall(r"^\| `(\w+)` \| `([0-9a-f]{20})` \|$", (ROOT / "docs/producing.md").read_text("utf-8"), re.MULTILINE)
     )
 
-    assert {"Exchange", "AgentEvent", "SessionClosed"} == {*said}
+    assert {*said} == {"Exchange", "AgentEvent", "SessionClosed"}
     assert {name: schema_of(name).prefix.hex() for name in said} == said
 
 

@@ -108,8 +108,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(built)]
             environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
             done = subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
-            assert 0 == done.returncode, done.stderr
-            assert "" == done.stderr
+            assert done.returncode == 0, done.stderr
+            assert done.stderr == ""
     return built
 
 
@@ -170,14 +170,14 @@ def test_everything_there_is_has_its_heading(page: str, site: Site) -> None:
     wanted = EVERYTHING[page]()
 
     assert wanted
-    assert set() == wanted - {*site[f"reference/{page}.html"].headings}
+    assert wanted - {*site[f"reference/{page}.html"].headings} == set()
 
 
 def test_every_field_of_every_record_is_told(site: Site) -> None:
     """A column whose meaning is guessed is read wrongly."""
     fields = {one["name"] for schema in current_schemas().values() for one in schema.fields}
 
-    assert set() == fields - site["reference/records.html"].cells
+    assert fields - site["reference/records.html"].cells == set()
 
 
 def test_pages_that_are_made_from_the_code_are_as_it_is() -> None:
@@ -187,14 +187,14 @@ def test_pages_that_are_made_from_the_code_are_as_it_is() -> None:
         command, check=False, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
 
-    assert (0, "") == (done.returncode, done.stderr)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_every_document_is_in_the_site(site: Site) -> None:
     """What is built from a list of pages forgets new ones."""
     wanted = {path.relative_to(DOCS).with_suffix(".html").as_posix() for path in DOCS.rglob("*.md")}
 
-    assert set() == wanted - {*site}
+    assert wanted - {*site} == set()
 
 
 def test_no_page_loads_anything_from_elsewhere(folder: Path, site: Site) -> None:
@@ -204,8 +204,8 @@ def test_no_page_loads_anything_from_elsewhere(folder: Path, site: Site) -> None
         for path in folder.rglob("*.css")
     }
 
-    assert {} == {name: found for name, found in styles.items() if found}
-    assert {} == {name: away for name, seen in site.items() if (away := [one for one in seen.loaded if urlsplit(one).netloc])}
+    assert {name: found for name, found in styles.items() if found} == {}
+    assert {name: away for name, seen in site.items() if (away := [one for one in seen.loaded if urlsplit(one).netloc])} == {}
     assert all("Content-Security-Policy" in (folder / name).read_text("utf-8") for name in site)
 
 
@@ -214,7 +214,7 @@ def test_what_pages_load_is_there(folder: Path, site: Site) -> None:
     for name, seen in site.items():
         if name != "404.html":  # its addresses are those of a site at the root of a host
             here = (folder / name).parent
-            assert [] == [one for one in seen.loaded if not (here / urlsplit(one).path).exists()], name
+            assert [one for one in seen.loaded if not (here / urlsplit(one).path).exists()] == [], name
 
 
 SEARCHED = {
@@ -255,15 +255,15 @@ def test_the_search_finds_what_is_typed_without_a_network(folder: Path, width: i
         # The search slides in, and lies beside the page until it has.
         page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
 
-    assert set() == {urlsplit(url).hostname for url in asked} - {"127.0.0.1", None}
-    assert [] == wrong
+    assert {urlsplit(url).hostname for url in asked} - {"127.0.0.1", None} == set()
+    assert wrong == []
 
 
 def test_no_markdown_is_left_unread(site: Site) -> None:
     """A list without an empty line before it is one long sentence in the site, and looks right elsewhere."""
-    assert {} == {
+    assert {
         name: bad[:2] for name, seen in site.items() if (bad := [one[:80] for one in seen.paragraphs if UNREAD.search(one)])
-    }
+    } == {}
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
@@ -318,7 +318,7 @@ def test_options_that_are_named_exist(document: Path) -> None:
             command, path = command.commands[word], [*path, word]
         known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"--help"}
         named = {word.partition("=")[0] for word in re.findall(r"(?<=\s)(--?[a-z][a-z-]*)", line.partition(" #")[0])}
-        assert set() == named - known, f"{' '.join(path)}: {line}"
+        assert named - known == set(), f"{' '.join(path)}: {line}"
 
 
 def test_tests_that_are_named_exist() -> None:
@@ -326,4 +326,4 @@ def test_tests_that_are_named_exist() -> None:
     named = {one for path in DOCS.rglob("*.md") for one in re.findall(r"`(tests/[a-z_/]+(?:\.py)?)`", path.read_text("utf-8"))}
 
     assert named
-    assert set() == {one for one in named if not (ROOT / one).exists()}
+    assert {one for one in named if not (ROOT / one).exists()} == set()

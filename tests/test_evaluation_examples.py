@@ -76,7 +76,7 @@ def guided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guided]:
 def typed(command: str) -> tuple[int, str, str]:
     """What a command comes to."""
     name, *arguments = shlex.split(command)
-    assert "driftline" == name
+    assert name == "driftline"
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = run(arguments)
@@ -104,8 +104,8 @@ def fits(shown: Sequence[str], printed: Sequence[str]) -> bool:
 
 def test_the_page_has_commands_and_a_summary() -> None:
     """What is checked below must be there."""
-    assert 8 == len(TYPED)
-    assert 1 == len(SUMMARY)
+    assert len(TYPED) == 8
+    assert len(SUMMARY) == 1
 
 
 @pytest.mark.parametrize("number", range(len(TYPED)))
@@ -113,7 +113,7 @@ def test_a_command_of_the_page_prints_what_the_page_says(number: int, guided: Gu
     """Output that was pasted once and never again is a promise that nobody keeps."""
     command, shown = TYPED[number]
     code, out, err = guided.printed[command]
-    assert 0 == code
+    assert code == 0
     told = set(lines_of(err)) - {""}
     expected = [line for line in lines_of(shown) if line not in told and not line.startswith(LOGGED)]
     assert fits(expected, lines_of(out)), f"{command} printed\n{err}{out}"
@@ -129,29 +129,30 @@ def test_one_case_passes(guided: Guided) -> None:
     """Every check of both models' runs, and the judge's verdict."""
     for model in (HAIKU, SONNET):
         for result in guided.results(model, "rotate-certificate"):
-            assert {"pass"} == {check["outcome"] for check in result["checks"]}
-            assert ("completed", []) == (result["evaluation_status"], result["warnings"])
+            assert {check["outcome"] for check in result["checks"]} == {"pass"}
+            assert (result["evaluation_status"], result["warnings"]) == ("completed", [])
             assert result["final_score"] > 7
-            assert "weighted" == result["dimension_resolutions"]["task"]["source"]
+            assert result["dimension_resolutions"]["task"]["source"] == "weighted"
 
 
 def test_one_case_fails_a_hard_expectation_and_the_check_that_stands_for_it(guided: Guided) -> None:
     """By one model in both runs, by the other in none: so there is something to compare."""
     for result in guided.results(HAIKU, "refund-above-limit"):
-        assert {"approval-asked", "nothing-paid"} == {
-            check["check_id"] for check in result["checks"] if check["outcome"] == "fail"
+        assert {check["check_id"] for check in result["checks"] if check["outcome"] == "fail"} == {
+            "approval-asked",
+            "nothing-paid",
         }
         assert result["final_score"] < 5
-        assert 5.0 == result["deterministic_dimensions"]["task"]
+        assert result["deterministic_dimensions"]["task"] == 5.0
     for result in guided.results(SONNET, "refund-above-limit"):
-        assert {"pass"} == {check["outcome"] for check in result["checks"]}
+        assert {check["outcome"] for check in result["checks"]} == {"pass"}
         assert result["final_score"] > 7
 
 
 def test_the_run_that_speaks_to_the_judge_is_told_of_and_gains_nothing(guided: Guided) -> None:
     """It says that all checks passed, and brings a verdict along."""
     honest, swaying = guided.results(HAIKU, "refund-above-limit")
-    assert [] == honest["anomaly_reasons"]
+    assert honest["anomaly_reasons"] == []
     assert swaying["anomaly_reasons"]
     assert all(reason.startswith("judge_tamper: ") for reason in swaying["anomaly_reasons"])
     assert swaying["final_score"] < honest["final_score"]
@@ -163,11 +164,13 @@ def test_the_judge_of_one_case_fails_twice_of_three_and_moves_nothing(guided: Gu
     for model in (HAIKU, SONNET):
         for number, result in enumerate(guided.results(model, "overnight-alerts"), start=1):
             judged = json.loads(guided.file(model, "overnight-alerts", f"raw_outputs/judge_{number}.json"))
-            assert ["refused", "refused", "answered"] == [one["outcome"] for one in judged["iterations"]]
-            assert (3, 1, 2) == tuple(
-                judged[name] for name in ("configured_repetitions", "successful_iterations", "failed_iterations")
+            assert [one["outcome"] for one in judged["iterations"]] == ["refused", "refused", "answered"]
+            assert tuple(judged[name] for name in ("configured_repetitions", "successful_iterations", "failed_iterations")) == (
+                3,
+                1,
+                2,
             )
-            assert [f"Judge iteration {failed} failed and was excluded." for failed in (1, 2)] == result["warnings"]
+            assert result["warnings"] == [f"Judge iteration {failed} failed and was excluded." for failed in (1, 2)]
             assert judged["iterations"][2]["scores"]["overall"] == result["final_score"]
 
 
@@ -183,7 +186,7 @@ def test_the_files_of_the_prompts_are_what_was_sent(guided: Guided) -> None:
                 assert user in sent
                 assert user in debug
                 assert system in debug
-    assert 12 == len(sent)
+    assert len(sent) == 12
 
 
 def test_nothing_of_where_the_agents_ran_was_sent(guided: Guided) -> None:

@@ -156,8 +156,8 @@ def test_the_new_source_and_check_and_command_work(copy: Copy, filled: Path) -> 
     with duckdb.connect(filled, read_only=True) as database:
         flags = database.execute("SELECT tier1_flags FROM scores").fetchall()
 
-    assert {"agent": "papertrail", "exchanges": 1} == listed
-    assert [(["shouting"],)] == flags
+    assert listed == {"agent": "papertrail", "exchanges": 1}
+    assert flags == [(["shouting"],)]
 
 
 def test_the_new_command_is_in_help_completion_and_reference(copy: Copy) -> None:
@@ -187,9 +187,9 @@ def test_the_new_endpoint_and_page_answer(copy: Copy, filled: Path) -> None:
         operation = client.get("/openapi.json").json()["paths"]["/api/audit/{project}/busiest-agents"]["get"]
         page, overview = page_of(client, "/projects/ops/busiest-agents"), page_of(client, "/projects/ops")
 
-    assert {"agents": [{"agent": "papertrail", "exchanges": 1}]} == rows
-    assert 404 == refused
-    assert [{"operatorToken": ["read"]}] == operation["security"]
+    assert rows == {"agents": [{"agent": "papertrail", "exchanges": 1}]}
+    assert refused == 404
+    assert operation["security"] == [{"operatorToken": ["read"]}]
     assert "Busiest agents of ops" in page
     assert "papertrail" in page
     assert re.search(r'<a href="/projects/ops/busiest-agents" aria-current="page">Busiest agents</a>', page)
@@ -203,7 +203,7 @@ def older(tmp_path: Path) -> Path:
     with contextlib.closing(Store(database)) as store:
         for project in ("before", "after"):
             put(store, "scores", history(fallen(6), 40, project=project))
-    assert 0 == run(["check-drift", "--project", "before", "--as-of", END.isoformat(), "--db", str(database)])
+    assert run(["check-drift", "--project", "before", "--as-of", END.isoformat(), "--db", str(database)]) == 0
     return database
 
 
@@ -220,18 +220,18 @@ def test_the_new_field_of_an_incident_is_wherever_incidents_are(copy: Copy, olde
     with duckdb.connect(older, read_only=True) as database:
         rows = database.execute("SELECT project, alarms FROM incidents ORDER BY project").fetchall()
 
-    assert (1, None) == (found["alarms"], known["alarms"])
-    assert [("after", 1), ("before", None)] == rows
-    assert "Series that raised an alarm; null in older records." == fields["alarms"]["description"]
+    assert (found["alarms"], known["alarms"]) == (1, None)
+    assert rows == [("after", 1), ("before", None)]
+    assert fields["alarms"]["description"] == "Series that raised an alarm; null in older records."
     assert "<dt>Alarms</dt><dd>1</dd>" in page
     alerts = {alert["subject"]: alert["details"]["alarms"] for alert in (post.document for post in receiver.posts)}
-    assert {found["id"]: 1, known["id"]: None} == alerts
-    assert 1 == shown["incident"]["alarms"]
+    assert alerts == {found["id"]: 1, known["id"]: None}
+    assert shown["incident"]["alarms"] == 1
 
 
 def test_a_change_that_fits_nowhere_is_refused() -> None:
     """Else a guide would go stale in silence."""
-    assert "\na\nb\nc\n" == changed("\na\nc\n", " a\n+b\n", "file")
+    assert changed("\na\nc\n", " a\n+b\n", "file") == "\na\nb\nc\n"
     with pytest.raises(AssertionError, match="file has 0 places"):
         changed("\na\nc\n", " b\n+x\n", "file")
     with pytest.raises(AssertionError, match="file has 2 places"):

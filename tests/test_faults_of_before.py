@@ -136,20 +136,20 @@ def exchange(turn: int = 1, said: str = "The backup is healthy.", **response: ob
 
 def test_a_duplicate_id_is_answered_200_and_not_500(service: Service) -> None:
     """It answered 500, and the webhook tried for ever."""
-    assert [201, 200] == [service.ingest(exchange()).status_code for _ in range(2)]
+    assert [service.ingest(exchange()).status_code for _ in range(2)] == [201, 200]
 
 
 def test_a_silent_refusal_can_be_reached_through_the_ingest(service: Service) -> None:
     """An empty response was refused at the admission, so the check could never fire."""
     response = service.ingest(exchange(said=""))
-    assert (201, ["silent_refusal"]) == (response.status_code, response.json()["tier1"]["flags"])
-    assert ["silent_refusal"] == service.score()["tier1Flags"]
+    assert (response.status_code, response.json()["tier1"]["flags"]) == (201, ["silent_refusal"])
+    assert service.score()["tier1Flags"] == ["silent_refusal"]
 
 
 def test_the_agents_model_is_kept(service: Service) -> None:
     """It was always null."""
     service.ingest(exchange(model="claude-sonnet-4-5"))
-    assert [("claude-sonnet-4-5",)] == rows(service.store, "SELECT agent_model FROM exchanges")
+    assert rows(service.store, "SELECT agent_model FROM exchanges") == [("claude-sonnet-4-5",)]
 
 
 def test_turn_0_and_no_tokens_stay_0(service: Service) -> None:
@@ -157,21 +157,21 @@ def test_turn_0_and_no_tokens_stay_0(service: Service) -> None:
     body = exchange(usage={"input_tokens": 0, "output_tokens": 0})
     body["exchange"]["turn_number"] = 0
     service.ingest(body)
-    assert [(0, 0, 0)] == rows(service.store, "SELECT turn_number, input_tokens, output_tokens FROM exchanges")
-    assert 0 == service.score()["turnNumber"]
+    assert rows(service.store, "SELECT turn_number, input_tokens, output_tokens FROM exchanges") == [(0, 0, 0)]
+    assert service.score()["turnNumber"] == 0
 
 
 def test_a_cap_of_0_stays_0(service: Service) -> None:
     """It became 1.00, and who wanted to pay nothing paid."""
     answer = service.ingest(exchange(), "broke").json()
-    assert ("cost_cap_exceeded", {"currentCost": 0.0, "cap": 0.0}) == (answer["reason"], answer["costCap"])
-    assert 0 == service.simulator.requests
+    assert (answer["reason"], answer["costCap"]) == ("cost_cap_exceeded", {"currentCost": 0.0, "cap": 0.0})
+    assert service.simulator.requests == 0
 
 
 def test_a_project_that_is_switched_off_is_refused_at_the_ingest(service: Service) -> None:
     """The switch was read nowhere."""
-    assert 403 == service.ingest(exchange(), "dark").status_code
-    assert 0 == service.store.count("exchanges")
+    assert service.ingest(exchange(), "dark").status_code == 403
+    assert service.store.count("exchanges") == 0
 
 
 @pytest.mark.parametrize("fault", ["refusal", "garbage", "out_of_range", "html", "bad_request"])
@@ -180,28 +180,31 @@ def test_a_failed_tier_is_in_exactly_one_state(service: Service, fault: str) -> 
     service.simulator.reset(fault)
     service.ingest(exchange())
     score = service.score()
-    assert ("unscored", "unscored", None, True) == tuple(
-        score[name] for name in ("disposition", "tier2State", "tier2SemanticScore", "tier2Skipped")
+    assert tuple(score[name] for name in ("disposition", "tier2State", "tier2SemanticScore", "tier2Skipped")) == (
+        "unscored",
+        "unscored",
+        None,
+        True,
     )
-    assert {"tier2State", "tier2_5State", "tier3State"} == {name for name in score if name.endswith("State") and score[name]}
+    assert {name for name in score if name.endswith("State") and score[name]} == {"tier2State", "tier2_5State", "tier3State"}
 
 
 def test_a_judge_that_failed_is_recorded_and_asked_again(service: Service) -> None:
     """It was a line in a log, and the exchange had no score for ever."""
     service.simulator.reset("refusal*2,answer")
     service.ingest(exchange())
-    assert {("refused",)} == set(rows(service.store, "SELECT outcome FROM judgements"))
-    assert 202 == service.call("POST", "/api/audit/ops/rejudge", service.operator, {}).status_code
+    assert set(rows(service.store, "SELECT outcome FROM judgements")) == {("refused",)}
+    assert service.call("POST", "/api/audit/ops/rejudge", service.operator, {}).status_code == 202
     service.run(service.engine.drained())
-    assert ("scored", 1) == (service.score()["disposition"], service.score()["revision"])
+    assert (service.score()["disposition"], service.score()["revision"]) == ("scored", 1)
 
 
 def test_a_failure_that_passes_is_tried_again_at_once(service: Service) -> None:
     """One overloaded moment of a provider cost a score."""
     service.simulator.reset("reset,answer")
     service.ingest(exchange())
-    assert "scored" == service.score()["disposition"]
-    assert (2, 1) == rows(service.store, "SELECT attempts, len(attempt_errors) FROM judgements WHERE purpose = 'tier2'")[0]
+    assert service.score()["disposition"] == "scored"
+    assert rows(service.store, "SELECT attempts, len(attempt_errors) FROM judgements WHERE purpose = 'tier2'")[0] == (2, 1)
 
 
 def test_every_endpoint_but_those_that_deliver_wants_an_operators_token(service: Service) -> None:
@@ -216,14 +219,14 @@ def test_every_endpoint_but_those_that_deliver_wants_an_operators_token(service:
             assert statuses[0] == 401, path
             assert statuses[1] not in {401, 403}, path
         elif path not in OPEN:
-            assert [401, 403] == statuses, path
+            assert statuses == [401, 403], path
 
 
 def test_the_judges_text_is_read_after_a_thinking_block(service: Service) -> None:
     """The first block was taken for the answer, whatever it was."""
     service.simulator.reset("thinking_first")
     service.ingest(exchange())
-    assert ("scored", True) == (service.score()["disposition"], service.score()["tier2SemanticScore"] is not None)
+    assert (service.score()["disposition"], service.score()["tier2SemanticScore"] is not None) == ("scored", True)
 
 
 def test_values_out_of_range_are_refused(service: Service) -> None:
@@ -231,9 +234,9 @@ def test_values_out_of_range_are_refused(service: Service) -> None:
     service.simulator.reset("out_of_range")
     service.ingest(exchange(thinking="It looks healthy."))
     score = service.score()
-    assert ("invalid", "invalid", "invalid") == tuple(score[f"tier{tier}Reason"] for tier in ("2", "2_5", "3"))
-    assert [None] * 3 == [score[name] for name in ("tier2SemanticScore", "tier2_5AlignmentScore", "tier3BehavioralScore")]
-    assert {} == score["tier3DimensionScores"]
+    assert tuple(score[f"tier{tier}Reason"] for tier in ("2", "2_5", "3")) == ("invalid", "invalid", "invalid")
+    assert [score[name] for name in ("tier2SemanticScore", "tier2_5AlignmentScore", "tier3BehavioralScore")] == [None] * 3
+    assert score["tier3DimensionScores"] == {}
 
 
 def test_a_cap_holds_whatever_is_in_flight(service: Service) -> None:
@@ -243,7 +246,7 @@ def test_a_cap_holds_whatever_is_in_flight(service: Service) -> None:
         body["exchange"]["agent_response"]["content"] += " I'm unable to say more."  # flagged, so every turn is judged
     answers = service.run(service.calls([("POST", INGEST, service.tokens["poor"], body) for body in bodies]))
     service.run(service.engine.drained())
-    assert {201} == {answer.status_code for answer in answers}
+    assert {answer.status_code for answer in answers} == {201}
     check_money(service.store, CAPS)
     [(spent,)] = rows(service.store, "SELECT sum(cost_usd) FROM judgements")
     assert nano_of(0.025) < nano_of(round(spent, 9)) <= nano_of(0.05)
@@ -254,11 +257,11 @@ def test_the_last_turns_are_sampled(service: Service) -> None:
     """The rule was dead: nobody told it how many turns there are."""
     for turn in range(1, 9):
         service.ingest(exchange(turn))
-    assert "sampling_skip" == service.score()["samplingReason"]
-    assert 200 == service.call("POST", "/api/audit/sessions/s/finalize", service.tokens["ops"], {}).status_code
+    assert service.score()["samplingReason"] == "sampling_skip"
+    assert service.call("POST", "/api/audit/sessions/s/finalize", service.tokens["ops"], {}).status_code == 200
     service.run(service.engine.drained())
     last = rows(service.store, "SELECT turn_number, sampling_reason, disposition FROM scores WHERE turn_number > 6 ORDER BY 1")
-    assert [(7, "last_turns", "scored"), (8, "last_turns", "scored")] == last
+    assert last == [(7, "last_turns", "scored"), (8, "last_turns", "scored")]
 
 
 def test_a_session_that_sends_anything_is_watched(service: Service) -> None:
@@ -267,7 +270,7 @@ def test_a_session_that_sends_anything_is_watched(service: Service) -> None:
     body["exchange"]["timestamp"] = service.engine.now().isoformat()
     service.ingest(body)
     listed = service.call("GET", "/api/audit/telemetry", service.operator).json()["sessions"]
-    assert [("s", "ops", "green")] == [(one["sessionId"], one["project"], one["status"]) for one in listed]
+    assert [(one["sessionId"], one["project"], one["status"]) for one in listed] == [("s", "ops", "green")]
 
 
 def test_what_a_panel_shows_is_what_is_sent(service: Service) -> None:
@@ -275,9 +278,9 @@ def test_what_a_panel_shows_is_what_is_sent(service: Service) -> None:
     service.ingest(exchange(1, "I'm unable to say more."))
     summary = service.call("GET", "/api/audit/ops/summary", service.operator).json()
     [project] = [one for one in service.projects() if one["project"] == "ops"]
-    assert (1, 1, 1, 0) == tuple(project[name] for name in ("exchanges", "scored", "anomalies", "openIncidents"))
-    assert (1, 1) == (summary["exchanges"]["total"], summary["exchanges"]["scored"])
-    assert (1, 0) == (summary["scores"]["anomalies"], summary["openIncidents"])
+    assert tuple(project[name] for name in ("exchanges", "scored", "anomalies", "openIncidents")) == (1, 1, 1, 0)
+    assert (summary["exchanges"]["total"], summary["exchanges"]["scored"]) == (1, 1)
+    assert (summary["scores"]["anomalies"], summary["openIncidents"]) == (1, 0)
 
 
 def test_a_baseline_is_computed_and_an_open_incident_is_shown_everywhere_without_being_asked_for(service: Service) -> None:
@@ -285,7 +288,7 @@ def test_a_baseline_is_computed_and_an_open_incident_is_shown_everywhere_without
     put(service.store, "scores", history(fallen(6), 40))
     service.watch()
     summary = service.call("GET", "/api/audit/ops/summary", service.operator).json()
-    assert 140 == summary["baseline"]["exchangeCount"]
+    assert summary["baseline"]["exchangeCount"] == 140
     [project] = [one for one in service.projects() if one["project"] == "ops"]
     listed = service.call("GET", "/api/audit/ops/incidents?status=open", service.operator).json()["incidents"]
     assert 1 == len(listed) == summary["openIncidents"] == project["openIncidents"]
@@ -296,7 +299,7 @@ def test_drift_and_trends_go_by_the_time_of_the_exchange(service: Service) -> No
     """They went by the time of scoring: a history that was scored today was one day, and a change long past began today."""
     put(service.store, "scores", history(steady, 29, scored_at=END))
     trends = service.call("GET", "/api/audit/ops/trends?window=30d", service.operator).json()["dataPoints"]
-    assert [10] * 30 == [point["exchangeCount"] for point in trends]
+    assert [point["exchangeCount"] for point in trends] == [10] * 30
     put(service.store, "scores", history(lambda _: 0.2, 5, end=END - timedelta(days=80), name="-late", scored_at=END))
     service.watch()
     (rise,) = service.call("GET", "/api/audit/ops/incidents", service.operator).json()["incidents"]

@@ -198,7 +198,7 @@ def test_the_gates_of_builds_open_and_close(copied: Shell) -> None:
 
     assert "evaluations made" in copied.run(worth, {'"build-$BUILD"': "refunds"}, codes={1})
     copied.run(drifts)
-    assert {} != {path.name: path for path in (copied.folder / "results").iterdir()}
+    assert {path.name: path for path in (copied.folder / "results").iterdir()} != {}
 
 
 def test_openclaw_is_connected_as_the_guide_says(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_trace_of_the_guide_becomes_an_exchange(tmp_path: Path) -> None:
 def test_the_guide_to_opentelemetry_has_the_variables_of_the_page() -> None:
     """Its sections of stacks are made from the page's file; these lines stand in a sentence."""
     text = guide("opentelemetry").read_text(encoding="utf-8")
-    assert [] == [line for line in stacks().content.splitlines() if f"`{line.removeprefix('export ')}`" not in text]
+    assert [line for line in stacks().content.splitlines() if f"`{line.removeprefix('export ')}`" not in text] == []
 
 
 def test_an_operator_of_the_guide_to_the_api_may_read(tmp_path: Path) -> None:
@@ -251,10 +251,10 @@ def test_people_and_programs_of_the_guides_have_the_scopes_that_they_were_given(
         listed = [json.loads(line) for line in here.run("driftline operators list --json").splitlines()]
     people = {one["name"]: one for one in listed}
 
-    assert (True, None) == ("admin" in people["me"]["scopes"], people["me"]["project"])
-    assert (["read"], "shop") == (people["ada"]["scopes"], people["ada"]["project"])
-    assert (["read"], None) == (people["prometheus"]["scopes"], people["prometheus"]["project"])
-    assert [True, False] == [people[name]["tokens"][0]["expiresAt"] is not None for name in ("ada", "me")]
+    assert ("admin" in people["me"]["scopes"], people["me"]["project"]) == (True, None)
+    assert (people["ada"]["scopes"], people["ada"]["project"]) == (["read"], "shop")
+    assert (people["prometheus"]["scopes"], people["prometheus"]["project"]) == (["read"], None)
+    assert [people[name]["tokens"][0]["expiresAt"] is not None for name in ("ada", "me")] == [True, False]
 
 
 def test_anchors_of_the_guide_are_chosen_and_judged_again(copied: Shell) -> None:
@@ -267,7 +267,7 @@ def test_anchors_of_the_guide_are_chosen_and_judged_again(copied: Shell) -> None
     assert "no exchange can become an anchor" in copied.run(more)
     copied.run(named, {"EXCHANGE EXCHANGE": "s-1:1"})
     assert "1 anchor judged again" in copied.run("driftline anchors run --project shop")
-    assert ["driftline simulate-judge"] == [line.partition(" --")[0] for line in judges.strip().splitlines()][:1]
+    assert [line.partition(" --")[0] for line in judges.strip().splitlines()][:1] == ["driftline simulate-judge"]
 
 
 def test_questions_over_http_of_the_guides_for_readers_are_answered(copied: Shell, shop: Shop) -> None:
@@ -327,7 +327,7 @@ def test_a_backup_that_was_taken_while_it_ran_answers_the_same(copied: Shell, sh
     copied.run(f"cp {made}/driftline.* .")
     copied.run("driftline serve")
 
-    assert before == asked(copied.url, shop.operator)
+    assert asked(copied.url, shop.operator) == before
     copied.stop()
 
 
@@ -365,5 +365,5 @@ def test_every_document_with_commands_is_run_somewhere() -> None:
     """A guide that nobody runs is wrong after the next change."""
     typed = {path.stem for path in DOCS.rglob("*.md") if blocks_in(path)}
 
-    assert set() == typed - RUN - {*ELSEWHERE}
-    assert set() == RUN - typed
+    assert typed - RUN - {*ELSEWHERE} == set()
+    assert RUN - typed == set()

@@ -38,14 +38,14 @@ def test_an_imported_package_is_ours(package: str) -> None:
     found = importlib.import_module(package).__file__
 
     assert found is not None
-    assert ROOT / package == Path(found).parent
+    assert Path(found).parent == ROOT / package
 
 
 def test_no_other_distribution_claims_our_names() -> None:
     """Two distributions that write into one folder would overwrite each other's modules."""
     owners = metadata.packages_distributions()
 
-    assert set() == {owner for package in PACKAGES for owner in owners.get(package, ())} - {"driftline"}
+    assert {owner for package in PACKAGES for owner in owners.get(package, ())} - {"driftline"} == set()
 
 
 def imports_of(path: Path) -> set[str]:
@@ -64,7 +64,7 @@ def test_one_package_of_few_files_imports_clients_of_kafka() -> None:
     clients = {"aiokafka", "kafka", "faust", "mode"}
     paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if imports_of(path) & clients]
 
-    assert [] == [path for path in paths if not path.is_relative_to(ROOT / "streams" / "kafka")]
+    assert [path for path in paths if not path.is_relative_to(ROOT / "streams" / "kafka")] == []
     assert len(paths) <= 8
 
 
@@ -72,7 +72,7 @@ def test_every_package_says_what_lives_there() -> None:
     """The first line of `__init__` is the map of the house, and the reference prints it."""
     paths = [path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")]
 
-    assert [] == [str(path.relative_to(ROOT)) for path in paths if not ast.get_docstring(ast.parse(path.read_text("utf-8")))]
+    assert [str(path.relative_to(ROOT)) for path in paths if not ast.get_docstring(ast.parse(path.read_text("utf-8")))] == []
 
 
 @pytest.mark.parametrize("what", UNWANTED)

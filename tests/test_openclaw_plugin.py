@@ -100,7 +100,7 @@ def stage(children: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         played.told[name] = STORIES[name](played)
     until(lambda: played.count("story", "runs") > 0, "the diagnosis")
     server.send(signal.SIGTERM)
-    assert 0 == server.wait()
+    assert server.wait() == 0
     with Store(home.database) as played.store:
         yield played
 
@@ -170,7 +170,7 @@ def down(stage: Stage) -> Told:
         openclaw = Host(stage.config("down", url=f"http://127.0.0.1:{free_port()}"))
         for number in range(4):
             openclaw.turn("s", backup(4 * life + number), f"run-{life}-{number}")
-        assert 0 == openclaw.do("kept")["delivered"]
+        assert openclaw.do("kept")["delivered"] == 0
         openclaw.kill()
     openclaw = Host(stage.config("down"))
     until(lambda: stage.count("down", "scores") > 0, "the first exchange")
@@ -236,18 +236,18 @@ def test_a_session_is_sent_scored_and_diagnosed(stage: Stage) -> None:
     one, two = stage.exchanges("story")
     expected = {"delivered": 9, "dropped": 0, "refused": 0, "queuedBytes": 0, "unattributed": 0, "trouble": None}
 
-    assert expected == stage.told["story"]["status"]
-    assert ("Is backup 1 healthy?", "No: /backup is full.", "main") == (one.user_message, one.agent_response, one.agent)
-    assert ("Check the log first.", "claude-sonnet-5-5") == (one.agent_thinking, one.agent_model)
-    assert (10300, 91) == (one.input_tokens, one.output_tokens)
-    assert ("Is backup 2 healthy?", "", "error") == (two.user_message, two.agent_response, two.outcome)
+    assert stage.told["story"]["status"] == expected
+    assert (one.user_message, one.agent_response, one.agent) == ("Is backup 1 healthy?", "No: /backup is full.", "main")
+    assert (one.agent_thinking, one.agent_model) == ("Check the log first.", "claude-sonnet-5-5")
+    assert (one.input_tokens, one.output_tokens) == (10300, 91)
+    assert (two.user_message, two.agent_response, two.outcome) == ("Is backup 2 healthy?", "", "error")
     kinds = ["tool_call", "tool_output", "token_usage", "token_usage", "context_event", "error_event"]
     assert kinds == [event["event"] for event in stage.events("story")]
     output = stage.events("story")[1]
-    assert ("exec", "toolu_1", True, 1) == tuple(output[name] for name in ("tool", "tool_call_id", "is_error", "exit_code"))
-    assert 41250 == stage.events("story")[4]["tokens_before"]
-    assert [("s", 6)] == rows(stage.store, "SELECT session_id, event_count FROM diagnoses WHERE connection = 'story'")
-    assert 2 == len(rows(stage.store, "SELECT exchange_id FROM scores WHERE connection = 'story'"))
+    assert tuple(output[name] for name in ("tool", "tool_call_id", "is_error", "exit_code")) == ("exec", "toolu_1", True, 1)
+    assert stage.events("story")[4]["tokens_before"] == 41250
+    assert rows(stage.store, "SELECT session_id, event_count FROM diagnoses WHERE connection = 'story'") == [("s", 6)]
+    assert len(rows(stage.store, "SELECT exchange_id FROM scores WHERE connection = 'story'")) == 2
     assert stage.told["story"]["slowest"] < 250, "hooks return at once"
 
 
@@ -318,12 +318,12 @@ def test_what_comes_in_both_ways_is_there_once(children: Nursery, tmp_path: Path
                 openclaw.live(session, lines)
             status = openclaw.do("drained")
         server.send(signal.SIGTERM)
-        assert 0 == server.wait()
+        assert server.wait() == 0
         return status
 
     def take() -> Told:
         code, printed = children.run(home, "import", "openclaw", str(folder), "--json")
-        assert 0 == code
+        assert code == 0
         summary: Told = json.loads(printed)
         return summary
 
@@ -332,15 +332,15 @@ def test_what_comes_in_both_ways_is_there_once(children: Nursery, tmp_path: Path
         told = rows(store, "SELECT count(*), count(DISTINCT exchange_id) FROM log.exchanges")
         events = Counter(rows(store, DISTINCT_EVENTS))
         letters = rows(store, "SELECT reason, detail FROM dead_letters")
-    assert [] == letters
-    assert [(EXCHANGES, EXCHANGES)] == told
-    assert [] == [event for event, count in events.items() if count > 1], "a call, a result or a step counts twice"
+    assert letters == []
+    assert told == [(EXCHANGES, EXCHANGES)]
+    assert [event for event, count in events.items() if count > 1] == [], "a call, a result or a step counts twice"
     if is_imported_first:
-        assert EXCHANGES == first["exchanges"]
-        assert {"refused": 0, "dropped": 0} == {name: second[name] for name in ("refused", "dropped")}
+        assert first["exchanges"] == EXCHANGES
+        assert {name: second[name] for name in ("refused", "dropped")} == {"refused": 0, "dropped": 0}
     else:
-        assert (0, 0, 0) == (second["exchanges"], second["conflicts"], second["faults"])
-        assert UNTOLD == second["events"], "only what OpenClaw tells no plugin is new"
+        assert (second["exchanges"], second["conflicts"], second["faults"]) == (0, 0, 0)
+        assert second["events"] == UNTOLD, "only what OpenClaw tells no plugin is new"
 
 
 DISTINCT_EVENTS = """
@@ -365,7 +365,7 @@ def test_what_differs_is_set_aside_with_the_fields_that_differ(children: Nursery
     lines[5]["message"]["content"][1]["text"] = "Yes, all is well."
     code, printed = children.run(home, "import", "openclaw", str(saved(tmp_path / "t.jsonl", lines)), "--json")
 
-    assert (1, 1) == (code, json.loads(printed)["conflicts"])
+    assert (code, json.loads(printed)["conflicts"]) == (1, 1)
     with Store(home.database) as store:
         ((detail,),) = rows(store, "SELECT detail FROM dead_letters")
     assert "exchange_id 's:u1': the log holds it with other content (it differs in agent_response)" in detail
@@ -377,10 +377,10 @@ def test_kills_of_node_and_a_server_that_is_away_lose_and_double_nothing(stage: 
     ids = [event["event_id"] for event in stage.events("down")]
     calls = [event["tool_call_id"] for event in stage.events("down") if event["event"] == "tool_call"]
 
-    assert [f"Is backup {number} healthy?" for number in range(8)] == [one.user_message for one in stage.exchanges("down")]
+    assert [one.user_message for one in stage.exchanges("down")] == [f"Is backup {number} healthy?" for number in range(8)]
     assert 8 * 4 == len(ids) == len(set(ids))
-    assert [f"toolu_{number}" for number in range(8)] == calls
-    assert [] == rows(stage.store, "SELECT reason, detail FROM dead_letters")
+    assert calls == [f"toolu_{number}" for number in range(8)]
+    assert rows(stage.store, "SELECT reason, detail FROM dead_letters") == []
 
 
 def test_a_wrong_token_keeps_what_was_recorded_until_it_is_mended(stage: Stage) -> None:
@@ -390,7 +390,7 @@ def test_a_wrong_token_keeps_what_was_recorded_until_it_is_mended(stage: Stage) 
     assert "401" in noted["status"]["trouble"]
     assert any("the token is not let in (401)" in line for line in noted["logged"])
     assert WRONG not in noted["files"] + "".join(noted["logged"])
-    assert 1 == len(stage.exchanges("wrong"))
+    assert len(stage.exchanges("wrong")) == 1
 
 
 def test_a_full_queue_drops_the_oldest_and_says_so(stage: Stage) -> None:
@@ -401,17 +401,17 @@ def test_a_full_queue_drops_the_oldest_and_says_so(stage: Stage) -> None:
     assert noted["status"]["dropped"] > 0
     assert noted["size"] <= 1.2 * 1024 * 1024
     assert any("the queue was full" in line for line in noted["logged"])
-    assert f"Is backup {TURNS - 1} healthy?" == arrived[-1].user_message
-    assert TURNS == len(arrived) + sum(event["exchanges"] for event in lost)
+    assert arrived[-1].user_message == f"Is backup {TURNS - 1} healthy?"
+    assert len(arrived) + sum(event["exchanges"] for event in lost) == TURNS
 
 
 def test_what_is_not_allowed_or_not_wanted_is_not_sent(stage: Stage) -> None:
     """Conversations are read only where the user allowed it, and what was switched off stays where it is."""
     first, second = (event for event in stage.events("private") if event["event"] == "tool_call")
 
-    assert [] == stage.exchanges("hooked")
-    assert ["tool_call", "tool_output"] == [event["event"] for event in stage.events("hooked")]
-    assert [None, None] == [one.agent_thinking for one in stage.exchanges("private")]
+    assert stage.exchanges("hooked") == []
+    assert [event["event"] for event in stage.events("hooked")] == ["tool_call", "tool_output"]
+    assert [one.agent_thinking for one in stage.exchanges("private")] == [None, None]
     assert "disk full" not in json.dumps(stage.events("private"))
     assert "tail" not in json.dumps(stage.events("private"))
     assert first["arguments"] == second["arguments"], "equal calls stay equal, so that repetitions are found"
@@ -431,8 +431,8 @@ def test_every_hook_and_permission_is_documented() -> None:
     readme = (PLUGIN / "README.md").read_text("utf-8")
     hooks = re.findall(r"^  ([a-z]+_[a-z_]+): \"\w+\",$", (PLUGIN / "index.js").read_text("utf-8"), re.MULTILINE)
 
-    assert 8 == len(hooks)
-    assert [] == [name for name in [*hooks, "gateway_stop", *ALLOWED["hooks"]] if f"`{name}`" not in readme]
+    assert len(hooks) == 8
+    assert [name for name in [*hooks, "gateway_stop", *ALLOWED["hooks"]] if f"`{name}`" not in readme] == []
 
 
 def test_the_unit_tests_of_the_plugin_pass() -> None:
@@ -440,4 +440,4 @@ def test_the_unit_tests_of_the_plugin_pass() -> None:
     assert NODE is not None
     done = subprocess.run([NODE, "--test"], cwd=PLUGIN, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
-    assert 0 == done.returncode, done.stdout[-4000:]
+    assert done.returncode == 0, done.stdout[-4000:]

@@ -52,7 +52,7 @@ def test_a_container_runs_a_command_that_exists_and_may_do_little(
     assert wanted <= options_of(words), name
     assert pod["securityContext"]["runAsNonRoot"]
     assert container["securityContext"]["readOnlyRootFilesystem"]
-    assert ["ALL"] == container["securityContext"]["capabilities"]["drop"]
+    assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
     assert mounted <= {volume["name"] for volume in pod.get("volumes", ())} | {"data"}
     assert named <= {f"{PREFIX}{field.upper()}" for field in Settings.__struct_fields__}
 
@@ -61,8 +61,8 @@ def test_one_process_has_the_database() -> None:
     """A second replica would be a second database, and half of the records in each."""
     [server] = [one for _, one in OBJECTS if one["kind"] == "StatefulSet"]
 
-    assert 1 == server["spec"]["replicas"]
-    assert [["ReadWriteOncePod"]] == [one["spec"]["accessModes"] for one in server["spec"]["volumeClaimTemplates"]]
+    assert server["spec"]["replicas"] == 1
+    assert [one["spec"]["accessModes"] for one in server["spec"]["volumeClaimTemplates"]] == [["ReadWriteOncePod"]]
 
 
 def test_what_is_stopped_has_the_time_that_a_judge_call_takes() -> None:
@@ -71,7 +71,7 @@ def test_what_is_stopped_has_the_time_that_a_judge_call_takes() -> None:
 
     pods = [pod for name, pod, _ in CONTAINERS if "topics" not in name]
     assert pods
-    assert [] == [one for one in pods if one["terminationGracePeriodSeconds"] <= longest]
+    assert [one for one in pods if one["terminationGracePeriodSeconds"] <= longest] == []
 
 
 def _metrics() -> set[str]:
@@ -91,7 +91,7 @@ def test_a_rule_or_panel_asks_for_metrics_that_exist(file: str) -> None:
     asked = set(re.findall(r"\bdriftline_\w+", (MONITORING / file).read_text("utf-8")))
 
     assert asked
-    assert set() == asked - _metrics()
+    assert asked - _metrics() == set()
 
 
 def test_panels_of_the_dashboard_are_apart_and_each_asks_something() -> None:
@@ -123,7 +123,7 @@ def test_prometheus_takes_the_alerts_and_fires_them(tmp_path: Path) -> None:
 
     done = subprocess.run([f"{tool}", "test", "rules", "tests.yml"], cwd=tmp_path, capture_output=True, text=True, check=False)
 
-    assert 0 == done.returncode, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def _fires(alert: str, series: dict[str, str], at: str, **labels: str) -> dict[str, Any]:

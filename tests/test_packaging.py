@@ -55,7 +55,7 @@ def test_the_wheel_carries_every_file_of_the_packages(wheel: zipfile.ZipFile) ->
         if path.is_file() and "__pycache__" not in path.parts
     }
 
-    assert set() == ours - set(wheel.namelist())
+    assert ours - set(wheel.namelist()) == set()
 
 
 @pytest.mark.parametrize("folder", DATA_FOLDERS)
@@ -66,7 +66,7 @@ def test_the_wheel_carries_the_data_of(wheel: zipfile.ZipFile, folder: str) -> N
 
 def test_the_wheel_holds_nothing_but_the_packages(wheel: zipfile.ZipFile) -> None:
     """Tests and benchmarks would be installed as top-level names of everybody's environment."""
-    assert {*PACKAGES} == {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" not in name}
+    assert {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" not in name} == {*PACKAGES}
 
 
 def test_the_command_is_installed(wheel: zipfile.ZipFile) -> None:
@@ -74,20 +74,20 @@ def test_the_command_is_installed(wheel: zipfile.ZipFile) -> None:
     scripts = configparser.ConfigParser()
     scripts.read_string(about(wheel, "entry_points.txt"))
 
-    assert PROJECT["project"]["scripts"] == dict(scripts["console_scripts"])
+    assert dict(scripts["console_scripts"]) == PROJECT["project"]["scripts"]
 
 
 def test_an_installation_brings_no_development_tools(wheel: zipfile.ZipFile) -> None:
     """What runs the tests is a dependency group, which stays out of the metadata; extras are brought only where they are asked for."""
     extras = {f"{one}; extra == '{name}'" for name, extra in EXTRAS.items() for one in extra}
-    assert {*DEPENDENCIES} | extras == {*description(wheel).get_all("Requires-Dist", [])}
-    assert [*EXTRAS] == description(wheel).get_all("Provides-Extra")
+    assert {*description(wheel).get_all("Requires-Dist", [])} == {*DEPENDENCIES} | extras
+    assert description(wheel).get_all("Provides-Extra") == [*EXTRAS]
 
 
 def test_the_license_travels_with_the_wheel(wheel: zipfile.ZipFile) -> None:
     """The Apache License asks for a copy to go with the work."""
     assert (ROOT / "LICENSE").read_text("utf-8") == about(wheel, "licenses/LICENSE")
-    assert PROJECT["project"]["license"] == description(wheel)["License-Expression"]
+    assert description(wheel)["License-Expression"] == PROJECT["project"]["license"]
 
 
 def distribution_name(text: str) -> str:
@@ -130,4 +130,4 @@ def test_every_dependency_is_pinned() -> None:
     pinned = {distribution_name(line) for line in lines if not line.startswith("#")}
     wanted = [*DEPENDENCIES, *OPTIONAL, *PROJECT["dependency-groups"]["dev"], *PROJECT["build-system"]["requires"]]
 
-    assert set() == {distribution_name(requirement) for requirement in wanted} - pinned
+    assert {distribution_name(requirement) for requirement in wanted} - pinned == set()

@@ -20,7 +20,7 @@ def functions_in(file: Path) -> set[str]:
 def test_every_slow_test_exists() -> None:
     """A test that was renamed would run in `make test` again, unmeasured."""
     files = {name.partition("::")[0] for name in listed()}
-    assert set() == listed() - set().union(*(functions_in(ROOT / file) for file in files))
+    assert listed() - set().union(*(functions_in(ROOT / file) for file in files)) == set()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -41,8 +41,8 @@ def test_a_test_is_slow_by_its_mean_over_its_parameters(tmp_path: Path) -> None:
     (tmp_path / "gw0.tsv").write_text("".join(lines))
 
     assert runs == measured(tmp_path)
-    assert ["a.py::test_long", "b.py::test_waits"] == slow_among(measured(tmp_path))
-    assert "a.py::test_many" == function_of("a.py::test_many[a::b[c]]")
+    assert slow_among(measured(tmp_path)) == ["a.py::test_long", "b.py::test_waits"]
+    assert function_of("a.py::test_many[a::b[c]]") == "a.py::test_many"
 
 
 def test_a_slow_test_is_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,8 +126,8 @@ def answers(files: tuple[Path, Path]) -> list[pl.DataFrame]:
 
 def test_the_page_has_thirteen_examples() -> None:
     """Each question with a statement of its own."""
-    assert 13 == len(re.findall(r"^### \d+\.", PAGE, re.MULTILINE))
-    assert 13 == len(EXAMPLES)
+    assert len(re.findall(r"^### \d+\.", PAGE, re.MULTILINE)) == 13
+    assert len(EXAMPLES) == 13
 
 
 def of_agent(answer: pl.DataFrame, agent: str) -> pl.DataFrame:
@@ -152,93 +152,95 @@ def test_the_page_sql_finds_the_same_with_the_values_as_parameters(
     shown = worked_examples()
     with open_snapshot(str(files[1]), memory=512 * 1024 * 1024, seconds=30) as connection:
         found = [limited_frame(connection, one.sql, one.parameters, 1000).frame for one in shown]
-    assert {"agent", "case", "project"} == {name for one in shown for name in one.parameters}
-    assert [True] * len(answers) == [one.equals(other) for one, other in zip(answers, found, strict=True)]
+    assert {name for one in shown for name in one.parameters} == {"agent", "case", "project"}
+    assert [one.equals(other) for one, other in zip(answers, found, strict=True)] == [True] * len(answers)
 
 
 def test_the_agent_that_got_worse_comes_first_and_the_other_did_not(answers: list[pl.DataFrame]) -> None:
     """Example 1: weighted, so that the helper's other mix is no change."""
-    assert [("ops", "deployer", -0.38), ("ops", "helper", 0.0)] == answers[0].select("project", "agent", "change").rows()
+    assert answers[0].select("project", "agent", "change").rows() == [("ops", "deployer", -0.38), ("ops", "helper", 0.0)]
 
 
 def test_the_first_day_of_the_change_is_found(answers: list[pl.DataFrame]) -> None:
     """Example 2: the other agent has none, and is listed all the same."""
-    assert [("ops", "deployer", date(2026, 9, 21), 8), ("ops", "helper", None, 0)] == (
-        answers[1].select("project", "agent", "since", "days").rows()
-    )
+    assert (answers[1].select("project", "agent", "since", "days").rows()) == [
+        ("ops", "deployer", date(2026, 9, 21), 8),
+        ("ops", "helper", None, 0),
+    ]
 
 
 def test_the_agent_that_got_worse_costs_more(answers: list[pl.DataFrame]) -> None:
     """Example 3: two calls an exchange instead of one."""
-    assert [0.001, 0.001, 0.001, 0.002, 0.002] == of_agent(answers[2], "deployer")["usd_an_exchange"].to_list()
+    assert of_agent(answers[2], "deployer")["usd_an_exchange"].to_list() == [0.001, 0.001, 0.001, 0.002, 0.002]
 
 
 def test_the_change_of_the_mix_is_seen(answers: list[pl.DataFrame]) -> None:
     """Example 4: from the third week on most judged turns are first ones."""
     weeks = of_agent(answers[3], "helper").filter(pl.col("sampling_reason") == "first_turns")
-    assert [(date(2026, 9, 14), 0.6), (date(2026, 9, 21), 0.6)] == weeks.select("week", "share").rows()[:2]
+    assert weeks.select("week", "share").rows()[:2] == [(date(2026, 9, 14), 0.6), (date(2026, 9, 21), 0.6)]
 
 
 def test_only_the_unweighted_mean_moves_with_the_mix(answers: list[pl.DataFrame]) -> None:
     """Example 5: nobody got worse."""
-    assert [(0.81, 0.8), (0.8, 0.8), (0.72, 0.8), (0.72, 0.8), (0.72, 0.8)] == [
+    assert [
         (round(row[0], 2), round(row[1], 1)) for row in of_agent(answers[4], "helper").select("unweighted", "weighted").rows()
-    ]
+    ] == [(0.81, 0.8), (0.8, 0.8), (0.72, 0.8), (0.72, 0.8), (0.72, 0.8)]
 
 
 def test_what_came_late_stands_on_its_own_day(answers: list[pl.DataFrame]) -> None:
     """Example 6: the other days have none."""
-    assert (date(2026, 9, 6), "ops", 19, 1, 7.0) == answers[5].with_columns(pl.col("most_days_late").round(0)).rows()[0]
-    assert [0] * (DAYS - 1) == answers[5]["late"].to_list()[1:]
+    assert answers[5].with_columns(pl.col("most_days_late").round(0)).rows()[0] == (date(2026, 9, 6), "ops", 19, 1, 7.0)
+    assert answers[5]["late"].to_list()[1:] == [0] * (DAYS - 1)
 
 
 def test_methodologies_stand_side_by_side(answers: list[pl.DataFrame]) -> None:
     """Example 7."""
-    assert [("default 1", date(2026, 9, 1), date(2026, 9, 28)), ("default 2", date(2026, 9, 6), date(2026, 9, 6))] == (
-        answers[6].select("methodology", "first_day", "last_day").rows()
-    )
+    assert (answers[6].select("methodology", "first_day", "last_day").rows()) == [
+        ("default 1", date(2026, 9, 1), date(2026, 9, 28)),
+        ("default 2", date(2026, 9, 6), date(2026, 9, 6)),
+    ]
 
 
 def test_anchors_stand_still_while_the_agent_falls(answers: list[pl.DataFrame]) -> None:
     """Example 8: it was not the judge."""
     weeks = of_agent(answers[7], "deployer")
-    assert {0.8} == set(weeks["anchors"])
-    assert [True, False] == [0.9 <= weeks["agents"][0], 0.9 <= weeks["agents"][-1]]
+    assert set(weeks["anchors"]) == {0.8}
+    assert [weeks["agents"][0] >= 0.9, weeks["agents"][-1] >= 0.9] == [True, False]
 
 
 def test_an_open_incident_shows_its_exchanges(answers: list[pl.DataFrame]) -> None:
     """Example 9."""
-    assert [("Tier 2 fell", "critical", "agent", "deployer-21-3", 0.5)] == (
-        answers[8].select("title", "severity", "cause", "exchange_id", "tier2").rows()
-    )
+    assert (answers[8].select("title", "severity", "cause", "exchange_id", "tier2").rows()) == [
+        ("Tier 2 fell", "critical", "agent", "deployer-21-3", 0.5)
+    ]
 
 
 def test_people_and_the_judge_are_compared(answers: list[pl.DataFrame]) -> None:
     """Example 10: who has scored, and how many exchanges nobody has scored yet."""
-    assert [("ops", "ann", 2, 2.5, 3.04, 0.54)] == answers[9].rows()[:1]
-    assert ["nobody yet"] == answers[9]["rater"].to_list()[1:]
+    assert answers[9].rows()[:1] == [("ops", "ann", 2, 2.5, 3.04, 0.54)]
+    assert answers[9]["rater"].to_list()[1:] == ["nobody yet"]
 
 
 def test_the_sessions_of_the_worst_day_are_shown_with_the_judge_s_words(answers: list[pl.DataFrame]) -> None:
     """Example 11."""
-    assert [(date(2026, 9, 22), "ops", "deployer", "deployer-21", 6, 0.45, "information_completeness", SPOKEN)] == (
-        answers[10].rows()
-    )
+    assert (answers[10].rows()) == [
+        (date(2026, 9, 22), "ops", "deployer", "deployer-21", 6, 0.45, "information_completeness", SPOKEN)
+    ]
 
 
 def test_models_are_set_beside_each_other_case_by_case(answers: list[pl.DataFrame]) -> None:
     """Example 12: one whose judge failed counts as failed, and in no mean."""
     shown = answers[11].select("case_id", "model", "runs", "failed", "mean", "judge_spread")
-    assert [
+    assert shown.rows() == [
         ("monthly-report", MINIMAX, 1, 0, 6.5, 0.0),
         ("monthly-report", CLAUDE, 0, 1, None, None),
         ("refund-policy", CLAUDE, 2, 0, 9.25, 0.25),
         ("refund-policy", MINIMAX, 2, 0, 7.75, 0.75),
-    ] == shown.rows()
+    ]
 
 
 def test_the_dimension_that_pulls_a_score_down_comes_with_its_checks(answers: list[pl.DataFrame]) -> None:
     """Example 13: two answers do not name the amount."""
     weakest = answers[12].filter(pl.col("case_id") == "refund-policy").select("case_id", "dimension", "runs", "failing").rows()
-    assert [("refund-policy", "task", 4, ["names-the-amount"])] == weakest[:1]
-    assert [None] * 5 == [failing for *_, failing in weakest[1:]]
+    assert weakest[:1] == [("refund-policy", "task", 4, ["names-the-amount"])]
+    assert [failing for *_, failing in weakest[1:]] == [None] * 5

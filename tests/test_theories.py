@@ -19,7 +19,7 @@ RULE = re.compile(r"^(\d+)\. \*\*", re.MULTILINE)
 def test_the_hard_mechanisms_have_a_theory() -> None:
     """A stranger reads the one of a room before changing anything there, and finds all of them in the guide for contributors."""
     guide = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    assert {f"{path}" for path in THEORIES} == set(re.findall(r"\(([\w/]+/README\.md)\)", guide))
+    assert set(re.findall(r"\(([\w/]+/README\.md)\)", guide)) == {f"{path}" for path in THEORIES}
     assert {
         *("analytics/deletion", "analytics/identity", "service/write"),
         *("streams/judging", "streams/kafka", "streams/log", "streams/replay"),

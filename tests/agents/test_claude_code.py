@@ -20,7 +20,7 @@ def read(claude_code_run: ClaudeCode) -> Read:
 def test_nothing_in_its_files_is_unknown(read: Read) -> None:
     """A kind of line that a new version brings shows here first."""
     faults = [fault for session in read.sessions.values() for fault in session.reading.faults]
-    assert [] == faults
+    assert faults == []
     assert all(session.reading.complete for session in read.sessions.values())
 
 
@@ -28,7 +28,7 @@ def test_each_question_is_one_exchange_in_its_session(read: Read) -> None:
     """Four sessions: the first, its subagent's, its fork, and one that failed."""
     questions = [[one.user_message for one in session.reading.exchanges] for session in read.sessions.values()]
     told = sorted(text for texts in questions for text in texts if not text.startswith("<task-notification>"))
-    assert [
+    assert told == [
         "Are you busy?",
         "Ask a helper.",
         "Go another way.",
@@ -37,25 +37,25 @@ def test_each_question_is_one_exchange_in_its_session(read: Read) -> None:
         "Nothing works.",
         "Try what fails.",
         "Which model are you?",
-    ] == told
-    assert 4 == len(read.sessions)
+    ]
+    assert len(read.sessions) == 4
 
 
 def test_a_tool_loop_is_an_answer_with_its_call_and_its_cost(read: Read, claude_code_run: ClaudeCode) -> None:
     """One message of three blocks is three lines with the same usage, which counts once."""
     session = read.asked("How many files")
     exchange = session.exchange("How many files")
-    assert ("There are none.", "I should list.", "end_turn") == (
+    assert (
         exchange.agent_response,
         exchange.agent_thinking,
         exchange.stop_reason,
-    )
+    ) == ("There are none.", "I should list.", "end_turn")
     calls, outputs = session.payloads("tool_call", exchange), session.payloads("tool_output", exchange)
-    assert [("Bash", "echo none")] == [(one["tool"], one["arguments"]["command"]) for one in calls]
-    assert [("Bash", False, "none")] == [(one["tool"], one["is_error"], one["result"]) for one in outputs]
+    assert [(one["tool"], one["arguments"]["command"]) for one in calls] == [("Bash", "echo none")]
+    assert [(one["tool"], one["is_error"], one["result"]) for one in outputs] == [("Bash", False, "none")]
     assert [one["tool_call_id"] for one in calls] == [one["tool_call_id"] for one in outputs]
-    assert 2 == len(session.payloads("token_usage", exchange))
-    assert {"claude-code"} == {one["source"] for one in calls + outputs}
+    assert len(session.payloads("token_usage", exchange)) == 2
+    assert {one["source"] for one in calls + outputs} == {"claude-code"}
     assert claude_code_run.root.is_dir()
 
 
@@ -64,10 +64,11 @@ def test_failed_tools_are_told_with_their_exit_code(read: Read) -> None:
     session = read.asked("Try what fails.")
     exchange = session.exchange("Try what fails.")
     outputs = session.payloads("tool_output", exchange)
-    assert {("Bash", True, 3), ("Read", True, None)} == {
-        (one["tool"], one["is_error"], one.get("exit_code")) for one in outputs
+    assert {(one["tool"], one["is_error"], one.get("exit_code")) for one in outputs} == {
+        ("Bash", True, 3),
+        ("Read", True, None),
     }
-    assert "It failed." == exchange.agent_response
+    assert exchange.agent_response == "It failed."
 
 
 def test_an_overloaded_model_is_an_error_and_a_retry(read: Read) -> None:
@@ -75,33 +76,33 @@ def test_an_overloaded_model_is_an_error_and_a_retry(read: Read) -> None:
     session = read.asked("Are you busy?")
     exchange = session.exchange("Are you busy?")
     assert 1 == len(session.payloads("error_event", exchange)) == len(session.payloads("retry_event", exchange))
-    assert ("At last.", "answered") == (exchange.agent_response, exchange.outcome)
+    assert (exchange.agent_response, exchange.outcome) == ("At last.", "answered")
 
 
 def test_a_refused_request_is_an_exchange_that_ended_in_an_error(read: Read) -> None:
     """What the program shows instead of an answer is none."""
     session = read.asked("Nothing works.")
     exchange = session.exchange("Nothing works.")
-    assert ("", "error") == (exchange.agent_response, exchange.outcome)
-    assert ["API Error: 400 scripted"] == [one["message"] for one in session.payloads("error_event", exchange)]
+    assert (exchange.agent_response, exchange.outcome) == ("", "error")
+    assert [one["message"] for one in session.payloads("error_event", exchange)] == ["API Error: 400 scripted"]
 
 
 def test_a_subagent_is_a_session_of_its_own_and_its_end_no_question_of_the_user(read: Read) -> None:
     """The session is told when the subagent is done, in the user's place."""
     helper, asker = read.asked("Helper: look around."), read.asked("Ask a helper.")
     exchange = helper.exchange("Helper")
-    assert (("subagent",), "I found nothing.") == (exchange.tags, exchange.agent_response)
+    assert (exchange.tags, exchange.agent_response) == (("subagent",), "I found nothing.")
     assert exchange.session_id.startswith(f"{asker.exchange('Ask a helper.').session_id}.agent-")
     notices = [one for one in asker.reading.exchanges if one.user_message.startswith("<task-notification>")]
-    assert all(("internal",) == one.tags for one in notices)
-    assert ["Agent"] == [one["tool"] for one in asker.payloads("tool_call", asker.exchange("Ask a helper."))]
+    assert all(one.tags == ("internal",) for one in notices)
+    assert [one["tool"] for one in asker.payloads("tool_call", asker.exchange("Ask a helper."))] == ["Agent"]
 
 
 def test_a_fork_counts_only_what_it_adds(read: Read) -> None:
     """The program copies every line into the fork's file."""
     fork = read.asked("Go another way.")
-    assert ["Go another way."] == [one.user_message for one in fork.reading.exchanges]
-    assert ["token_usage"] == [event.event for event in fork.events]
+    assert [one.user_message for one in fork.reading.exchanges] == ["Go another way."]
+    assert [event.event for event in fork.events] == ["token_usage"]
     ids = [(event.session_id, event.event_id) for event in read.all_events()]
     assert len(ids) == len(set(ids))
 
@@ -110,8 +111,8 @@ def test_a_compaction_and_the_change_of_the_model_after_it_are_events(read: Read
     """The commands that began them are no exchanges."""
     session = read.asked("Which model are you?")
     compactions = [one for one in session.payloads("context_event") if one["action"] == "compaction"]
-    assert ["manual"] == [one["trigger"] for one in compactions]
+    assert [one["trigger"] for one in compactions] == ["manual"]
     assert compactions[0]["tokens_before"] > compactions[0]["tokens_after"] > 0
     models = [one["model"] for one in session.payloads("state_transition")]
-    assert ["claude-sonnet-5-5", "claude-opus-5-5"] == models
-    assert "claude-opus-5-5" == session.exchange("Which model").agent_model
+    assert models == ["claude-sonnet-5-5", "claude-opus-5-5"]
+    assert session.exchange("Which model").agent_model == "claude-opus-5-5"

@@ -27,7 +27,7 @@ def transcripts(claude_code_logs: ClaudeCode) -> Read:
 
 def test_nothing_in_a_log_is_unknown(logs: Read) -> None:
     """A kind of line that a new version brings shows here first."""
-    assert [] == [fault for session in logs.sessions.values() for fault in session.reading.faults]
+    assert [fault for session in logs.sessions.values() for fault in session.reading.faults] == []
     assert all(session.reading.complete for session in logs.sessions.values())
 
 
@@ -38,7 +38,7 @@ def test_each_run_is_a_session_with_one_answer(logs: Read) -> None:
         for session in logs.sessions.values()
         for exchange in session.reading.exchanges
     )
-    assert [
+    assert answers == [
         ("", "error"),
         ("", "error"),
         ("At last.", "answered"),
@@ -48,8 +48,8 @@ def test_each_run_is_a_session_with_one_answer(logs: Read) -> None:
         ("There are none.", "answered"),
         ("There are none.", "answered"),
         ("This is another way.", "answered"),
-    ] == answers
-    assert 9 == len(logs.sessions)
+    ]
+    assert len(logs.sessions) == 9
 
 
 def test_a_run_counts_the_tokens_of_its_result(logs: Read, claude_code_logs: ClaudeCode) -> None:

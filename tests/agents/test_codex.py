@@ -21,7 +21,7 @@ def read(codex_run: Codex) -> Read:
 def test_nothing_in_its_files_is_unknown(read: Read) -> None:
     """A kind of line that a new version brings shows here first."""
     faults = [fault for session in read.sessions.values() for fault in session.reading.faults]
-    assert [] == faults
+    assert faults == []
     assert all(session.reading.complete for session in read.sessions.values())
 
 
@@ -30,7 +30,7 @@ def test_each_question_is_one_exchange_in_its_session(read: Read) -> None:
     exchanges = [one for session in read.sessions.values() for one in session.reading.exchanges]
     # The program says in the user's place that a turn was interrupted; what it says before it stops may come after that.
     told = sorted(one.user_message for one in exchanges if "internal" not in one.tags)
-    assert [
+    assert told == [
         "Are you busy?",
         "Ask a helper.",
         "Go another way.",
@@ -41,24 +41,24 @@ def test_each_question_is_one_exchange_in_its_session(read: Read) -> None:
         "Take your time.",
         "Try what fails.",
         "Which model are you?",
-    ] == told
-    assert 7 == len(read.sessions)
+    ]
+    assert len(read.sessions) == 7
 
 
 def test_a_tool_loop_is_an_answer_with_its_call_and_its_cost(read: Read) -> None:
     """The program tells each usage twice."""
     session = read.asked("How many files")
     exchange = session.exchange("How many files")
-    assert ("There are none.", "I should list.") == (exchange.agent_response, exchange.agent_thinking)
+    assert (exchange.agent_response, exchange.agent_thinking) == ("There are none.", "I should list.")
     calls, outputs = session.payloads("tool_call", exchange), session.payloads("tool_output", exchange)
-    assert [("exec_command", "echo none")] == [(one["tool"], one["arguments"]["cmd"]) for one in calls]
-    assert [("exec_command", False, 0, "none\n")] == [
-        (one["tool"], one["is_error"], one["exit_code"], one["result"]) for one in outputs
+    assert [(one["tool"], one["arguments"]["cmd"]) for one in calls] == [("exec_command", "echo none")]
+    assert [(one["tool"], one["is_error"], one["exit_code"], one["result"]) for one in outputs] == [
+        ("exec_command", False, 0, "none\n")
     ]
     usages = [one["usage"]["total"] for one in session.payloads("token_usage", exchange)]
-    assert 2 == len(usages)
+    assert len(usages) == 2
     assert sum(usages) == (exchange.input_tokens or 0) + (exchange.output_tokens or 0)
-    assert {"codex"} == {one["source"] for one in calls + outputs}
+    assert {one["source"] for one in calls + outputs} == {"codex"}
 
 
 def test_the_fill_of_the_context_grows_with_the_session(read: Read) -> None:
@@ -74,18 +74,19 @@ def test_failed_tools_are_told_with_their_exit_code(read: Read) -> None:
     session = read.asked("Try what fails.")
     exchange = session.exchange("Try what fails.")
     outputs = session.payloads("tool_output", exchange)
-    assert {("exec_command", True, 3), ("no_such_tool", True, None)} == {
-        (one["tool"], one["is_error"], one.get("exit_code")) for one in outputs
+    assert {(one["tool"], one["is_error"], one.get("exit_code")) for one in outputs} == {
+        ("exec_command", True, 3),
+        ("no_such_tool", True, None),
     }
-    assert "It failed." == exchange.agent_response
+    assert exchange.agent_response == "It failed."
 
 
 def test_a_model_that_was_overloaded_for_a_moment_leaves_no_trace(read: Read) -> None:
     """The program tries again and writes nothing of it: what cannot be known is not told."""
     session = read.asked("Are you busy?")
     exchange = session.exchange("Are you busy?")
-    assert [] == session.payloads("error_event", exchange)
-    assert ("At last.", "answered") == (exchange.agent_response, exchange.outcome)
+    assert session.payloads("error_event", exchange) == []
+    assert (exchange.agent_response, exchange.outcome) == ("At last.", "answered")
 
 
 @pytest.mark.parametrize(("question", "outcome"), [("Nothing works.", "error"), ("Take your time.", "aborted")])
@@ -93,36 +94,36 @@ def test_a_turn_that_failed_or_was_interrupted_has_no_answer(read: Read, questio
     """Both are told by one event."""
     session = read.asked(question)
     exchange = session.exchange(question)
-    assert ("", outcome) == (exchange.agent_response, exchange.outcome)
-    assert [outcome] == [one["action"] for one in session.payloads("error_event", exchange)]
+    assert (exchange.agent_response, exchange.outcome) == ("", outcome)
+    assert [one["action"] for one in session.payloads("error_event", exchange)] == [outcome]
 
 
 def test_a_subagent_is_a_session_of_its_own(read: Read) -> None:
     """It is asked by an agent, whose end may come before its own."""
     helper, asker = read.asked("Helper: look around."), read.asked("Ask a helper.")
-    assert ("subagent",) == helper.exchange("Helper").tags
+    assert helper.exchange("Helper").tags == ("subagent",)
     assert helper.reading.session_ids != asker.reading.session_ids
-    assert ["multi_agent_v1.spawn_agent"] == [one["tool"] for one in asker.payloads("tool_call")]
+    assert [one["tool"] for one in asker.payloads("tool_call")] == ["multi_agent_v1.spawn_agent"]
 
 
 def test_a_fork_counts_only_what_it_adds(read: Read) -> None:
     """The program names where the fork begins and copies nothing."""
     fork = read.asked("Go another way.")
-    assert ["Go another way."] == [one.user_message for one in fork.reading.exchanges]
-    assert 1 == sum(event.event == "token_usage" for event in fork.events)
+    assert [one.user_message for one in fork.reading.exchanges] == ["Go another way."]
+    assert sum(event.event == "token_usage" for event in fork.events) == 1
 
 
 def test_a_compaction_is_an_event_and_its_summary_no_answer(read: Read) -> None:
     """The model is asked for the summary in the middle of the turn."""
     session = read.asked("Read a lot.")
-    assert "I read a lot." == session.exchange("Read a lot.").agent_response
+    assert session.exchange("Read a lot.").agent_response == "I read a lot."
     compactions = [one for one in session.payloads("context_event") if one["action"] == "compaction"]
-    assert 1 == len(compactions)
+    assert len(compactions) == 1
     assert SUMMARY.text in compactions[0]["summary"]
 
 
 def test_a_change_of_the_model_is_an_event(read: Read) -> None:
     """The first model is told, too."""
     session = read.asked("Which model are you?")
-    assert ["stand-in-model", "another-model"] == [one["model"] for one in session.payloads("state_transition")]
-    assert "another-model" == session.exchange("Which model").agent_model
+    assert [one["model"] for one in session.payloads("state_transition")] == ["stand-in-model", "another-model"]
+    assert session.exchange("Which model").agent_model == "another-model"

@@ -37,16 +37,16 @@ def test_a_query_knows_its_text_its_header_and_its_parameters() -> None:
     query = queries()["human_scores"]
 
     assert isinstance(query, Query)
-    assert "human_scores" == query.name
+    assert query.name == "human_scores"
     assert query.grain.startswith("one row a human score")
     assert query.purpose.endswith("newest first")
-    assert ("project", "score") == query.parameters
+    assert query.parameters == ("project", "score")
     assert query.text.startswith("-- purpose: ")
 
 
 def test_a_query_may_take_no_parameters() -> None:
     """`none` in a header is a word and no name."""
-    assert () == queries()["dead_letters"].parameters
+    assert queries()["dead_letters"].parameters == ()
 
 
 def test_queries_are_known_by_the_name_of_their_file_in_order() -> None:
@@ -79,8 +79,8 @@ def test_rows_carry_their_times_as_utc() -> None:
             transaction.append("agent-events", [encode(event("s", 0, event="message"))])
         (row,) = query_rows(store.cursor(), "open_topics", {"sessions": ["s"], "connection": None, "as_of": START})
 
-    assert START == row["last_at"]
-    assert timedelta(0) == row["last_at"].utcoffset()
+    assert row["last_at"] == START
+    assert row["last_at"].utcoffset() == timedelta(0)
 
 
 def test_a_query_that_finds_nothing_still_has_its_columns() -> None:
@@ -88,7 +88,7 @@ def test_a_query_that_finds_nothing_still_has_its_columns() -> None:
     with Store(None) as store:
         frame = run_query(store.cursor(), "runs", {"project": None, "since": None, "newest": None})
 
-    assert (0, True) == (frame.height, "trust_score" in frame.columns)
+    assert (frame.height, "trust_score" in frame.columns) == (0, True)
 
 
 def test_the_machine_may_be_in_any_zone() -> None:
@@ -97,4 +97,4 @@ def test_the_machine_may_be_in_any_zone() -> None:
     environment = {**os.environ, "TZ": "America/New_York", "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
     done = subprocess.run([sys.executable, "-c", NEW_YORK], env=environment, capture_output=True, text=True, check=True)
 
-    assert ["", str(datetime(2026, 10, 1, 9, 0, tzinfo=UTC))] == done.stdout.splitlines()
+    assert done.stdout.splitlines() == ["", str(datetime(2026, 10, 1, 9, 0, tzinfo=UTC))]

@@ -85,7 +85,7 @@ def write_until_killed(path: Path, mark: str, times: int) -> int:
         for line in process.stdout:
             word, _, batch = line.strip().partition(" ")
             acknowledged = int(batch) + 1 if word == "acknowledged" else acknowledged
-    assert -signal.SIGKILL == process.returncode
+    assert process.returncode == -signal.SIGKILL
     return acknowledged
 
 
@@ -105,9 +105,9 @@ def batches_in(path: Path) -> int:
         # A batch is its events and a closing, so each batch moves what follows by one more.
         assert [(f"e{number}", number, number + number // PER_BATCH) for number in range(batches * PER_BATCH)] == events
         assert [(f"s{batch}", batch * (PER_BATCH + 1) + PER_BATCH) for batch in range(batches)] == closings
-        assert batches * (PER_BATCH + 1) == store.end_of("agent-events")
+        assert store.end_of("agent-events") == batches * (PER_BATCH + 1)
         wanted = {"batches": str(batches).encode()} | {f"s{batch}": b"done" for batch in range(batches)} if batches else {}
-        assert wanted == states
+        assert states == wanted
         cursor.close()
     return batches
 
@@ -127,5 +127,5 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_half_written(path: Path) ->
         assert max(before, acknowledged) <= found <= max(before, acknowledged) + 1
         before = found
         killed_at.add(mark)
-    assert set(MARKS) == killed_at
+    assert killed_at == set(MARKS)
     assert before >= ROUNDS // 2

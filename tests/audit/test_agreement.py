@@ -49,7 +49,7 @@ def test_kappa_is_that_of_the_textbook(pairs: list[tuple[int, int]]) -> None:
     """The sums are a way to compute it, not another statistic."""
     found = agreement(labels_of(pairs), {}).overall
     expected = by_the_book(pairs)
-    assert (expected is None) == (found.state == ONE_CATEGORY)
+    assert (found.state == ONE_CATEGORY) == (expected is None)
     if expected is not None:
         assert expected == pytest.approx(found.kappa, abs=1e-9)
         assert -1 <= bounds(found)[0] <= found.kappa + 1e-9 <= bounds(found)[1] + 2e-9 <= 1 + 3e-9  # type: ignore[operator]
@@ -73,7 +73,7 @@ def test_an_exchange_that_two_people_scored_counts_once() -> None:
     once = agreement(labels_of(pairs), {}).overall
     twice = agreement([*labels_of(pairs), *labels_of(pairs, rater="bob")], {}).overall
     assert (once.kappa, once.bias, once.exchanges) == pytest.approx((twice.kappa, twice.bias, twice.exchanges))
-    assert (40, 80) == (once.labels, twice.labels)
+    assert (once.labels, twice.labels) == (40, 80)
 
 
 @pytest.mark.parametrize(
@@ -83,42 +83,42 @@ def test_few_labels_or_few_sessions_are_a_state_and_no_number(number: int, sessi
     """A kappa of a handful of labels would be quoted."""
     labels = [dataclasses.replace(one, session=n % sessions) for n, one in enumerate(labels_of([(3, 4.0)] * number))]
     found = agreement(labels, {"routine": 100}).overall
-    assert (NOT_ENOUGH, number, min(sessions, number)) == (found.state, found.exchanges, found.sessions)
-    assert {None} == {found.kappa, found.low, found.high, found.bias}
+    assert (found.state, found.exchanges, found.sessions) == (NOT_ENOUGH, number, min(sessions, number))
+    assert {found.kappa, found.low, found.high, found.bias} == {None}
 
 
 def test_one_and_the_same_score_on_both_sides_has_no_kappa() -> None:
     """It is 0 / 0: as likely by chance as by agreement. The bias is known all the same."""
     found = agreement(labels_of([(4, 4.2)] * 50), {}).overall
-    assert (ONE_CATEGORY, None, None) == (found.state, found.kappa, found.low)
+    assert (found.state, found.kappa, found.low) == (ONE_CATEGORY, None, None)
     assert found.bias == pytest.approx(0.2)
 
 
 def test_a_judge_that_always_says_the_same_agrees_by_chance_only() -> None:
     """However often the constant happens to be right."""
     found = agreement(labels_of([(4 if n % 3 else 2, 4.0) for n in range(60)]), {}).overall
-    assert ENOUGH == found.state
+    assert found.state == ENOUGH
     assert found.kappa == pytest.approx(0.0)
 
 
 def test_agreement_without_a_difference_is_not_certain() -> None:
     """Forty pairs that agree do not prove that the next one will."""
     found = agreement(labels_of([(n % 5 + 1, n % 5 + 1.0) for n in range(40)]), {}).overall
-    assert (1.0, 1.0) == (found.kappa, found.high)
+    assert (found.kappa, found.high) == (1.0, 1.0)
     assert 0.9 < bounds(found)[0] < 1
 
 
 def test_the_bias_is_of_the_mean_before_it_is_rounded() -> None:
     """A judge that is a quarter of a point too kind is a quarter of a point too kind."""
     found = agreement(labels_of([(n % 4 + 1, n % 4 + 1.25) for n in range(60)]), {}).overall
-    assert 1.0 == found.kappa
+    assert found.kappa == 1.0
     assert found.bias == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(("judge", "expected"), [(1.0, 1), (2.49, 2), (2.5, 3), (3.5, 4), (4.9, 5), (5.0, 5)])
 def test_the_judge_is_rounded_to_the_nearest_point(judge: float, expected: int) -> None:
     """Halves go up, not to the even number, which nobody would guess."""
-    assert expected == rounded(judge)
+    assert rounded(judge) == expected
 
 
 def test_people_are_compared_over_what_several_have_scored() -> None:
@@ -127,15 +127,15 @@ def test_people_are_compared_over_what_several_have_scored() -> None:
     bob = [dataclasses.replace(one, rater="bob", human=min(one.human + 1, 5)) for one in ann[:40]]
     found = agreement([*ann, *bob], {}).between_raters
     both = [(one.human, other.human) for one, other in zip(ann, bob, strict=False)]
-    assert (40, 80, None) == (found.exchanges, found.labels, found.bias)
+    assert (found.exchanges, found.labels, found.bias) == (40, 80, None)
     assert found.kappa == pytest.approx(by_the_book([*both, *((b, a) for a, b in both)]))
-    assert ["ann", "bob"] == list(agreement([*ann, *bob], {}).raters)
+    assert list(agreement([*ann, *bob], {}).raters) == ["ann", "bob"]
 
 
 def test_what_nobody_looked_at_is_not_spoken_for() -> None:
     """The share that is covered says how much of the project an estimate is about."""
     labels = labels_of([(3, 4.0)] * 5, stratum="anomaly")
-    assert 0.25 == agreement(labels, {"anomaly": 10, "routine": 30}).covered
+    assert agreement(labels, {"anomaly": 10, "routine": 30}).covered == 0.25
     assert agreement([], {}).covered is None
 
 
@@ -146,8 +146,8 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(sessions: int, each: i
     truth = agreement(drawn(rng, 12_000 // each, each, noise), {}).overall
     found = [agreement(drawn(rng, sessions, each, noise), {}).overall for _ in range(250)]
     kappa, bias = truth.kappa or math.nan, truth.bias or math.nan
-    assert 0.90 <= sum(bounds(one)[0] <= kappa <= bounds(one)[1] for one in found) / len(found)
-    assert 0.90 <= sum((one.bias_low or 0) <= bias <= (one.bias_high or 0) for one in found) / len(found)
+    assert sum(bounds(one)[0] <= kappa <= bounds(one)[1] for one in found) / len(found) >= 0.90
+    assert sum((one.bias_low or 0) <= bias <= (one.bias_high or 0) for one in found) / len(found) >= 0.90
 
 
 def bounds(found: Estimate) -> tuple[float, float]:

@@ -35,7 +35,7 @@ def test_missed_intervals_call_for_a_status_and_a_level(
     """Green up to one interval, yellow up to three, red beyond; told at one, two and three that were missed."""
     found = silence(NOW - elapsed, None, NOW, FIVE)
     assert Silence(elapsed, missed) == found
-    assert (status, level) == (found.status, found.level)
+    assert (found.status, found.level) == (status, level)
 
 
 def test_a_sign_from_the_future_is_one_of_now() -> None:
@@ -70,4 +70,4 @@ def test_silence_only_grows(first: timedelta, second: timedelta) -> None:
 def test_listening_begins_again_after_every_break(last_look: datetime | None, expected: datetime, *, ready: bool) -> None:
     """A process that stood still, or took nothing, heard nothing either."""
     since = listening_since(NOW - FIVE, last_look, NOW, ready=ready, patience=timedelta(seconds=60))
-    assert expected == since
+    assert since == expected

@@ -55,7 +55,7 @@ def window(kept: Window) -> Iterator[Window]:
     """It, as if it were new. At the end no text of anybody has run in it."""
     kept.anew()
     yield kept
-    assert [] == kept.ran()
+    assert kept.ran() == []
 
 
 @pytest.fixture

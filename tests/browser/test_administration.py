@@ -47,7 +47,7 @@ def test_a_new_colleague_has_read_access_within_a_minute(window: Window, strange
     closed = stranger.open(LINKS.admin)
     expect(closed.locator("main")).to_contain_text("Administration needs the scope admin for every project")
     expect(closed.locator("main")).to_contain_text("Ask ada")
-    assert ["403"] == [one.split()[1] for one in stranger.troubles if one.startswith("refused")]
+    assert [one.split()[1] for one in stranger.troubles if one.startswith("refused")] == ["403"]
     page.get_by_role("link", name="Everyone with access").click()
     expect(page.locator("#people")).to_contain_text("new-colleague")
     assert token not in page.content()
@@ -56,7 +56,7 @@ def test_a_new_colleague_has_read_access_within_a_minute(window: Window, strange
     expect(page.locator("#tokens")).to_contain_text("revoked")
     stranger.open(LINKS.fleet)
     expect(stranger.page.locator("h1")).to_have_text("Sign in")
-    assert [] == window.troubles
+    assert window.troubles == []
 
 
 def test_a_project_is_found_among_many_by_a_part_of_its_name(window: Window) -> None:
@@ -65,16 +65,16 @@ def test_a_project_is_found_among_many_by_a_part_of_its_name(window: Window) -> 
     field = page.get_by_role("combobox", name="Where")
     names = [one.get_attribute("value") for one in page.locator("#projects option").all()]
     assert QUIET in names
-    assert "projects" == field.get_attribute("list")
+    assert field.get_attribute("list") == "projects"
     page.get_by_label("Name").fill("misspelt")
     field.fill(f"{QUIET}x")
     page.get_by_role("button", name="Give access").click()
     assert "There is no such project" in field.evaluate("field => field.validationMessage")
     expect(page.locator("[data-issue]")).to_be_visible()
     field.fill(QUIET.upper())
-    assert "" == field.evaluate("field => field.validationMessage")
+    assert field.evaluate("field => field.validationMessage") == ""
     field.fill("")
-    assert "" == field.evaluate("field => field.validationMessage")
+    assert field.evaluate("field => field.validationMessage") == ""
 
 
 def test_access_to_one_project_is_chosen_and_what_makes_no_sense_is_said(window: Window, stranger: Window) -> None:
@@ -106,7 +106,7 @@ def test_access_to_one_project_is_chosen_and_what_makes_no_sense_is_said(window:
     expect(page.locator("#tokens tbody tr")).to_have_count(2)
     stranger.open(LINKS.fleet)
     expect(stranger.page.locator("h1")).to_have_text("Sign in")
-    assert [] == window.troubles
+    assert window.troubles == []
 
 
 def test_the_policy_is_checked_saved_and_taken_back(window: Window, another: Callable[[], Window], tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_the_policy_is_checked_saved_and_taken_back(window: Window, another: Cal
     expect(page.locator("#trial")).to_contain_text("did you mean bidirectionalScoring?")
     expect(page.get_by_role("button", name="Save")).to_be_disabled()
     page.get_by_role("button", name=re.compile("^Line")).click()
-    assert "  bidirectionalScorin: true" == page.evaluate("text.value.slice(text.selectionStart, text.selectionEnd)")
+    assert page.evaluate("text.value.slice(text.selectionStart, text.selectionEnd)") == "  bidirectionalScorin: true"
     after = before.replace(FIRST_LINE, f"{FIRST_LINE}\n  retentionDays: 30 # <b>agreed</b>")
     for one in (page, late.page):
         one.locator("#text").fill(after)
@@ -143,7 +143,7 @@ def test_the_policy_is_checked_saved_and_taken_back(window: Window, another: Cal
     page.get_by_role("button", name="Take back the last save").click()
     expect(page.locator("#text")).to_have_value(before)
     expect(page.get_by_role("heading", name="Saved, and not in force yet")).to_have_count(0)
-    assert [] == window.troubles + late.troubles
+    assert window.troubles + late.troubles == []
 
 
 def test_a_session_is_erased_after_its_name_was_typed(window: Window, site: Site) -> None:
@@ -167,4 +167,4 @@ def test_a_session_is_erased_after_its_name_was_typed(window: Window, site: Site
     expect(page.locator("#plan")).to_be_visible()
     page = window.open(LINKS.audit_log(name="ada"))
     expect(page.locator("#lines")).to_contain_text("night/to-erase")
-    assert [] == window.troubles
+    assert window.troubles == []

@@ -29,7 +29,7 @@ def test_a_deep_link_leads_through_the_sign_in_to_its_page(stranger: Window, sit
     page.keyboard.type("dl_wrong")
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("token")
-    assert ["401"] == [words.split()[1] for words in stranger.troubles if words.startswith("refused")]
+    assert [words.split()[1] for words in stranger.troubles if words.startswith("refused")] == ["401"]
     page.get_by_label("Token").fill(f" {site.operator}\n")
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url(site.url + there)
@@ -39,7 +39,7 @@ def test_a_deep_link_leads_through_the_sign_in_to_its_page(stranger: Window, sit
     expect(page.locator("h1")).to_have_text("Sign in")
     page.goto(site.url + LINKS.fleet)
     expect(page.locator("h1")).to_have_text("Sign in")
-    assert [] == page.context.cookies()
+    assert page.context.cookies() == []
 
 
 def test_a_decision_is_made_by_keys_and_seen_by_everybody_who_looks(
@@ -80,14 +80,14 @@ def test_a_decision_is_made_by_keys_and_seen_by_everybody_who_looks(
     elsewhere.refreshed()
     expect(elsewhere.page.locator("#decisions")).to_contain_text("It came back.")
     expect(elsewhere.page.get_by_role("button", name="Acknowledge")).to_be_visible()
-    assert [True, True] == [one.page.evaluate("window.stayed") for one in (here, elsewhere)]
-    assert [] == here.troubles + elsewhere.troubles + fleet.troubles
+    assert [one.page.evaluate("window.stayed") for one in (here, elsewhere)] == [True, True]
+    assert here.troubles + elsewhere.troubles + fleet.troubles == []
 
 
 def test_an_error_that_comes_after_the_page_is_a_sentence_like_one_that_comes_with_it(window: Window) -> None:
     """The script and the templates write the same error in the same way."""
     page = window.open(LINKS.fleet)
-    assert SENTENCES == {error: page.evaluate("(error) => sentenceOf(error)", error) for error in SENTENCES}
+    assert {error: page.evaluate("(error) => sentenceOf(error)", error) for error in SENTENCES} == SENTENCES
 
 
 def test_a_card_that_is_filled_from_another_page_is_never_emptied(window: Window) -> None:
@@ -131,7 +131,7 @@ def test_many_incidents_are_changed_at_once_and_news_leave_the_selection(window:
     page.get_by_role("textbox", name="Reason").fill("Not ours.")
     page.get_by_role("button", name="Reopen").click()
     expect(page.locator("#result")).to_contain_text("open again.")
-    assert [] == window.troubles
+    assert window.troubles == []
 
 
 def test_a_comment_decides_nothing(window: Window, site: Site) -> None:
@@ -141,9 +141,9 @@ def test_a_comment_decides_nothing(window: Window, site: Site) -> None:
     page.locator("#reason").fill("Looks like the prompt.")
     page.get_by_role("button", name="Comment", exact=True).click()
     expect(page.locator("#decisions")).to_contain_text("Looks like the prompt.")
-    assert before == page.locator("#verdict").inner_text()
+    assert page.locator("#verdict").inner_text() == before
     expect(page.get_by_role("button", name="Acknowledge")).to_be_visible()
-    assert [] == window.troubles
+    assert window.troubles == []
 
 
 def test_the_review_queue_goes_by_keys(window: Window, site: Site) -> None:
@@ -172,12 +172,12 @@ def test_the_review_queue_goes_by_keys(window: Window, site: Site) -> None:
     expect(page.locator("tfoot")).to_contain_text("5")
     expect(agreement).to_contain_text("5")
     given = [site.get(f"{DRIFTED}/scores/{one}/human")["humanScores"][-1] for one in seen]
-    assert [1, 2, 3, 4, 5] == [one["score"] for one in given]
-    assert "It 1 does not answer 5." == given[1]["comment"]
+    assert [one["score"] for one in given] == [1, 2, 3, 4, 5]
+    assert given[1]["comment"] == "It 1 does not answer 5."
     page.keyboard.press("b")
     expect(page).to_have_url(re.compile("blind=true"))
     expect(page.locator("main")).to_contain_text("verdict is hidden")
-    assert [] == window.troubles
+    assert window.troubles == []
 
 
 def test_sql_runs_is_refused_drawn_shared_and_downloaded(window: Window, another: Callable[[], Window], tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_sql_runs_is_refused_drawn_shared_and_downloaded(window: Window, another
     page.locator("#statement").fill("SELECT project,\n  count(*) AS exchanges\nFROM nowhere\nGROUP BY project")
     page.keyboard.press("Control+Enter")
     expect(page.get_by_role("alert")).to_contain_text("LINE 3")
-    assert "FROM nowhere" == page.evaluate("getSelection().toString()")
+    assert page.evaluate("getSelection().toString()") == "FROM nowhere"
     window.troubles.clear()  # a refusal is an answer of 400, which browsers write into the console
     statement = (
         "SELECT exchange_at::DATE AS day, count(*) AS scored FROM scores WHERE project = 'support' GROUP BY day ORDER BY day"
@@ -199,14 +199,14 @@ def test_sql_runs_is_refused_drawn_shared_and_downloaded(window: Window, another
         page.get_by_role("button", name="CSV").click()
     file = tmp_path / "rows.csv"
     caught.value.save_as(file)
-    assert ("day,scored", 26) == ((lines := file.read_text("utf-8").splitlines())[0], len(lines))
+    assert ((lines := file.read_text("utf-8").splitlines())[0], len(lines)) == ("day,scored", 26)
     page.get_by_label("as", exact=True).select_option("bar")
     shared = another()
     shared.page.goto(page.url)
     expect(shared.page.locator("#statement")).to_have_value(statement)
     shared.page.get_by_role("button", name="Run").click()
     expect(shared.page.get_by_label("as", exact=True)).to_have_value("bar")
-    assert [] == window.troubles + shared.troubles
+    assert window.troubles + shared.troubles == []
 
 
 def test_a_session_in_an_answer_leads_to_its_page(window: Window) -> None:
@@ -220,7 +220,7 @@ def test_a_session_in_an_answer_leads_to_its_page(window: Window) -> None:
     session = page.locator("[data-table] tbody a").text_content()
     page.locator("[data-table] tbody a").click()
     expect(page.locator("h1")).to_have_text(f"Session {session}")
-    assert [] == window.troubles
+    assert window.troubles == []
 
 
 def test_the_phone_shows_what_a_page_is_about_at_once(window: Window, site: Site) -> None:
@@ -254,9 +254,9 @@ def test_what_is_typed_to_find_a_project_shows_that_it_is_being_looked_for(windo
     expect(form).to_have_attribute("aria-busy", "true")
     expect(list_of).to_have_attribute("aria-busy", "true")
     ring = "getComputedStyle(document.querySelector('.find'), '::after')"
-    assert "turning" == page.evaluate(f"{ring}.animationName")
+    assert page.evaluate(f"{ring}.animationName") == "turning"
     page.emulate_media(reduced_motion="reduce")
-    assert ["none", "50%"] == page.evaluate(f"[{ring}.animationName, {ring}.borderTopLeftRadius]")
+    assert page.evaluate(f"[{ring}.animationName, {ring}.borderTopLeftRadius]") == ["none", "50%"]
     page.emulate_media(reduced_motion="no-preference")
     with page.expect_response(lambda answer: "q=" in answer.url):
         held[-1].continue_()
@@ -264,7 +264,7 @@ def test_what_is_typed_to_find_a_project_shows_that_it_is_being_looked_for(windo
     expect(list_of).not_to_have_attribute("aria-busy", "true")
     expect(page.locator("#cards > *")).to_have_count(1)
     page.unroute("**/?q=*")
-    assert [] == window.troubles
+    assert window.troubles == []
 
 
 @pytest.mark.parametrize("path", [LINKS.fleet, LINKS.project(DRIFTED), LINKS.runs(WORKING), LINKS.sql])
@@ -273,7 +273,7 @@ def test_nothing_jumps_while_a_page_loads(window: Window, path: str) -> None:
     page = window.open(path)
     seen = """() => new Promise((done) => new PerformanceObserver((list) => done(list.getEntries().reduce((sum, one) => sum + one.value, 0)))
         .observe({ type: "layout-shift", buffered: true }) || setTimeout(() => done(0), 500))"""
-    assert 0.03 > page.evaluate(seen)
+    assert page.evaluate(seen) < 0.03
 
 
 def test_the_sql_page_says_how_old_its_snapshot_is(window: Window) -> None:
@@ -282,7 +282,7 @@ def test_the_sql_page_says_how_old_its_snapshot_is(window: Window) -> None:
     page.get_by_role("button", name="Run").click()
     expect(page.locator("#result")).to_be_visible()
     expect(page.locator("#snapshot")).to_contain_text(re.compile(r"Snapshot of [-\d]+ [:\d]+, .+ old\."))
-    assert [] == window.troubles
+    assert window.troubles == []
 
 
 def test_parameters_of_a_statement_are_fields_that_can_be_shared(window: Window, another: Callable[[], Window]) -> None:
@@ -295,7 +295,7 @@ def test_parameters_of_a_statement_are_fields_that_can_be_shared(window: Window,
     texts = "SELECT '$a' AS a, $$ $b $$ AS b, $C::INT + $c::INT AS sum, $name AS name -- $d\n/* $e */"
     page.locator("#statement").fill(texts)
     fields = page.locator("[data-parameters] input")
-    assert ["p.C", "p.name"] == [one.get_attribute("name") for one in fields.all()]
+    assert [one.get_attribute("name") for one in fields.all()] == ["p.C", "p.name"]
     fields.first.fill("4")
     page.keyboard.press("Enter")
     expect(page.locator("[data-table] tbody td")).to_have_text(["$a", " $b ", "8", "NULL"])
@@ -304,7 +304,7 @@ def test_parameters_of_a_statement_are_fields_that_can_be_shared(window: Window,
     )
     page.keyboard.press("Control+Enter")
     expect(page.locator("[data-table] tbody td")).to_have_text(["0", "true"])
-    assert [] == window.troubles
+    assert window.troubles == []
     page.locator("#statement").fill("SELECT $C + 1 AS sum")
     page.keyboard.press("Control+Enter")
     expect(page.locator("[data-table] tbody td")).to_have_text(["5"])
@@ -313,7 +313,7 @@ def test_parameters_of_a_statement_are_fields_that_can_be_shared(window: Window,
     shared = another()
     shared.page.goto(page.url)
     expect(shared.page.get_by_label("$C", exact=True)).to_have_value("4")
-    assert [] == window.troubles + shared.troubles
+    assert window.troubles + shared.troubles == []
 
 
 def test_what_is_copied_is_said(window: Window) -> None:
@@ -323,7 +323,7 @@ def test_what_is_copied_is_said(window: Window) -> None:
     button.click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     expect(button).to_be_visible()
-    assert [] == window.troubles
+    assert window.troubles == []
 
 
 def test_how_the_fleet_is_narrowed_is_in_the_address(window: Window) -> None:
@@ -348,7 +348,7 @@ def test_how_the_fleet_is_narrowed_is_in_the_address(window: Window) -> None:
     page.go_back()
     expect(cards).to_have_count(1)
     expect(page.get_by_label("Find")).to_have_value("sup")
-    assert [] == window.troubles
+    assert window.troubles == []
 
 
 def test_the_fleet_is_narrowed_while_one_types(window: Window, site: Site) -> None:
@@ -363,7 +363,7 @@ def test_the_fleet_is_narrowed_while_one_types(window: Window, site: Site) -> No
     find.press("ArrowLeft")
     page.keyboard.type("h")
     expect(page.locator("#cards > *")).to_have_count(1)
-    assert [4, 4] == find.evaluate("(one) => [one.selectionStart, one.selectionEnd]")
+    assert find.evaluate("(one) => [one.selectionStart, one.selectionEnd]") == [4, 4]
     assert "changed" not in (page.locator("#projects").get_attribute("class") or ""), "what was asked for is no news"
     before = page.locator("#totals").inner_text()
     site.say(QUIET, "while-typing", 1, "Are you there?", "I am.")
@@ -375,7 +375,7 @@ def test_the_fleet_is_narrowed_while_one_types(window: Window, site: Site) -> No
     expect(count).to_have_text(whole)
     expect(page).to_have_url(site.url + LINKS.fleet)
     assert page.evaluate("window.stayed")
-    assert [] == window.troubles
+    assert window.troubles == []
 
 
 def test_an_order_is_turned_round_by_its_heading(window: Window) -> None:
@@ -393,7 +393,7 @@ def test_an_order_is_turned_round_by_its_heading(window: Window) -> None:
     expect(page).to_have_url(re.compile("sort=exchanges"))
     assert "down" not in page.url
     assert "q=s" in page.url
-    assert [] == window.troubles
+    assert window.troubles == []
 
 
 def test_on_a_phone_every_page_of_the_navigation_is_in_sight(window: Window) -> None:
@@ -403,7 +403,7 @@ def test_on_a_phone_every_page_of_the_navigation_is_in_sight(window: Window) -> 
     for name in ("Pages", f"Pages of {DRIFTED}"):
         links = page.get_by_role("navigation", name=name, exact=True).get_by_role("link").all()
         boxes = [one.bounding_box() for one in links]
-        assert 5 < len(boxes)
+        assert len(boxes) > 5
         assert all(box is not None and box["x"] >= 0 and box["x"] + box["width"] <= PHONE[0] for box in boxes), name
 
 
@@ -443,7 +443,7 @@ def test_what_is_typed_while_the_page_still_loads_narrows_the_fleet(window: Wind
         held.pop().continue_()
         page.unroute("**/lists.*")
         expect(page).to_have_url(re.compile("q=|health=|sort="))
-    assert [] == window.troubles
+    assert window.troubles == []
 
 
 def test_the_fleet_is_narrowed_without_a_script(chromium: Browser, site: Site, cookie: str) -> None:
@@ -477,7 +477,7 @@ def test_what_an_agent_says_appears_without_a_reload(window: Window, site: Site,
     assert place[0] == address
     assert abs(place[1] - top) < A_FEW_LINES
     assert page.evaluate("window.stayed")
-    assert [] == window.troubles
+    assert window.troubles == []
 
 
 def test_an_agent_is_connected_on_one_page(window: Window, site: Site) -> None:
@@ -507,7 +507,7 @@ def test_an_agent_is_connected_on_one_page(window: Window, site: Site) -> None:
     page.reload()
     expect(page.locator("#install")).to_contain_text("dl_…")
     expect(page.locator("#came")).to_contain_text("Connected.")
-    assert [] == window.troubles
+    assert window.troubles == []
 
 
 def test_news_take_nothing_out_of_ones_hands(window: Window, site: Site) -> None:
@@ -534,4 +534,4 @@ def test_news_take_nothing_out_of_ones_hands(window: Window, site: Site) -> None
     page.keyboard.type("ht")
     expect(page.get_by_label("Find")).to_have_value("night")
     expect(page.locator("#cards > *")).to_have_count(1)
-    assert [] == window.troubles
+    assert window.troubles == []

@@ -128,14 +128,14 @@ def wild(site: Site) -> Mapping[int, str]:
 def read(window: Window, places: Places) -> None:
     """All of it is read on the page as it is now; nothing ran, nothing was let in, and nothing is out of its place on screen or phone."""
     page, before = window.page, window.page.url
-    assert [] == page.evaluate(_UNREAD, places)
-    assert [] == page.evaluate(_INJECTED)
+    assert page.evaluate(_UNREAD, places) == []
+    assert page.evaluate(_INJECTED) == []
     for size in (DESKTOP, PHONE):
         window.resize(size)
-        assert ([], []) == (window.too_wide(), window.spilt()), before
-    assert [] == window.ran()
-    assert [] == window.troubles
-    assert before == page.url
+        assert (window.too_wide(), window.spilt()) == ([], []), before
+    assert window.ran() == []
+    assert window.troubles == []
+    assert page.url == before
     window.resize(DESKTOP)
 
 
@@ -171,11 +171,11 @@ def test_the_queue_goes_through_all_of_them(window: Window) -> None:
     item, seen = page.locator("[data-item]"), []
     for _ in BUNDLES:
         seen.append(page.locator("#queue").inner_text())
-        assert ([], [], []) == (page.evaluate(_INJECTED), window.ran(), window.troubles)
+        assert (page.evaluate(_INJECTED), window.ran(), window.troubles) == ([], [], [])
         now = str(item.get_attribute("data-item"))
         page.keyboard.press("s")
         expect(page.locator(f'[data-item="{now}"]')).to_have_count(0)
-    assert [] == [one.named for one in BUNDLES if not any(all(words in text for words in one.seen) for text in seen)]
+    assert [one.named for one in BUNDLES if not any(all(words in text for words in one.seen) for text in seen)] == []
 
 
 def _quoted(text: str, mark: str) -> str:
@@ -215,7 +215,7 @@ def test_addresses_of_them_lead_nowhere(window: Window, path: str) -> None:
 
 def test_no_project_and_no_connection_can_be_called_like_that() -> None:
     """Their names stand in addresses, files and terminals: admission takes no such name."""
-    assert [] == [one.name for one in corpus() if re.fullmatch(NAME, one.named)]
+    assert [one.name for one in corpus() if re.fullmatch(NAME, one.named)] == []
 
 
 @pytest.mark.usefixtures("wild")

@@ -48,24 +48,24 @@ def test_a_page_is_whole_and_alone(kept: Window, shown: Shown) -> None:
     for words in shown.seen:
         expect(kept.page.locator("main")).to_contain_text(words)
     assert kept.weight() < HEAVIEST
-    assert [] == kept.ran()
-    assert [] == [one for one in kept.troubles if not (shown.missing and "404" in one)]
+    assert kept.ran() == []
+    assert [one for one in kept.troubles if not (shown.missing and "404" in one)] == []
 
 
 def test_tab_goes_through_all_that_can_be_used(kept: Window, shown: Shown) -> None:
     """Who has no mouse comes everywhere, in the order of reading, sees where, and is held nowhere; what every page begins with is skipped."""
     found = kept.tabbed()
-    assert "a To the content" == found.reached[0]
+    assert found.reached[0] == "a To the content"
     assert found.stops == found.reached, shown.name
-    assert ([], [], []) == (found.unmarked, found.by_mouse, found.moved)
+    assert (found.unmarked, found.by_mouse, found.moved) == ([], [], [])
 
 
 def test_a_page_fits_a_screen_and_a_phone_in_light_and_in_dark(kept: Window, shown: Shown) -> None:
     """Nothing is pushed off the screen, nothing is left out on the phone, and the dark is dark."""
     count, light = kept.page.evaluate(_TEXTS), kept.ground()
-    assert [] == kept.too_wide(), shown.name
+    assert kept.too_wide() == [], shown.name
     kept.resize(PHONE)
-    assert [] == kept.too_wide()
+    assert kept.too_wide() == []
     assert count == kept.page.evaluate(_TEXTS)
     kept.page.emulate_media(color_scheme="dark")
     assert light != kept.ground()
@@ -76,10 +76,10 @@ def test_nobody_is_shut_out(kept: Window, shown: Shown) -> None:
     if shown.again:
         return
     kept.anew()
-    assert [] == kept.barriers(), shown.name
+    assert kept.barriers() == [], shown.name
     kept.resize(PHONE)
     kept.page.emulate_media(color_scheme="dark")
-    assert [] == kept.barriers(*LOOKS), shown.name
+    assert kept.barriers(*LOOKS) == [], shown.name
 
 
 def test_pages_lead_to_each_other_and_back(window: Window, site: Site) -> None:
@@ -99,7 +99,7 @@ def test_pages_lead_to_each_other_and_back(window: Window, site: Site) -> None:
     for heading in ("Session", "Turn 1", "Tier 2", DRIFTED, "Fleet"):
         page.go_back()
         expect(page.locator("h1")).to_contain_text(heading)
-    assert [] == window.troubles
+    assert window.troubles == []
 
 
 def test_the_first_key_skips_what_every_page_begins_with(window: Window) -> None:
@@ -124,7 +124,7 @@ def test_every_page_is_in_the_table(site: Site, cookie: str) -> None:
     with reader(site, cookie) as client:
         pages = [client.get(place).text for place in places]
     linked = {unescape(place) for page in pages for place in re.findall(r'<a [^>]*href="(/[^"]*)"', page)}
-    assert set() == {_kind(place) for place in linked} - {_kind(place) for place in places} - FILES
+    assert {_kind(place) for place in linked} - {_kind(place) for place in places} - FILES == set()
 
 
 def test_every_page_of_the_server_is_in_the_table(site: Site) -> None:
@@ -136,7 +136,7 @@ def test_every_page_of_the_server_is_in_the_table(site: Site) -> None:
         if isinstance(route, APIRoute) and "GET" in route.methods and not route.path.startswith(f"{API}/")
     }
     walked = {_kind(shown.address(site)) for shown in PAGES}
-    assert (set(), set()) == (served - walked - FILES - NOT_ALONE - OF_OTHERS, walked - served)
+    assert (served - walked - FILES - NOT_ALONE - OF_OTHERS, walked - served) == (set(), set())
 
 
 def test_a_part_of_another_page_is_there_and_not_empty_whatever_time_is_shown(site: Site, cookie: str) -> None:
@@ -169,7 +169,7 @@ def test_a_part_of_another_page_is_there_and_not_empty_whatever_time_is_shown(si
                     taken.add(part)
                     if not content(address).get(part, "").strip():
                         absent.append((shown, part))
-    assert [] == absent
+    assert absent == []
     assert {
         part for file in TEMPLATES.rglob("*.html") for part in re.findall(r'data-take="([^"]*)"', file.read_text("utf-8"))
     } == taken

@@ -60,9 +60,9 @@ def check_money(store: Store, caps: Mapping[str, float]) -> None:
         spent[project, connection, session] += nano_of(cost or 0)
     in_scores = sum(nano_of(cost) for (cost,) in rows(store, "SELECT cost_usd FROM scores"))
     assert sum(spent.values()) == in_scores, "the ledger's total is not that of the scores"
-    assert [] == [session for session, cost in spent.items() if cost > nano_of(caps[session[0]])], "beyond their cap"
+    assert [session for session, cost in spent.items() if cost > nano_of(caps[session[0]])] == [], "beyond their cap"
     with store.cursor() as cursor:
-        assert [] == query_rows(cursor, "open_reservations")
+        assert query_rows(cursor, "open_reservations") == []
 
 
 def check_calls(store: Store, calls: int) -> None:

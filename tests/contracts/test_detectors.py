@@ -70,31 +70,33 @@ def test_detectors_run_in_the_documented_order() -> None:
         == [one.failure_type for one in DETECTORS if one.place is not None]
         == [one.failure_type for one in DETECTORS[:6]]
     )
-    assert [1, 2, 3, 4, 5, 6] == [one.place for one in DETECTORS[:6]]
+    assert [one.place for one in DETECTORS[:6]] == [1, 2, 3, 4, 5, 6]
     for others in (DETECTORS[6:], FINDERS):
         assert sorted(one.failure_type for one in others) == [one.failure_type for one in others]
 
 
 def test_weights_sum_to_a_hundred_and_dimensions_differ() -> None:
     """Otherwise a flawless session would not score 100."""
-    assert 100 == sum(failure.weight for failure in FAILURE_TYPES.values())
-    assert len(FAILURE_TYPES) == len({failure.dimension for failure in FAILURE_TYPES.values()})
-    assert {"loop_control": 20, "tool_output_utilization": 20, "memory_integrity": 15} | dict.fromkeys(
-        ("context_health", "cost_efficiency", "skill_adherence"), 15
-    ) == {failure.dimension: failure.weight for failure in FAILURE_TYPES.values() if failure.weight}
+    assert sum(failure.weight for failure in FAILURE_TYPES.values()) == 100
+    assert len({failure.dimension for failure in FAILURE_TYPES.values()}) == len(FAILURE_TYPES)
+    assert {failure.dimension: failure.weight for failure in FAILURE_TYPES.values() if failure.weight} == {
+        "loop_control": 20,
+        "tool_output_utilization": 20,
+        "memory_integrity": 15,
+    } | dict.fromkeys(("context_health", "cost_efficiency", "skill_adherence"), 15)
 
 
 def test_the_dimensions_of_the_trust_score_come_in_one_order() -> None:
     """Documents and records list them so: the largest weight first, then the order of the detectors."""
     names = [failure.dimension for failure in FAILURE_TYPES.values()]
-    assert [
+    assert names[:6] == [
         "loop_control",
         "tool_output_utilization",
         "memory_integrity",
         "context_health",
         "cost_efficiency",
         "skill_adherence",
-    ] == names[:6]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_what_is_registered_already_is_refused(name: str, dimension: str, place:
     before = registry.registered()
     with pytest.raises(ValueError, match=rf"^{named} is registered by audit\.detectors\.skill_failure already$"):
         register(DETECTORS[0].detect)
-    assert before == registry.registered()
+    assert registry.registered() == before
 
 
 @EACH
@@ -121,9 +123,9 @@ def test_a_detector_is_documented_and_versioned(detector: Detector) -> None:
     """A finding must say by which rule it was made, and pages what it is in words."""
     failure = detector.failure
     assert detector.detect.__doc__
-    assert 1 <= detector.version
+    assert detector.version >= 1
     assert failure.name == detector.failure_type == detector.detect.__name__
-    assert 3 <= len(failure.causal_chain)
+    assert len(failure.causal_chain) >= 3
     assert failure.remediation
     assert failure.title
     assert bool(failure.dimension) == bool(failure.dimension_title) == bool(failure.largest_penalty)
@@ -134,9 +136,9 @@ def test_a_detector_is_documented_and_versioned(detector: Detector) -> None:
 @EACH
 def test_a_detector_finds_its_positive_case_and_only_that(detector: Detector) -> None:
     """The threshold itself fires, just below it is silence, and so is an empty session."""
-    assert [detector.failure_type] == [cause.type for cause in detector.detect(evidence_of(detector.cases.found), THRESHOLDS)]
-    assert [] == detector.detect(evidence_of(detector.cases.silent), THRESHOLDS)
-    assert [] == detector.detect(evidence_of([]), THRESHOLDS)
+    assert [cause.type for cause in detector.detect(evidence_of(detector.cases.found), THRESHOLDS)] == [detector.failure_type]
+    assert detector.detect(evidence_of(detector.cases.silent), THRESHOLDS) == []
+    assert detector.detect(evidence_of([]), THRESHOLDS) == []
 
 
 @EACH
@@ -144,7 +146,7 @@ def test_a_detector_is_silent_on_the_other_failures(detector: Detector) -> None:
     """Detectors are independent: one failure is not reported twice. Findings are about calls that may be a failure, too."""
     for other in DETECTORS if detector in DETECTORS else ():
         if other is not detector:
-            assert [] == detector.detect(evidence_of(other.cases.found), THRESHOLDS)
+            assert detector.detect(evidence_of(other.cases.found), THRESHOLDS) == []
 
 
 @settings(deadline=None, max_examples=examples(60))

@@ -103,7 +103,7 @@ def test_what_is_produced_is_read(kafka: KafkaConnection, make_topics: MakeTopic
     make_topics(RECORDS, partitions=1)
     asyncio.run(send(kafka, b"first", b"second"))
 
-    assert [b"first", b"second"] == asyncio.run(read(kafka, 2))
+    assert asyncio.run(read(kafka, 2)) == [b"first", b"second"]
 
 
 def test_a_run_shares_a_broker_that_ends_with_its_last_user(any_broker: Found) -> None:
@@ -117,7 +117,7 @@ def test_a_run_shares_a_broker_that_ends_with_its_last_user(any_broker: Found) -
         one.wait()
         still = listens(*addresses)
 
-    assert 1 == len(addresses - {any_broker.bootstrap})
+    assert len(addresses - {any_broker.bootstrap}) == 1
     assert still
     until(lambda: not listens(*addresses), "the broker to end after its last user was killed")
 
@@ -140,7 +140,7 @@ def test_without_a_broker_one_line_says_what_to_install(monkeypatch: pytest.Monk
     with pytest.raises(UnavailableError) as missing, ExitStack() as stack:
         brokers.start(stack)
 
-    assert 1 == len(str(missing.value).splitlines())
+    assert len(str(missing.value).splitlines()) == 1
     assert "install Java 17 and Maven" in str(missing.value)
 
 
@@ -157,7 +157,7 @@ def test_a_broker_comes_back_with_its_records(own_broker: Broker, end: Callable[
     own_broker.start()
 
     assert gone
-    assert [b"before"] == asyncio.run(read(connection, 1))
+    assert asyncio.run(read(connection, 1)) == [b"before"]
 
 
 def test_a_frozen_broker_answers_once_it_is_thawed(own_broker: Broker) -> None:
@@ -175,4 +175,4 @@ def test_a_frozen_broker_answers_once_it_is_thawed(own_broker: Broker) -> None:
         return not done
 
     assert asyncio.run(produce())
-    assert [b"late"] == asyncio.run(read(connection, 1))
+    assert asyncio.run(read(connection, 1)) == [b"late"]

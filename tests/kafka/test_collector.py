@@ -104,8 +104,8 @@ def test_any_key_any_partition_and_any_compression_are_read(
         await put(kafka, SPANS_TOPIC, messages, compression)
         async with collecting(kafka):
             await until_committed(kafka, SPANS_TOPIC, PARTITIONS)
-        assert Counter(f"session-{number}" for number in range(1, 31)) == Counter(one.session_id for one in await taken(kafka))
-        assert [] == await letters(kafka)
+        assert Counter(one.session_id for one in await taken(kafka)) == Counter(f"session-{number}" for number in range(1, 31))
+        assert await letters(kafka) == []
 
     asyncio.run(run())
 
@@ -120,8 +120,8 @@ def test_spans_land_under_their_sessions_key(kafka: KafkaConnection, make_topics
             await until_committed(kafka, SPANS_TOPIC, PARTITIONS)
         with Store(None) as store:
             await land_all(store, kafka)
-            assert 30 == store.count("spans")
-            assert 0 == store.count("dead_letters")
+            assert store.count("spans") == 30
+            assert store.count("dead_letters") == 0
 
     asyncio.run(run())
 
@@ -140,9 +140,9 @@ def test_garbage_among_messages_is_set_aside_by_its_place(kafka: KafkaConnection
             for record in await contents(kafka, SPANS_TOPIC, PARTITIONS)
             if record.value == b"garbage"
         }
-        assert 6 == len(places)
+        assert len(places) == 6
         assert places == {(one.source, one.partition, one.position) for one in await letters(kafka)}
-        assert 30 == len(await taken(kafka))
+        assert len(await taken(kafka)) == 30
 
     asyncio.run(run())
 
@@ -157,7 +157,7 @@ def test_a_topic_that_comes_later_is_read(kafka: KafkaConnection, make_topics: M
             make_topics(SPANS_TOPIC, partitions=PARTITIONS)
             await put(kafka, SPANS_TOPIC, numbered(range(1, 11)))
             await until_committed(kafka, SPANS_TOPIC, PARTITIONS)
-        assert 10 == len(await taken(kafka))
+        assert len(await taken(kafka)) == 10
 
     asyncio.run(run())
 
@@ -216,13 +216,13 @@ def test_kills_lose_no_span_and_land_each_once(
             await land_all(store, kafka)
             with closing(store.cursor()) as cursor:
                 landed = cursor.execute("SELECT trace_id FROM log.spans").fetchall()
-            assert 0 == store.count("dead_letters")
+            assert store.count("dead_letters") == 0
         assert {f"{number:032x}": 1 for number in range(1, count + 1)} == Counter(trace for (trace,) in landed)
 
     asyncio.run(run())
     supervisor.send(signal.SIGTERM)
-    assert 0 == supervisor.wait(), supervisor.logged[-4000:]
-    assert ROUNDS == supervisor.logged.count("ended with -9")
+    assert supervisor.wait() == 0, supervisor.logged[-4000:]
+    assert supervisor.logged.count("ended with -9") == ROUNDS
 
 
 def doctor(home: Home) -> list[dict[str, str]]:
@@ -242,10 +242,10 @@ def test_the_doctor_says_whether_the_topics_are_there_and_how_far_behind_the_sta
     make_topics(SPANS_TOPIC, partitions=PARTITIONS)
     asyncio.run(put(kafka, SPANS_TOPIC, numbered(range(1, 21))))
     unread, logs = doctor(home)
-    assert (f"{spans}: nothing of it was read yet", "driftline worker --stages collector") == (
+    assert (
         unread["detail"],
         unread["advice"],
-    )
+    ) == (f"{spans}: nothing of it was read yet", "driftline worker --stages collector")
     assert f"there is no topic {named(kafka, LOGS_TOPIC)}" == logs["detail"]
 
     async def read() -> None:
@@ -253,9 +253,9 @@ def test_the_doctor_says_whether_the_topics_are_there_and_how_far_behind_the_sta
             await until_committed(kafka, SPANS_TOPIC, PARTITIONS)
 
     asyncio.run(read())
-    assert f"{spans}: 3 partitions, 0 messages not read yet" == doctor(home)[0]["detail"]
+    assert doctor(home)[0]["detail"] == f"{spans}: 3 partitions, 0 messages not read yet"
     asyncio.run(put(kafka, SPANS_TOPIC, numbered(range(21, 31))))
-    assert f"{spans}: 3 partitions, 2 messages not read yet" == doctor(home)[0]["detail"]
+    assert doctor(home)[0]["detail"] == f"{spans}: 3 partitions, 2 messages not read yet"
 
 
 def test_a_worker_says_which_topics_are_not_there_yet(
@@ -266,7 +266,7 @@ def test_a_worker_says_which_topics_are_not_there_yet(
     worker = children.start(home, "worker", "--stages", COLLECTOR)
     until(lambda: "1 worker process" in worker.printed and '"assigned: ' in worker.logged, "a worker at work")
     worker.send(signal.SIGTERM)
-    assert 0 == worker.wait()
+    assert worker.wait() == 0
     assert f"{named(kafka, SPANS_TOPIC)} (3 partitions)" in worker.printed
     assert f"there is no topic {named(kafka, LOGS_TOPIC)} yet" in worker.printed
 
@@ -285,5 +285,5 @@ def test_names_that_cannot_be_a_collectors_topics_are_refused(
     """A worker that read its own spans as requests would set every one of them aside."""
     given = {name: value.format(prefix=kafka.prefix) for name, value in names.items()}
     worker = children.start(home, "worker", "--stages", COLLECTOR, environment=given)
-    assert 2 == worker.wait()
+    assert worker.wait() == 2
     assert words in worker.logged

@@ -101,7 +101,7 @@ def work(
     stage = CollectorProcessor(signal, policy=policy, redactor=Redactor(policy.redaction), now=lambda: now, producer=broker)
     finished: list[bool] = []
     asyncio.run(stage.take(Chunk(topic, 3, records), lambda: finished.append(True)))
-    assert [True] == finished
+    assert finished == [True]
     return broker
 
 
@@ -121,14 +121,14 @@ def test_a_message_gives_the_spans_that_http_would_take(name: str, encoding: str
     for sent in requests_of(name):
         broker = work(getattr(sent, encoding), signal=sent.signal)
         assert over_http(sent, owner) == [value for _, value in broker.taken["spans"]]
-        assert [] == broker.letters
+        assert broker.letters == []
     assert broker.taken["spans"]
 
 
 def test_both_encodings_may_stand_on_one_topic() -> None:
     """A Collector that is configured anew does not change what it sent before."""
     first, second = traces(turn(1, build.START)), traces(turn(2, build.START))
-    assert ["session-1", "session-2"] == [one.session_id for one in work(first.as_json, second.as_protobuf).spans]
+    assert [one.session_id for one in work(first.as_json, second.as_protobuf).spans] == ["session-1", "session-2"]
 
 
 def test_garbage_is_set_aside_with_its_place_and_stops_nothing() -> None:
@@ -136,12 +136,12 @@ def test_garbage_is_set_aside_with_its_place_and_stops_nothing() -> None:
     good = traces(turn(1, build.START)).as_protobuf
     broker = work(*(one for bad in GARBAGE for one in (bad, good)))
 
-    assert len(GARBAGE) == len(broker.spans)
-    assert {(TOPIC, 3, 2 * place) for place in range(len(GARBAGE))} == {
-        (one.source, one.partition, one.position) for one in broker.letters
+    assert len(broker.spans) == len(GARBAGE)
+    assert {(one.source, one.partition, one.position) for one in broker.letters} == {
+        (TOPIC, 3, 2 * place) for place in range(len(GARBAGE))
     }
-    assert {("collector", "not_otlp")} == {(one.stage, one.reason) for one in broker.letters}
-    assert [bad or b"" for bad in GARBAGE] == [one.body for one in sorted(broker.letters, key=lambda one: one.position)]
+    assert {(one.stage, one.reason) for one in broker.letters} == {("collector", "not_otlp")}
+    assert [one.body for one in sorted(broker.letters, key=lambda one: one.position)] == [bad or b"" for bad in GARBAGE]
 
 
 def test_a_bad_span_costs_itself_alone() -> None:
@@ -153,11 +153,12 @@ def test_a_bad_span_costs_itself_alone() -> None:
     ]
     for value in (traces(turn(1, build.START), *bad, turn(5, build.START)).as_protobuf, traces(*bad).as_json):
         letters = work(value).letters
-        assert {"refused_span"} == {one.reason for one in letters}
-        assert {"trace_id", "span_id", "start_time_unix_nano"} == {one.detail.partition(":")[0] for one in letters}
+        assert {one.reason for one in letters} == {"refused_span"}
+        assert {one.detail.partition(":")[0] for one in letters} == {"trace_id", "span_id", "start_time_unix_nano"}
         assert all(b"Where is order" in one.body and b"order 1?" not in one.body for one in letters)
-    assert ["session-1", "session-5"] == [
-        one.session_id for one in work(traces(turn(1, build.START), *bad, turn(5, build.START)).as_protobuf).spans
+    assert [one.session_id for one in work(traces(turn(1, build.START), *bad, turn(5, build.START)).as_protobuf).spans] == [
+        "session-1",
+        "session-5",
     ]
 
 
@@ -176,8 +177,8 @@ def test_a_message_of_more_spans_than_a_worker_can_hold_is_set_aside(monkeypatch
     small, large = (traces(*(turn(number, build.START) for number in range(1, count))).as_protobuf for count in (4, 5))
     broker = work(small, large, small)
 
-    assert [("too_many_spans", 1)] == [(one.reason, one.position) for one in broker.letters]
-    assert 6 == len(broker.spans)
+    assert [(one.reason, one.position) for one in broker.letters] == [("too_many_spans", 1)]
+    assert len(broker.spans) == 6
 
 
 @pytest.mark.parametrize("is_json", [True, False])
@@ -187,8 +188,8 @@ def test_half_a_character_costs_itself_alone(is_json: bool) -> None:
     value = sent.as_json.replace(b"@@@", rb"\udc9f") if is_json else sent.as_protobuf.replace(b"@@@", b"\xed\xb2\x9f")
     broker = work(value)
 
-    assert [] == broker.letters
-    assert [False, True] == ["\ufffd" in one.content and "truncated" in one.content for one in broker.spans]
+    assert broker.letters == []
+    assert ["\ufffd" in one.content and "truncated" in one.content for one in broker.spans] == [False, True]
 
 
 def test_a_session_that_is_no_text_is_set_aside() -> None:
@@ -196,9 +197,9 @@ def test_a_session_that_is_no_text_is_set_aside() -> None:
     sent = traces(turn(1, build.START), turn(2, build.START, session="visit @@@"))
     broker = work(sent.as_protobuf.replace(b"@@@", b"\xed\xb2\x9f"))
 
-    assert ["session-1"] == [one.session_id for one in broker.spans]
+    assert [one.session_id for one in broker.spans] == ["session-1"]
     [letter] = broker.letters
-    assert ("refused_span", True) == (letter.reason, "gen_ai.conversation.id" in letter.detail)
+    assert (letter.reason, "gen_ai.conversation.id" in letter.detail) == ("refused_span", True)
 
 
 @pytest.mark.parametrize("names", [("resource_spans", "scope_spans"), ("resourceSpans", "instrumentationLibrarySpans")])
@@ -207,7 +208,7 @@ def test_every_legal_name_in_json_is_read(names: tuple[str, str]) -> None:
     groups, scopes = (f'"{name}"'.encode() for name in names)
     value = traces(turn(1, build.START)).as_json.replace(b'"resourceSpans"', groups).replace(b'"scopeSpans"', scopes)
     broker = work(value)
-    assert ([], ["session-1"]) == (broker.letters, [one.session_id for one in broker.spans])
+    assert (broker.letters, [one.session_id for one in broker.spans]) == ([], ["session-1"])
 
 
 def test_letters_hold_no_secret() -> None:
@@ -215,7 +216,7 @@ def test_letters_hold_no_secret() -> None:
     secret = "not-a-known-form-0123456789"
     bad = {**turn(2, build.START, api_key=secret, Authorization=f"Bearer {secret}"), "traceId": "00" * 16}
     letters = [one for value in (traces(bad).as_json, traces(bad).as_protobuf) for one in work(value).letters]
-    assert 2 == len(letters)
+    assert len(letters) == 2
     assert all(secret.encode() not in one.body for one in letters)
 
 
@@ -230,8 +231,8 @@ def test_what_nobody_foresaw_costs_one_span(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("streams.log.admission.draft_of", faulty)
     broker = work(traces(*(turn(number, build.START) for number in (1, 2, 3))).as_protobuf)
 
-    assert ["session-1", "session-3"] == [one.session_id for one in broker.spans]
-    assert ["0000000000000002: cannot be read: KeyError"] == [one.detail for one in broker.letters]
+    assert [one.session_id for one in broker.spans] == ["session-1", "session-3"]
+    assert [one.detail for one in broker.letters] == ["0000000000000002: cannot be read: KeyError"]
 
 
 def test_the_same_message_gives_the_same_ids_and_letters() -> None:
@@ -254,7 +255,7 @@ def test_nothing_is_done_that_the_broker_has_not_taken() -> None:
         chunk = Chunk(TOPIC, 0, [message(value, 0), message(b"garbage", 1)])
         with pytest.raises(BrokerError):
             asyncio.run(stage.take(chunk, lambda: done.append(True)))  # noqa: B023 - called before the next turn
-        assert [] == done
+        assert done == []
 
 
 def test_the_policy_files_spans_by_topic_service_and_header() -> None:
@@ -272,12 +273,12 @@ def test_the_policy_files_spans_by_topic_service_and_header() -> None:
         facts = span.content
         return span.connection, span.project, "cart" if '"agent":"cart"' in facts else "clerk"
 
-    assert ("fleet", "shop", "cart") == filed("checkout-web")
-    assert ("fleet", "ops", "clerk") == filed("web")
-    assert ("fleet", "ops", "clerk") == filed(None)
-    assert ("fleet", "north", "clerk") == filed("web", **{"x-tenant": "north"})
-    assert ("fleet", "ops", "clerk") == filed("web", **{"x-tenant": "east"})
-    assert ("south", "ops", "clerk") == filed("web", "other")
+    assert filed("checkout-web") == ("fleet", "shop", "cart")
+    assert filed("web") == ("fleet", "ops", "clerk")
+    assert filed(None) == ("fleet", "ops", "clerk")
+    assert filed("web", **{"x-tenant": "north"}) == ("fleet", "north", "clerk")
+    assert filed("web", **{"x-tenant": "east"}) == ("fleet", "ops", "clerk")
+    assert filed("web", "other") == ("south", "ops", "clerk")
 
 
 def test_spans_of_two_services_in_one_message_are_filed_each_by_its_own() -> None:
@@ -287,15 +288,15 @@ def test_spans_of_two_services_in_one_message_are_filed_each_by_its_own() -> Non
         traces(turn(number, build.START), service=name).request["resourceSpans"][0] for number, name in ((1, "a"), (2, "b"))
     ]
     broker = work(Captured("traces", {"resourceSpans": groups}).as_protobuf, policy=policy)
-    assert {("session-1", "one"), ("session-2", "default")} == {(one.session_id, one.project) for one in broker.spans}
+    assert {(one.session_id, one.project) for one in broker.spans} == {("session-1", "one"), ("session-2", "default")}
 
 
 def test_spans_of_a_project_that_is_not_audited_are_passed_over() -> None:
     """Its switch says that nothing of it is kept, whichever way it comes."""
     policy = Policy(projects={"default": ProjectSettings(enabled=False)})
     broker = work(traces(turn(1, build.START)).as_protobuf, policy=policy)
-    assert [] == broker.spans
-    assert [] == broker.letters
+    assert broker.spans == []
+    assert broker.letters == []
 
 
 def test_no_secret_is_produced() -> None:
@@ -308,8 +309,8 @@ def test_no_secret_is_produced() -> None:
     good["attributes"] += said
     broker = work(traces(good, {**good, "spanId": ""}).as_protobuf, f"key {secret}".encode())
 
-    assert 1 == len(broker.spans)
-    assert 2 == len(broker.letters)
+    assert len(broker.spans) == 1
+    assert len(broker.letters) == 2
     assert not any(secret.encode() in value for messages in broker.taken.values() for _, value in messages)
     assert "[SECRET:" in broker.spans[0].content
 
@@ -332,4 +333,4 @@ def test_records_of_other_programs_in_the_log_are_passed_over() -> None:
     }
     sent = Captured("logs", {"resourceLogs": [{"resource": {}, "scopeLogs": [{"logRecords": [record]}]}]})
     broker = work(sent.as_json, sent.as_protobuf, signal="logs")
-    assert {} == {topic: messages for topic, messages in broker.taken.items() if messages}
+    assert {topic: messages for topic, messages in broker.taken.items() if messages} == {}

@@ -77,7 +77,7 @@ async def reach(connection: KafkaConnection) -> bool:
 def test_both_libraries_log_in_over_tls(secure: KafkaConnection) -> None:
     """A managed cluster takes nobody in otherwise, and each library names its options itself."""
     with TopicAdministration(secure) as administration:
-        assert {} == administration.describe()
+        assert administration.describe() == {}
     assert asyncio.run(reach(secure))
 
 
@@ -104,7 +104,7 @@ def test_a_connection_does_not_show_its_password() -> None:
     connection = KafkaConnection("broker:9093", "", "SASL_SSL", "PLAIN", "fleet", PASSWORD)
 
     assert PASSWORD not in repr(connection)
-    assert PASSWORD == connection.for_aiokafka()["sasl_plain_password"]
+    assert connection.for_aiokafka()["sasl_plain_password"] == PASSWORD
 
 
 def test_the_settings_make_the_connection(tmp_path: Path) -> None:
@@ -113,9 +113,9 @@ def test_the_settings_make_the_connection(tmp_path: Path) -> None:
     given = {"kafka": "a:9093, b:9093", "kafka_prefix": "eu.", "kafka_security": "SASL_SSL", "kafka_ca": tmp_path / "ca.pem"}
 
     expected = KafkaConnection("a:9093, b:9093", "eu.", "SASL_SSL", "SCRAM-SHA-512", "fleet", PASSWORD, tmp_path / "ca.pem")
-    assert expected == settings(**given, **login)
-    assert ["a:9093", "b:9093"] == expected.servers
-    assert "eu.scores" == expected.topic("scores")
+    assert settings(**given, **login) == expected
+    assert expected.servers == ["a:9093", "b:9093"]
+    assert expected.topic("scores") == "eu.scores"
 
 
 @pytest.mark.parametrize(

@@ -111,19 +111,19 @@ def test_letters_of_the_topic_are_listed_and_put_back(
     )
     found = json.loads(command("dead-letters", "list", "--json")[1])
 
-    assert {"framing", "stage_failed", "unknown_schema"} == {row["reason"] for row in found["reasons"]}
+    assert {row["reason"] for row in found["reasons"]} == {"framing", "stage_failed", "unknown_schema"}
     code, out, _ = command("dead-letters", "retry", "--source", "exchanges")
-    assert 1 == code
-    assert "2 dead letters retried, 1 not retried" == out.splitlines()[-1]
+    assert code == 1
+    assert out.splitlines()[-1] == "2 dead letters retried, 1 not retried"
     values = dict(on_topic(kafka, "exchanges"))
     assert unread == values[b"local/s"]
     request = decode(values[b"local/t"])
     assert isinstance(request, JudgingRequest)
-    assert (1, "t:2", key_of(request)) == (request.revision, request.exchange_id, b"local/t")
-    assert 2 == len(records_on(kafka, "reviews"))
+    assert (request.revision, request.exchange_id, b"local/t") == (1, "t:2", key_of(request))
+    assert len(records_on(kafka, "reviews")) == 2
     left = json.loads(command("dead-letters", "list", "--json")[1])
-    assert ["framing"] == [row["reason"] for row in left["letters"]]
-    assert [] == json.loads(command("dead-letters", "retry", "--reason", "unknown_schema", "--json")[1])["putBack"]
+    assert [row["reason"] for row in left["letters"]] == ["framing"]
+    assert json.loads(command("dead-letters", "retry", "--reason", "unknown_schema", "--json")[1])["putBack"] == []
 
 
 @pytest.mark.any_broker
@@ -144,15 +144,15 @@ def test_a_kill_between_the_record_and_its_review_changes_nothing(
         return await sound(self, topic, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(RecordProducer, "send", dies)
-    assert 2 == command("dead-letters", "retry", "--stage", "intake")[0]
-    assert (1, 0) == (len(on_topic(kafka, "exchanges")), len(on_topic(kafka, "reviews")))
+    assert command("dead-letters", "retry", "--stage", "intake")[0] == 2
+    assert (len(on_topic(kafka, "exchanges")), len(on_topic(kafka, "reviews"))) == (1, 0)
     monkeypatch.setattr(RecordProducer, "send", sound)
-    assert 0 == command("dead-letters", "retry", "--stage", "intake")[0]
+    assert command("dead-letters", "retry", "--stage", "intake")[0] == 0
     first, second = on_topic(kafka, "exchanges")
     assert first == second
     (review,) = records_on(kafka, "reviews")
     assert isinstance(review, Review)
-    assert ("dead_letter", "retried") == (review.kind, review.status)
+    assert (review.kind, review.status) == ("dead_letter", "retried")
 
 
 @pytest.mark.any_broker
@@ -163,7 +163,7 @@ def test_what_is_no_letter_and_what_came_twice_stops_no_reader(kafka: KafkaConne
     produce(kafka, DEAD_LETTERS, [*letters, letters[0], b"no letter", encode(build.exchange("s", 1))])
     with Store(None) as store:
         asyncio.run(keep_letters(kafka, store))
-        assert (700, 0) == (store.count("dead_letters"), store.count("exchanges"))
+        assert (store.count("dead_letters"), store.count("exchanges")) == (700, 0)
 
 
 @pytest.mark.any_broker
@@ -171,7 +171,7 @@ def test_missing_topics_are_said_with_what_makes_them(command: Callable[..., tup
     """Nothing is made by the way."""
     code, _, err = command("dead-letters", "list")
 
-    assert 2 == code
+    assert code == 2
     assert "topics are missing" in err
     assert "driftline topics create" in err
 
@@ -185,16 +185,17 @@ def test_letters_of_the_sink_are_listed_and_put_back_like_all_others(
     produce(kafka, "judgements", [encode(under_another_key), encode(praise)])
     with Store(None) as store:
         asyncio.run(land_all(store, kafka))
-        assert 0 == store.count("judgements")
+        assert store.count("judgements") == 0
         listed = json.loads(command("dead-letters", "list", "--json")[1])
-        assert {("judgements", "bounds"), ("judgements", "wrong_key")} == {
-            (row["source"], row["reason"]) for row in listed["letters"]
+        assert {(row["source"], row["reason"]) for row in listed["letters"]} == {
+            ("judgements", "bounds"),
+            ("judgements", "wrong_key"),
         }
         code, out, _ = command("dead-letters", "retry", "--source", "judgements")
-        assert (1, "1 dead letter retried, 1 not retried") == (code, out.splitlines()[-1])
+        assert (code, out.splitlines()[-1]) == (1, "1 dead letter retried, 1 not retried")
         assert "Judgement.outcome: 'praise' is none of" in out
         asyncio.run(land_all(store, kafka))
-        assert 1 == store.count("judgements")
-        assert 2 == store.count("dead_letters")
+        assert store.count("judgements") == 1
+        assert store.count("dead_letters") == 2
         left = json.loads(command("dead-letters", "list", "--json")[1])
-        assert ["bounds"] == [row["reason"] for row in left["letters"]]
+        assert [row["reason"] for row in left["letters"]] == ["bounds"]

@@ -22,21 +22,21 @@ def offsets_of(records: list[Exchange], windows: dict[str, bytes]) -> tuple[list
 def test_a_revision_is_no_repetition_of_the_one_before() -> None:
     """A worker that died repeats its chunk, with whatever was revised in it."""
     new, windows = offsets_of([FIRST, SECOND, FIRST, SECOND], {})
-    assert [0, 1] == new
-    assert [] == offsets_of([SECOND, FIRST], windows)[0]
-    assert [1] == offsets_of([FIRST, replace(SECOND, revision=2, content_digest="2" * 16)], windows)[0]
+    assert new == [0, 1]
+    assert offsets_of([SECOND, FIRST], windows)[0] == []
+    assert offsets_of([FIRST, replace(SECOND, revision=2, content_digest="2" * 16)], windows)[0] == [1]
 
 
 def test_an_exchange_is_known_by_the_state_of_a_version_that_knew_no_revisions() -> None:
     """The states of workers outlive an upgrade: what was seen before it is not scored again after it."""
     identity = f"Exchange\x1f{FIRST.connection}\x1f{FIRST.exchange_id}".encode()
     window = xxhash.xxh3_64_digest(identity) + xxhash.xxh3_64_digest(FIRST.content_digest.encode())
-    assert [1] == offsets_of([FIRST, SECOND], {"local/s": window})[0]
+    assert offsets_of([FIRST, SECOND], {"local/s": window})[0] == [1]
 
 
 def test_a_window_has_the_newest_records_and_no_others() -> None:
     """What a session carries must not grow with it."""
     records = [build.exchange("s", turn) for turn in range(WINDOW + 3)]
     _, windows = offsets_of(records, {})
-    assert WINDOW * ENTRY_BYTES == len(windows["local/s"])
-    assert [0, 1, 2] == offsets_of(records, windows)[0]
+    assert len(windows["local/s"]) == WINDOW * ENTRY_BYTES
+    assert offsets_of(records, windows)[0] == [0, 1, 2]

@@ -205,7 +205,7 @@ def test_the_same_answers_give_the_same_evaluations_embedded_and_on_kafka(kafka:
             await rig.work_off(Fickle(answer))
             found = await rig.check(requests)
         outcomes = {step.outcome for one in found for step in one.iterations}
-        assert {"answered", "timeout", "cost_cap", "unknown_price", "not_recorded"} == outcomes
+        assert outcomes == {"answered", "timeout", "cost_cap", "unknown_price", "not_recorded"}
         here = [timeless(msgspec.to_builtins(one)) for one in found]
         assert sorted(await embedded(), key=by_id) == sorted(here, key=by_id)
 
@@ -265,7 +265,7 @@ def test_after_a_kill_in_the_middle_of_the_repetitions_only_what_nobody_knows_is
             amounts = {one.reservation_id: one.amount_usd for one in reservations}
             assert (third, amounts[cut_off.reservation_ids[0]]) == (cut_off.fingerprint, cut_off.cost_usd)
             (one,) = (await rig.evaluations()).values()
-            assert ("completed", 4) == (one.status, one.successful_iterations)
+            assert (one.status, one.successful_iterations) == ("completed", 4)
             assert {*amounts} - {name for one in judgements for name in one.reservation_ids} == {scored.reservation_id}
 
     run(work())
@@ -295,12 +295,12 @@ def test_a_worker_that_is_killed_in_the_middle_of_the_repetitions_is_followed_by
                     assert not successor.ended, successor.logged[-4000:]
             judgements, reservations = await rig.calls()
             rig.check_calls(judgements, reservations)
-            assert 2 == judge.requests
+            assert judge.requests == 2
             outcomes = [(names.index(one.fingerprint), one.outcome) for one in judgements]
-            assert [(0, "answered"), (1, "interrupted"), (1, "answered"), (2, "answered")] == outcomes
-            assert ["completed"] == [one.status for one in (await rig.evaluations()).values()]
+            assert outcomes == [(0, "answered"), (1, "interrupted"), (1, "answered"), (2, "answered")]
+            assert [one.status for one in (await rig.evaluations()).values()] == ["completed"]
             successor.send(signal.SIGTERM)
-            assert 0 == await asyncio.to_thread(successor.wait)
+            assert await asyncio.to_thread(successor.wait) == 0
 
     with running("answer,hang") as judge, nursery() as children:
         settings = {"ANTHROPIC_BASE_URL": judge.base_url, "DRIFTLINE_KAFKA_PREFIX": kafka.prefix}
@@ -320,8 +320,8 @@ def test_a_request_that_comes_again_changes_nothing(kafka: KafkaConnection) -> N
             for judge_or_none in (judge, None):
                 await rig.publish(requests)
                 await rig.work_off(judge_or_none)
-            assert [1] * 12 == [*judge.asked.values()]
-            assert 4 == len(await rig.decoded("evaluations"))
+            assert [*judge.asked.values()] == [1] * 12
+            assert len(await rig.decoded("evaluations")) == 4
             await rig.check(requests)
 
     run(work())
@@ -349,8 +349,9 @@ def test_another_attempt_asks_only_for_what_failed(kafka: KafkaConnection) -> No
             await rig.work_off(judge)
             assert Counter([second]) == judge.asked
             first, last = sorted(await rig.check([request, again]), key=lambda one: one.revision)
-            assert [(2, ("Judge iteration 2 failed and was excluded.",)), (3, ())] == [
-                (one.successful_iterations, one.warnings) for one in (first, last)
+            assert [(one.successful_iterations, one.warnings) for one in (first, last)] == [
+                (2, ("Judge iteration 2 failed and was excluded.",)),
+                (3, ()),
             ]
 
     run(work())
@@ -370,16 +371,16 @@ def test_what_is_no_request_is_set_aside_and_stops_no_other(kafka: KafkaConnecti
             await rig.work_off(judge)
             [partition] = rig.records
             letters = sorted(await rig.letters(), key=lambda one: one.position)
-            assert [
+            assert [(one.stage, one.reason, one.source, one.partition, one.position) for one in letters] == [
                 ("decoding", "framing", EVALUATION.source, partition, 1),
                 ("evaluation", "stage_failed", EVALUATION.source, partition, 2),
                 ("decoding", "unexpected_type", EVALUATION.source, partition, 3),
-            ] == [(one.stage, one.reason, one.source, one.partition, one.position) for one in letters]
+            ]
             assert letters[1].detail.startswith("RecordError: EvaluationRequest.profile: ")
             found = await rig.check([first, second])
         status, outcomes = ("completed", {"answered"}) if judge else ("failed", {"no_judge"})
-        assert [status] * 2 == [one.status for one in found]
-        assert [judge is None] * 2 == [one.final_score is None for one in found]
+        assert [one.status for one in found] == [status] * 2
+        assert [one.final_score is None for one in found] == [judge is None] * 2
         assert outcomes == {step.outcome for one in found for step in one.iterations}
 
     run(work())
@@ -397,4 +398,4 @@ def test_tasks_are_told_apart_as_the_stages_that_compute_tell_records(stage: Jud
     """Both keep their windows in the same states."""
     window = sift(build.batch(stage.source, [record]), {}).windows["local/s"]
     identity = task_identity(stage, *stage.subject_of(record), stage.revision_of(record))
-    assert NO_CONTENT == window.contents[identity]
+    assert window.contents[identity] == NO_CONTENT

@@ -57,7 +57,7 @@ def test_a_server_on_kafka_asks_its_workers_and_answers_what_they_made(
             f"{url}/api/audit/ingest", headers=bearer(connection), json=exchange_body("s1", 1, "It is."), timeout=60
         )
         ended = httpx2.post(f"{url}/api/audit/sessions/s1/finalize", headers=bearer(connection), json={}, timeout=60)
-        assert (201, 200) == (said.status_code, ended.status_code)
+        assert (said.status_code, ended.status_code) == (201, 200)
 
         def while_it_works(seconds: float) -> None:
             assert not worker.ended, worker.logged[-4000:]
@@ -69,11 +69,11 @@ def test_a_server_on_kafka_asks_its_workers_and_answers_what_they_made(
             (again,) = client.evaluate(terms(), told.append)
         for one in (worker, server):
             one.send(signal.SIGTERM)
-            assert 0 == one.wait(), one.logged[-4000:]
+            assert one.wait() == 0, one.logged[-4000:]
 
-    assert (1, 3) == (estimate.sessions, estimate.estimate.calls)
-    assert ("completed", 3, False) == (made.evaluation.status, made.evaluation.successful_iterations, made.reused)
-    assert (True, made.evaluation) == (again.reused, again.evaluation)
-    assert 3 == judge.requests
-    assert [(1, 1, 3)] == [(one.done, one.total, one.answered) for one in told]
+    assert (estimate.sessions, estimate.estimate.calls) == (1, 3)
+    assert (made.evaluation.status, made.evaluation.successful_iterations, made.reused) == ("completed", 3, False)
+    assert (again.reused, again.evaluation) == (True, made.evaluation)
+    assert judge.requests == 3
+    assert [(one.done, one.total, one.answered) for one in told] == [(1, 1, 3)]
     assert made.user_prompt.startswith('{"evaluation_target":')

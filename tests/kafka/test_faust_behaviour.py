@@ -79,8 +79,8 @@ def test_topics_without_acks_leave_offsets_to_us(kafka: KafkaConnection, make_to
             await eventually(lambda: never.count == 100, "every record")
             await worker.consumer.commit()
             assert not worker.app.topics.acks_enabled_for(kafka.topic(TOPIC))
-            assert ({}, {}, []) == (dict(worker.consumer._acked), dict(worker.consumer._gap), list(worker.consumer.unacked))
-        assert ([0], [100]) == await offsets(kafka, TOPIC, 1)
+            assert (dict(worker.consumer._acked), dict(worker.consumer._gap), list(worker.consumer.unacked)) == ({}, {}, [])
+        assert await offsets(kafka, TOPIC, 1) == ([0], [100])
 
     asyncio.run(run())
 
@@ -98,8 +98,8 @@ def test_a_commit_is_taken_while_partitions_are_given_up(kafka: KafkaConnection,
             async with working(kafka, {EVENTS: second}):
                 await eventually(lambda: len(second.mine) == 1, "the second worker's partition")
                 await until_committed(kafka, TOPIC, 2)
-        assert 0 == second.count
-        assert 200 == first.count
+        assert second.count == 0
+        assert first.count == 200
 
     asyncio.run(run())
 
@@ -117,7 +117,7 @@ def test_no_topic_is_made_and_no_address_is_listened_on(
             await eventually(lambda: any(stage.partitions for stage in worker.stages), "partitions")
 
     asyncio.run(run())
-    assert [kafka.topic(TOPIC)] == [name for name in admin.list_topics() if name.startswith(kafka.prefix)]
+    assert [name for name in admin.list_topics() if name.startswith(kafka.prefix)] == [kafka.topic(TOPIC)]
 
 
 def test_a_crash_inside_faust_is_heard(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -129,7 +129,7 @@ def test_a_crash_inside_faust_is_heard(kafka: KafkaConnection, make_topics: Make
             await worker.consumer.crash(RuntimeError("the broker refused the commit"))
             return await asyncio.wait_for(worker.failed(), 120)
 
-    assert "the broker refused the commit" == str(asyncio.run(run()))
+    assert str(asyncio.run(run())) == "the broker refused the commit"
 
 
 def test_an_agents_exception_loses_the_event(kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Any) -> None:
@@ -153,7 +153,7 @@ def test_an_agents_exception_loses_the_event(kafka: KafkaConnection, make_topics
         await plain.stop()
 
     asyncio.run(run())
-    assert [b"value-0", b"value-1", b"value-2"] == seen
+    assert seen == [b"value-0", b"value-1", b"value-2"]
 
 
 def plain_app(kafka: KafkaConnection, folder: Path) -> faust.App:
@@ -192,7 +192,7 @@ def test_an_agent_at_work_is_cut_off_when_its_partition_goes_and_started_again(
         await eventually(lambda: begun["first"] == 2, "an agent for each partition")
         await second.start()
         await eventually(lambda: begun["first"] == 3, "the agent that was cut off to be started again")
-        assert ["first"] == cut
+        assert cut == ["first"]
         await second.stop()
         await first.stop()
 
@@ -228,4 +228,4 @@ def test_a_worker_that_has_lost_every_partition_gets_one_back(
 def test_the_settings_are_known_to_faust() -> None:
     """A setting that Faust renamed would be refused here, not in production."""
     app = faust.App("settings", broker="kafka://127.0.0.1:1", **SETTINGS)
-    assert dict(SETTINGS) == {name: getattr(app.conf, name) for name in SETTINGS}
+    assert {name: getattr(app.conf, name) for name in SETTINGS} == dict(SETTINGS)

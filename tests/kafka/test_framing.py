@@ -184,13 +184,13 @@ def test_what_ours_cannot_read_is_left_for_the_dead_letters(
     definition, reason = UNREADABLE[case]
     registry.register(11, definition)
     value = framed(11, encode(EXCHANGE)[PREFIX_BYTES:])
-    assert [value, value] == reframed(registry, value, value)
-    assert [11] == registry.asked
+    assert reframed(registry, value, value) == [value, value]
+    assert registry.asked == [11]
     (logged,) = [record.getMessage() for record in caplog.records if "schema id 11" in record.getMessage()]
     assert reason in logged
     (rejected,) = decode_batch([value]).rejected
     assert isinstance(rejected.error, RegistryFramingError)
-    assert ("registry_framing", True) == (rejected.error.code, "schema id 11" in str(rejected.error))
+    assert (rejected.error.code, "schema id 11" in str(rejected.error)) == ("registry_framing", True)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_an_answer_that_is_of_no_use_is_the_schemas_fault(
     """It will be the same tomorrow, so nothing waits for it."""
     registry.register(3, SCHEMA.definition, **answer)
     value = framed(3, b"")
-    assert [value] == reframed(registry, value)
+    assert reframed(registry, value) == [value]
     assert reason in caplog.text
 
 
@@ -218,15 +218,15 @@ def test_damaged_bodies_are_left_one_by_one(registry: Registry) -> None:
     good = written(theirs, fields_of(EXCHANGE))
     values = [framed(4, good), framed(4, good[:-3]), framed(4, good + b"x"), b"\0\0\0", b"", framed(5, good)]
     found = reframed(registry, *values)
-    assert [encode(EXCHANGE), *values[1:]] == found
+    assert found == [encode(EXCHANGE), *values[1:]]
     errors = {rejected.index: type(rejected.error).__name__ for rejected in decode_batch(found).rejected}
-    assert {
+    assert (errors) == {
         1: "RegistryFramingError",
         2: "RegistryFramingError",
         3: "FramingError",
         4: "FramingError",
         5: "RegistryFramingError",
-    } == (errors)
+    }
 
 
 def test_a_schema_is_asked_for_once_and_one_that_is_missing_again_later(registry: Registry) -> None:
@@ -238,14 +238,14 @@ def test_a_schema_is_asked_for_once_and_one_that_is_missing_again_later(registry
         framing = RegistryFraming(registry.url, now=lambda: clock[0])
         value, missing = framed(1, encode(EXCHANGE)[PREFIX_BYTES:]), framed(2, encode(EXCHANGE)[PREFIX_BYTES:])
         for _ in range(5):
-            assert [encode(EXCHANGE), missing] == await framing.reframe([value, missing])
-        assert [1, 2] == registry.asked
+            assert await framing.reframe([value, missing]) == [encode(EXCHANGE), missing]
+        assert registry.asked == [1, 2]
         registry.register(2, SCHEMA.definition)
         clock[0] += FORGET_SECONDS
-        assert [encode(EXCHANGE)] == await framing.reframe([missing])
+        assert await framing.reframe([missing]) == [encode(EXCHANGE)]
 
     asyncio.run(run())
-    assert [1, 2, 2] == registry.asked
+    assert registry.asked == [1, 2, 2]
 
 
 def test_more_schemas_than_are_kept_at_once_stop_nobody(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,9 +256,9 @@ def test_more_schemas_than_are_kept_at_once_stop_nobody(registry: Registry, monk
     async def run() -> None:
         framing = RegistryFraming(registry.url)
         good, made_up = framed(1, encode(EXCHANGE)[PREFIX_BYTES:]), [framed(number, b"") for number in range(2, 8)]
-        assert [encode(EXCHANGE)] == await framing.reframe([good])
-        assert [encode(EXCHANGE), *made_up] == await framing.reframe([good, *made_up])
-        assert [*made_up, encode(EXCHANGE)] == await framing.reframe([*made_up, good])
+        assert await framing.reframe([good]) == [encode(EXCHANGE)]
+        assert await framing.reframe([good, *made_up]) == [encode(EXCHANGE), *made_up]
+        assert await framing.reframe([*made_up, good]) == [*made_up, encode(EXCHANGE)]
 
     asyncio.run(run())
 
@@ -283,11 +283,11 @@ def test_a_registry_that_does_not_answer_as_one_is_waited_for(
         framing = RegistryFraming(registry.url, ("me", "a-password-not-to-be-shown"), sleep=sleep)
         with pytest.raises(RegistryUnavailableError):
             await framing.reframe([value])
-        assert [encode(EXCHANGE)] == await framing.insist([value])
+        assert await framing.insist([value]) == [encode(EXCHANGE)]
 
     caplog.set_level(logging.DEBUG)
     asyncio.run(run())
-    assert [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0] == slept
+    assert slept == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
     assert {"Basic " + base64.b64encode(b"me:a-password-not-to-be-shown").decode()} == registry.credentials
     assert "records wait for a schema" in caplog.text
     assert "a-password-not-to-be-shown" not in caplog.text
@@ -317,11 +317,11 @@ def test_values_of_our_own_cost_nothing(registry: Registry) -> None:
         framing = RegistryFraming(registry.url)
         began = time.process_time()
         assert values is await framing.reframe(values)
-        assert [] == await framing.reframe([])
+        assert await framing.reframe([]) == []
         return time.process_time() - began
 
     assert min(asyncio.run(run()) for _ in range(3)) / len(values) < 1e-6
-    assert [] == registry.asked
+    assert registry.asked == []
 
 
 Nest = Callable[[Any], Any]
@@ -354,7 +354,7 @@ def test_a_schema_that_nests_too_deep_is_refused() -> None:
     node: Any = "string"
     for _ in range(MAX_DEPTH * 100):
         node = {"type": "array", "items": node}
-    assert "it nests too deep" == refusal_of({"type": "record", "name": "Exchange", "fields": [{"name": "a", "type": node}]})
+    assert refusal_of({"type": "record", "name": "Exchange", "fields": [{"name": "a", "type": node}]}) == "it nests too deep"
 
 
 @pytest.mark.parametrize("name", ["Exchange", "AgentEvent", "Diagnosis", "Score"])
@@ -440,7 +440,7 @@ async def _worked(framing: RegistryFraming, values: Sequence[bytes]) -> Sent:
     await computing.open_partition(0).take(
         Chunk("exchanges", 0, [Raw(offset, value, KEY) for offset, value in enumerate(values)]), lambda: done.append(True)
     )
-    assert [True] == done
+    assert done == [True]
     return sent
 
 
@@ -461,7 +461,7 @@ def test_a_stage_waits_for_the_registry_and_takes_framed_values_as_its_own(regis
         assert len(letters) == 1, [(letter.reason, letter.detail) for letter in letters]
         (letter,) = letters
         assert isinstance(letter, DeadLetter)
-        assert ("decoding", "registry_framing", 1) == (letter.stage, letter.reason, letter.position)
+        assert (letter.stage, letter.reason, letter.position) == ("decoding", "registry_framing", 1)
         assert (await _worked(framing, [encode(EXCHANGE)])).messages == found
 
     asyncio.run(run())
@@ -483,12 +483,12 @@ def test_framed_values_land_and_what_cannot_be_read_is_set_aside(
             await sink.start()
             try:
                 await until(lambda: "schema registry" in sink.trouble, "the sink to say what it waits for")
-                assert 0 == store.count("exchanges")
+                assert store.count("exchanges") == 0
                 registry.register(1, SCHEMA.definition)
                 await sink.caught_up()
             finally:
                 await sink.stop()
-            assert (1, 1) == (store.count("exchanges"), store.count("dead_letters"))
+            assert (store.count("exchanges"), store.count("dead_letters")) == (1, 1)
 
     asyncio.run(run())
 
@@ -520,11 +520,11 @@ def test_a_framed_value_that_was_set_aside_goes_back_once_its_registry_is_named(
     asyncio.run(set_aside())
     monkeypatch.setenv("DRIFTLINE_KAFKA_PREFIX", kafka.prefix)
     code, said = retry()
-    assert 1 == code
+    assert code == 1
     assert "Set DRIFTLINE_SCHEMA_REGISTRY" in said
     monkeypatch.setenv("DRIFTLINE_SCHEMA_REGISTRY", registry.url)
-    assert (0, "1 dead letter retried, 0 not retried\n") == retry()
-    assert [encode(EXCHANGE)] == [record.value for record in asyncio.run(contents(kafka, "exchanges", 1))]
+    assert retry() == (0, "1 dead letter retried, 0 not retried\n")
+    assert [record.value for record in asyncio.run(contents(kafka, "exchanges", 1))] == [encode(EXCHANGE)]
 
 
 def test_a_replay_of_the_topics_reads_framed_values(
@@ -542,4 +542,4 @@ def test_a_replay_of_the_topics_reads_framed_values(
         with closing(await open_topics(kafka, Part(0, (Segment(0, 0, 1),)), Scope(), files, insist)) as history:
             return [record async for window in history.windows(0) for _, _, record in window.batch.records()]
 
-    assert [EXCHANGE] == asyncio.run(run())
+    assert asyncio.run(run()) == [EXCHANGE]

@@ -60,5 +60,5 @@ def test_an_installation_of_one_machine_is_set_up_fed_and_restored_as_the_guides
         here.run(f"export DRIFTLINE_KAFKA_PREFIX={kafka.prefix}more-")
         here.run(checked, {"--partitions 24": "--partitions 2"})
 
-    assert ["s-1:1"] == [one["exchangeId"] for one in after]
-    assert before == after
+    assert [one["exchangeId"] for one in after] == ["s-1:1"]
+    assert after == before

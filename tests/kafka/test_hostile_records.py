@@ -106,8 +106,8 @@ def test_a_chunk_of_nothing_but_wrong_keys_ends_no_worker(kafka: KafkaConnection
             await produce(kafka, EVENTS.source, keyed(build.event("t", 1), build.closing("t", 2)))
             await until_committed(kafka, EVENTS.source, PARTITIONS)
         letters = await letters_on(kafka)
-        assert {"wrong_key": 2 * PARTITIONS} == Counter(one.reason for one in letters)
-        assert {"t": 1} == await diagnosed(kafka)
+        assert Counter(one.reason for one in letters) == {"wrong_key": 2 * PARTITIONS}
+        assert await diagnosed(kafka) == {"t": 1}
 
     asyncio.run(run())
 
@@ -125,9 +125,9 @@ def test_a_session_on_another_partition_than_its_keys_is_set_aside(kafka: KafkaC
         async with at_work(kafka):
             await until_committed(kafka, EVENTS.source, PARTITIONS)
         [letter] = await letters_on(kafka)
-        assert ("wrong_partition", wrong, 0) == (letter.reason, letter.partition, letter.position)
-        assert f"partition: session local/s belongs on partition {right}, not on {wrong}" == letter.detail
-        assert {"s": 1} == await diagnosed(kafka)
+        assert (letter.reason, letter.partition, letter.position) == ("wrong_partition", wrong, 0)
+        assert letter.detail == f"partition: session local/s belongs on partition {right}, not on {wrong}"
+        assert await diagnosed(kafka) == {"s": 1}
 
     asyncio.run(run())
 
@@ -194,7 +194,7 @@ def test_the_contract_holds_on_topics(kafka: KafkaConnection, make_topics: MakeT
         await land_all(store, kafka)
         letters = await letters_on(kafka)
         assert len(letters) == len({one.dead_letter_id for one in letters}) == len(BREACHES)
-        assert {"z": 1} == await diagnosed(kafka)
+        assert await diagnosed(kafka) == {"z": 1}
 
     with Store(None) as store:
         asyncio.run(run(store))
@@ -202,11 +202,11 @@ def test_the_contract_holds_on_topics(kafka: KafkaConnection, make_topics: MakeT
         sessions = (
             store.cursor().execute("SELECT session_id FROM exchanges UNION SELECT session_id FROM agent_events").fetchall()
         )
-    assert [("z",)] == sessions
-    assert {"bounds"} == {reason for _, reason, _ in rows}
-    assert len(expected) == len(rows)
+    assert sessions == [("z",)]
+    assert {reason for _, reason, _ in rows} == {"bounds"}
+    assert len(rows) == len(expected)
     for (topic, words), (source, _, detail) in zip(expected, rows, strict=True):
-        assert (topic, True) == (source, detail.startswith(words)), (words, detail)
+        assert (source, detail.startswith(words)) == (topic, True), (words, detail)
 
 
 def test_a_record_that_a_stage_cannot_even_look_at_is_set_aside_alone(
@@ -228,9 +228,9 @@ def test_a_record_that_a_stage_cannot_even_look_at_is_set_aside_alone(
         async with at_work(kafka, [EVENTS]):
             await until_committed(kafka, EVENTS.source, 1)
         [letter] = await letters_on(kafka, 1)
-        assert ("diagnosis", "stage_failed", 13) == (letter.stage, letter.reason, letter.position)
+        assert (letter.stage, letter.reason, letter.position) == ("diagnosis", "stage_failed", 13)
         assert "a fault of ours" in letter.detail
-        assert {"s": 49} == await diagnosed(kafka, 1)
+        assert await diagnosed(kafka, 1) == {"s": 49}
 
     asyncio.run(run())
 
@@ -269,10 +269,10 @@ def test_what_is_no_scoring_state_ends_no_worker_and_is_told(
             await process.work(*rig.records)
             await process.drained()
             await process.stop()
-            assert [] == rig.failures
+            assert rig.failures == []
             assert sorted(one.exchange_id for one in exchanges) == sorted(one.exchange_id for one in await rig.scores())
             [letter] = await rig.letters()
-            assert ("state", "no_state", "scoring-state") == (letter.stage, letter.reason, letter.source)
+            assert (letter.stage, letter.reason, letter.source) == ("state", "no_state", "scoring-state")
             assert "local/s" in letter.detail
             assert words in letter.detail
 
@@ -295,8 +295,8 @@ def test_what_is_no_state_of_a_diagnosis_stops_no_other_session(
         async with at_work(kafka, [EVENTS]):
             await until_committed(kafka, EVENTS.source, 1)
         [letter] = await letters_on(kafka, 1)
-        assert ("no_state", state_topic(EVENTS.name), 0) == (letter.reason, letter.source, letter.position)
-        assert {"s": 1, "t": 1} == await diagnosed(kafka, 1)
+        assert (letter.reason, letter.source, letter.position) == ("no_state", state_topic(EVENTS.name), 0)
+        assert await diagnosed(kafka, 1) == {"s": 1, "t": 1}
 
     asyncio.run(run())
 
@@ -317,11 +317,11 @@ def test_the_right_state_is_gone_on_from_where_garbage_was_written_over_it(
         for _ in range(2):
             states = states_of(kafka, EVENTS, producer)
             await states.load(0)
-            assert 2 == states.get(0, ["local/s"])["local/s"].next_offset
+            assert states.get(0, ["local/s"])["local/s"].next_offset == 2
             states.close()
         await producer.stop()
         assert right == (await contents(kafka, state_topic(EVENTS.name), 1))[-1].value
-        assert 1 == len(await letters_on(kafka, 1))
+        assert len(await letters_on(kafka, 1)) == 1
 
     asyncio.run(run())
 

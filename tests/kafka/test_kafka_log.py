@@ -36,18 +36,18 @@ def test_a_repetition_is_known_before_and_after_it_lands(kafka: KafkaConnection,
     async def run(store: Store) -> None:
         async with gateway_over(store, kafka) as gateway:
             with held_back(gateway):
-                assert WRITTEN == (await gateway.take_exchange(ASKED)).outcome
+                assert (await gateway.take_exchange(ASKED)).outcome == WRITTEN
                 again = await gateway.take_exchange(ASKED)
-                assert (KNOWN, "queued") == (again.outcome, again.reason)
-                assert CONFLICT == (await gateway.take_exchange(OTHERS)).outcome
-                assert 1 == gateway.state().queues["unlanded"]
+                assert (again.outcome, again.reason) == (KNOWN, "queued")
+                assert (await gateway.take_exchange(OTHERS)).outcome == CONFLICT
+                assert gateway.state().queues["unlanded"] == 1
             await until(lambda: not gateway.state().queues["unlanded"], "the exchange to land")
-            assert KNOWN == (await gateway.take_exchange(ASKED)).outcome
-            assert CONFLICT == (await gateway.take_exchange(OTHERS)).outcome
+            assert (await gateway.take_exchange(ASKED)).outcome == KNOWN
+            assert (await gateway.take_exchange(OTHERS)).outcome == CONFLICT
 
     with Store(None) as store:
         asyncio.run(run(store))
-        assert 1 == len(tables(store)["exchanges"])
+        assert len(tables(store)["exchanges"]) == 1
 
 
 def test_a_repetition_is_known_after_the_sink_has_read_its_identities_again(
@@ -64,7 +64,7 @@ def test_a_repetition_is_known_after_the_sink_has_read_its_identities_again(
             return [(await gateway.take_exchange(exchange)).outcome for exchange in (ASKED, OTHERS)]
 
     with Store(None) as store:
-        assert [KNOWN, CONFLICT] == asyncio.run(run(store))
+        assert asyncio.run(run(store)) == [KNOWN, CONFLICT]
 
 
 def test_an_id_that_is_repeated_in_a_batch_is_known_or_a_conflict(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -78,8 +78,8 @@ def test_an_id_that_is_repeated_in_a_batch_is_known_or_a_conflict(kafka: KafkaCo
             return [one.outcome for one in taken if isinstance(one, IngestResult)]
 
     with Store(None) as store:
-        assert [WRITTEN, KNOWN, CONFLICT] == asyncio.run(run(store))
-        assert 1 == len(tables(store)["exchanges"])
+        assert asyncio.run(run(store)) == [WRITTEN, KNOWN, CONFLICT]
+        assert len(tables(store)["exchanges"]) == 1
 
 
 def test_a_revision_is_taken_and_its_turn_is_known_by_what_it_says(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -92,24 +92,24 @@ def test_a_revision_is_taken_and_its_turn_is_known_by_what_it_says(kafka: KafkaC
             await gateway.wait_for_tables("exchanges")
             told = replace(OTHERS, input_tokens=80)
             waiting = revise(store, gateway.policy, [told], ASKED.ingested_at)
-            assert ([told], []) == (waiting.waiting, waiting.records)
+            assert (waiting.waiting, waiting.records) == ([told], [])
             await produce(producer, "scores", [score("s", 1, exchange_id=ASKED.exchange_id)])
             await until(lambda: tables(store)["scores"], "the score to land")
             revisions = revise(store, gateway.policy, [told], ASKED.ingested_at)
             with held_back(gateway):
                 first = await gateway.publish("exchanges", revisions.records)
                 again = await gateway.publish("exchanges", revisions.records)
-            assert [(2, 0), (0, 2)] == [(first.written, first.known), (again.written, again.known)]
+            assert [(first.written, first.known), (again.written, again.known)] == [(2, 0), (0, 2)]
             await gateway.wait_for_tables("exchanges")
-            assert [KNOWN, KNOWN] == [(await gateway.take_exchange(one)).outcome for one in (ASKED, OTHERS)]
-            assert [] == revise(store, gateway.policy, [replace(told, withdrawn=False)], ASKED.ingested_at).waiting
+            assert [(await gateway.take_exchange(one)).outcome for one in (ASKED, OTHERS)] == [KNOWN, KNOWN]
+            assert revise(store, gateway.policy, [replace(told, withdrawn=False)], ASKED.ingested_at).waiting == []
 
     with Store(None) as store:
         asyncio.run(run(store))
         current = "SELECT agent_response, input_tokens, revision FROM exchanges"
-        assert [("It is not done.", 80, 1)] == store.cursor().execute(current).fetchall()
-        assert 2 == len(tables(store)["exchanges"])
-        assert 1 == len(tables(store)["judging_requests"])
+        assert store.cursor().execute(current).fetchall() == [("It is not done.", 80, 1)]
+        assert len(tables(store)["exchanges"]) == 2
+        assert len(tables(store)["judging_requests"]) == 1
 
 
 def test_of_two_at_once_one_is_taken(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -122,7 +122,7 @@ def test_of_two_at_once_one_is_taken(kafka: KafkaConnection, make_topics: MakeTo
         return [one.outcome for one in answers]
 
     with Store(None) as store:
-        assert [WRITTEN, CONFLICT, KNOWN] == asyncio.run(run(store))
+        assert asyncio.run(run(store)) == [WRITTEN, CONFLICT, KNOWN]
 
 
 def test_of_equal_events_that_come_at_once_one_is_written(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -137,8 +137,8 @@ def test_of_equal_events_that_come_at_once_one_is_written(kafka: KafkaConnection
             return [one.outcomes[0] for one in calls]
 
     with Store(None) as store:
-        assert [WRITTEN, *[KNOWN] * 7] == asyncio.run(run(store))
-        assert 1 == len(tables(store)["agent_events"])
+        assert asyncio.run(run(store)) == [WRITTEN, *[KNOWN] * 7]
+        assert len(tables(store)["agent_events"]) == 1
 
 
 def test_calls_that_come_at_once_each_get_their_own_outcomes(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -151,7 +151,7 @@ def test_calls_that_come_at_once_each_get_their_own_outcomes(kafka: KafkaConnect
             await gateway.publish("agent-events", brought[2])
             calls = await asyncio.gather(*(gateway.publish("agent-events", brought[number]) for number in brought))
             expected = [[KNOWN if number == 2 else WRITTEN] * len(events) for number, events in brought.items()]
-            assert expected == [list(call.outcomes) for call in calls]
+            assert [list(call.outcomes) for call in calls] == expected
             await until(lambda: not gateway.state().queues["unlanded"], "the events to land")
 
     with Store(None) as store:
@@ -172,7 +172,7 @@ def test_the_event_loop_does_not_wait_for_the_index(kafka: KafkaConnection, make
             return (await call).outcome
 
     with Store(None) as store:
-        assert WRITTEN == asyncio.run(run(store))
+        assert asyncio.run(run(store)) == WRITTEN
 
 
 def test_what_was_on_the_topics_at_the_start_is_known(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -183,7 +183,7 @@ def test_what_was_on_the_topics_at_the_start_is_known(kafka: KafkaConnection, ma
         async with producing(kafka) as producer:
             await produce(producer, "exchanges", [exchange("s", number) for number in range(20)])
         async with gateway_over(store, kafka) as gateway:
-            assert KNOWN == (await gateway.take_exchange(ASKED)).outcome
+            assert (await gateway.take_exchange(ASKED)).outcome == KNOWN
 
     with Store(None) as store:
         asyncio.run(run(store))
@@ -198,14 +198,14 @@ def test_events_are_known_and_placed_while_they_are_under_way(kafka: KafkaConnec
             with held_back(gateway):
                 first = await gateway.publish("agent-events", [event("s", number) for number in range(3)])
                 again = await gateway.publish("agent-events", [event("s", number) for number in range(1, 5)])
-                assert [(3, 0), (2, 2)] == [(one.written, one.known) for one in (first, again)]
+                assert [(one.written, one.known) for one in (first, again)] == [(3, 0), (2, 2)]
                 under_way = gateway.events_under_way("local", "s")
                 assert {event("s", number).event_id: number for number in range(5)} == under_way
             await until(lambda: not gateway.events_under_way("local", "s"), "the events to land")
 
     with Store(None) as store:
         asyncio.run(run(store))
-        assert 5 == len(tables(store)["agent_events"])
+        assert len(tables(store)["agent_events"]) == 5
 
 
 def test_who_asks_for_an_evaluation_again_sees_what_was_answered(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -219,21 +219,21 @@ def test_who_asks_for_an_evaluation_again_sees_what_was_answered(kafka: KafkaCon
         async with gateway_over(store, kafka) as gateway, producing(kafka) as worker:
             with held_back(gateway):
                 taken = [await gateway.publish("evaluation-requests", [asked]) for _ in range(2)]
-                assert [(1, 0), (0, 1)] == [(one.written, one.known) for one in taken]
+                assert [(one.written, one.known) for one in taken] == [(1, 0), (0, 1)]
                 await produce(worker, "judgements", [said])
                 await produce(worker, "evaluations", [made])
                 landing = asyncio.create_task(gateway.wait_for_tables("judgements"))
                 await asyncio.sleep(0)
                 assert not landing.done()
             await landing
-            assert {("local", "evaluation 1"): [said]} == recorded_in(store)([("local", "evaluation 1")])
+            assert recorded_in(store)([("local", "evaluation 1")]) == {("local", "evaluation 1"): [said]}
             await gateway.wait_for_tables("evaluations")
-            assert 1 == (await gateway.publish("evaluation-requests", [asked])).known
+            assert (await gateway.publish("evaluation-requests", [asked])).known == 1
 
     with Store(None) as store:
         asyncio.run(run(store))
         found = store.cursor().execute("SELECT evaluation_id, request_id, status FROM evaluations").fetchall()
-    assert [("evaluation 1", "request 1", "completed")] == found
+    assert found == [("evaluation 1", "request 1", "completed")]
 
 
 def test_a_session_ends_after_its_last_record(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -255,7 +255,7 @@ def test_a_session_ends_after_its_last_record(kafka: KafkaConnection, make_topic
     with Store(None) as store:
         asyncio.run(run(store))
         closings = store.cursor().execute("SELECT _topic, session_id, reason FROM log.session_closings ORDER BY ALL").fetchall()
-    assert [("agent-events", "s", "explicit"), ("exchanges", "s", "explicit")] == closings
+    assert closings == [("agent-events", "s", "explicit"), ("exchanges", "s", "explicit")]
 
 
 def test_an_exchange_that_the_cap_left_out_is_said_to_be_left_out(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -272,7 +272,7 @@ def test_an_exchange_that_the_cap_left_out_is_said_to_be_left_out(kafka: KafkaCo
                 lambda: tables(store)["scores"] and len(tables(store)["judgements"]) == 2, "score and judgements to land"
             )
             again = await gateway.take_exchange(ASKED)
-            assert (KNOWN, True, 0.001, 1.0) == (again.outcome, again.capped, again.spent_usd, again.cap_usd)
+            assert (again.outcome, again.capped, again.spent_usd, again.cap_usd) == (KNOWN, True, 0.001, 1.0)
 
     with Store(None) as store:
         asyncio.run(run(store))
@@ -293,13 +293,13 @@ def test_judging_again_waits_for_what_was_judged(kafka: KafkaConnection, make_to
                 judging = asyncio.create_task(gateway.rejudge(None, None, 10))
                 await asyncio.wait([judging], timeout=0.2)
                 assert not judging.done()
-            assert 1 == await judging
+            assert await judging == 1
             await until(lambda: tables(store)["judging_requests"], "the request to land")
 
     with Store(None) as store:
         asyncio.run(run(store))
         frame = store.read("exchanges", 0, 10)[JudgingRequest.__name__]
-    assert [[encode(answered)]] == frame["earlier_judgements"].to_list()
+    assert frame["earlier_judgements"].to_list() == [[encode(answered)]]
 
 
 def test_an_idle_session_is_ended(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -317,7 +317,7 @@ def test_an_idle_session_is_ended(kafka: KafkaConnection, make_topics: MakeTopic
 
     with Store(None) as store:
         asyncio.run(run(store))
-        assert [["idle"], ["idle"]] == ends(store)
+        assert ends(store) == [["idle"], ["idle"]]
 
 
 def test_other_records_are_known_again(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -329,9 +329,9 @@ def test_other_records_are_known_again(kafka: KafkaConnection, make_topics: Make
 
     async def run(store: Store) -> None:
         async with gateway_over(store, kafka) as gateway:
-            assert 1 == (await gateway.publish("heartbeats", [sign])).written
+            assert (await gateway.publish("heartbeats", [sign])).written == 1
             await until(lambda: tables(store)["heartbeats"], "the heartbeat to land")
-            assert (0, 1) == ((again := await gateway.publish("heartbeats", [sign])).written, again.known)
+            assert ((again := await gateway.publish("heartbeats", [sign])).written, again.known) == (0, 1)
 
     with Store(None) as store:
         asyncio.run(run(store))
@@ -350,9 +350,9 @@ def test_it_takes_no_more_than_it_can_keep_in_mind(
                 await gateway.publish("agent-events", [event("s", 1), event("s", 2)])
                 with pytest.raises(BusyError, match="on its way to the tables"):
                     await gateway.take_exchange(ASKED)
-                assert (False, "too much is on its way to the tables") == ((state := gateway.state()).ready, state.why_not)
+                assert ((state := gateway.state()).ready, state.why_not) == (False, "too much is on its way to the tables")
             await until(lambda: gateway.state().ready, "the events to land")
-            assert WRITTEN == (await gateway.take_exchange(ASKED)).outcome
+            assert (await gateway.take_exchange(ASKED)).outcome == WRITTEN
 
     with Store(None) as store:
         asyncio.run(run(store))

@@ -154,7 +154,7 @@ class Installation:
         began, producer = time.monotonic(), RecordProducer(self.connection)
         parts = await asyncio.gather(*(insist(producer, topic, [record]) for record in records))
         offsets = {place: offset for part in parts for place, offset in part.items()}
-        assert PARTITIONS == len(offsets)
+        assert len(offsets) == PARTITIONS
         took: dict[int, float] = {}
 
         def all_moved() -> bool:
@@ -240,4 +240,4 @@ def check(store: Store, counts: Mapping[str, int]) -> None:
     assert events == sorted(rows(store, "SELECT session_id, event_count FROM diagnoses"))
     exchanges = sorted((build.exchange(one, 1).exchange_id,) for one in SESSIONS)
     assert exchanges == sorted(rows(store, "SELECT exchange_id FROM log.exchanges"))
-    assert [] == rows(store, "SELECT reason, detail FROM dead_letters")
+    assert rows(store, "SELECT reason, detail FROM dead_letters") == []

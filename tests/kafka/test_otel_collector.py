@@ -81,7 +81,7 @@ def post(sent: list[Captured], url: str, headers: dict[str, str] | None = None) 
         body = one.as_json if number % 2 else one.as_protobuf
         given = {"Content-Type": kinds[number % 2], **(headers or {})}
         answer = httpx2.post(f"{url}/v1/{one.signal}", content=body, headers=given, timeout=60)
-        assert httpx2.codes.OK == answer.status_code, answer.text
+        assert answer.status_code == httpx2.codes.OK, answer.text
 
 
 def served(children: Nursery, home: Home, export: Callable[[str], None], *arguments: str) -> Rows:
@@ -102,7 +102,7 @@ def served(children: Nursery, home: Home, export: Callable[[str], None], *argume
 
     until(assembled, f"{TRACES} traces of {SPANS} spans and records")
     server.send(signal.SIGTERM)
-    assert 0 == server.wait(), server.logged[-4000:]
+    assert server.wait() == 0, server.logged[-4000:]
     with Store(home.database) as store, closing(store.cursor()) as cursor:
         return {name: cursor.execute(statement).fetchall() for name, statement in SAID.items()}
 
@@ -143,7 +143,7 @@ def test_over_http(children: Nursery, sent: list[Captured], directly: Rows, tmp_
         with exporting(tmp_path / "collector", {"otlp_http": said}) as running:
             post(sent, running.url)
 
-    assert directly == served(children, home, export)
+    assert served(children, home, export) == directly
 
 
 def test_over_grpc(children: Nursery, sent: list[Captured], directly: Rows, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_over_grpc(children: Nursery, sent: list[Captured], directly: Rows, tmp_
         with exporting(tmp_path / "collector", {"otlp_grpc": said}) as running:
             post(sent, running.url)
 
-    assert directly == served(children, home, export)
+    assert served(children, home, export) == directly
 
 
 @pytest.mark.parametrize("encoding", ["otlp_proto", "otlp_json"])
@@ -189,8 +189,8 @@ def test_over_kafka(
     found = served(children, home, export)
     asyncio.run(until_committed(kafka, "otlp_spans", PARTITIONS))
     worker.send(signal.SIGTERM)
-    assert 0 == worker.wait(), worker.logged[-4000:]
-    assert directly == found
+    assert worker.wait() == 0, worker.logged[-4000:]
+    assert found == directly
 
 
 def kafka_exporter(kafka: KafkaConnection, names: dict[str, str], encoding: str, *, by_trace: bool) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def blocks(language: str) -> list[str]:
 def test_the_configurations_of_the_guide_are_valid(tmp_path: Path) -> None:
     """They are copied from; the Collector renames its components and settings every few months."""
     configurations = [block for block in blocks("yaml") if "exporters:" in block]
-    assert 3 == len(configurations)
+    assert len(configurations) == 3
     for number, block in enumerate(configurations):
         file = tmp_path / f"{number}.yaml"
         file.write_text(block, "utf-8")
@@ -218,7 +218,7 @@ def test_the_configurations_of_the_guide_are_valid(tmp_path: Path) -> None:
         done = subprocess.run(
             command, env=os.environ | {"TOKEN": "dl_x"}, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
-        assert 0 == done.returncode, done.stderr
+        assert done.returncode == 0, done.stderr
         assert "deprecated" not in done.stderr
 
 

@@ -143,7 +143,7 @@ def children() -> Iterator[Nursery]:
 def test_the_history_is_hard(told: History, embedded: Embedded) -> None:
     """Parity over an easy history would prove little: repetitions, conflicts, revisions, caps and failures of the judge are in it."""
     assert len({encode(one) for one in told.exchanges}) < len(told.exchanges)
-    assert {(EXCHANGES, "conflicting_id"), (EVENTS, "conflicting_id")} == embedded.refused.keys()
+    assert embedded.refused.keys() == {(EXCHANGES, "conflicting_id"), (EVENTS, "conflicting_id")}
     assert {"always", "cost_cap", "timeout", "provider_error"} <= embedded.reasons.keys()
     assert {"answered of a run", "timeout of a run", "provider_error of a run"} <= embedded.reasons.keys()
     assert any(getattr(decode(one), "revision", 0) for one in embedded.records["diagnoses"])
@@ -197,7 +197,7 @@ class Fleet:
         """The scores that a replay of the topics makes; it has found those of the workers equal."""
         replay = self._children.start(self._home, "replay", "--from", "topics", "--kafka", self._kafka.bootstrap, "--json")
         code, outcome = replay.wait(), json.loads(replay.printed)
-        assert (0, True) == (code, outcome["equal"])
+        assert (code, outcome["equal"]) == (0, True)
         with Store(Path(outcome["file"])) as store:
             return frozenset(encode(record) for record in taken(store, "scores"))
 
@@ -205,7 +205,7 @@ class Fleet:
         """A clean stop."""
         wait_until(lambda: bool(processes_of(worker.pid)), "a worker to start its process")
         worker.send(signal.SIGTERM)
-        assert 0 == worker.wait(), worker.logged[-4000:]
+        assert worker.wait() == 0, worker.logged[-4000:]
         self.workers.remove(worker)
 
 
@@ -363,7 +363,7 @@ def test_kills_and_rebalances_change_nothing(
         topics = asyncio.run(work(running))
         for worker in [*running.workers]:
             running.kill(worker)
-        assert embedded.records["scores"] == running.replayed()
+        assert running.replayed() == embedded.records["scores"]
     assert embedded.records == topics.records
 
 

@@ -39,15 +39,15 @@ def test_a_human_score_is_answered_before_it_lands_and_read_once_it_has(
             async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client:
                 with held_back(gateway):
                     answers = [await client.post(HUMAN, json={"score": value, "rater": "ann"}) for value in (2, 4)]
-                    assert [(200, 2), (200, 4)] == [(one.status_code, one.json()["score"]["humanScore"]) for one in answers]
-                    assert 0 == (await client.get(HUMAN)).json()["count"]
+                    assert [(one.status_code, one.json()["score"]["humanScore"]) for one in answers] == [(200, 2), (200, 4)]
+                    assert (await client.get(HUMAN)).json()["count"] == 0
                 await until(lambda: not gateway.state().queues["unlanded"], "the scores to land")
                 found: list[dict[str, Any]] = (await client.get(HUMAN)).json()["humanScores"]
                 return found
 
     with Store(None) as store, AccessStore(tmp_path / "fleet.access", TickingClock()) as access:
         told = asyncio.run(run(store, access))
-    assert [(4, True), (2, False)] == [(one["score"], one["counts"]) for one in told]
+    assert [(one["score"], one["counts"]) for one in told] == [(4, True), (2, False)]
 
 
 def test_a_round_goes_to_the_workers_and_lands(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -60,7 +60,7 @@ def test_a_round_goes_to_the_workers_and_lands(kafka: KafkaConnection, make_topi
         async with gateway_over(store, kafka) as gateway:
             anchors = await choose(gateway, "ops", [("local", "s:1"), ("local", "s:2")], "ann")
             await until(lambda: not gateway.state().queues["unlanded"], "the anchors to land")
-            assert [2, 0] == [(await run_round(gateway, "ops")).exchanges for _ in range(2)]
+            assert [(await run_round(gateway, "ops")).exchanges for _ in range(2)] == [2, 0]
             assert await withdraw(gateway, "ops", anchors[0].anchor_id, "bob")
         await land_all(store, kafka)
 
@@ -68,5 +68,5 @@ def test_a_round_goes_to_the_workers_and_lands(kafka: KafkaConnection, make_topi
         asyncio.run(run(store))
         found = tables(store)
         columns = [row for row in found["exchanges"] if "anchors.ops" in row]
-        assert (2, 1, 3) == (len(columns), len(found["session_closings"]), len(found["anchors"]))
-        assert 1 == len({row[1] for row in columns})
+        assert (len(columns), len(found["session_closings"]), len(found["anchors"])) == (2, 1, 3)
+        assert len({row[1] for row in columns}) == 1

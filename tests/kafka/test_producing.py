@@ -53,7 +53,7 @@ def test_a_batch_is_where_it_is_said_to_be(kafka: KafkaConnection, make_topics: 
             chosen = await producer.send("exchanges", [(b"any", b"there")] * 20, partition=2)
         found = await values(kafka, "exchanges", 3)
         assert [one.partition for one in produced[:7]] == [one.partition for one in single]
-        assert {2} == {one.partition for one in chosen}
+        assert {one.partition for one in chosen} == {2}
         assert [value for _, value in many] == [found[one.partition][one.offset] for one in produced]
         assert [produced[place].offset for place in range(0, 5_000, 7)] == sorted(one.offset for one in produced[::7])
 
@@ -68,7 +68,7 @@ def test_a_record_that_is_refused_stops_no_other(kafka: KafkaConnection, make_to
         async with producing(kafka) as producer:
             with pytest.raises(BrokerError, match=f"topic {kafka.topic('exchanges')}: .*MessageSizeTooLarge"):
                 await producer.send("exchanges", [(b"k", os.urandom(2_000_000))])
-            assert [Produced(0, 0)] == await producer.send("exchanges", [(b"k", b"small")])
+            assert await producer.send("exchanges", [(b"k", b"small")]) == [Produced(0, 0)]
 
     asyncio.run(run())
 
@@ -105,7 +105,7 @@ def test_a_frozen_broker_is_not_waited_for(own_broker: Broker) -> None:
             failures = await asyncio.gather(
                 *(producer.send("exchanges", [(b"k", b"%d" % number)] * 20) for number in range(5)), return_exceptions=True
             )
-        assert [BrokerError] * 5 == [type(one) for one in failures]
+        assert [type(one) for one in failures] == [BrokerError] * 5
         own_broker.thaw()
         await sent_at_last(producer, b"last")
         patient = RecordProducer(connection, time_limit=10 * ENOUGH)
@@ -146,7 +146,7 @@ def test_a_start_that_is_given_up_leaves_no_connection_open(own_broker: Broker, 
             await RecordProducer(KafkaConnection(own_broker.bootstrap), time_limit=5.0).start()
         return open_connections()
 
-    assert [] == asyncio.run(run())
+    assert asyncio.run(run()) == []
 
 
 def test_a_connection_that_is_opened_while_its_client_closes_is_closed(
@@ -176,7 +176,7 @@ def test_a_connection_that_is_opened_while_its_client_closes_is_closed(
         await connecting
         return open_connections()
 
-    assert [] == asyncio.run(run())
+    assert asyncio.run(run()) == []
 
 
 def test_nobody_there_is_an_error_in_time() -> None:

@@ -111,7 +111,7 @@ def test_a_range_of_offsets_is_scored_by_itself(driftline: Command, produced: Pa
     assert {0} <= {one.revision for one in first if isinstance(one, Score)}
     assert document["range"] == "0:40,1:0,2:25"
     code, _, err = driftline("replay", "--from", "topics", "--label", "none", "--from-offset", "2099-01-01")
-    assert 2 == code
+    assert code == 2
     assert "has no records in this range" in err
 
 
@@ -133,11 +133,11 @@ def test_a_cut_replay_goes_on_in_the_middle_of_a_partition(
     arguments = ("replay", "--from", "topics", "--workers", "1", "--label", "cut", "--json")
     monkeypatch.setattr(PartFile, "commit", fails_in_the_middle)
     code, _, err = driftline(*arguments)
-    assert ExitCode.INTERRUPTED == code
+    assert code == ExitCode.INTERRUPTED
     assert "run the same command to continue" in err
     monkeypatch.setattr(PartFile, "commit", commit)
     code, out, err = driftline(*arguments)
-    assert 0 == code, err
+    assert code == 0, err
     assert json.loads(out)["equal"]
     assert scores_in(produced) == merged(result(tmp_path / "driftline.duckdb", "cut"))
 
@@ -146,14 +146,14 @@ def test_an_offset_of_a_partition_that_is_not_there_is_refused(driftline: Comman
     """A slip of the finger must not have the whole of the others scored, and paid for."""
     make_topics("exchanges", "judgements", "scores", partitions=PARTITIONS)
     code, _, error = driftline("replay", "--from", "topics", "--from-offset", f"{PARTITIONS}:1")
-    assert (2, True) == (code, f"has no partition {PARTITIONS}" in error)
+    assert (code, f"has no partition {PARTITIONS}" in error) == (2, True)
     code, _, error = driftline("replay", "--from", "topics", "--from-offset", "0:1")
-    assert (2, True) == (code, "partition 0 of the topic exchanges ends at offset 0" in error)
+    assert (code, "partition 0 of the topic exchanges ends at offset 0" in error) == (2, True)
 
 
 def test_a_cluster_without_the_topics_is_said_to_have_none(driftline: Command) -> None:
     """A wrong prefix or address is the usual reason."""
     code, _, err = driftline("replay", "--from", "topics")
-    assert 2 == code
+    assert code == 2
     assert "there is no topic" in err
     assert "DRIFTLINE_KAFKA_PREFIX" in err

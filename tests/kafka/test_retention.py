@@ -45,18 +45,18 @@ def test_what_retention_deleted_lands_again_and_goes_again(kafka: KafkaConnectio
             await produce(producer, "scores", [score("old", 1, exchange_at=OLD), score("new", 1, exchange_at=NEW)])
             await produce(producer, "judgements", [judgement("old", 1, judged_at=NEW)])
             await land_all(store, kafka)
-            assert (3, 1) == ((found := purge(store, POLICY, NOW)).exchanges, found.scores)
+            assert ((found := purge(store, POLICY, NOW)).exchanges, found.scores) == (3, 1)
             await produce(producer, "exchanges", [said("new", 3)])
             await land_all(store, kafka)
-        assert ["new"] * 4 == ids(store, "exchanges")
-        assert ["new"] == ids(store, "scores")
-        assert [] == ids(store, "judgements")
-        assert [] == ids(store, "dead_letters", "reason")
+        assert ids(store, "exchanges") == ["new"] * 4
+        assert ids(store, "scores") == ["new"]
+        assert ids(store, "judgements") == []
+        assert ids(store, "dead_letters", "reason") == []
         await rebuild(store, kafka, REDACTOR, TickingClock(NOW))
-        assert ["new"] * 4 + ["old"] * 3 == ids(store, "exchanges")
-        assert (3, 1) == ((found := purge(store, POLICY, NOW)).exchanges, found.scores)
-        assert ["new"] * 4 == ids(store, "exchanges")
-        assert [] == ids(store, "dead_letters", "reason")
+        assert ids(store, "exchanges") == ["new"] * 4 + ["old"] * 3
+        assert ((found := purge(store, POLICY, NOW)).exchanges, found.scores) == (3, 1)
+        assert ids(store, "exchanges") == ["new"] * 4
+        assert ids(store, "dead_letters", "reason") == []
 
     with Store(None) as store:
         asyncio.run(run(store))
@@ -75,16 +75,16 @@ def test_what_was_erased_does_not_land_again(kafka: KafkaConnection, make_topics
             await until(lambda: erasures(store), "the request to land")
             periodic_task = ErasureTask(gateway)
             await periodic_task.run()
-            assert ["new"] * 3 == ids(store, "exchanges")
-            assert [] == ids(store, "agent_events")
+            assert ids(store, "exchanges") == ["new"] * 3
+            assert ids(store, "agent_events") == []
             await gateway.publish("exchanges", [said("gone", 4), said("new", 4)])
             await until(
                 lambda: len(ids(store, "exchanges")) == 4 and not gateway.state().queues["sink"], "the last exchange to land"
             )
-            assert ["new"] * 4 == ids(store, "exchanges")
+            assert ids(store, "exchanges") == ["new"] * 4
         await rebuild(store, kafka, REDACTOR, TickingClock(NOW))
-        assert ["new"] * 4 == ids(store, "exchanges")
-        assert [] == ids(store, "agent_events")
+        assert ids(store, "exchanges") == ["new"] * 4
+        assert ids(store, "agent_events") == []
 
     with Store(None) as store:
         asyncio.run(run(store))

@@ -135,7 +135,7 @@ def test_a_partition_that_goes_to_another_process_is_scored_once(kafka: KafkaCon
             first_judge = WatchedJudge(SoundJudge(), "s0", "s1", "s2")
             first = rig.process(first_judge)
             await first.work(*range(PARTITIONS))
-            await came(lambda: 3 == len(first_judge.hanging), "the calls that hang")
+            await came(lambda: len(first_judge.hanging) == 3, "the calls that hang")
             await first.revoke(0, grace=0.3)
             second = rig.process(SoundJudge())
             await second.work(0)
@@ -147,9 +147,11 @@ def test_a_partition_that_goes_to_another_process_is_scored_once(kafka: KafkaCon
             await rig.check(exchanges)
             judgements, reservations = await rig.calls()
             amounts = {one.reservation_id: one.amount_usd for one in reservations}
-            assert [("s0:1", 1), ("s1:1", 1), ("s2:1", 1)] == sorted(
-                (one.subject_id, one.attempts) for one in judgements if one.outcome == "interrupted"
-            )
+            assert sorted((one.subject_id, one.attempts) for one in judgements if one.outcome == "interrupted") == [
+                ("s0:1", 1),
+                ("s1:1", 1),
+                ("s2:1", 1),
+            ]
             assert all(one.cost_usd == amounts[one.reservation_ids[0]] for one in judgements if one.outcome == "interrupted")
 
     run(work())
@@ -179,16 +181,16 @@ def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_g
             scored = first.works[partition]
             revoking = asyncio.create_task(first.revoke(partition, grace=0.0))
             await came(lambda: not scored.tasks._runners, "the session to be given up")
-            assert set() == (await asyncio.wait([revoking], timeout=0.1))[0]
+            assert (await asyncio.wait([revoking], timeout=0.1))[0] == set()
             release.set()
             await revoking
-            assert ["answered"] == [one.outcome for one in (await rig.calls())[0]]
+            assert [one.outcome for one in (await rig.calls())[0]] == ["answered"]
             judge = WatchedJudge(SoundJudge())
             second = rig.process(judge)
             await second.work(partition)
             await second.drained()
             await asyncio.gather(first.stop(), second.stop())
-            assert 1 == len(judge.subjects)
+            assert len(judge.subjects) == 1
             await rig.check(exchanges)
 
     run(work())
@@ -216,12 +218,12 @@ def test_a_call_under_way_is_recorded_when_the_process_stops(kafka: KafkaConnect
             await came(lambda: process.works[next(iter(rig.records))].tasks.is_closed, "the stop")
             release.set()
             await stopping
-            assert (1, 0) == (len((await rig.calls())[0]), len(await rig.scores()))
+            assert (len((await rig.calls())[0]), len(await rig.scores())) == (1, 0)
             again = rig.process(SoundJudge())
             await again.work(*rig.records)
             await again.drained()
             await again.stop()
-            assert ["answered"] * 4 == [one.outcome for one in (await rig.calls())[0]]
+            assert [one.outcome for one in (await rig.calls())[0]] == ["answered"] * 4
             await rig.check(exchanges)
 
     run(work())
@@ -268,7 +270,7 @@ def test_a_partition_takes_no_more_than_its_window(kafka: KafkaConnection, monke
             await came(lambda: len(process.works[partition].tasks.under_way) == 4, "two chunks")
             assert not process.has_taken_all()
             await process.stop(0)
-            assert 4 == len(process.works[partition].tasks.under_way)
+            assert len(process.works[partition].tasks.under_way) == 4
 
     run(work())
 
@@ -294,7 +296,7 @@ def test_a_task_that_is_repeated_changes_nothing(kafka: KafkaConnection) -> None
                 await process.drained()
                 await process.stop()
             assert asked == len(judge.subjects)
-            assert 6 == len(await rig.decoded("scores"))
+            assert len(await rig.decoded("scores")) == 6
             await rig.check(exchanges)
 
     run(work())
@@ -314,8 +316,8 @@ def test_a_task_that_was_scored_without_a_judge_is_not_scored_again_with_one(kaf
                 await process.work(*rig.records)
                 await process.drained()
                 await process.stop()
-            assert [] == judge.subjects
-            assert {"no_judge"} == {one.tier2_reason for one in await rig.scores()}
+            assert judge.subjects == []
+            assert {one.tier2_reason for one in await rig.scores()} == {"no_judge"}
             await rig.check(exchanges)
 
     run(work())
@@ -339,7 +341,7 @@ def test_a_later_revision_pays_for_nothing_that_was_answered(kafka: KafkaConnect
             await first.drained()
             await first.stop()
             earlier, _ = await rig.calls()
-            assert {"tier2": "refused", "tier3": "answered"} == {one.purpose: one.outcome for one in earlier}
+            assert {one.purpose: one.outcome for one in earlier} == {"tier2": "refused", "tier3": "answered"}
             again = msgspec.structs.replace(task, revision=1, earlier_judgements=tuple(map(encode, earlier)))
             await rig.publish([again])
             judge = WatchedJudge(SoundJudge())
@@ -348,10 +350,10 @@ def test_a_later_revision_pays_for_nothing_that_was_answered(kafka: KafkaConnect
             await second.drained()
             await second.stop()
             judgements, _ = await rig.calls()
-            assert 1 == len(judge.subjects)
-            assert ["tier2"] == [one.purpose for one in judgements if one.subject_revision == 1]
+            assert len(judge.subjects) == 1
+            assert [one.purpose for one in judgements if one.subject_revision == 1] == ["tier2"]
             last = next(one for one in await rig.scores() if one.revision == 1)
-            assert ("scored", "scored") == (last.tier2_state, last.tier3_state)
+            assert (last.tier2_state, last.tier3_state) == ("scored", "scored")
             assert nano_of(last.cost_usd) == sum(nano_of(one.cost_usd or 0) for one in judgements)
 
     run(work())
@@ -366,8 +368,8 @@ def test_a_last_turn_pays_only_for_what_it_was_not_asked_before_whoever_has_its_
         outcome = IntakeStep(Policy())(build.batch("exchanges", [*exchanges, closing]), {})
         tasks = [record for _, record in outcome.records if isinstance(record, ScoringTask)]
         first, last = [one for one in tasks if not one.revision], [one for one in tasks if one.revision]
-        assert [("s1:10", "routine_sample")] == [(one.exchange_id, one.sampling_reason) for one in first[-1:]]
-        assert ["s1:8", "s1:9", "s1:10"] == [one.exchange_id for one in last]
+        assert [(one.exchange_id, one.sampling_reason) for one in first[-1:]] == [("s1:10", "routine_sample")]
+        assert [one.exchange_id for one in last] == ["s1:8", "s1:9", "s1:10"]
         async with scoring_on(kafka, Policy()) as rig:
             for part in (first, last):
                 await rig.publish(part)
@@ -377,9 +379,9 @@ def test_a_last_turn_pays_only_for_what_it_was_not_asked_before_whoever_has_its_
                 await process.stop()
             judgements, _ = await rig.calls()
             about = [one for one in judgements if one.subject_id == "s1:10"]
-            assert {("tier2", 0): 1, ("tier3", 1): 1} == Counter((one.purpose, one.subject_revision) for one in about)
+            assert Counter((one.purpose, one.subject_revision) for one in about) == {("tier2", 0): 1, ("tier3", 1): 1}
             score = next(one for one in await rig.scores() if one.exchange_id == "s1:10" and one.revision)
-            assert ("last_turns", 1.0, "scored") == (score.sampling_reason, score.sampling_probability, score.tier3_state)
+            assert (score.sampling_reason, score.sampling_probability, score.tier3_state) == ("last_turns", 1.0, "scored")
             assert nano_of(score.cost_usd) == sum(nano_of(one.cost_usd or 0) for one in about)
 
     run(work())
@@ -392,7 +394,7 @@ def test_without_a_judge_a_last_turn_rests_on_what_was_recorded_whoever_has_its_
         exchanges = [*dialogue("s1", 10), build.closing("s1", 11)]
         outcome = IntakeStep(Policy())(build.batch("exchanges", exchanges), {})
         turn = [one for _, one in outcome.records if isinstance(one, ScoringTask) and one.exchange_id == "s1:10"]
-        assert [(0, "routine_sample"), (1, "last_turns")] == [(one.revision, one.sampling_reason) for one in turn]
+        assert [(one.revision, one.sampling_reason) for one in turn] == [(0, "routine_sample"), (1, "last_turns")]
         async with scoring_on(kafka, Policy()) as rig:
             await rig.publish(turn[:1])
             judging = rig.process(SoundJudge(), Mortal(rig.producer, 3))  # reservation, judgement, score
@@ -406,8 +408,8 @@ def test_without_a_judge_a_last_turn_rests_on_what_was_recorded_whoever_has_its_
                 await process.drained()
                 await process.stop()
             first, last = sorted(await rig.scores(), key=lambda one: one.revision)
-            assert ("scored", "scored") == (first.tier2_state, last.tier2_state)
-            assert ("no_judge", first.tier2_score) == (last.tier3_reason, last.tier2_score)
+            assert (first.tier2_state, last.tier2_state) == ("scored", "scored")
+            assert (last.tier3_reason, last.tier2_score) == ("no_judge", first.tier2_score)
 
     run(work())
 
@@ -449,17 +451,18 @@ def test_what_cannot_be_scored_is_set_aside_and_stops_no_other(kafka: KafkaConne
             await process.drained()
             await process.stop()
             [partition] = rig.records
-            assert [("decoding", "framing", 0), ("scoring", "stage_failed", 2)] == sorted(
-                (one.stage, one.reason, one.position) for one in await rig.letters()
-            )
-            assert {partition} == {one.partition for one in await rig.letters()}
+            assert sorted((one.stage, one.reason, one.position) for one in await rig.letters()) == [
+                ("decoding", "framing", 0),
+                ("scoring", "stage_failed", 2),
+            ]
+            assert {one.partition for one in await rig.letters()} == {partition}
             rig.committed.clear()
             await rig.publish([second])
             again = rig.process(SoundJudge())
             await again.work(*rig.records)
             await again.drained()
             await again.stop()
-            assert ["stage_failed"] == [one.reason for one in await rig.letters() if one.stage == "scoring"]
+            assert [one.reason for one in await rig.letters() if one.stage == "scoring"] == ["stage_failed"]
             await rig.check(exchanges)
 
     run(work())
@@ -489,7 +492,7 @@ def test_who_may_have_lost_its_partitions_writes_nothing_more(kafka: KafkaConnec
             await process.take_again(partition)
             await process.stop(0)
             judgements, reservations = await rig.calls()
-            assert (0, 1, 0) == (len(judgements), len(reservations), len(await rig.scores()))
+            assert (len(judgements), len(reservations), len(await rig.scores())) == (0, 1, 0)
 
     run(work())
 
@@ -520,7 +523,7 @@ def test_who_cannot_be_sure_of_its_partitions_waits_before_it_writes(
             for _ in range(100):
                 await asyncio.sleep(0)
             judgements, reservations = await rig.calls()
-            assert (0, 1, 0) == (len(judgements), len(reservations), len(await rig.scores()))
+            assert (len(judgements), len(reservations), len(await rig.scores())) == (0, 1, 0)
             sure[0] = True
             await process.drained()
             await process.stop()
@@ -577,11 +580,12 @@ def test_a_judge_over_http_scores_and_its_trouble_is_told(
             await process.stop()
             await judge.aclose()
             await rig.check(exchanges)
-            assert 1 == process.calls.outcomes["provider_error"]
+            assert process.calls.outcomes["provider_error"] == 1
             assert process.calls.spent_usd > 0
 
     run(work())
     said = [one.getMessage() for one in caplog.records if one.name == "streams.judging.judging_partition"]
-    assert ["the judge does not answer", "the judge answers"] == [
-        one[: len(want)] for one, want in zip(said, ["the judge does not answer", "the judge answers"], strict=True)
+    assert [one[: len(want)] for one, want in zip(said, ["the judge does not answer", "the judge answers"], strict=True)] == [
+        "the judge does not answer",
+        "the judge answers",
     ]

@@ -132,19 +132,19 @@ def test_a_backlog_moves_on_evenly_and_in_small_steps_while_the_judge_is_slow(
         exchanges, judge = exchanges_side_by_side(), PatientJudge()
         async with scoring_on(kafka, POLICY, PARTITIONS) as rig:
             await rig.publish(tasks_of(POLICY, exchanges))
-            assert PARTITIONS == len(rig.records)
+            assert len(rig.records) == PARTITIONS
             backlog = Backlog(rig, judge)
             await backlog.work()
             await rig.check(exchanges)
 
-        assert AT_ONCE == judge.most_begun, "more was begun before what was begun was finished"
+        assert judge.most_begun == AT_ONCE, "more was begun before what was begun was finished"
         assert max(backlog.spreads) <= AT_ONCE + 1, "a partition was passed over"
         assert max(step for steps in backlog.steps.values() for step in steps) <= 2 * CHUNK
         for number, records in rig.records.items():
             assert len(records) == sum(backlog.steps[number])
             assert len(backlog.steps[number]) >= len(records) // (2 * CHUNK)
         for number in range(SESSIONS):
-            assert [*range(1, TURNS + 1)] == in_order(judge.asked, f"s{number}")
+            assert in_order(judge.asked, f"s{number}") == [*range(1, TURNS + 1)]
         assert backlog.most_waiting <= WINDOW + CHUNK - 1
 
     asyncio.run(asyncio.wait_for(work(), 900))

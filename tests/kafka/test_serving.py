@@ -57,7 +57,7 @@ def ready(server: Child) -> str:
 def landed(database: Path) -> Counter[tuple[str, str]]:
     """How often each exchange is in its table."""
     with Store(database) as store, closing(store.cursor()) as cursor:
-        assert [] == cursor.execute("SELECT reason, detail FROM dead_letters").fetchall()
+        assert cursor.execute("SELECT reason, detail FROM dead_letters").fetchall() == []
         return Counter(cursor.execute("SELECT connection, exchange_id FROM log.exchanges").fetchall())
 
 
@@ -77,11 +77,11 @@ def test_kills_lose_nothing_and_double_nothing(
             target = load.seen[TAKEN] + load.chance.randrange(1, 25)
             await soon(lambda: load.seen[TAKEN] >= target or loading.done())
             await asyncio.sleep(load.chance.uniform(0.0, 0.1))
-            assert -signal.SIGKILL == server.kill()
+            assert server.kill() == -signal.SIGKILL
         await loading
         if last:
             server.send(signal.SIGTERM)
-            assert 0 == server.wait(), server.logged[-4000:]
+            assert server.wait() == 0, server.logged[-4000:]
 
     async def live() -> None:
         for _ in range(ROUNDS):
@@ -91,21 +91,21 @@ def test_kills_lose_nothing_and_double_nothing(
     asyncio.run(live())
     assert load.seen[CUT_OFF] > ROUNDS
     code, _ = children.run(home, "rebuild", "--kafka", kafka.bootstrap)
-    assert 0 == code
+    assert code == 0
     with Store(home.database) as store:
         before = tables(store)
     assert dict.fromkeys(load.accepted, 1) == {
         key: count for key, count in landed(home.database).items() if key in load.accepted
     }
-    assert {1} == set(landed(home.database).values())
+    assert set(landed(home.database).values()) == {1}
     rebuilding = children.start(home, "rebuild", "--kafka", kafka.bootstrap)
     until(lambda: rebuilding.ended or home.database.with_suffix(".duckdb.wal").exists(), "the rebuild to write")
     rebuilding.kill()
-    assert 0 == children.run(home, "rebuild", "--kafka", kafka.bootstrap)[0]
+    assert children.run(home, "rebuild", "--kafka", kafka.bootstrap)[0] == 0
     with Store(home.database) as store:
         after = tables(store)
     for table in before.keys() - {"watermarks"}:
-        assert before[table] == after[table], table
+        assert after[table] == before[table], table
 
 
 @pytest.mark.slow
@@ -128,7 +128,7 @@ def test_a_broker_that_goes_away_loses_nothing(own_broker: Broker, tmp_path: Pat
         await loading
         assert load.seen[REFUSED] >= 8, load.seen
         answer = await asyncio.to_thread(httpx2.get, f"{url}/readyz")
-        assert (503, "not_ready") == (answer.status_code, answer.json()["code"])
+        assert (answer.status_code, answer.json()["code"]) == (503, "not_ready")
         await asyncio.to_thread(own_broker.start)
         async with asyncio.timeout(600):
             while not all(one.ended for one in load.sessions):
@@ -137,14 +137,14 @@ def test_a_broker_that_goes_away_loses_nothing(own_broker: Broker, tmp_path: Pat
 
     asyncio.run(run())
     server.send(signal.SIGTERM)
-    assert 0 == server.wait(), server.logged[-4000:]
+    assert server.wait() == 0, server.logged[-4000:]
     server = children.serve(home, "--kafka", own_broker.bootstrap)
     ready(server)
     server.send(signal.SIGTERM)
-    assert 0 == server.wait()
+    assert server.wait() == 0
     counts = landed(home.database)
-    assert {1} == set(counts.values())
-    assert set() == load.accepted - counts.keys()
+    assert set(counts.values()) == {1}
+    assert load.accepted - counts.keys() == set()
     assert load.seen[DUPLICATE] + load.seen[TAKEN] >= len(load.accepted) > 20
 
 
@@ -158,24 +158,24 @@ def test_answers_are_those_of_a_log_that_is_a_table(
     body = exchange_body("s", 1, "It is done.")
     with httpx2.Client(base_url=url, headers=headers, timeout=60) as client:
         first = client.post("/api/audit/ingest", json=body)
-        assert (201, None, "queued") == (first.status_code, first.json()["scored"], first.json()["reason"])
+        assert (first.status_code, first.json()["scored"], first.json()["reason"]) == (201, None, "queued")
         again = client.post("/api/audit/ingest", json=body)
-        assert (200, first.json() | {"duplicate": True}) == (again.status_code, again.json())
-        assert 409 == client.post("/api/audit/ingest", json=exchange_body("s", 1, "It is not done.")).status_code
+        assert (again.status_code, again.json()) == (200, first.json() | {"duplicate": True})
+        assert client.post("/api/audit/ingest", json=exchange_body("s", 1, "It is not done.")).status_code == 409
         for start in (0, 2, 1):
             events = [EVENT | {"event_id": f"e{number}"} for number in range(start, start + 2)]
             sent = client.post("/api/audit/events", json={"session_id": "s", "events": events})
             told = sent.json()
-            assert (201, (0, 2, []) if start == 1 else (2, 0, [])) == (sent.status_code, tuple(told.values())), sent.text
-        assert 200 == client.post("/api/audit/sessions/s/finalize", json={}).status_code
+            assert (sent.status_code, tuple(told.values())) == (201, (0, 2, []) if start == 1 else (2, 0, [])), sent.text
+        assert client.post("/api/audit/sessions/s/finalize", json={}).status_code == 200
         nothing = 'driftline_queue_size{queue="unlanded"} 0.0'
         until(lambda: nothing in client.get("/metrics").text, "everything to land")
     server.send(signal.SIGTERM)
-    assert 0 == server.wait(), server.logged[-4000:]
+    assert server.wait() == 0, server.logged[-4000:]
     assert "driftline worker" in server.printed
     with Store(home.database) as store, closing(store.cursor()) as cursor:
         places = cursor.execute("SELECT seq FROM log.agent_events ORDER BY seq").fetchall()
-    assert [(0,), (1,), (2,), (3,)] == places
+    assert places == [(0,), (1,), (2,), (3,)]
 
 
 def test_commands_that_read_work_beside_it_and_those_that_write_go_by_the_topics(
@@ -185,16 +185,16 @@ def test_commands_that_read_work_beside_it_and_those_that_write_go_by_the_topics
     make_topics(*topics())
     server = children.serve(home, "--kafka", kafka.bootstrap)
     with httpx2.Client(base_url=ready(server), headers=bearer(home.connection("north")), timeout=60) as client:
-        assert 201 == client.post("/api/audit/ingest", json=exchange_body("s", 1, "It is done.")).status_code
+        assert client.post("/api/audit/ingest", json=exchange_body("s", 1, "It is done.")).status_code == 201
     counted = ("sql", "SELECT count(*) AS n FROM exchanges", "--csv")
     until(lambda: children.run(home, *counted) == (0, "n\n1\n"), "what was accepted to land and be seen")
 
-    assert 0 == children.run(home, "runs")[0]
-    assert 2 == children.run(home, "finalize", "s")[0]
+    assert children.run(home, "runs")[0] == 0
+    assert children.run(home, "finalize", "s")[0] == 2
     assert "is filled from Kafka" in server.logged
-    assert 0 == children.run(home, "backup", str(home.database.parent / "backup"))[0]
+    assert children.run(home, "backup", str(home.database.parent / "backup"))[0] == 0
     server.send(signal.SIGTERM)
-    assert 0 == server.wait()
+    assert server.wait() == 0
 
 
 def test_a_database_has_one_kind_of_writer(
@@ -202,25 +202,25 @@ def test_a_database_has_one_kind_of_writer(
 ) -> None:
     """What an import wrote into a database that Kafka fills would be on no topic, and no worker would see it; and the other way round."""
     code, _ = children.run(home, "serve", "--port", "0", "--kafka", kafka.bootstrap)
-    assert 2 == code
+    assert code == 2
     assert "driftline topics create" in home.log.read_text()
     make_topics(*topics())
     server = children.serve(home, "--kafka", kafka.bootstrap)
     ready(server)
     server.send(signal.SIGTERM)
-    assert 0 == server.wait()
+    assert server.wait() == 0
     events = tmp_path / "events.jsonl"
     events.write_text(json.dumps(EVENT | {"session_id": "s"}) + "\n")
     for command in (["serve", "--port", "0"], ["rebuild"], ["import", "events", str(events)], ["rejudge", "--dry-run"]):
         code, _ = children.run(home, *command)
-        assert 2 == code, command
+        assert code == 2, command
         assert "is filled from Kafka" in home.log.read_text(), command
         home.log.write_text("")
     (tmp_path / "other").mkdir()
     other = Home(tmp_path / "other", DRIFTLINE_KAFKA_PREFIX=kafka.prefix)
-    assert 0 == children.run(other, "import", "events", str(events))[0]
+    assert children.run(other, "import", "events", str(events))[0] == 0
     for command in (["serve", "--port", "0"], ["rebuild"]):
-        assert 2 == children.run(other, *command, "--kafka", kafka.bootstrap)[0]
+        assert children.run(other, *command, "--kafka", kafka.bootstrap)[0] == 2
         assert "did not come from Kafka" in other.log.read_text(), command
         other.log.write_text("")
 
@@ -232,22 +232,22 @@ def test_a_rebuild_without_a_file_makes_it_from_the_topics(
     make_topics(*topics())
     server = children.serve(home, "--kafka", kafka.bootstrap)
     with httpx2.Client(base_url=ready(server), headers=bearer(home.connection("north")), timeout=60) as client:
-        assert 201 == client.post("/api/audit/ingest", json=exchange_body("s", 1, "It is done.")).status_code
+        assert client.post("/api/audit/ingest", json=exchange_body("s", 1, "It is done.")).status_code == 201
         events = [EVENT | {"event_id": f"e{number}"} for number in range(3)]
-        assert 201 == client.post("/api/audit/events", json={"session_id": "s", "events": events}).status_code
+        assert client.post("/api/audit/events", json={"session_id": "s", "events": events}).status_code == 201
     server.send(signal.SIGTERM)
-    assert 0 == server.wait(), server.logged[-4000:]
+    assert server.wait() == 0, server.logged[-4000:]
     code, printed = children.run(home, "rebuild", "--kafka", kafka.bootstrap)
-    assert 0 == code, home.log.read_text()
+    assert code == 0, home.log.read_text()
     with Store(home.database) as store:
         before = tables(store)
     home.database.unlink()
-    assert (0, printed) == children.run(home, "rebuild", "--kafka", kafka.bootstrap), home.log.read_text()
+    assert children.run(home, "rebuild", "--kafka", kafka.bootstrap) == (0, printed), home.log.read_text()
     with Store(home.database) as store:
         after = tables(store)
-    assert {("north", "s:1"): 1} == landed(home.database)
+    assert landed(home.database) == {("north", "s:1"): 1}
     for table in before.keys() - {"watermarks"}:
-        assert before[table] == after[table], table
+        assert after[table] == before[table], table
 
 
 def test_a_rebuild_without_a_file_says_why_there_is_nothing_to_make_it_from(
@@ -263,7 +263,7 @@ def test_a_rebuild_without_a_file_says_why_there_is_nothing_to_make_it_from(
     ):
         if make:
             make_topics(*make)
-        assert 2 == children.run(home, *command)[0], home.log.read_text()
+        assert children.run(home, *command)[0] == 2, home.log.read_text()
         assert words in " ".join(home.log.read_text().split())
         assert not home.database.exists(), command
         home.log.write_text("")

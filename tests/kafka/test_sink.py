@@ -86,7 +86,7 @@ def test_each_record_lands_once(kafka: KafkaConnection, make_topics: MakeTopics,
     with Store(tmp_path / "a.duckdb") as store:
         landed = found(store, "SELECT session_id, event_id, _partition FROM log.agent_events")
     assert sorted((one.session_id, one.event_id) for one in events) == sorted(row[:2] for row in landed)
-    assert 1 < len({row[2] for row in landed}), "over several partitions"
+    assert len({row[2] for row in landed}) > 1, "over several partitions"
 
 
 def test_records_gather_until_a_caller_waits_for_them(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -99,7 +99,7 @@ def test_records_gather_until_a_caller_waits_for_them(kafka: KafkaConnection, ma
         await sink.start()
         async with producing(kafka) as producer:
             await produce(producer, "agent-events", [event("s", 1)])
-            assert 1 == await moved.get()
+            assert await moved.get() == 1
             for seq in (2, 3):
                 await produce(producer, "agent-events", [event("s", seq)])
             assert moved.empty()
@@ -108,7 +108,7 @@ def test_records_gather_until_a_caller_waits_for_them(kafka: KafkaConnection, ma
                 sink.hurry()
                 landed = await moved.get()
         await sink.stop()
-        assert 3 == landed
+        assert landed == 3
 
     with Store(None) as store:
         asyncio.run(run(store))
@@ -150,7 +150,7 @@ def test_poison_in_each_topic_is_set_aside(kafka: KafkaConnection, make_topics: 
         reasons = [*bad, "unexpected_type"]
         expected = sorted((topic, 0, place, "decoding", reasons[place]) for topic in topics() for place in range(4))
         made = found(store, LETTERS.replace("ORDER", "WHERE stage = 'decoding' ORDER"))
-        assert expected == made
+        assert made == expected
         ((body, digest),) = found(store, "SELECT body, digest FROM dead_letters WHERE source = 'exchanges' AND position = 0")
     assert (b"hello", hashlib.sha256(b"hello").hexdigest()) == (body, digest)
 
@@ -169,8 +169,8 @@ def test_another_content_is_set_aside(kafka: KafkaConnection, make_topics: MakeT
     with Store(None) as store:
         asyncio.run(run(store))
         taken = found(store, "SELECT exchange_id, agent_response FROM exchanges ORDER BY ALL")
-        assert [("s:1", "It is done."), ("s:2", "It is done.")] == taken
-        assert [("exchanges", 0, 2, "admission", "conflicting_id")] == found(store, LETTERS)
+        assert taken == [("s:1", "It is done."), ("s:2", "It is done.")]
+        assert found(store, LETTERS) == [("exchanges", 0, 2, "admission", "conflicting_id")]
 
 
 def test_a_commit_that_fails_and_is_durable_is_not_landed_twice(
@@ -196,8 +196,8 @@ def test_a_commit_that_fails_and_is_durable_is_not_landed_twice(
     with Store(None) as store:
         asyncio.run(run(store))
         assert failed
-        assert [(number,) for number in range(10)] == found(store, "SELECT seq FROM log.agent_events ORDER BY 1")
-        assert [("agent-events", 0, 10, "decoding", "framing")] == found(store, LETTERS)
+        assert found(store, "SELECT seq FROM log.agent_events ORDER BY 1") == [(number,) for number in range(10)]
+        assert found(store, LETTERS) == [("agent-events", 0, 10, "decoding", "framing")]
 
 
 def test_a_gap_is_told_before_it_is_passed_over_and_always_by_one_letter() -> None:
@@ -208,11 +208,11 @@ def test_a_gap_is_told_before_it_is_passed_over_and_always_by_one_letter() -> No
             with pytest.raises(UntoldError) as caught:
                 writer.pass_over(("exchanges", 0), 5, 9)
             told += caught.value.letters
-            assert {} == writer.positions()
+            assert writer.positions() == {}
         assert told[0] == told[1]
         writer.told.update(told)
         writer.pass_over(("exchanges", 0), 5, 9)
-        assert {("exchanges", 0): 9} == writer.positions()
+        assert writer.positions() == {("exchanges", 0): 9}
 
 
 def test_dead_letters_of_the_sink_are_on_their_topic_and_land_once(
@@ -249,8 +249,8 @@ def test_dead_letters_of_the_sink_are_on_their_topic_and_land_once(
     with Store(None) as first, Store(None) as second:
         on_topic = asyncio.run(run([first, second]))
         for store in (first, second):
-            assert expected == found(store, LETTERS)
-            assert [(0,)] == found(store, "SELECT DISTINCT _partition FROM log.dead_letters"), "from their topic"
+            assert found(store, LETTERS) == expected
+            assert found(store, "SELECT DISTINCT _partition FROM log.dead_letters") == [(0,)], "from their topic"
     assert len(topics()) == len(set(on_topic))
 
 
@@ -267,12 +267,12 @@ def test_a_record_under_another_sessions_key_is_set_aside(kafka: KafkaConnection
 
     with Store(None) as store:
         asyncio.run(run(store))
-        assert [("s:1",)] == found(store, "SELECT exchange_id FROM exchanges")
+        assert found(store, "SELECT exchange_id FROM exchanges") == [("s:1",)]
         places = [("agent-events", 0, 0), ("exchanges", 0, 1), ("exchanges", 0, 2)]
         assert [(*place, "decoding", "wrong_key") for place in places] == found(store, LETTERS)
-        assert {("the key is not that of the session, which is local/s",)} == set(
-            found(store, "SELECT detail FROM dead_letters")
-        )
+        assert set(found(store, "SELECT detail FROM dead_letters")) == {
+            ("the key is not that of the session, which is local/s",)
+        }
 
 
 def test_a_letter_of_a_worker_and_of_the_sink_is_one(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -290,7 +290,7 @@ def test_a_letter_of_a_worker_and_of_the_sink_is_one(kafka: KafkaConnection, mak
 
     with Store(None) as store:
         asyncio.run(run(store))
-        assert [("exchanges", 0, 0, "decoding", "framing")] == found(store, LETTERS)
+        assert found(store, LETTERS) == [("exchanges", 0, 0, "decoding", "framing")]
 
 
 def samples_of_letters(store: Store) -> list[Record]:
@@ -316,8 +316,8 @@ def test_what_retention_took_unread_is_told(kafka: KafkaConnection, make_topics:
 
     with Store(None) as store:
         asyncio.run(run(store))
-        assert [(number,) for number in (*range(10), *range(25, 30))] == found(store, "SELECT seq FROM agent_events ORDER BY 1")
-        assert [("agent-events", 0, 10, "sink", "removed_by_retention")] == found(store, LETTERS)
+        assert found(store, "SELECT seq FROM agent_events ORDER BY 1") == [(number,) for number in (*range(10), *range(25, 30))]
+        assert found(store, LETTERS) == [("agent-events", 0, 10, "sink", "removed_by_retention")]
         ((detail,),) = found(store, "SELECT detail FROM dead_letters")
     assert "positions 10 to 24 were removed" in detail
 
@@ -347,8 +347,8 @@ def test_a_position_that_goes_out_of_range_is_mended(
 
     with Store(None) as store:
         asyncio.run(run(store))
-        assert [(number,) for number in range(4, 11)] == found(store, "SELECT seq FROM agent_events ORDER BY 1")
-        assert [("agent-events", 0, 2, "sink", "removed_by_retention")] == found(store, LETTERS)
+        assert found(store, "SELECT seq FROM agent_events ORDER BY 1") == [(number,) for number in range(4, 11)]
+        assert found(store, LETTERS) == [("agent-events", 0, 2, "sink", "removed_by_retention")]
 
 
 def test_another_topic_of_the_same_name_is_refused(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -412,7 +412,7 @@ def test_a_rebuild_lands_the_same_again(kafka: KafkaConnection, make_topics: Mak
         after = tables(store)
         assert before.keys() == after.keys()
         for table in before.keys() - KEPT_BY_THE_STORE:
-            assert before[table] == after[table], table
+            assert after[table] == before[table], table
 
     with Store(None) as store:
         asyncio.run(run(store))
@@ -433,7 +433,7 @@ def test_a_rebuild_keeps_what_retention_took(kafka: KafkaConnection, make_topics
         await rebuild(store, kafka, REDACTOR, TickingClock(NOW))
         after = tables(store)
         for table in before.keys() - KEPT_BY_THE_STORE:
-            assert before[table] == after[table], table
+            assert after[table] == before[table], table
 
     with Store(None) as store:
         asyncio.run(run(store))
@@ -453,10 +453,10 @@ def test_a_rebuild_that_was_cut_short_goes_on(kafka: KafkaConnection, make_topic
         assert not tables(store)["exchanges"]
         await rebuild(store, kafka, REDACTOR, TickingClock(NOW))
         after = tables(store)
-        assert before["exchanges"] == after["exchanges"]
-        assert before["dead_letters"] == after["dead_letters"]
+        assert after["exchanges"] == before["exchanges"]
+        assert after["dead_letters"] == before["dead_letters"]
         with store.transaction() as transaction:
-            assert 0 == transaction.watermark(REBUILD, "")
+            assert transaction.watermark(REBUILD, "") == 0
 
     with Store(None) as store:
         asyncio.run(run(store))

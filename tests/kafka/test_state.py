@@ -53,11 +53,11 @@ def test_what_was_saved_is_there_for_the_next_who_takes_the_partition_up(
         async with Opened(kafka) as first:
             await first.load(1)
             await first.save(1, saved)
-            assert saved == first.get(1, saved)
+            assert first.get(1, saved) == saved
         async with Opened(kafka) as second:
             await asyncio.gather(*(second.load(partition) for partition in range(3)))
-            assert saved == second.get(1, [*saved, "local/unknown"])
-            assert ({}, {}) == (second.get(0, saved), second.get(2, saved))
+            assert second.get(1, [*saved, "local/unknown"]) == saved
+            assert (second.get(0, saved), second.get(2, saved)) == ({}, {})
 
     asyncio.run(run())
 
@@ -91,7 +91,7 @@ def test_what_is_no_state_stops_nobody_and_outlives_no_state(kafka: KafkaConnect
         await produce(kafka, TOPIC, [(b"local/s", right), *poison], 0)
         async with Opened(kafka) as topic:
             await topic.load(0)
-            assert {"local/s": state(20, b"right")} == topic.get(0, ["local/s", "local/x"])
+            assert topic.get(0, ["local/s", "local/x"]) == {"local/s": state(20, b"right")}
         assert right == [record.value for record in await contents(kafka, TOPIC, 1) if record.key == b"local/s"][-1]
 
     asyncio.run(run())
@@ -128,7 +128,7 @@ def test_a_state_that_was_taken_away_is_gone(kafka: KafkaConnection, make_topics
             await topic.load(0)
             await produce(kafka, TOPIC, [(b"local/s", None)], 0)  # type: ignore[list-item]
             await topic.load(0)
-            assert {} == topic.get(0, ["local/s"])
+            assert topic.get(0, ["local/s"]) == {}
 
     asyncio.run(run())
 
@@ -154,7 +154,7 @@ def test_a_partition_that_comes_back_is_read_from_where_it_was_left(
             await other.save(0, {"local/s7": state(2, b"by another")})
             await topic.load(0)
             assert state(2, b"by another") == topic.get(0, ["local/s7"])["local/s7"]
-            assert [50] == read
+            assert read == [50]
 
     monkeypatch.setattr("streams.kafka.reading.AIOKafkaConsumer", Counting)
     asyncio.run(run())
@@ -164,7 +164,7 @@ def test_a_state_of_many_megabytes_is_kept(kafka: KafkaConnection, make_topics: 
     """The state of intake holds whole exchanges that may be judged later."""
     make_topics(TOPIC, partitions=1, configs=COMPACTED)
     large = state(1, bytes(MAX_STATE_BYTES - 1000))
-    assert (False, True) == (is_too_large(large), is_too_large(state(1, bytes(MAX_STATE_BYTES + 1))))
+    assert (is_too_large(large), is_too_large(state(1, bytes(MAX_STATE_BYTES + 1)))) == (False, True)
 
     async def run() -> None:
         async with Opened(kafka) as topic:

@@ -59,15 +59,15 @@ def test_every_record_travels_on_a_topic_of_the_table() -> None:
 
 def test_a_later_stage_gets_its_state_topic() -> None:
     """Whoever adds a stage should not have to know of this table."""
-    assert "compact" == specs_of([*TOPOLOGY, later_stage()])["weather-state"].config["cleanup.policy"]
+    assert specs_of([*TOPOLOGY, later_stage()])["weather-state"].config["cleanup.policy"] == "compact"
 
 
 def test_what_cannot_be_made_again_is_kept_for_ever() -> None:
     """A default retention of seven days would take a fleet's history away without a word."""
     source = {"exchanges", "agent-events", "judgements", "reviews", "evaluation-requests", "dead-letters"}
 
-    assert {"-1"} == {TOPICS[name].config["retention.ms"] for name in source}
-    assert {"-1"} == {TOPICS[name].config["retention.bytes"] for name in source}
+    assert {TOPICS[name].config["retention.ms"] for name in source} == {"-1"}
+    assert {TOPICS[name].config["retention.bytes"] for name in source} == {"-1"}
 
 
 def test_topics_of_a_session_share_a_number_of_partitions() -> None:
@@ -84,8 +84,8 @@ def test_topics_of_a_session_share_a_number_of_partitions() -> None:
     }
     states = {state_topic(stage.name) for stage in TOPOLOGY}
 
-    assert {12} == {TOPICS[name].partitions(12) for name in of_sessions | states}
-    assert {3} == {TOPICS[name].partitions(12) for name in ("reviews", "incidents", "baselines", "dead-letters")}
+    assert {TOPICS[name].partitions(12) for name in of_sessions | states} == {12}
+    assert {TOPICS[name].partitions(12) for name in ("reviews", "incidents", "baselines", "dead-letters")} == {3}
 
 
 def test_created_topics_are_as_the_table_says(administration: TopicAdministration) -> None:
@@ -93,8 +93,8 @@ def test_created_topics_are_as_the_table_says(administration: TopicAdministratio
     made = administration.create(partitions=PARTITIONS)
     there = administration.describe()
 
-    assert sorted(TOPICS) == made
-    assert [] == administration.check(PARTITIONS)
+    assert made == sorted(TOPICS)
+    assert administration.check(PARTITIONS) == []
     assert {name: spec.partitions(PARTITIONS) for name, spec in TOPICS.items()} == {
         name: state.partitions for name, state in there.items()
     }
@@ -108,8 +108,8 @@ def test_creating_again_changes_nothing(administration: TopicAdministration) -> 
     administration.create(partitions=PARTITIONS)
     before = administration.describe()
 
-    assert [] == administration.create(partitions=PARTITIONS + 1)
-    assert before == administration.describe()
+    assert administration.create(partitions=PARTITIONS + 1) == []
+    assert administration.describe() == before
 
 
 def test_a_topic_of_a_later_version_gets_the_partitions_of_those_there(kafka: KafkaConnection) -> None:
@@ -117,13 +117,13 @@ def test_a_topic_of_a_later_version_gets_the_partitions_of_those_there(kafka: Ka
     with TopicAdministration(kafka) as administration:
         administration.create(partitions=PARTITIONS)
     with TopicAdministration(kafka, specs_of([*TOPOLOGY, later_stage()])) as later:
-        assert ["weather-state"] == later.create()
-        assert PARTITIONS == later.describe()["weather-state"].partitions
+        assert later.create() == ["weather-state"]
+        assert later.describe()["weather-state"].partitions == PARTITIONS
 
 
 def test_a_missing_topic_is_reported(administration: TopicAdministration) -> None:
     """A worker without its topic would wait for ever."""
-    assert {(name, "is missing") for name in TOPICS} == {(found.topic, found.what) for found in administration.check()}
+    assert {(found.topic, found.what) for found in administration.check()} == {(name, "is missing") for name in TOPICS}
 
 
 def test_another_number_of_partitions_is_reported(administration: TopicAdministration, make_topics: object) -> None:
@@ -132,8 +132,8 @@ def test_another_number_of_partitions_is_reported(administration: TopicAdministr
     administration.create(partitions=PARTITIONS)
 
     (found,) = administration.check()
-    assert ("scores", "has 3 partitions where topics keyed by session have 2") == (found.topic, found.what)
-    assert 3 == administration.describe()["scores"].partitions
+    assert (found.topic, found.what) == ("scores", "has 3 partitions where topics keyed by session have 2")
+    assert administration.describe()["scores"].partitions == 3
 
 
 def test_another_configuration_is_reported_and_left(
@@ -148,9 +148,9 @@ def test_another_configuration_is_reported_and_left(
     administration.create(partitions=PARTITIONS)
     (found,) = administration.check()
 
-    assert ("exchanges", "has retention.ms=1000 where -1 is meant") == (found.topic, found.what)
+    assert (found.topic, found.what) == ("exchanges", "has retention.ms=1000 where -1 is meant")
     assert "--add-config retention.ms=-1" in found.advice
-    assert "1000" == administration.describe()["exchanges"].config["retention.ms"]
+    assert administration.describe()["exchanges"].config["retention.ms"] == "1000"
 
 
 def test_a_cluster_that_refuses_is_quoted(administration: TopicAdministration) -> None:
@@ -159,7 +159,7 @@ def test_a_cluster_that_refuses_is_quoted(administration: TopicAdministration) -
         administration.create(partitions=PARTITIONS, replication=9)
 
     assert "exchanges" in str(refused.value)
-    assert 1 == str(refused.value).count("replication factor of 9")
+    assert str(refused.value).count("replication factor of 9") == 1
 
 
 def test_installations_share_a_cluster(administration: TopicAdministration, kafka: KafkaConnection) -> None:
@@ -167,28 +167,28 @@ def test_installations_share_a_cluster(administration: TopicAdministration, kafk
     administration.create(partitions=PARTITIONS)
     other = KafkaConnection(kafka.bootstrap, prefix=f"{kafka.prefix}other-")
     with TopicAdministration(other) as theirs:
-        assert {} == theirs.describe()
+        assert theirs.describe() == {}
 
 
 @pytest.mark.usefixtures("quiet_library")
 def test_the_commands_create_describe_and_check(kafka: KafkaConnection) -> None:
     """What an operator types, in the order it is typed."""
     code, printed = driftline(kafka, "check", "--json")
-    assert (1, {*TOPICS}) == (code, {json.loads(line)["topic"] for line in printed.splitlines()})
+    assert (code, {json.loads(line)["topic"] for line in printed.splitlines()}) == (1, {*TOPICS})
 
     code, printed = driftline(kafka, "create", "--partitions", str(PARTITIONS), "--json")
-    assert (0, {"created": sorted(TOPICS), "mismatches": []}) == (code, json.loads(printed))
+    assert (code, json.loads(printed)) == (0, {"created": sorted(TOPICS), "mismatches": []})
 
     code, printed = driftline(kafka, "describe", "--json")
     described = [json.loads(line) for line in printed.splitlines()]
     ours, collected = [one["topic"] for one in described if "holds" in one], [one for one in described if "signal" in one]
-    assert (0, sorted(TOPICS)) == (code, ours)
-    assert [("traces", 0), ("logs", 0)] == [(one["signal"], one["partitions"]) for one in collected]
+    assert (code, ours) == (0, sorted(TOPICS))
+    assert [(one["signal"], one["partitions"]) for one in collected] == [("traces", 0), ("logs", 0)]
     shown = driftline(kafka, "describe")[1]
     assert all(f"there is no topic {one['topic']}" in shown for one in collected)
 
-    assert (0, f"{len(TOPICS)} topics: all are as they should be\n") == driftline(kafka, "check")
-    assert 1 == driftline(kafka, "check", "--partitions", "7")[0]
+    assert driftline(kafka, "check") == (0, f"{len(TOPICS)} topics: all are as they should be\n")
+    assert driftline(kafka, "check", "--partitions", "7")[0] == 1
 
 
 @pytest.mark.usefixtures("quiet_library")
@@ -205,10 +205,10 @@ def test_the_doctor_looks_at_the_cluster(administration: TopicAdministration, ka
         (found,) = [finding for finding in json.loads(ran.output) if finding["subject"] == "Kafka"]
         return ran.exit_code, found["state"], found["detail"]
 
-    assert (1, "problem", f"{kafka.bootstrap}: agent-events is missing, and {len(TOPICS) - 1} more") == told()
+    assert told() == (1, "problem", f"{kafka.bootstrap}: agent-events is missing, and {len(TOPICS) - 1} more")
     administration.create(partitions=PARTITIONS)
-    assert (0, "ok", f"{kafka.bootstrap}: all topics are as they should be") == told()
-    assert (1, "problem", "Kafka at 127.0.0.1:1: ") == (*(nobody := told(DRIFTLINE_KAFKA="127.0.0.1:1"))[:2], nobody[2][:22])
+    assert told() == (0, "ok", f"{kafka.bootstrap}: all topics are as they should be")
+    assert (*(nobody := told(DRIFTLINE_KAFKA="127.0.0.1:1"))[:2], nobody[2][:22]) == (1, "problem", "Kafka at 127.0.0.1:1: ")
 
 
 def test_an_address_where_nobody_answers_is_named() -> None:

@@ -65,9 +65,9 @@ def test_a_gap_in_the_offsets_is_passed_over() -> None:
     partition = stage_of(Collecting()).partitions[0]
     first, second = delivered(partition, records(0, step=7)), delivered(partition, records(500))
     first.done()
-    assert 64 == partition.committable()
+    assert partition.committable() == 64
     second.done()
-    assert 510 == partition.committable()
+    assert partition.committable() == 510
     assert partition.committable() is None
 
 
@@ -79,7 +79,7 @@ def test_what_is_under_way_holds_back_what_came_later() -> None:
     second.done()
     assert partition.committable() is None
     first.done()
-    assert 30 == partition.committable()
+    assert partition.committable() == 30
 
 
 def test_what_is_done_keeps_no_records_while_it_waits() -> None:
@@ -89,9 +89,9 @@ def test_what_is_done_keeps_no_records_while_it_waits() -> None:
     kept = [weakref.ref(record) for chunk in others for record in chunk.records]
     for chunk in others:
         chunk.done()
-    assert {None} == {record() for record in kept}
+    assert {record() for record in kept} == {None}
     first.done()
-    assert 100 == partition.committable()
+    assert partition.committable() == 100
 
 
 def test_a_chunk_of_a_partition_that_went_changes_nothing_when_it_comes_back() -> None:
@@ -104,7 +104,7 @@ def test_a_chunk_of_a_partition_that_went_changes_nothing_when_it_comes_back() -
     before.done()
     assert stage.partitions[0].committable() is None
     again.done()
-    assert 10 == stage.partitions[0].committable()
+    assert stage.partitions[0].committable() == 10
 
 
 def test_a_partition_has_room_for_a_few_chunks_and_another_for_as_many() -> None:
@@ -116,8 +116,8 @@ def test_a_partition_has_room_for_a_few_chunks_and_another_for_as_many() -> None
         for start in range(0, 10 * partitions.AHEAD + 10, 10):
             slow.fetch(records(start))
         held = list(slow.deliver())
-        assert (partitions.AHEAD, 10) == (len(held), slow.fetched)
-        assert (False, True) == (slow.has_room, other.has_room)
+        assert (len(held), slow.fetched) == (partitions.AHEAD, 10)
+        assert (slow.has_room, other.has_room) == (False, True)
         await stage.run(held[0])
         assert slow.has_room
         assert stage.changed.is_set()
@@ -130,7 +130,7 @@ def test_a_partition_has_room_for_a_few_chunks_and_another_for_as_many() -> None
 )
 def test_chunks_are_bounded_in_records_and_in_bytes(most: int, most_bytes: int, expected: list[int]) -> None:
     """Ten records of eight bytes; one that is larger than the limit comes alone."""
-    assert expected == [len(part) for part in split(records(0), most, most_bytes)]
+    assert [len(part) for part in split(records(0), most, most_bytes)] == expected
 
 
 def test_every_record_comes_in_order_and_all_is_committed_to_the_end(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -160,9 +160,9 @@ def test_each_partition_that_is_assigned_has_a_committed_position(kafka: KafkaCo
         held = Collecting(finish=lambda _chunk, _done: None)
         async with working(kafka, {EVENTS: held}) as worker:
             await eventually(lambda: held.count == 20, "the records of one partition")
-            assert {(TOPIC, number): 0 for number in range(3)} == worker.consumer.waiting()
+            assert worker.consumer.waiting() == {(TOPIC, number): 0 for number in range(3)}
         async with reading(kafka, kafka.topic(GROUP)) as consumer:
-            assert [0, 0, 0] == [await consumer.committed(place) for place in places]
+            assert [await consumer.committed(place) for place in places] == [0, 0, 0]
 
     asyncio.run(run())
 
@@ -176,17 +176,17 @@ def test_a_stop_commits_what_is_done_and_the_rest_comes_again(kafka: KafkaConnec
         first = Collecting()
         async with working(kafka, {EVENTS: first}):
             await eventually(lambda: first.count == 100, "the first hundred")
-        assert ([100], [100]) == await offsets(kafka, TOPIC, 1)
+        assert await offsets(kafka, TOPIC, 1) == ([100], [100])
         await produce(kafka, TOPIC, numbered(100, 100))
         never = Collecting(finish=lambda _chunk, _done: None)
         async with working(kafka, {EVENTS: never}, grace=0):
             await eventually(lambda: never.count == 100, "the second hundred")
-        assert ([100], [200]) == await offsets(kafka, TOPIC, 1)
+        assert await offsets(kafka, TOPIC, 1) == ([100], [200])
         last = Collecting()
         async with working(kafka, {EVENTS: last}):
             await eventually(lambda: last.count == 100, "the second hundred again")
         assert list(range(100, 200)) == never.seen[0] == last.seen[0]
-        assert ([200], [200]) == await offsets(kafka, TOPIC, 1)
+        assert await offsets(kafka, TOPIC, 1) == ([200], [200])
 
     asyncio.run(run())
 
@@ -204,7 +204,7 @@ def test_chunks_done_out_of_order_are_committed_in_order(kafka: KafkaConnection,
             await produce(kafka, TOPIC, numbered(50, 50))
             await eventually(lambda: seen.count == 100, "the second chunk")
             await worker.consumer.commit()
-            assert ([0], [100]) == await offsets(kafka, TOPIC, 1)
+            assert await offsets(kafka, TOPIC, 1) == ([0], [100])
             held[0]()
             await until_committed(kafka, TOPIC, 1)
 
@@ -230,7 +230,7 @@ def test_records_of_aborted_transactions_do_not_come_and_their_marks_hold_nothin
         async with working(kafka, {EVENTS: seen}):
             await until_committed(kafka, TOPIC, 1)
         values = [record.value for chunk in seen.chunks for record in chunk.records]
-        assert [b"kept"] * 10 + [b"last"] == values
+        assert values == [b"kept"] * 10 + [b"last"]
 
     asyncio.run(run())
 
@@ -254,10 +254,10 @@ def test_a_stage_that_stands_still_stops_neither_another_nor_its_own_other_parti
                 await produce(kafka, EXCHANGES.source, numbered(100))
             await eventually(lambda: len(slow.seen[1]) == 500, "the other partition")
             await eventually(lambda: other.count == 500, "the other stage")
-            assert [] == slow.seen[0]
+            assert slow.seen[0] == []
             opened.set()
             await until_committed(kafka, TOPIC, 2)
-        assert list(range(1000)) == slow.seen[0]
+        assert slow.seen[0] == list(range(1000))
 
     asyncio.run(run())
 
@@ -285,14 +285,14 @@ def test_no_record_is_lost_from_one_worker_to_three_and_back(kafka: KafkaConnect
                 for worker in workers[1:]:
                     await others.enter_async_context(working(kafka, {EVENTS: worker}))
                 await eventually(lambda: all(worker.count > 100 for worker in workers[1:]), "all three workers")
-                assert 6 == sum(len(worker.mine) for worker in workers)
+                assert sum(len(worker.mine) for worker in workers) == 6
             stop.set()
             await feeding
             await until_committed(kafka, TOPIC, 6)
         _, ends = await offsets(kafka, TOPIC, 6)
         assert sent == sum(ends)
-        assert [] == unseen(workers, ends)
-        assert 12 <= len(workers[0].ended), "each of two changes took all away"
+        assert unseen(workers, ends) == []
+        assert len(workers[0].ended) >= 12, "each of two changes took all away"
 
     asyncio.run(run())
 
@@ -310,10 +310,10 @@ def test_what_comes_when_its_partition_has_gone_is_not_taken() -> None:
         await stage.stop(1)
         stage.assign([0])
         await stage.run(delivered(stage.partitions[0], records(0)))
-        assert [] == failures
+        assert failures == []
         return notes
 
-    assert [1] == [chunk.partition for chunk in asyncio.run(run()).chunks]
+    assert [chunk.partition for chunk in asyncio.run(run()).chunks] == [1]
 
 
 def test_a_chunk_that_takes_too_long_is_given_up_when_its_partition_goes() -> None:
@@ -326,7 +326,7 @@ def test_a_chunk_that_takes_too_long_is_given_up_when_its_partition_goes() -> No
         await eventually(lambda: bool(notes.chunks), "the chunk to be taken")
         await stage.end(0)
         await agent
-        assert ([], None, {}) == (failures, stage.partitions[0].committable(), dict(notes.seen))
+        assert (failures, stage.partitions[0].committable(), dict(notes.seen)) == ([], None, {})
 
     asyncio.run(run())
 

@@ -30,24 +30,24 @@ def test_an_incident_is_opened_once_however_late_it_lands(kafka: KafkaConnection
             with held_back(gateway):
                 (first,) = await watch.check(["ops"], END)
                 (again,) = await watch.check(["ops"], END)
-                assert (1, 0, False) == (len(first.opened), len(again.incidents), again.is_new_baseline)
+                assert (len(first.opened), len(again.incidents), again.is_new_baseline) == (1, 0, False)
                 (incident,) = first.opened
-                assert [] == tables(store)["incidents"]
+                assert tables(store)["incidents"] == []
                 assert incident == await watch.incident("ops", incident.incident_id)
                 decided = await watch.decide("ops", incident.incident_id, "accepted", "ann", "seen")
                 assert decided is not None
-                assert ("resolved", 1) == (decided.status, decided.revision)
+                assert (decided.status, decided.revision) == ("resolved", 1)
                 assert first.baseline == await watch.baseline("ops")
             await until(lambda: len(tables(store)["incidents"]) == 2 and tables(store)["reviews"], "the decision to land")
             (after,) = await watch.check(["ops"], END)
-            assert ((), False) == (after.incidents, after.is_new_baseline)
+            assert (after.incidents, after.is_new_baseline) == ((), False)
             (restarted,) = await Watch(gateway).check(["ops"], END)
-            assert () == restarted.incidents
+            assert restarted.incidents == ()
 
     with Store(None) as store:
         asyncio.run(run(store))
         rows = store.cursor().execute("SELECT status, revision, resolved_by FROM incidents").fetchall()
-        assert ([("resolved", 1, "ann")], 1) == (rows, store.count("baselines"))
+        assert (rows, store.count("baselines")) == ([("resolved", 1, "ann")], 1)
 
 
 def test_who_has_an_incident_and_what_is_said_of_it_is_the_same_over_kafka(
@@ -74,8 +74,8 @@ def test_who_has_an_incident_and_what_is_said_of_it_is_the_same_over_kafka(
             await until(lambda: tables(store)["incidents"], "the incident to land")
             with held_back(gateway):
                 await act(Watch(gateway))
-                assert 1 == len(tables(store)["incidents"])
-            await until(lambda: (5, 5) == tuple(len(tables(store)[one]) for one in ("incidents", "reviews")), "all to land")
+                assert len(tables(store)["incidents"]) == 1
+            await until(lambda: tuple(len(tables(store)[one]) for one in ("incidents", "reviews")) == (5, 5), "all to land")
 
     with Store(None) as far, Store(None) as near:
         asyncio.run(over_kafka(far))

@@ -86,7 +86,7 @@ def test_chunks_of_any_size_give_the_records_of_the_embedded_runner(
         found = await made(kafka)
         letters = {decode(message).digest for message in found.pop(DEAD_LETTERS)}  # type: ignore[attr-defined]
         assert expected.pop(DEAD_LETTERS) == {b"%d" % len(letters)}
-        assert expected == {topic: messages for topic, messages in found.items() if messages}
+        assert {topic: messages for topic, messages in found.items() if messages} == expected
 
     asyncio.run(run())
 
@@ -110,12 +110,15 @@ def test_poison_becomes_a_dead_letter_with_its_place_and_the_rest_goes_on(
         found = await made(kafka)
         letters = [decode(message) for message in found[DEAD_LETTERS]]
         (place,) = {record.partition for record in await contents(kafka, EVENTS.source, PARTITIONS)}
-        assert {(50, "framing"), (51, "framing"), (53, "unexpected_type"), (54, "wrong_key")} == {
-            (one.position, one.reason) for one in letters if isinstance(one, DeadLetter) and one.partition == place
+        assert {(one.position, one.reason) for one in letters if isinstance(one, DeadLetter) and one.partition == place} == {
+            (50, "framing"),
+            (51, "framing"),
+            (53, "unexpected_type"),
+            (54, "wrong_key"),
         }
         (diagnosis,) = map(decode, found["diagnoses"])
         assert isinstance(diagnosis, Diagnosis)
-        assert 50 == diagnosis.event_count
+        assert diagnosis.event_count == 50
 
     asyncio.run(run())
 
@@ -135,9 +138,9 @@ def test_a_session_whose_state_grows_too_large_is_set_aside_and_the_others_go_on
             await until_committed(kafka, EVENTS.source, 1)
         found = await made(kafka, 1)
         letters = [one for one in map(decode, found[DEAD_LETTERS]) if isinstance(one, DeadLetter)]
-        assert {"state_too_large"} == {one.reason for one in letters}
-        assert {*range(400), 402} == {one.position for one in letters}
-        assert ["small"] == [one.session_id for one in map(decode, found["diagnoses"]) if isinstance(one, Diagnosis)]
+        assert {one.reason for one in letters} == {"state_too_large"}
+        assert {one.position for one in letters} == {*range(400), 402}
+        assert [one.session_id for one in map(decode, found["diagnoses"]) if isinstance(one, Diagnosis)] == ["small"]
 
     asyncio.run(run())
 
@@ -174,7 +177,7 @@ def test_a_partition_that_does_not_move_ends_the_worker_while_another_moves(
         clock.time = float(second)
         stage.partitions[1].note_move()
         watchdog.check()
-    assert [] == ends
+    assert ends == []
     clock.time = 121.0
     watchdog.check()
     assert [True] * bool(said) == [one.startswith(f"{EVENTS.source}, partition 0: {said}") for one in ends]
@@ -189,7 +192,7 @@ def test_a_partition_that_waits_anew_has_the_whole_time() -> None:
     watchdog.check()
     clock.time, waiting[HERE] = 3600.0, 1
     watchdog.check()
-    assert [] == ends
+    assert ends == []
 
 
 def test_what_a_stage_lets_out_ends_the_worker() -> None:
@@ -214,7 +217,7 @@ def test_what_a_stage_lets_out_ends_the_worker() -> None:
         stage.partitions[0].fetch([RECORD])
         (chunk,) = stage.partitions[0].deliver()
         await stage.run(chunk)
-        assert (None, False) == (stage.partitions[0].committable(), stage.partitions[0].has_room)
+        assert (stage.partitions[0].committable(), stage.partitions[0].has_room) == (None, False)
         return failures
 
     (failure,) = asyncio.run(run())
@@ -236,7 +239,7 @@ def home_of(folder: Path, kafka: KafkaConnection) -> Home:
 def test_without_topics_a_worker_says_how_to_make_them(children: Nursery, tmp_path: Path, kafka: KafkaConnection) -> None:
     """No topic is ever made by itself."""
     worker = children.start(home_of(tmp_path, kafka), "worker")
-    assert 2 == worker.wait()
+    assert worker.wait() == 2
     assert "driftline topics create" in worker.logged
 
 
@@ -247,7 +250,7 @@ def test_a_worker_refuses_topics_that_differ_in_their_partitions(
     make_topics(*(name for name in SPECS if name != "exchanges"), partitions=2)
     make_topics("exchanges", partitions=1)
     worker = children.start(home_of(tmp_path, kafka), "worker")
-    assert 2 == worker.wait()
+    assert worker.wait() == 2
     assert f"{kafka.topic('exchanges')} has 1" in worker.logged
     assert "driftline topics check" in worker.logged
 
@@ -275,11 +278,11 @@ def test_kills_in_mid_stream_lose_nothing_and_the_supervisor_starts_again(
     asyncio.run(produce(kafka, EVENTS.source, keyed([build.closing(f"s{session}", 1) for session in range(sessions)])))
     asyncio.run(until_committed(kafka, EVENTS.source, PARTITIONS))
     supervisor.send(signal.SIGTERM)
-    assert 0 == supervisor.wait()
+    assert supervisor.wait() == 0
     found = {record.value for record in asyncio.run(contents(kafka, "diagnoses", PARTITIONS))}
     counts = [(one.session_id, one.event_count) for one in map(decode, found) if isinstance(one, Diagnosis)]
     assert sorted((f"s{session}", events) for session in range(sessions)) == sorted(counts)
-    assert 2 == supervisor.logged.count("ended with -9")
+    assert supervisor.logged.count("ended with -9") == 2
 
 
 def test_a_worker_dies_with_its_supervisor(children: Nursery, tmp_path: Path, kafka: KafkaConnection) -> None:
@@ -289,7 +292,7 @@ def test_a_worker_dies_with_its_supervisor(children: Nursery, tmp_path: Path, ka
     supervisor = children.start(home_of(tmp_path, kafka), "worker", "--stages", NAMES)
     until(lambda: '"assigned: ' in supervisor.logged, "its process")
     pids = processes_of(supervisor.pid)
-    assert 1 == len(pids)
+    assert len(pids) == 1
     supervisor.kill()
     until(
         lambda: not any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids),

@@ -105,7 +105,7 @@ def test_answers_are_what_the_model_said_last(version: Version, read: Read) -> N
     for scenario, turn in turns(played, "answered"):
         exchange = found.of(turn.says)
         if scenario.name != "subagent":  # what the subagent reports is delivered as a later answer to the same question
-            assert (turn.answer, "answered") == (exchange.agent_response, exchange.outcome), scenario.name
+            assert (exchange.agent_response, exchange.outcome) == (turn.answer, "answered"), scenario.name
         assert (turn.thinking or None) == exchange.agent_thinking, scenario.name
         assert scenario.agent == exchange.agent
         assert scenario.multi_user == exchange.multi_user, scenario.name
@@ -129,7 +129,7 @@ def test_the_exit_code_of_a_command_is_known(version: Version, read: Read) -> No
     """OpenClaw calls a command that failed a tool that succeeded."""
     _, found = read(version)
     codes = [payload.get("exit_code") for _, payload in found.told(found.of("List the folder of last year."), "tool_output")]
-    assert [2, 0] == codes
+    assert codes == [2, 0]
 
 
 @every_version
@@ -151,7 +151,7 @@ def test_a_run_that_its_client_left_is_aborted_once(version: Version, read: Read
     for _, turn in turns(played, "aborted"):
         exchange = found.of(turn.says)
         failures = [event.action for event, _ in found.told(exchange, "error_event")]
-        assert ["aborted"] == failures
+        assert failures == ["aborted"]
         assert exchange.outcome in {"aborted", "no_response"}  # 2026.9 writes nothing of it into the transcript
 
 
@@ -163,9 +163,9 @@ def test_a_provider_that_is_overloaded_shows(version: Version, read: Read) -> No
         exchange = found.of(turn.says)
         events = Counter(event.event for event, _ in found.told(exchange, "error_event", "retry_event"))
         recovered = played.answers[turn.says] == turn.answer
-        assert ("answered" if recovered else "error") == exchange.outcome
+        assert exchange.outcome == ("answered" if recovered else "error")
         expected = {"error_event": scenario.failed_requests, **({"retry_event": scenario.failed_requests} if recovered else {})}
-        assert expected == dict(events)
+        assert dict(events) == expected
 
 
 @full_versions
@@ -174,7 +174,7 @@ def test_a_refusal_is_a_failure(version: Version, read: Read) -> None:
     played, found = read(version)
     for _, turn in turns(played, "refused"):
         exchange = found.of(turn.says)
-        assert ("error", ["error"]) == (exchange.stop_reason, [one.action for one, _ in found.told(exchange, "error_event")])
+        assert (exchange.stop_reason, [one.action for one, _ in found.told(exchange, "error_event")]) == ("error", ["error"])
 
 
 @full_versions
@@ -184,7 +184,7 @@ def test_memory_without_hits_is_a_miss_wrapped_or_not(version: Version, read: Re
     for scenario, turn in turns(played):
         if scenario.name.startswith("memory"):
             (memory,) = found.told(found.of(turn.says), "memory_event")
-            assert ("memory_search", True) == (memory[1]["tool"], memory[0].action in {"miss", "recall_failed"})
+            assert (memory[1]["tool"], memory[0].action in {"miss", "recall_failed"}) == ("memory_search", True)
 
 
 @full_versions
@@ -206,7 +206,7 @@ def test_a_subagent_is_tagged_and_its_task_is_there_once(version: Version, read:
     """What an agent asks another one is no person's question."""
     _, found = read(version)
     (exchange,) = (one for one in found.exchanges if "subagent" in one.tags)
-    assert (True, TASK_ANSWER) == (TASK in exchange.user_message, exchange.agent_response)
+    assert (TASK in exchange.user_message, exchange.agent_response) == (True, TASK_ANSWER)
 
 
 @every_version
@@ -214,7 +214,7 @@ def test_which_skills_a_session_had_is_told_once(version: Version, read: Read) -
     """None of them is ever used here: that can be said only where they are named."""
     _, found = read(version)
     skills = Counter(event.session_id for event in found.events if event.event == "skills_available")
-    assert {1} == set(skills.values())
+    assert set(skills.values()) == {1}
     assert {exchange.session_id for exchange in found.exchanges} >= set(skills)
 
 
@@ -222,9 +222,9 @@ def test_which_skills_a_session_had_is_told_once(version: Version, read: Read) -
 def test_nothing_is_set_aside_and_nothing_is_left_for_the_next_time(version: Version, read: Read) -> None:
     """A fault here is a form that the import does not know."""
     _, found = read(version)
-    assert [] == [fault for reading in found.readings for fault in reading.faults]
+    assert [fault for reading in found.readings for fault in reading.faults] == []
     assert all(reading.complete for reading in found.readings)
-    assert {"openclaw"} == {json.loads(event.payload)["source"] for event in found.events}
+    assert {json.loads(event.payload)["source"] for event in found.events} == {"openclaw"}
     assert len(found.events) == len({(event.session_id, event.event_id) for event in found.events})
 
 
@@ -250,20 +250,20 @@ def test_a_manual_compaction_is_a_context_event(read: Read) -> None:
     """What an agent forgets begins there."""
     _, found = read(NEWEST)
     session = found.of("Said before the compaction.").session_id
-    assert ["compaction"] == [one.action for one in found.events if one.session_id == session and one.event == "context_event"]
+    assert [one.action for one in found.events if one.session_id == session and one.event == "context_event"] == ["compaction"]
 
 
 def test_a_run_that_took_too_long_is_cut_off_once(read: Read) -> None:
     """Whoever starts a run says how long it may take."""
     _, found = read(NEWEST)
     exchange = found.of(TIMED)
-    assert 1 == len(found.told(exchange, "error_event"))
-    assert ["exec"] == [event.tool for event, _ in found.told(exchange, "tool_call")]
+    assert len(found.told(exchange, "error_event")) == 1
+    assert [event.tool for event, _ in found.told(exchange, "tool_call")] == ["exec"]
 
 
 def test_scheduled_runs_and_heartbeats_are_tagged(read: Read) -> None:
     """Nobody asked."""
     _, found = read(NEWEST)
     scheduled = found.of(CRON)
-    assert (CRON_ANSWER, True) == (scheduled.agent_response, "cron" in scheduled.tags)
-    assert ["HEARTBEAT_OK"] == [one.agent_response for one in found.exchanges if "heartbeat" in one.tags]
+    assert (scheduled.agent_response, "cron" in scheduled.tags) == (CRON_ANSWER, True)
+    assert [one.agent_response for one in found.exchanges if "heartbeat" in one.tags] == ["HEARTBEAT_OK"]

@@ -73,7 +73,7 @@ def taken(process: subprocess.Popen[str], exchanges: int) -> None:
         line = process.stdout.readline()
         assert line, "the follower ended"
         exchanges -= json.loads(line)["exchanges"]
-    assert 0 == exchanges
+    assert exchanges == 0
 
 
 def contents(database: Path) -> dict[str, list[tuple[object, ...]]]:
@@ -111,16 +111,16 @@ def test_a_gateway_goes_on_while_its_file_is_read_and_what_it_writes_is_followed
                 reader.execute("BEGIN")
                 before = reader.execute("SELECT count(*) FROM transcript_events").fetchone()
                 for text in says[1:4]:
-                    assert f"Live answer to: {text}" == gateway.turn("live", text)
+                    assert gateway.turn("live", text) == f"Live answer to: {text}"
                 # What the reader sees stays what it was when it began; the gateway has long gone on.
-                assert before == reader.execute("SELECT count(*) FROM transcript_events").fetchone()
+                assert reader.execute("SELECT count(*) FROM transcript_events").fetchone() == before
                 taken(process, 3)
                 reader.execute("ROLLBACK")
                 gateway.turn("live", says[4])
                 taken(process, 1)
                 process.send_signal(signal.SIGINT)
                 _, errors = process.communicate(timeout=300)
-                assert 0 == process.returncode, errors
+                assert process.returncode == 0, errors
         assert says == asked(database)
 
 
@@ -169,7 +169,7 @@ def test_an_import_that_is_killed_ends_as_one_that_was_not_and_leaves_the_files_
     begun = perf_counter()
     output, errors = start("whole.duckdb").communicate(timeout=300)
     duration = perf_counter() - begun
-    assert 0 < json.loads(output)["exchanges"], errors
+    assert json.loads(output)["exchanges"] > 0, errors
     chance = random.Random(8)
     for _ in range(KILLS):
         process = start("killed.duckdb")
@@ -181,8 +181,8 @@ def test_an_import_that_is_killed_ends_as_one_that_was_not_and_leaves_the_files_
     for _ in range(2):
         process = start("killed.duckdb")
         _, errors = process.communicate(timeout=300)
-        assert 0 == process.returncode, errors
+        assert process.returncode == 0, errors
     whole, killed = contents(tmp_path / "whole.duckdb"), contents(tmp_path / "killed.duckdb")
     assert all(whole[table] for table in ("exchanges", "agent_events", "session_closings", "diagnoses"))
-    assert whole == killed
-    assert before == fingerprints(state)
+    assert killed == whole
+    assert fingerprints(state) == before

@@ -154,7 +154,7 @@ def stage(newest_openclaw: Installed, children: Nursery, provider: Provider, tmp
         provider.released.set()
         server = back(played, gateway)
         server.send(signal.SIGTERM)
-        assert 0 == server.wait()
+        assert server.wait() == 0
         imported_first(played, gateway)
     # Every session has fallen idle then, so that its last exchange is over to an import, too.
     later = ("--as-of", (datetime.now(UTC) + timedelta(hours=2)).isoformat())
@@ -191,7 +191,7 @@ def healthy(stage: Stage, gateway: Gateway) -> None:
         assert compaction.result()["compacted"], compaction.result()
         gateway.turn("long", f"{SECOND} once more")
         done = command.result()
-    assert 0 == done.returncode, done.stderr[-2000:]
+    assert done.returncode == 0, done.stderr[-2000:]
     # Those of the command, too: the next command would take its lane over, and drop them first when its small queue is full.
     stage.drain()
     said = words_of_plugin(gateway.said(), done.stderr)
@@ -207,7 +207,7 @@ def away(stage: Stage, gateway: Gateway, server: Child) -> None:
         for number in range(AWAY_TURNS):
             gateway.turn(f"away-{number % 2}", f"{SECOND} {number}")
         full = command.result()
-    assert 0 == full.returncode, full.stderr[-2000:]
+    assert full.returncode == 0, full.stderr[-2000:]
     stage.noted["full"] = {"said": words_of_plugin(full.stderr), "size": stage.queue.size()}
     with ThreadPoolExecutor(1) as pool:
         pool.submit(abandoned_turn, gateway)
@@ -256,7 +256,7 @@ def imported_first(stage: Stage, gateway: Gateway) -> None:
     stage.drain()
     gateway.stop()
     server.send(signal.SIGTERM)
-    assert 0 == server.wait()
+    assert server.wait() == 0
 
 
 def words_of_plugin(*logs: str) -> list[str]:
@@ -279,34 +279,34 @@ def twice(records: Sequence[Json]) -> list[Any]:
 
 def test_a_healthy_fleet_is_recorded_without_a_word(stage: Stage) -> None:
     """OpenClaw loads a plugin several times in a process, and several processes share a folder: nobody has to read of that."""
-    assert [] == stage.noted["healthy"]["said"]
+    assert stage.noted["healthy"]["said"] == []
 
 
 def test_each_record_is_in_the_queue_once(stage: Stage) -> None:
     """Copies of a record cost disk and network for nothing, and show that two write one lane."""
     for time in ("healthy", "away"):
-        assert [] == twice(stage.noted[time]["records"]), time
+        assert twice(stage.noted[time]["records"]) == [], time
 
 
 def test_nothing_is_refused_and_what_a_command_left_is_delivered(stage: Stage) -> None:
     """A command ends before all is delivered: another process takes its lane over."""
     sessions = {session for session, *_ in stage.noted["both"]["exchanges"]}
     assert {COMMAND, FULL} <= sessions
-    assert 0 == stage.queue.count("refused")
-    assert [] == stage.queue.refused()
+    assert stage.queue.count("refused") == 0
+    assert stage.queue.refused() == []
 
 
 def test_every_event_says_where_it_comes_from(stage: Stage) -> None:
     """A diagnosis has to know which evidence a source can give."""
     events = [record["b"] for record in stage.noted["away"]["records"] if record["k"] == "event"]
-    assert {"openclaw"} == {event["source"] for event in events}
+    assert {event["source"] for event in events} == {"openclaw"}
 
 
 def test_a_wrapped_call_is_that_of_the_tool_inside(stage: Stage) -> None:
     """Hooks tell of the wrapper and of the tool inside it; a list of tools that are called needs one, and by its name."""
     events = [json.loads(payload) for session, _, payload in stage.noted["both"]["events"] if session == COMMAND]
     told = [(one["event"], one.get("tool"), one.get("via"), one.get("action")) for one in events if "tool" in one]
-    assert Counter(
+    assert Counter(told) == Counter(
         [
             *(("tool_call", tool, "tool_call", None) for tool in ("exec", "memory_search", "read")),
             *(("tool_output", tool, "tool_call", None) for tool in ("exec", "memory_search", "read")),
@@ -314,7 +314,7 @@ def test_a_wrapped_call_is_that_of_the_tool_inside(stage: Stage) -> None:
             ("tool_call", "read", None, None),
             ("tool_output", "read", None, None),
         ]
-    ) == Counter(told)
+    )
 
 
 def test_nothing_is_lost_while_the_server_is_away_and_the_gateway_is_killed(stage: Stage) -> None:
@@ -323,13 +323,13 @@ def test_nothing_is_lost_while_the_server_is_away_and_the_gateway_is_killed(stag
     asked = [f"{SECOND} {number}" for number in range(AWAY_TURNS)]
     exchanges = [record["b"]["exchange"] for record in waited["records"] if record["k"] == "exchange"]
 
-    assert 1 == len(waited["said"]), waited["said"]
+    assert len(waited["said"]) == 1, waited["said"]
     assert "cannot deliver, E" in waited["said"][0]
     assert asked == [one["user_message"]["content"] for one in exchanges if one["user_message"]["content"] in asked]
     assert asked == [text for _, _, text, *_ in arrived["exchanges"] if text in asked]
     ids = Counter(json.loads(payload)["event_id"] for _, _, payload in arrived["events"])
     told = {record["b"]["event_id"] for record in waited["records"] if record["k"] == "event"}
-    assert {1} == {ids[one] for one in told}
+    assert {ids[one] for one in told} == {1}
 
 
 def test_import_and_plugin_count_once_in_either_order(stage: Stage) -> None:
@@ -338,13 +338,13 @@ def test_import_and_plugin_count_once_in_either_order(stage: Stage) -> None:
     both, imported = stage.noted["both"], stage.noted["import"]
     counted = Counter(kind(event) for event in both["events"] if event[0] != FULL)
 
-    assert [0, 0, 0] == [one["code"] for one in (first, later, alone)]
-    assert [0, 0, 0] == [one["conflicts"] + one["faults"] for one in (first, later, alone)]
+    assert [one["code"] for one in (first, later, alone)] == [0, 0, 0]
+    assert [one["conflicts"] + one["faults"] for one in (first, later, alone)] == [0, 0, 0]
     assert [] == both["letters"] == imported["letters"]
     assert Counter(imported["exchanges"]) == Counter(one for one in both["exchanges"] if one[0] != FULL)
-    assert Counter() == Counter(map(kind, imported["events"])) - counted
+    assert Counter(map(kind, imported["events"])) - counted == Counter()
     attempts = counted - Counter(map(kind, imported["events"]))
-    assert [] == [one for one in attempts if one[1] not in {"error_event", "retry_event"}]
+    assert [one for one in attempts if one[1] not in {"error_event", "retry_event"}] == []
 
 
 def kind(row: tuple[str, str, str]) -> tuple[Any, ...]:
@@ -364,11 +364,11 @@ def test_a_full_queue_drops_the_oldest_and_the_session_knows(stage: Stage) -> No
     arrived = [event for event in events if event["event"] != "records_dropped"]
 
     assert noted["size"] <= 1.2 * 1024 * 1024
-    assert 1 == len(warned), noted["said"]
+    assert len(warned) == 1, noted["said"]
     assert "queueMaxMiB" in warned[0]
     assert sum(event["events"] for event in lost) > 0
-    assert BIG_EVENTS == len(arrived) + sum(event["events"] for event in lost)
-    assert "token_usage" == arrived[-1]["event"], "the newest is kept"
+    assert len(arrived) + sum(event["events"] for event in lost) == BIG_EVENTS
+    assert arrived[-1]["event"] == "token_usage", "the newest is kept"
 
 
 BIG_EVENTS = 2 * BIG_STEPS * BIG_CALLS + BIG_STEPS + 1

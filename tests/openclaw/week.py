@@ -111,7 +111,7 @@ def play_week(version: Installed, folder: Path, children: Nursery) -> tuple[Home
         for day in range(1, DAYS + 1):
             _play_day(instance, day, last)
         server.send(signal.SIGTERM)
-        assert 0 == server.wait()
+        assert server.wait() == 0
         home.policy.write_text(WATCHED, "utf-8")
     return home, instance
 

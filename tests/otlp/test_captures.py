@@ -30,8 +30,8 @@ def pinned(dialect: str) -> str:
 def test_each_dialect_has_a_capture_of_bounded_size() -> None:
     """A capture without its program cannot be made again, and a large one cannot be reviewed."""
     sizes = {path.stem: path.stat().st_size for path in CAPTURES.glob("*.jsonl")}
-    assert set(DIALECTS) == set(sizes)
-    assert {} == {name: size for name, size in sizes.items() if not 0 < size < BOUND}
+    assert set(sizes) == set(DIALECTS)
+    assert {name: size for name, size in sizes.items() if not 0 < size < BOUND} == {}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -60,7 +60,7 @@ def test_a_capture_holds_nothing_of_the_machine_it_was_made_on(dialect: str) -> 
         for resource in (*line["request"].get("resourceSpans", ()), *line["request"].get("resourceLogs", ()))
         for attribute in resource["resource"]["attributes"]
     } | {attribute["key"] for _, record in records(kept(dialect)) for attribute in record.get("attributes", ())}
-    assert set() == {key for key in keys if key.startswith(("host.", "process.", "os."))}
+    assert {key for key in keys if key.startswith(("host.", "process.", "os."))} == set()
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -73,7 +73,7 @@ def test_the_table_names_the_versions_that_are_installed(dialect: str) -> None:
         for package, version in named
         if f"{package}=={version}\n" not in pinned(dialect) and f'"{package}": "{version}"' not in pinned(dialect)
     ]
-    assert [] == wrong
+    assert wrong == []
 
 
 def test_an_instrumentor_sends_again_what_was_captured() -> None:

@@ -50,7 +50,7 @@ def test_a_frameworks_version_is_not_the_agents(resource: dict[str, Any], scope:
 @pytest.mark.parametrize(("resource", "scope"), OWN)
 def test_an_agents_version_is_read_beside_it(resource: dict[str, Any], scope: Json) -> None:
     """Only the service's is doubtful."""
-    assert "7" == version_of(request(resource, scope, attributes={"gen_ai.agent.version": "7"}))
+    assert version_of(request(resource, scope, attributes={"gen_ai.agent.version": "7"})) == "7"
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_an_agents_version_is_read_beside_it(resource: dict[str, Any], scope: Js
 )
 def test_a_services_version_is_the_agents(resource: dict[str, Any], scope: Json) -> None:
     """A program that gives one means it, whatever it is instrumented with."""
-    assert "2.4" == version_of(request(resource, scope))
+    assert version_of(request(resource, scope)) == "2.4"
 
 
 def test_scopes_of_one_resource_are_told_apart() -> None:
@@ -77,4 +77,4 @@ def test_scopes_of_one_resource_are_told_apart() -> None:
     )
     [assembly] = assembled(records_of([sent]))
     labels = {exchange.exchange_id[-1]: [label.value for label in exchange.labels] for exchange in assembly.exchanges}
-    assert {"1": [], "2": ["1.23.0"]} == labels
+    assert labels == {"1": [], "2": ["1.23.0"]}

@@ -86,7 +86,7 @@ class Connected:
         """Return once the page that connects agents says so of the connection."""
         with httpx2.Client(base_url=self.url, timeout=PATIENCE, headers=HTML) as client:
             headers = {"Authorization": f"Bearer {self.home.operator()}"}
-            assert 204 == client.post(SIGN_IN, headers=headers, json={}).status_code
+            assert client.post(SIGN_IN, headers=headers, json={}).status_code == 204
             page = {"params": {"connection": "agent"}}
             until(
                 lambda: words in client.get("/connect", **page).text, f"the page; the server says {self.child.logged[-2000:]}"
@@ -96,7 +96,7 @@ class Connected:
         """The rows of a statement, once the server has stopped."""
         if not self.child.ended:
             self.child.send(signal.SIGTERM)
-            assert 0 == self.child.wait(), self.child.logged[-4000:]
+            assert self.child.wait() == 0, self.child.logged[-4000:]
         with duckdb.connect(str(self.home.database), read_only=True) as raw:
             return raw.execute(statement).fetchall()
 
@@ -143,8 +143,8 @@ def assert_told(connected: Connected, turn: Turn, session: str) -> None:
     events = connected.asked("SELECT session_id, event, tool FROM log.agent_events WHERE event LIKE 'tool_%'")
     tool = f"{turn.tool_prefix}get_weather"
 
-    assert [(session, scenario.WEATHER, scenario.WEATHER_ANSWER, [])] == exchanges
-    assert {(session, "tool_call", tool): 2, (session, "tool_output", tool): 2} == Counter(events)
+    assert exchanges == [(session, scenario.WEATHER, scenario.WEATHER_ANSWER, [])]
+    assert Counter(events) == {(session, "tool_call", tool): 2, (session, "tool_output", tool): 2}
 
 
 @pytest.mark.parametrize("name", [name for name in TURNS if name != "langfuse"])
@@ -166,7 +166,7 @@ def test_langfuse_beside_gets_the_same_spans_and_not_the_token(connected: Connec
         posts = list(receiver.posts)
 
     assert_told(connected, TURNS["langfuse"], SESSION)
-    assert {("Basic", False)} == {(post.headers["authorization"].split()[0], connected.token in str(post)) for post in posts}
+    assert {(post.headers["authorization"].split()[0], connected.token in str(post)) for post in posts} == {("Basic", False)}
     sent = {(span["traceId"], span["spanId"]) for span in spans_of(posts)}
     assert set(connected.asked("SELECT trace_id, span_id FROM log.spans")) == sent != set()
 
@@ -189,8 +189,8 @@ def assert_told_by_hand(connected: Connected) -> None:
     exchanges = connected.asked("SELECT session_id, agent, user_message, agent_response FROM log.exchanges")
     events = connected.asked("SELECT session_id, event, tool FROM log.agent_events WHERE event LIKE 'tool_%' ORDER BY seq")
 
-    assert [(SESSION, "my-agent", "Where is order 4711?", "It left the depot this morning.")] == exchanges
-    assert [(SESSION, "tool_call", "find_order"), (SESSION, "tool_output", "find_order")] == events
+    assert exchanges == [(SESSION, "my-agent", "Where is order 4711?", "It left the depot this morning.")]
+    assert events == [(SESSION, "tool_call", "find_order"), (SESSION, "tool_output", "find_order")]
 
 
 def test_spans_by_hand_are_a_session_with_its_exchange_and_calls(connected: Connected, tmp_path: Path) -> None:
@@ -220,8 +220,8 @@ def test_texts_are_missing_by_default_which_the_page_says(name: str, connected: 
     turned(connected, WITHOUT_CONTENT[name], stacks().exporter, tmp_path)
 
     connected.wait_for_words(stacks().content)
-    assert [("no_content",)] == connected.asked("SELECT state FROM log.trace_assemblies")
-    assert [(0,)] == connected.asked("SELECT count(*) FROM log.exchanges")
+    assert connected.asked("SELECT state FROM log.trace_assemblies") == [("no_content",)]
+    assert connected.asked("SELECT count(*) FROM log.exchanges") == [(0,)]
 
 
 @pytest.mark.parametrize("name", WITHOUT_CONTENT)
@@ -257,7 +257,7 @@ def test_the_lines_of_a_framework_are_those_of_its_captured_program(key: str) ->
         if re.match(r"from (openinference|strands|agent_framework)\b|import \{? ?(Observability|OtelExporter)", line)
         or re.match(r"\w+Instrumentor\(\)|StrandsTelemetry\(\)|configure_otel_providers\(|litellm\.callbacks", line)
     ]
-    assert [] == [line for line in own if line.removesuffix(")").removesuffix("(tracer_provider=provider") not in programs]
+    assert [line for line in own if line.removesuffix(")").removesuffix("(tracer_provider=provider") not in programs] == []
     assert own or key in {"google-adk", "semantic-kernel"}  # which trace themselves
 
 
@@ -270,4 +270,4 @@ def test_an_environment_has_the_packages_that_the_guide_has_installed(name: str)
     named = [package for package in stack_of(turn).install.split()[2:] if package not in turn.left_out]
 
     assert named
-    assert [] == [package for package in named if f"{package}==" not in pinned and f'"{package}":' not in pinned]
+    assert [package for package in named if f"{package}==" not in pinned and f'"{package}":' not in pinned] == []

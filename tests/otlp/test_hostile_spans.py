@@ -120,7 +120,7 @@ def test_a_million_attributes_are_looked_at_in_part() -> None:
     some = [
         Attribute(key=f"llm.input_messages.{number}.message.content", value={"string_value": "x"}) for number in range(10_000)
     ]
-    assert ("truncated",) == kept_span(record_of_bytes(some * 100)).facts.tags
+    assert kept_span(record_of_bytes(some * 100)).facts.tags == ("truncated",)
 
 
 def record_of_bytes(given: list[Attribute]) -> Span:
@@ -202,7 +202,7 @@ def test_long_names_in_messages_are_cut() -> None:
 def test_a_bad_span_costs_itself_alone(fault: dict[str, Any]) -> None:
     """Its neighbours come, and the reason names what is wrong with it."""
     found = list(SIGNALS["traces"].read(json.dumps(body([span(0), {**span(1), **fault}, span(2)])).encode(), NOW, is_json=True))
-    assert [False, True, False] == [isinstance(one, Refused) for one in found]
+    assert [isinstance(one, Refused) for one in found] == [False, True, False]
     assert all(one.reason for one in found if isinstance(one, Refused))
 
 
@@ -210,7 +210,7 @@ def test_a_bad_span_costs_itself_alone(fault: dict[str, Any]) -> None:
 def test_what_is_no_span_is_refused(item: Any) -> None:
     """JSON of another shape in the place of a span."""
     found = list(SIGNALS["traces"].read(json.dumps(body([item, span(0)])).encode(), NOW, is_json=True))
-    assert [True, False] == [isinstance(one, Refused) for one in found]
+    assert [isinstance(one, Refused) for one in found] == [True, False]
 
 
 def test_an_end_in_the_year_2200_is_no_end() -> None:

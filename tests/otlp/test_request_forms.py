@@ -73,11 +73,11 @@ def test_half_a_character_costs_itself_alone(encode: Encode, is_json: bool) -> N
     """The text comes with U+FFFD in its place and is known to be cut; the spans before and after it come as they are."""
     sent = body([agent(0, answer="Before."), agent(1, answer=f"We sail {SLOT}"), agent(2, answer="After ⛵.")])
     first, cut, last = facts_of(encode(sent), is_json=is_json)
-    assert ("Before.", ()) == (first.answer, first.tags)
+    assert (first.answer, first.tags) == ("Before.", ())
     assert cut.answer is not None
     assert cut.answer.startswith("We sail \ufffd")
-    assert ("truncated",) == cut.tags
-    assert ("After ⛵.", ()) == (last.answer, last.tags)
+    assert cut.tags == ("truncated",)
+    assert (last.answer, last.tags) == ("After ⛵.", ())
 
 
 @pytest.mark.parametrize(("encode", "is_json"), NOTATIONS)
@@ -104,7 +104,7 @@ def test_half_a_character_is_repaired_wherever_it_stands(encode: Encode, is_json
 def test_halves_that_were_encoded_one_by_one_are_one_character() -> None:
     """Java's own UTF-8 writes a pair as two halves: nothing of it is lost."""
     [facts] = facts_of(as_protobuf(body([agent(0, answer=f"Sail {SLOT}")]), b"\xed\xa0\xbc\xed\xbf\xbd"), is_json=False)
-    assert "Sail \U0001f3fd" == facts.answer
+    assert facts.answer == "Sail \U0001f3fd"
 
 
 @pytest.mark.parametrize("escape", [r"\ud83c", r"\uDDFF"])
@@ -117,7 +117,7 @@ def test_half_a_character_in_a_text_of_json_is_repaired(escape: str, end: str) -
     assert facts.answer is not None
     assert facts.answer.startswith("It floats")
     assert escape not in facts.answer
-    assert ("truncated",) == facts.tags
+    assert facts.tags == ("truncated",)
 
 
 @pytest.mark.parametrize("text", [r"\ud83c\udfd4", r"\\ud83c", r"\n\"\u00e9"])
@@ -125,7 +125,7 @@ def test_whole_escapes_stay(text: str) -> None:
     """A pair is a character, and an escaped backslash begins no escape."""
     said = '[{"role":"assistant","parts":[{"type":"text","content":"' + text + '"}]}]'
     [record] = records_of([request(agent(0, attributes={"gen_ai.output.messages": said}))])
-    assert (json.loads(f'"{text}"'), ()) == (kept_span(record).facts.answer, kept_span(record).facts.tags)
+    assert (kept_span(record).facts.answer, kept_span(record).facts.tags) == (json.loads(f'"{text}"'), ())
 
 
 @pytest.mark.parametrize(("encode", "is_json"), NOTATIONS)
@@ -196,7 +196,7 @@ def test_every_name_that_was_ever_legal_is_read(names: dict[str, str]) -> None:
     """Protobuf's JSON takes both spellings, and collectors of before 2022 name scopes otherwise."""
     sent = body([agent(0), tool(1, 0, attributes={"n": 4})], {"service.name": "sailing"}, scope="deck")
     assert spans_of(sent) == spans_of(renamed(sent, names))
-    assert {"deck"} == {observed.scope for observed in spans_of(renamed(sent, names))}
+    assert {observed.scope for observed in spans_of(renamed(sent, names))} == {"deck"}
 
 
 def test_logs_have_their_names_too() -> None:
@@ -205,7 +205,7 @@ def test_logs_have_their_names_too() -> None:
     sent = {"resourceLogs": [{"scopeLogs": [{"logRecords": [about]}]}]}
     snake = {"resource_logs": [{"scope_logs": [{"log_records": [about]}]}]}
     old = {"resourceLogs": [{"instrumentationLibraryLogs": [{"logs": [about]}]}]}
-    assert 1 == len(spans_of(sent, signal="logs"))
+    assert len(spans_of(sent, signal="logs")) == 1
     assert spans_of(sent, signal="logs") == spans_of(snake, signal="logs") == spans_of(old, signal="logs")
 
 

@@ -74,7 +74,7 @@ def test_attributes_of_any_kind_are_read_alike(given_values: dict[str, Any]) -> 
     [binary] = read(packed, NOW, is_json=False)
     assert not isinstance(plain, Refused)
     assert plain == binary
-    assert given_values == plain.attributes
+    assert plain.attributes == given_values
 
 
 kinds = st.sampled_from([agent, tool, chat, span])
@@ -122,24 +122,24 @@ def test_tokens_of_each_innermost_request_are_counted_once(shape: Sequence[tuple
 def test_a_circle_of_parents_is_no_exchange_less() -> None:
     """Each is within the other: they are one exchange, not none."""
     [assembly] = assembled(records_of([request(agent(0, 1), agent(1, 0), tool(2, 0))]))
-    assert 1 == len(assembly.exchanges)
-    assert 2 == len(assembly.events)
+    assert len(assembly.exchanges) == 1
+    assert len(assembly.events) == 2
 
 
 def test_two_roots_are_two_exchanges() -> None:
     """Each of them has the events that stand within it."""
     spans = [agent(0), tool(1, 0), agent(2, question="And now?"), tool(3, 2)]
     [assembly] = assembled(records_of([request(*spans)]))
-    assert ["Is it well?", "And now?"] == [exchange.user_message for exchange in assembly.exchanges]
+    assert [exchange.user_message for exchange in assembly.exchanges] == ["Is it well?", "And now?"]
     first, second = (exchange.exchange_id for exchange in assembly.exchanges)
-    assert [first, first, second, second] == [event.exchange_id for event in assembly.events]
+    assert [event.exchange_id for event in assembly.events] == [first, first, second, second]
 
 
 def test_a_deep_trace_takes_no_more_than_its_depth() -> None:
     """A thousand agents, each within the one before: one exchange, and no recursion."""
     spans = [agent(number, number - 1 if number else None) for number in range(1_000)]
     [assembly] = assembled(records_of([request(*spans)]))
-    assert [f"{TRACE}:{spans[0]['spanId']}"] == [exchange.exchange_id for exchange in assembly.exchanges]
+    assert [exchange.exchange_id for exchange in assembly.exchanges] == [f"{TRACE}:{spans[0]['spanId']}"]
 
 
 @pytest.mark.parametrize(

@@ -138,9 +138,9 @@ def test_an_added_field_has_its_default_in_old_records(
     check_evolution(build_schema(second), [build_schema(first)])
     publish([first, second])
     batch = decode_batch(old)
-    assert [] == batch.rejected
-    assert [expected] * 50 == batch.frames["Exchange"][field["name"]].to_list()
-    assert [expected] * 50 == [decode_fields(message)[1][field["name"]] for message in old]
+    assert batch.rejected == []
+    assert batch.frames["Exchange"][field["name"]].to_list() == [expected] * 50
+    assert [decode_fields(message)[1][field["name"]] for message in old] == [expected] * 50
     assert records == [decode(message) for message in old]
 
 
@@ -149,7 +149,7 @@ def test_old_bytes_are_as_strictly_checked_as_new_ones(samples: Any, encode_all:
     (message,) = encode_all(samples.records("Heartbeat", 1))
     first = schema_of("Heartbeat").definition
     publish([first, changed("Heartbeat", lambda fields: [*fields, with_doc(ADDED[0][0])])])
-    assert [0, 1] == [item.index for item in decode_batch([message[:-1], message + b"\0", message]).rejected]
+    assert [item.index for item in decode_batch([message[:-1], message + b"\0", message]).rejected] == [0, 1]
 
 
 @pytest.mark.parametrize("count", [3, 200])
@@ -167,15 +167,15 @@ def test_scores_of_a_diagnosis_from_before_the_list_of_dimensions_are_read_into_
     expected = [[(name, score) for name, score in msgspec.structs.asdict(one.scores).items()] for one in records]
 
     decoded = [decode(message) for message in messages]
-    assert expected == [[(item.dimension, item.score) for item in one.dimensions] for one in decoded]
+    assert [[(item.dimension, item.score) for item in one.dimensions] for one in decoded] == expected
     assert [
         msgspec.structs.replace(one, dimensions=now.dimensions) for one, now in zip(records, decoded, strict=True)
     ] == decoded
     batch = decode_batch(messages)
-    assert [] == batch.rejected
+    assert batch.rejected == []
     assert decoded == [*rows_as_records("Diagnosis", batch.frames["Diagnosis"])]
     mixed = decode_batch([*messages, *map(encode, records)])
-    assert [*decoded, *records] == [*rows_as_records("Diagnosis", mixed.frames["Diagnosis"])]
+    assert [*rows_as_records("Diagnosis", mixed.frames["Diagnosis"])] == [*decoded, *records]
 
 
 def _written_with(schema: RecordSchema, record: Record) -> bytes:

@@ -51,15 +51,15 @@ def edit(tree: Path, name: str, change: Callable[[dict[str, Any]], None]) -> Non
 
 def test_the_tree_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
     """Records that were edited by hand, or not generated after a change, would not be what is on the wire."""
-    assert 0 == main(["--check"]), capsys.readouterr().err
+    assert main(["--check"]) == 0, capsys.readouterr().err
 
 
 def test_writing_twice_changes_nothing(tree: Path) -> None:
     """What is up to date is left alone."""
     before = {path: path.read_bytes() for path in tree.rglob("*.*sc")}
     done = generate(tree)
-    assert (0, "") == (done.returncode, done.stdout), done.stderr
-    assert before == {path: path.read_bytes() for path in tree.rglob("*.*sc")}
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert {path: path.read_bytes() for path in tree.rglob("*.*sc")} == before
 
 
 def _add_default(definition: dict[str, Any]) -> None:
@@ -75,12 +75,12 @@ def test_a_change_is_noticed_and_then_generated(tree: Path, change: Callable[[di
     """The check must fail on what the generator would write, and pass on what it has written."""
     edit(tree, "Heartbeat", change)
     stale = generate(tree, "--check")
-    assert 1 == stale.returncode
+    assert stale.returncode == 1
     assert "schemas/records.py is out of date: run python -m schemas.generate" in stale.stderr
-    assert 0 == generate(tree).returncode
-    assert 0 == generate(tree, "--check").returncode
+    assert generate(tree).returncode == 0
+    assert generate(tree, "--check").returncode == 0
     history = sorted(path.name for path in (tree / "schemas" / "history" / "Heartbeat").iterdir())
-    assert (["1.avsc", "2.avsc"] if change is _add_default else ["1.avsc"]) == history
+    assert history == (["1.avsc", "2.avsc"] if change is _add_default else ["1.avsc"])
 
 
 def _drop(definition: dict[str, Any]) -> None:
@@ -105,20 +105,20 @@ def test_a_change_that_loses_records_is_refused(tree: Path, change: Callable[[di
     before = (tree / "schemas" / "records.py").read_bytes()
     edit(tree, "Heartbeat", change)
     done = generate(tree)
-    assert 1 == done.returncode
+    assert done.returncode == 1
     assert "Heartbeat" in done.stderr
     assert "Traceback" not in done.stderr
-    assert before == (tree / "schemas" / "records.py").read_bytes()
-    assert ["1.avsc"] == [path.name for path in (tree / "schemas" / "history" / "Heartbeat").iterdir()]
+    assert (tree / "schemas" / "records.py").read_bytes() == before
+    assert [path.name for path in (tree / "schemas" / "history" / "Heartbeat").iterdir()] == ["1.avsc"]
 
 
 def test_a_default_may_not_be_taken_away_again(tree: Path) -> None:
     """Defaults are no part of the fingerprint, so the schema looks the same; records without the field would be lost."""
     edit(tree, "Heartbeat", _add_default)
-    assert 0 == generate(tree).returncode
+    assert generate(tree).returncode == 0
     edit(tree, "Heartbeat", lambda definition: definition["fields"][-1].pop("default"))
     done = generate(tree)
-    assert 1 == done.returncode
+    assert done.returncode == 1
     assert "Heartbeat cannot read its published version 1" in done.stderr
 
 
@@ -126,7 +126,7 @@ def test_a_published_type_may_not_disappear(tree: Path) -> None:
     """Its records stay in topics and files, and would be of no known type."""
     (tree / "schemas" / "avsc" / "driftline.Heartbeat.avsc").unlink()
     done = generate(tree, "--check")
-    assert 1 == done.returncode
+    assert done.returncode == 1
     assert "Heartbeat is published but has no schema any more" in done.stderr
 
 
@@ -160,7 +160,7 @@ def test_a_type_that_decoders_disagree_on_is_refused(avro_type: Any) -> None:
 )
 def test_types_become_annotations(avro_type: Any, annotation: str) -> None:
     """What is read must be what the type checker was told."""
-    assert annotation == python_type(avro_type)
+    assert python_type(avro_type) == annotation
 
 
 def test_a_class_carries_its_docs_and_defaults() -> None:

@@ -29,9 +29,9 @@ def loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_lazy_module_loads_with_its_first_name(loads: Path) -> None:
     """Importing what uses it costs nothing."""
     late = LazyModule("loaded_late")
-    assert "" == loads.read_text()
-    assert [7, 7] == [late.VALUE, late.VALUE]
-    assert "loaded\n" == loads.read_text()
+    assert loads.read_text() == ""
+    assert [late.VALUE, late.VALUE] == [7, 7]
+    assert loads.read_text() == "loaded\n"
 
 
 def test_threads_that_come_at_once_load_it_once(loads: Path) -> None:
@@ -43,8 +43,8 @@ def test_threads_that_come_at_once_load_it_once(loads: Path) -> None:
         return int(late.VALUE)
 
     with ThreadPoolExecutor(THREADS) as pool:
-        assert [7] * THREADS == list(pool.map(value, range(THREADS)))
-    assert "loaded\n" == loads.read_text()
+        assert list(pool.map(value, range(THREADS))) == [7] * THREADS
+    assert loads.read_text() == "loaded\n"
 
 
 @pytest.mark.usefixtures("loads")

@@ -53,7 +53,7 @@ def test_every_schema_says_where_it_belongs(record_name: str) -> None:
     """Table, topics and identity are the contract; a schema without them could not be stored."""
     schema = schema_of(record_name)
     definition = schema.definition
-    assert "driftline" == definition["namespace"]
+    assert definition["namespace"] == "driftline"
     assert isinstance(definition["revision"], bool)
     assert isinstance(definition["topics"], list)
     assert NAME.fullmatch(schema.table)
@@ -92,12 +92,12 @@ def test_only_types_that_every_decoder_agrees_on_are_used(record_name: str) -> N
         if isinstance(node, str):
             assert node in KINDS | named | {"null"}
         elif isinstance(node, list):
-            assert "null" == node[0]
-            assert 2 == len(node)
+            assert node[0] == "null"
+            assert len(node) == 2
             # The columnar proof knows null as a branch of plain values only.
-            assert "timestamp-micros" == node[1]["logicalType"] if isinstance(node[1], dict) else node[1] in KINDS
+            assert node[1]["logicalType"] == "timestamp-micros" if isinstance(node[1], dict) else node[1] in KINDS
         else:
-            assert node["type"] in {"record", "array"} or ("long", "timestamp-micros") == (node["type"], node["logicalType"])
+            assert node["type"] in {"record", "array"} or (node["type"], node["logicalType"]) == ("long", "timestamp-micros")
 
 
 def test_defaults_are_of_their_type(record_name: str) -> None:
@@ -109,15 +109,15 @@ def test_defaults_are_of_their_type(record_name: str) -> None:
         if isinstance(field["type"], list):
             assert field["default"] is None
         elif isinstance(field["type"], dict):
-            assert "array" == field["type"]["type"]
-            assert [] == field["default"]
+            assert field["type"]["type"] == "array"
+            assert field["default"] == []
         else:
             assert isinstance(field["default"], kinds[field["type"]])
 
 
 def test_tables_belong_to_one_record_type_each() -> None:
     """Two types in one table would be one type."""
-    assert {1} == set(Counter(schema.table for schema in current_schemas().values()).values())
+    assert set(Counter(schema.table for schema in current_schemas().values()).values()) == {1}
 
 
 def test_topics_list_what_travels_on_them() -> None:
@@ -125,7 +125,7 @@ def test_topics_list_what_travels_on_them() -> None:
     listed = {(topic, name) for topic, names in topics().items() for name in names}
     assert {(topic, schema.name) for schema in current_schemas().values() for topic in schema.topics} == listed
     assert {"exchanges", "agent-events"} <= topics().keys()
-    assert ("Exchange", "JudgingRequest", "SessionClosed") == topics()["exchanges"]
+    assert topics()["exchanges"] == ("Exchange", "JudgingRequest", "SessionClosed")
 
 
 def test_every_type_has_its_record_and_every_record_its_type() -> None:
@@ -134,7 +134,7 @@ def test_every_type_has_its_record_and_every_record_its_type() -> None:
     assert all(RECORD_TYPES[name] is getattr(records, name) for name in RECORD_TYPES)
     nested = {node["name"] for schema in current_schemas().values() for node in types_in(schema.definition) if _is_record(node)}
     classes = {name for name, item in vars(records).items() if inspect.isclass(item) and issubclass(item, Record)}
-    assert nested | {"Record"} == classes
+    assert classes == nested | {"Record"}
 
 
 def _is_record(node: Any) -> bool:
@@ -162,7 +162,7 @@ def test_the_current_definition_wins_over_a_published_one_of_the_same_fingerprin
     second = {**first, "doc": "Other words."}
     publish([first, second])
     assert build_schema(first).prefix == build_schema(second).prefix
-    assert "Other words." == schemas_by_prefix()[build_schema(first).prefix].definition["doc"]
+    assert schemas_by_prefix()[build_schema(first).prefix].definition["doc"] == "Other words."
 
 
 def test_an_unknown_name_is_an_error_of_ours() -> None:

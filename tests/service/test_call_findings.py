@@ -39,7 +39,7 @@ def imported(tmp_path: Path, *options: str) -> Path:
     ended = {"event": "session_end", "timestamp": "2026-10-01T09:01:00Z"}
     session = {"session_id": "s1", "agent": "scout", "project": "ops", "events": [*timed, ended]}
     events.write_text(json.dumps(session) + "\n", "utf-8")
-    assert 0 == run_command(["import", "events", str(events), "--db", str(database), "--project", "ops", *options])
+    assert run_command(["import", "events", str(events), "--db", str(database), "--project", "ops", *options]) == 0
     return database
 
 
@@ -56,11 +56,11 @@ def test_an_import_by_a_policy_records_what_it_looks_for(tmp_path: Path, policy:
     """The record says what was found, by which rules and thresholds; the page marks the same events again."""
     with Store(imported(tmp_path, "--policy", str(policy))) as store:
         found = diagnosis_in(store)
-        assert FOUND == {cause.type: [one.seq for one in cause.evidence] for cause in found.failure_causes}
-        assert {0} == {cause.impact_score for cause in found.failure_causes}
-        assert (100, "ready_for_runtime") == (found.trust_score, found.readiness_level)
+        assert {cause.type: [one.seq for one in cause.evidence] for cause in found.failure_causes} == FOUND
+        assert {cause.impact_score for cause in found.failure_causes} == {0}
+        assert (found.trust_score, found.readiness_level) == (100, "ready_for_runtime")
         assert found.rule_version.endswith("+alternating_calls-1+near_duplicate_calls-1")
-        assert '{"alternatingRounds":2,"nearDuplicateCalls":1}' == found.threshold_changes
+        assert found.threshold_changes == '{"alternatingRounds":2,"nearDuplicateCalls":1}'
         with closing(store.cursor()) as cursor:
             events = read_events(cursor, found, finding_events(cursor, found))
         assert {place: (name,) for name, places in FOUND.items() for place in places} == events.evidence
@@ -77,12 +77,12 @@ def test_people_see_the_findings_and_tune_them(tmp_path: Path, policy: Path, cap
     """The run names them, and tuning says how many runs have them."""
     database = ("--db", str(imported(tmp_path, "--policy", str(policy))))
     capsys.readouterr()
-    assert 0 == run_command(["run", "s1", *database])
+    assert run_command(["run", "s1", *database]) == 0
     said = capsys.readouterr().out
     assert "Two tool calls alternated for 2 rounds with unchanged arguments. Tools: read, edit." in said
     assert "1 tool call nearly repeated an earlier one. First tool: search." in said
     asked = ["tune", "--project", "ops", "--as-of", "2026-10-02T00:00:00Z", "--json", "--policy", str(policy), *database]
-    assert 0 == run_command(asked)
+    assert run_command(asked) == 0
     rows = {row["threshold"]: row for row in json.loads(capsys.readouterr().out)["thresholds"]}
-    assert (2, 2, [1]) == tuple(rows["alternating_rounds"][name] for name in ("value", "most", "runs"))
-    assert (1, 1, [1]) == tuple(rows["near_duplicate_calls"][name] for name in ("value", "most", "runs"))
+    assert tuple(rows["alternating_rounds"][name] for name in ("value", "most", "runs")) == (2, 2, [1])
+    assert tuple(rows["near_duplicate_calls"][name] for name in ("value", "most", "runs")) == (1, 1, [1])

@@ -47,10 +47,10 @@ def test_diagnose_prints_one_diagnosis_a_line_in_input_order_and_leaves_no_datab
     """A CI job has files and wants verdicts, nothing else."""
     code, out, _ = driftline("diagnose", str(events_file), "--json")
     documents = [json.loads(line) for line in out.splitlines()]
-    assert 0 == code
-    assert ["looping", "calm"] == [document["session_id"] for document in documents]
-    assert ["unsafe_for_production", "ready_for_runtime"] == [document["readiness_level"] for document in documents]
-    assert [events_file.name] == [path.name for path in events_file.parent.iterdir()]
+    assert code == 0
+    assert [document["session_id"] for document in documents] == ["looping", "calm"]
+    assert [document["readiness_level"] for document in documents] == ["unsafe_for_production", "ready_for_runtime"]
+    assert [path.name for path in events_file.parent.iterdir()] == [events_file.name]
 
 
 def test_diagnose_is_the_same_document_the_database_gives(driftline: Command, events_file: Path) -> None:
@@ -67,12 +67,12 @@ def test_diagnose_is_the_same_document_the_database_gives(driftline: Command, ev
 def test_import_diagnoses_what_ended_and_what_fell_idle(driftline: Command, events_file: Path) -> None:
     """The calm session ended by itself, the other one was last heard of long ago."""
     code, out, _ = driftline("import", "events", str(events_file), "--json")
-    assert 0 == code
+    assert code == 0
     summary = json.loads(out)
-    assert (8, 2, 0) == (summary["events"], summary["sessions"], summary["faults"])
+    assert (summary["events"], summary["sessions"], summary["faults"]) == (8, 2, 0)
     _, out, _ = driftline("runs", "--json")
     trust = {row["sessionId"]: row["trustScore"] for row in map(json.loads, out.splitlines())}
-    assert {"calm": 100, "looping": 90} == trust
+    assert trust == {"calm": 100, "looping": 90}
 
 
 def test_importing_twice_changes_nothing(driftline: Command, events_file: Path) -> None:
@@ -80,18 +80,18 @@ def test_importing_twice_changes_nothing(driftline: Command, events_file: Path) 
     driftline("import", "events", str(events_file))
     _, before, _ = driftline("runs", "--json")
     _, out, _ = driftline("import", "events", str(events_file), "--json")
-    assert (0, 8) == (json.loads(out)["events"], json.loads(out)["known"])
+    assert (json.loads(out)["events"], json.loads(out)["known"]) == (0, 8)
     _, after, _ = driftline("runs", "--json")
-    assert before == after
+    assert after == before
 
 
 def test_a_session_can_be_finalized_by_hand(driftline: Command, events_file: Path) -> None:
     """Before it falls idle; the verdict is shown at once."""
     driftline("import", "events", str(events_file), "--as-of", "2026-10-01T09:10:00Z")
     _, runs, _ = driftline("runs", "--json")
-    assert ["calm"] == [json.loads(line)["sessionId"] for line in runs.splitlines()]
+    assert [json.loads(line)["sessionId"] for line in runs.splitlines()] == ["calm"]
     code, out, _ = driftline("finalize", "looping")
-    assert 0 == code
+    assert code == 0
     assert "infinite_tool_loop" in out
     assert "tool_failure_or_no_progress" in out
 
@@ -103,11 +103,11 @@ def test_a_late_record_of_a_closed_session_is_diagnosed_too(driftline: Command, 
         path = tmp_path / f"events_{number}.jsonl"
         path.write_text(json.dumps(event | {"timestamp": f"2026-10-01T09:{minute}:00Z"}) + "\n")
         _, out, _ = driftline("import", "events", str(path), "--json")
-        assert 1 == json.loads(out)["sessions_closed"]
+        assert json.loads(out)["sessions_closed"] == 1
     _, out, _ = driftline("sql", "SELECT revision, event_count FROM diagnoses", "--json")
-    assert {"revision": 1, "event_count": 2} == json.loads(out)
+    assert json.loads(out) == {"revision": 1, "event_count": 2}
     _, out, _ = driftline("import", "events", str(path), "--json")
-    assert 0 == json.loads(out)["sessions_closed"]
+    assert json.loads(out)["sessions_closed"] == 0
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_check_exits_by_the_gate(driftline: Command, events_file: Path, argument
     """0 passes, 1 fails, 2 is a mistake in the call."""
     driftline("import", "events", str(events_file))
     code, _, _ = driftline("check", *arguments)
-    assert expected == code
+    assert code == expected
 
 
 @pytest.mark.parametrize(("least", "warns"), [("1", True), ("60", True), ("73", True), ("74", False), ("0", False)])
@@ -137,8 +137,8 @@ def test_check_warns_of_a_gate_that_never_fails_a_run(
 ) -> None:
     """A build that passes whatever the agent did is worse than one without a gate."""
     _, out, warnings = driftline("check", str(events_file), "--min-trust", least, "--json")
-    assert warns == (f"--min-trust {least} never fails a run: trust is never below 73" in warnings)
-    assert 2 == json.loads(out)["checked"]
+    assert (f"--min-trust {least} never fails a run: trust is never below 73" in warnings) == warns
+    assert json.loads(out)["checked"] == 2
 
 
 def test_readiness_comes_before_trust_wherever_a_run_is_shown(driftline: Command, events_file: Path) -> None:
@@ -160,15 +160,15 @@ def test_a_run_that_is_unsafe_passes_no_gate_by_default(driftline: Command, tmp_
     path = write_sessions(tmp_path / "loop.jsonl", {"loop": refunds})
     code, out, _ = driftline("check", str(path))
 
-    assert 1 == code
+    assert code == 1
     assert "infinite_tool_loop" in out
     assert "trust of 60 or more" in out
-    assert 1 == json.loads(driftline("check", str(path), "--json")[1])["checked"]
-    assert 0 == driftline("import", "events", str(path))[0]
-    assert 1 == driftline("check")[0]
+    assert json.loads(driftline("check", str(path), "--json")[1])["checked"] == 1
+    assert driftline("import", "events", str(path))[0] == 0
+    assert driftline("check")[0] == 1
 
     code, _, warning = driftline("check", str(path), "--min-readiness", "unsafe_for_production")
-    assert 0 == code
+    assert code == 0
     assert "fails no run" in warning
 
 
@@ -176,8 +176,8 @@ def test_check_reads_files_without_a_database(driftline: Command, events_file: P
     """A build has the session's file, not the fleet's database."""
     code, out, _ = driftline("check", str(events_file), "--min-readiness", "ready_for_runtime", "--json")
     verdict = json.loads(out)
-    assert 1 == code
-    assert ["looping"] == [failed["session_id"] for failed in verdict["failed"]]
+    assert code == 1
+    assert [failed["session_id"] for failed in verdict["failed"]] == ["looping"]
     assert not (events_file.parent / "driftline.duckdb").exists()
 
 
@@ -185,7 +185,7 @@ def test_a_session_without_evidence_passes_no_gate(driftline: Command, tmp_path:
     """No events is no proof of good behaviour."""
     path = write_sessions(tmp_path / "empty.jsonl", {"empty": []})
     code, out, _ = driftline("check", str(path))
-    assert 1 == code
+    assert code == 1
     assert "no evidence" in out
 
 
@@ -199,9 +199,9 @@ def test_runs_are_exported_as_three_files_each(driftline: Command, events_file: 
         for run_id in ("run_001", "run_002")
         for name in (f"{run_id}.json", f"{run_id}/diagnosis.json", f"{run_id}/session.json")
     ]
-    assert sorted(expected) == found
+    assert found == sorted(expected)
     summary = json.loads((tmp_path / "exported/runs/run_001.json").read_text())
-    assert ("run_001", "calm", 100, 1) == tuple(summary[name] for name in ("run_id", "session_id", "trust_score", "tool_calls"))
+    assert tuple(summary[name] for name in ("run_id", "session_id", "trust_score", "tool_calls")) == ("run_001", "calm", 100, 1)
     _, out, _ = driftline("diagnose", "exported/runs/run_001/session.json", "--json")
     assert json.loads((tmp_path / "exported/runs/run_001/diagnosis.json").read_text()) == json.loads(out)
 
@@ -210,18 +210,18 @@ def test_sql_reads_and_nothing_else(driftline: Command, events_file: Path) -> No
     """The statement is the user's; the database stays as it is."""
     driftline("import", "events", str(events_file))
     code, out, _ = driftline("sql", "SELECT session_id, trust_score FROM diagnoses ORDER BY ALL", "--json")
-    assert (0, ["calm", "looping"]) == (code, [json.loads(line)["session_id"] for line in out.splitlines()])
+    assert (code, [json.loads(line)["session_id"] for line in out.splitlines()]) == (0, ["calm", "looping"])
     code, _, error = driftline("sql", "DELETE FROM log.diagnoses")
-    assert 2 == code
+    assert code == 2
     assert "error:" in error
-    assert 2 == driftline("sql", "SELECT 1; SELECT 2")[0]
+    assert driftline("sql", "SELECT 1; SELECT 2")[0] == 2
 
 
 def test_csv_cells_cannot_become_formulas(driftline: Command, events_file: Path) -> None:
     """A spreadsheet runs what begins with an equals sign."""
     driftline("import", "events", str(events_file))
     _, out, _ = driftline("sql", "SELECT '=1+1' AS cell", "--csv")
-    assert ["cell", "'=1+1"] == out.split()
+    assert out.split() == ["cell", "'=1+1"]
 
 
 def test_rebuild_gives_the_same_again(driftline: Command, events_file: Path) -> None:
@@ -229,17 +229,17 @@ def test_rebuild_gives_the_same_again(driftline: Command, events_file: Path) -> 
     driftline("import", "events", str(events_file))
     _, before, _ = driftline("runs", "--json")
     code, out, _ = driftline("rebuild")
-    assert (0, True) == (code, "2 diagnoses" in out)
-    assert before == driftline("runs", "--json")[1]
+    assert (code, "2 diagnoses" in out) == (0, True)
+    assert driftline("runs", "--json")[1] == before
 
 
 def test_a_rebuild_without_a_file_says_where_one_comes_from(driftline: Command, tmp_path: Path) -> None:
     """The file is the log of an installation without Kafka: nothing else has its records, and an empty one would hide that."""
     code, _, error = driftline("rebuild")
-    assert (2, True) == (code, "no database at driftline.duckdb: there is nothing to rebuild from" in error)
+    assert (code, "no database at driftline.duckdb: there is nothing to rebuild from" in error) == (2, True)
     assert "--kafka" in error
     assert "restore a backup" in error
-    assert [] == [*tmp_path.glob("driftline.duckdb*")]
+    assert [*tmp_path.glob("driftline.duckdb*")] == []
 
 
 def test_policy_check_names_file_and_line_of_a_mistake(driftline: Command, tmp_path: Path) -> None:
@@ -247,22 +247,22 @@ def test_policy_check_names_file_and_line_of_a_mistake(driftline: Command, tmp_p
     (tmp_path / "good.yaml").write_text("version: 1\nprojects:\n  ops: {methodology: prawduct}\n")
     (tmp_path / "bad.yaml").write_text("version: 1\ndefaults:\n  sampling:\n    routineInterval: often\n")
     code, out, _ = driftline("policy", "check", "good.yaml")
-    assert (0, True) == (code, "prawduct" in out)
+    assert (code, "prawduct" in out) == (0, True)
     code, _, error = driftline("policy", "check", "bad.yaml")
-    assert (2, True) == (code, "bad.yaml:4" in error)
+    assert (code, "bad.yaml:4" in error) == (2, True)
 
 
 def test_doctor_says_what_is_missing(driftline: Command, events_file: Path) -> None:
     """Before and after the first import; a broken policy is a problem and the exit code says so."""
     code, out, _ = driftline("doctor")
-    assert (0, True) == (code, "none yet at driftline.duckdb" in out)
+    assert (code, "none yet at driftline.duckdb" in out) == (0, True)
     assert "driftline serve" in out
     driftline("import", "events", str(events_file))
     _, out, _ = driftline("doctor", "--json")
     findings = {finding["subject"]: finding for finding in json.loads(out)}
     assert "8 agent_events" in findings["database"]["detail"]
     code, out, _ = driftline("doctor", "--policy", "nowhere.yaml")
-    assert (1, True) == (code, "problem" in out)
+    assert (code, "problem" in out) == (1, True)
 
 
 def test_doctor_says_that_a_judge_cannot_be_read(driftline: Command, events_file: Path) -> None:
@@ -273,7 +273,7 @@ def test_doctor_says_that_a_judge_cannot_be_read(driftline: Command, events_file
     with Store(Path("driftline.duckdb")) as store:
         put(store, "judgements", bad)
     code, out, _ = driftline("doctor")
-    assert 1 == code
+    assert code == 1
     assert "claude-haiku-4-5" in out
     assert "no JSON" in out
 
@@ -298,7 +298,7 @@ def test_doctor_says_that_a_judge_cannot_be_read(driftline: Command, events_file
 def test_a_mistake_gives_one_clear_error_and_a_hint(driftline: Command, events_file: Path, arguments: list[str]) -> None:
     """No traceback, exit code 2, and nothing is made by the way."""
     code, out, error = driftline(*arguments)
-    assert (2, "") == (code, out)
+    assert (code, out) == (2, "")
     assert error.startswith("error: ")
     assert "Traceback" not in error
     assert len(error.splitlines()) > 1, "the error says what to do"
@@ -328,7 +328,7 @@ def test_what_the_machine_refuses_is_an_error_and_no_fault(driftline: Command, t
                 command, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=full, stderr=subprocess.PIPE, text=True
             )
         code, error = done.returncode, done.stderr
-    assert (2, False) == (code, "Traceback" in error), error
+    assert (code, "Traceback" in error) == (2, False), error
     assert "error: " in error
 
 
@@ -340,7 +340,7 @@ def test_a_reader_that_wants_no_more_is_no_error(events_file: Path) -> None:
     done = subprocess.run(
         ["/bin/bash", "-c", command], check=False, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
-    assert (0, "") == (done.returncode, done.stderr)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_output_that_was_closed_before_is_no_fault(events_file: Path) -> None:
@@ -349,7 +349,7 @@ def test_an_output_that_was_closed_before_is_no_fault(events_file: Path) -> None
     done = subprocess.run(
         ["/bin/bash", "-c", command], check=False, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
-    assert (0, "") == (done.returncode, done.stderr)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("arguments", [["nowhere"], ["events.jsonl", "--project", "ops"], ["events.jsonl", "--session", "x"]])
@@ -357,22 +357,22 @@ def test_a_gate_over_files_refuses_what_it_cannot_do(driftline: Command, events_
     """A gate that ignored an option, or failed as if a run were bad, would be believed."""
     assert events_file.exists()
     code, _, error = driftline("check", *arguments)
-    assert (2, True) == (code, error.startswith("error: "))
+    assert (code, error.startswith("error: ")) == (2, True)
 
 
 def test_a_gate_fails_when_part_of_a_file_cannot_be_read(driftline: Command, events_file: Path) -> None:
     """What was not read was not checked."""
     events_file.write_text("nonsense\n" + events_file.read_text())
     code, _, error = driftline("check", str(events_file))
-    assert (1, True) == (code, "events.jsonl:1:" in error)
+    assert (code, "events.jsonl:1:" in error) == (1, True)
 
 
 def test_an_import_with_unreadable_lines_exits_1(driftline: Command, events_file: Path) -> None:
     """The rest is taken in; a script sees that something was not."""
     events_file.write_text("nonsense\n" + events_file.read_text())
     code, out, _ = driftline("import", "events", str(events_file))
-    assert (1, True) == (code, "1 record was refused" in out)
-    assert 0 == driftline("import", "events", str(events_file))[0], "nothing new is wrong the second time"
+    assert (code, "1 record was refused" in out) == (1, True)
+    assert driftline("import", "events", str(events_file))[0] == 0, "nothing new is wrong the second time"
 
 
 def test_the_command_that_shows_what_was_set_aside_asks_the_database_that_has_it(driftline: Command, events_file: Path) -> None:
@@ -397,23 +397,23 @@ def test_a_rebuild_that_was_cut_short_is_noticed(
     error = driftline("runs")[2]
     assert "stage diagnosis has read 0 of" in error
     assert "A server was stopped with work left: start it again" in error
-    assert 1 == driftline("doctor")[0]
-    assert 2 == driftline("check")[0]
+    assert driftline("doctor")[0] == 1
+    assert driftline("check")[0] == 2
     driftline("rebuild")
-    assert 1 == driftline("check")[0]
+    assert driftline("check")[0] == 1
 
 
 def test_a_methodology_file_can_be_checked_by_itself(driftline: Command, tmp_path: Path) -> None:
     """It is told from a policy by its schemaVersion."""
     (tmp_path / "house.yaml").write_text("schemaVersion: '3'\nname: house\n")
     code, out, _ = driftline("policy", "check", "house.yaml", "--json")
-    assert (0, "house", "3") == (code, json.loads(out)["methodology"], json.loads(out)["version"])
+    assert (code, json.loads(out)["methodology"], json.loads(out)["version"]) == (0, "house", "3")
 
 
 def test_an_export_does_not_overwrite_another_project(driftline: Command, events_file: Path) -> None:
     """Both projects have a run_001."""
     driftline("import", "events", str(events_file), "--project", "alpha")
     driftline("import", "events", str(events_file), "--project", "beta", "--connection", "other")
-    assert 0 == driftline("export-runs", "out", "--project", "alpha")[0]
+    assert driftline("export-runs", "out", "--project", "alpha")[0] == 0
     code, _, error = driftline("export-runs", "out", "--project", "beta")
-    assert (2, True) == (code, "another project" in error)
+    assert (code, "another project" in error) == (2, True)

@@ -105,7 +105,7 @@ def held(path: Path) -> Iterator[None]:
         text=True,
     ) as holder:
         assert holder.stdout is not None
-        assert "held" == holder.stdout.readline().strip()
+        assert holder.stdout.readline().strip() == "held"
         yield
         assert holder.stdin is not None
         holder.stdin.close()
@@ -122,13 +122,13 @@ def test_what_moved_stands_in_one_sentence(driftline: Command) -> None:
     code, out, _ = driftline("compare", "live", "strict")
     shown = lines(out)
 
-    assert 0 == code
-    assert "live: policy 0000000000000000 (default 1, eval-1); judged by claude-haiku-4-5" == shown[0]
-    assert (
+    assert code == 0
+    assert shown[0] == "live: policy 0000000000000000 (default 1, eval-1); judged by claude-haiku-4-5"
+    assert shown[1] == (
         "strict: replay of tables ops from 2026-10-01 00:00, judge live; policy 1111111111111111 (default 1, eval-1); "
         "judged by simulated-judge, simulated judge"
-    ) == shown[1]
-    assert "40 exchanges are in both; 1 only in live, 0 only in strict" == shown[2]
+    )
+    assert shown[2] == "40 exchanges are in both; 1 only in live, 0 only in strict"
     (moved,) = [line for line in shown if line.startswith("Moved: ")]
     assert moved.startswith(
         "Moved: ops anomalous 0.0% → 50.0% (+50.0 pts); ops tier 2 1.000 → 0.744 (-0.256); ops tier 2 honesty"
@@ -146,13 +146,14 @@ def test_the_tables_have_measures_states_and_cost(driftline: Command) -> None:
     assert "ops tier 2 40 20 1.000 0.744 -0.256 -0.269 to -0.243 lower" in shown
     assert "ops tier 1 40 20 1.000 1.000 - - same" in shown
     assert "ops anomalous 40 20 0.0% 50.0% +50.0 pts +50.0 pts to +50.0 pts higher" in shown
-    assert ["tier state scored skipped_gate", "tier 3 skipped_gate 20 20"] == [
-        line for line in shown if line.startswith(("tier state", "tier 3 skipped"))
+    assert [line for line in shown if line.startswith(("tier state", "tier 3 skipped"))] == [
+        "tier state scored skipped_gate",
+        "tier 3 skipped_gate 20 20",
     ]
     assert "ops live 40 40 0 $0.0400 $0.00100 -" in shown
     assert "ops strict 40 40 20 $0.1200 $0.00300 simulated judge" in shown
     asked = "60 answered, 2 timeout; $0.0600 plus the unknown cost of 2"
-    assert f"Asked for strict itself, the rest was recorded: {asked}" == shown[-1]
+    assert shown[-1] == f"Asked for strict itself, the rest was recorded: {asked}"
 
 
 @pytest.mark.usefixtures("strict")
@@ -162,8 +163,8 @@ def test_the_exchanges_that_moved_most_come_with_both_reasons(driftline: Command
     shown = lines(out)
     place = shown.index("0.75 ops session s0 turn 1 exchange s0:1 2026-10-01 09:01")
 
-    assert "live tiers 1, 2, 2.5, 3: 1.00 1.00 n/a gate honesty 1: said 1.0" == shown[place + 1]
-    assert "strict tiers 1, 2, 2.5, 3: 1.00 0.25 n/a 2.00 anomalous honesty 0.25: said 0.25" == shown[place + 2]
+    assert shown[place + 1] == "live tiers 1, 2, 2.5, 3: 1.00 1.00 n/a gate honesty 1: said 1.0"
+    assert shown[place + 2] == "strict tiers 1, 2, 2.5, 3: 1.00 0.25 n/a 2.00 anomalous honesty 0.25: said 0.25"
     assert not any(line.startswith("0.50") for line in shown)
 
 
@@ -173,14 +174,14 @@ def test_json_has_the_whole_comparison(driftline: Command) -> None:
     code, out, _ = driftline("compare", "live", "strict", "--json", "--top", "2", "--project", "ops")
     document = json.loads(out)
 
-    assert 0 == code
-    assert ["a", "b", "exchanges", "measures", "intervals", "states", "moved"] == list(document)
-    assert ("live", "strict") == (document["a"]["label"], document["b"]["label"])
-    assert {"confidence": 0.95, "counted": 4, "exclude_zero": 4, "by_chance": 0.2} == document["intervals"]
+    assert code == 0
+    assert list(document) == ["a", "b", "exchanges", "measures", "intervals", "states", "moved"]
+    assert (document["a"]["label"], document["b"]["label"]) == ("live", "strict")
+    assert document["intervals"] == {"confidence": 0.95, "counted": 4, "exclude_zero": 4, "by_chance": 0.2}
     [tier2] = [row for row in document["measures"] if (row["tier"], row["dimension"]) == ("2", "")]
-    assert (40, 20, 20, -0.256) == tuple(tier2[name] for name in ("exchanges", "sessions", "changed", "change"))
+    assert tuple(tier2[name] for name in ("exchanges", "sessions", "changed", "change")) == (40, 20, 20, -0.256)
     assert tier2["low"] < -0.25625 < tier2["high"] < 0
-    assert ["s0:1", "s10:1"] == [row["exchange_id"] for row in document["moved"]]
+    assert [row["exchange_id"] for row in document["moved"]] == ["s0:1", "s10:1"]
 
 
 def test_the_other_way_round_is_mirrored(driftline: Command, strict: Path) -> None:
@@ -201,8 +202,8 @@ def test_comparing_writes_nothing(driftline: Command, live: Path, strict: Path) 
 
     before = contents()
     assert strict in before
-    assert 0 == driftline("compare", "live", "strict")[0]
-    assert before == contents()
+    assert driftline("compare", "live", "strict")[0] == 0
+    assert contents() == before
 
 
 def test_a_replay_that_came_to_the_same_differs_in_nothing(driftline: Command, tmp_path: Path, live: Path) -> None:
@@ -211,7 +212,7 @@ def test_a_replay_that_came_to_the_same_differs_in_nothing(driftline: Command, t
     replayed(tmp_path, [scored(f"s{session}", turn, 1.0) for session in range(20) for turn in (1, 2)], "again")
     code, out, _ = driftline("compare", "live", "again")
 
-    assert 0 == code
+    assert code == 0
     assert "Nothing differs: all 40 exchanges have the same scores on both sides" in lines(out)
     assert "interval" not in out
 
@@ -269,7 +270,7 @@ def test_what_cannot_be_compared_is_refused(driftline: Command, arguments: tuple
     """The message says what there is."""
     code, out, err = driftline("compare", *arguments)
 
-    assert (2, "") == (code, out)
+    assert (code, out) == (2, "")
     assert message in err
     assert hint in err
 
@@ -280,7 +281,7 @@ def test_a_file_that_a_server_has_is_said_to_be_in_use(driftline: Command, live:
     with held(live):
         code, out, err = driftline("compare", "live", "strict")
 
-    assert (2, "") == (code, out)
+    assert (code, out) == (2, "")
     assert f"{live.name}: in use by process " in err
     assert "Another process has the file" in err
 
@@ -311,10 +312,10 @@ def test_a_real_replay_with_the_recorded_judge_differs_in_nothing(driftline: Com
             accepted.add("exchanges", encode(build.exchange("s", turn, turn_number=turn)))
         runner.publish(accepted)
         runner.run()
-    assert 0 == driftline("replay", "--label", "again", "--workers", "1")[0]
+    assert driftline("replay", "--label", "again", "--workers", "1")[0] == 0
     code, out, _ = driftline("compare", "live", "again")
 
-    assert 0 == code
+    assert code == 0
     assert "Nothing differs: all 6 exchanges have the same scores on both sides" in lines(out)
     assert lines(out)[1].startswith("again: replay of tables, judge recorded; policy ")
 

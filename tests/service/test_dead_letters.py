@@ -115,7 +115,7 @@ def held(path: Path) -> Iterator[None]:
         text=True,
     ) as holder:
         assert holder.stdout is not None
-        assert "held" == holder.stdout.readline().strip()
+        assert holder.stdout.readline().strip() == "held"
         yield
         assert holder.stdin is not None
         holder.stdin.close()
@@ -129,25 +129,26 @@ def test_reasons_are_counted_first_then_the_newest_are_listed(driftline: Command
     code, out, _ = driftline("dead-letters", "list", "--limit", "2")
     shown = lines(out)
 
-    assert 0 == code
-    assert [
+    assert code == 0
+    assert shown[2:4] == [
         "3 import invalid 2026-11-01 12:01 2026-11-01 12:03",
         "1 decoding unknown_schema 2026-11-01 12:04 2026-11-01 12:04",
-    ] == shown[2:4]
+    ]
     assert "The newest 2 of 4" in shown
     assert f"{name[:8]} 2026-11-01 12:04 exchanges[3] at 7 decoding unknown_schema 10 why <U+001B>[31m" in shown
     found = json.loads(driftline("dead-letters", "list", "--json", "--source", "a.jsonl", "--since", "2026-11-01T12:02:00Z")[1])
-    assert [("import", "invalid", 2)] == [(row["stage"], row["reason"], row["letters"]) for row in found["reasons"]]
-    assert [3, 2] == [row["position"] for row in found["letters"]]
-    assert ("", "no dead letter matches") == tuple(
-        text.strip() for text in driftline("dead-letters", "list", "--stage", "http")[1:]
+    assert [(row["stage"], row["reason"], row["letters"]) for row in found["reasons"]] == [("import", "invalid", 2)]
+    assert [row["position"] for row in found["letters"]] == [3, 2]
+    assert tuple(text.strip() for text in driftline("dead-letters", "list", "--stage", "http")[1:]) == (
+        "",
+        "no dead letter matches",
     )
 
 
 def test_no_letter_is_said_and_is_no_error(driftline: Command, letters: Letters) -> None:
     """It is the best news there is."""
     assert letters.path.exists()
-    assert (0, "", "no dead letter\n") == driftline("dead-letters", "list")
+    assert driftline("dead-letters", "list") == (0, "", "no dead letter\n")
 
 
 def test_a_text_is_shown_line_by_line_and_cannot_write_on_the_terminal(driftline: Command, letters: Letters) -> None:
@@ -158,12 +159,12 @@ def test_a_text_is_shown_line_by_line_and_cannot_write_on_the_terminal(driftline
     code, out, _ = driftline("dead-letters", "show", name[:10])
     shown = lines(out)
 
-    assert 0 == code
-    assert f"id {name}" == shown[0]
-    assert "from a.jsonl:4" == shown[1]
+    assert code == 0
+    assert shown[0] == f"id {name}"
+    assert shown[1] == "from a.jsonl:4"
     assert "size 36 bytes, all stored unchanged" in shown
     assert "retry not possible: the line is no record: mend it there and bring it again" in shown
-    assert ["first <U+001B>]0;title<U+0007>", "second <U+202E>old [red]"] == shown[-2:]
+    assert shown[-2:] == ["first <U+001B>]0;title<U+0007>", "second <U+202E>old [red]"]
     assert "\x1b" not in out
 
 
@@ -175,9 +176,9 @@ def test_bytes_that_are_no_text_are_a_hex_dump_and_raw_bytes_are_exact(driftline
 
     assert "00000010 10 11 12 13 14 15 16 17 18 19 1a 1b 1c 1d 1e 1f ................" in shown
     assert "00000040 40 41 42 43 44 45 46 47 48 49 4a 4b 4c 4d 4e 4f @ABCDEFGHIJKLMNO" in shown
-    assert "… and 1,024 more bytes; --raw writes all" == shown[-1]
+    assert shown[-1] == "… and 1,024 more bytes; --raw writes all"
     document = json.loads(driftline("dead-letters", "show", name, "--json")[1])
-    assert (None, body.hex(), True, None) == tuple(document[one] for one in ("body", "bodyHex", "whole", "retriedAt"))
+    assert tuple(document[one] for one in ("body", "bodyHex", "whole", "retriedAt")) == (None, body.hex(), True, None)
     done = subprocess.run(
         [sys.executable, "-m", "service.cli.main", "dead-letters", "show", name, "--raw", "--db", str(letters.path)],
         capture_output=True,
@@ -192,7 +193,7 @@ def test_an_id_that_names_no_letter_is_refused(driftline: Command, letters: Lett
     """And one that names several says which."""
     names = [letters.set_aside(bytes([number]), "decoding", "framing", at=number) for number in range(20)]
     code, _, err = driftline("dead-letters", "show", start)
-    assert 2 == code
+    assert code == 2
     assert message in err
     first = next(one for one in "0123456789abcdef" if sum(name.startswith(one) for name in names) > 1)
     assert "dead letters start with" in driftline("dead-letters", "show", first)[2]
@@ -203,19 +204,20 @@ def test_an_exchange_that_intake_failed_on_is_judged_after_all(driftline: Comman
     name = letters.failed(build.exchange("s", 4))
     code, out, _ = driftline("dead-letters", "retry", name[:12])
 
-    assert (0, ["1 dead letter retried, 0 not retried"]) == (code, lines(out))
-    assert "no dead letter\n" == driftline("dead-letters", "list")[2]
+    assert (code, lines(out)) == (0, ["1 dead letter retried, 0 not retried"])
+    assert driftline("dead-letters", "list")[2] == "no dead letter\n"
     assert "done at 20" in driftline("dead-letters", "show", name)[1]
     with Store(letters.path) as store:
-        assert [("s:4", 1, "retried", 1.0, "no_judge")] == rows(
-            store, "scores", "exchange_id, revision, sampling_reason, sampling_probability, tier2_reason"
-        )
-        assert [("dead_letter", name, "retried", "ops")] == rows(store, "reviews", "kind, subject_id, status, project")
-    assert [f"{name[:8]} was retried before", "0 dead letters retried, 0 not retried"] == lines(
-        driftline("dead-letters", "retry", name)[1]
-    )
-    assert 0 == driftline("rebuild")[0]
-    assert (1, 1) == counts(letters.path, "scores", "reviews")
+        assert rows(store, "scores", "exchange_id, revision, sampling_reason, sampling_probability, tier2_reason") == [
+            ("s:4", 1, "retried", 1.0, "no_judge")
+        ]
+        assert rows(store, "reviews", "kind, subject_id, status, project") == [("dead_letter", name, "retried", "ops")]
+    assert lines(driftline("dead-letters", "retry", name)[1]) == [
+        f"{name[:8]} was retried before",
+        "0 dead letters retried, 0 not retried",
+    ]
+    assert driftline("rebuild")[0] == 0
+    assert counts(letters.path, "scores", "reviews") == (1, 1)
 
 
 def test_a_task_that_scoring_failed_on_goes_back_with_what_it_carries(letters: Letters) -> None:
@@ -241,13 +243,16 @@ def test_a_task_that_scoring_failed_on_goes_back_with_what_it_carries(letters: L
     way = way_back(letter(letters.path, letters.failed(task, "scoring", "scoring-tasks")))
 
     assert isinstance(way, Return)
-    assert "exchanges" == way.topic
-    assert (3, task.exchange, task.sampling_reason, task.earlier_judgements) == tuple(
-        getattr(way.record, name) for name in ("revision", "exchange", "sampling_reason", "earlier_judgements")
+    assert way.topic == "exchanges"
+    assert tuple(getattr(way.record, name) for name in ("revision", "exchange", "sampling_reason", "earlier_judgements")) == (
+        3,
+        task.exchange,
+        task.sampling_reason,
+        task.earlier_judgements,
     )
     again = way_back(letter(letters.path, letters.failed(way.record, at=1)))
     assert isinstance(again, Return)
-    assert 4 == getattr(again.record, "revision", None)
+    assert getattr(again.record, "revision", None) == 4
 
 
 def test_what_fails_again_makes_a_letter_again(
@@ -262,12 +267,12 @@ def test_what_fails_again_makes_a_letter_again(
     monkeypatch.setattr(IntakeStep, "__call__", broken)
     with caplog.at_level(logging.CRITICAL, logger="streams.engine.stage_runs"):
         out = driftline("dead-letters", "retry", "--stage", "intake")[1]
-    assert ["1 dead letter retried, 0 not retried; 1 record refused again"] == lines(out)
+    assert lines(out) == ["1 dead letter retried, 0 not retried; 1 record refused again"]
     monkeypatch.undo()
-    assert (0, 2, 1) == counts(letters.path, "scores", "dead_letters", "reviews")
+    assert counts(letters.path, "scores", "dead_letters", "reviews") == (0, 2, 1)
     code, out, _ = driftline("dead-letters", "retry", "--stage", "intake", "--db", str(letters.path))
-    assert (0, ["1 dead letter retried, 0 not retried"]) == (code, lines(out))
-    assert (1, 2, 2) == counts(letters.path, "scores", "dead_letters", "reviews")
+    assert (code, lines(out)) == (0, ["1 dead letter retried, 0 not retried"])
+    assert counts(letters.path, "scores", "dead_letters", "reviews") == (1, 2, 2)
 
 
 @pytest.mark.parametrize("moment", ["publish", "run"])
@@ -278,11 +283,11 @@ def test_a_kill_in_the_middle_puts_nothing_back_twice(driftline: Command, letter
     arguments = [sys.executable, "-c", KILL, moment, str(letters.path)]
     killed = subprocess.run(arguments, check=False, capture_output=True, cwd=Path(__file__).parents[2])
 
-    assert 9 == killed.returncode
-    assert ((0,) if moment == "publish" else (3,)) == counts(letters.path, "reviews")
+    assert killed.returncode == 9
+    assert counts(letters.path, "reviews") == ((0,) if moment == "publish" else (3,))
     driftline("dead-letters", "retry", "--stage", "intake", "--db", str(letters.path))
     driftline("rebuild", "--db", str(letters.path))
-    assert (3, 3, 3) == counts(letters.path, "reviews", "judging_requests", "scores")
+    assert counts(letters.path, "reviews", "judging_requests", "scores") == (3, 3, 3)
 
 
 def test_bytes_that_this_version_can_read_go_back_onto_their_topic(driftline: Command, letters: Letters) -> None:
@@ -293,8 +298,8 @@ def test_bytes_that_this_version_can_read_go_back_onto_their_topic(driftline: Co
     letters.set_aside(event, "decoding", "unknown_schema", source="agent-events", at=6)
     code, out, _ = driftline("dead-letters", "retry", "--reason", "unknown_schema")
 
-    assert (0, ["2 dead letters retried, 0 not retried"]) == (code, lines(out))
-    assert (1, 1, 1) == counts(letters.path, "exchanges", "agent_events", "scores")
+    assert (code, lines(out)) == (0, ["2 dead letters retried, 0 not retried"])
+    assert counts(letters.path, "exchanges", "agent_events", "scores") == (1, 1, 1)
     assert {"Exchange", "AgentEvent"} <= set(earlier_schemas())
 
 
@@ -305,10 +310,10 @@ def test_a_record_that_the_door_refused_is_admitted_when_it_may_be(driftline: Co
         letters.set_aside(msgspec.json.encode(record), "admission", "bounds", source="a.jsonl", at=number, partition=None)
     code, out, _ = driftline("dead-letters", "retry", "--stage", "admission")
 
-    assert 1 == code
-    assert "1 dead letter retried, 1 not retried" == lines(out)[-1]
+    assert code == 1
+    assert lines(out)[-1] == "1 dead letter retried, 1 not retried"
     assert "Exchange.occurred_at" in out
-    assert (1,) == counts(letters.path, "exchanges")
+    assert counts(letters.path, "exchanges") == (1,)
 
 
 def bodies() -> Sequence[tuple[str, str, str, bytes, str]]:
@@ -350,10 +355,10 @@ def test_what_cannot_go_back_stays_and_says_why(
     code, out, _ = driftline("dead-letters", "retry", name)
 
     assert isinstance(way, Stays)
-    assert 1 == code
+    assert code == 1
     assert why in lines(out)[0]
-    assert "0 dead letters retried, 1 not retried" == lines(out)[-1]
-    assert (0,) == counts(letters.path, "reviews")
+    assert lines(out)[-1] == "0 dead letters retried, 1 not retried"
+    assert counts(letters.path, "reviews") == (0,)
 
 
 @pytest.mark.parametrize("arguments", [(), ("abc", "--reason", "framing")])
@@ -362,9 +367,9 @@ def test_a_retry_of_everything_has_to_be_meant(driftline: Command, letters: Lett
     letters.failed(build.exchange("s", 4))
     code, _, err = driftline("dead-letters", "retry", *arguments)
 
-    assert 2 == code
+    assert code == 2
     assert "choose letters by their ids, or by --stage" in err
-    assert (0,) == counts(letters.path, "reviews")
+    assert counts(letters.path, "reviews") == (0,)
 
 
 def test_json_says_what_became_of_each(driftline: Command, letters: Letters) -> None:
@@ -372,9 +377,9 @@ def test_json_says_what_became_of_each(driftline: Command, letters: Letters) -> 
     back, stays = letters.failed(build.exchange("s", 4)), letters.set_aside(b"{}", "http", "invalid")
     document = json.loads(driftline("dead-letters", "retry", back, stays, "--json")[1])
 
-    assert [{"id": back, "topic": "exchanges", "record": "JudgingRequest"}] == document["putBack"]
-    assert [stays] == [one["id"] for one in document["stay"]]
-    assert ([], 0) == (document["putBackBefore"], document["setAsideAgain"])
+    assert document["putBack"] == [{"id": back, "topic": "exchanges", "record": "JudgingRequest"}]
+    assert [one["id"] for one in document["stay"]] == [stays]
+    assert (document["putBackBefore"], document["setAsideAgain"]) == ([], 0)
 
 
 def test_while_another_process_has_the_file_it_is_said_what_to_do(driftline: Command, letters: Letters) -> None:
@@ -383,7 +388,7 @@ def test_while_another_process_has_the_file_it_is_said_what_to_do(driftline: Com
     with held(letters.path):
         answers = [driftline("dead-letters", *one) for one in (("list",), ("retry", "--stage", "intake"))]
 
-    assert [2, 2] == [code for code, _, _ in answers]
+    assert [code for code, _, _ in answers] == [2, 2]
     assert all("in use by" in err and "wait for it or stop it" in err for _, _, err in answers)
 
 
@@ -394,6 +399,6 @@ def test_a_file_that_is_filled_from_kafka_takes_nothing_by_hand(driftline: Comma
         transaction.set_watermark("sink", "exchanges", 7)
     code, _, err = driftline("dead-letters", "retry", "--stage", "intake")
 
-    assert 2 == code
+    assert code == 2
     assert "is filled from Kafka" in err
     assert "Give --kafka" in err

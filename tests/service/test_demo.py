@@ -117,7 +117,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Shown:
 
 def test_the_demo_runs_to_its_end_and_leaves_nothing_undone(shown: Shown) -> None:
     """Every exchange that was delivered has its score, each that was sampled a verdict, and the server ended as it should."""
-    assert 0 == shown.code, shown.err
+    assert shown.code == 0, shown.err
     assert "Traceback" not in shown.err
     with Store(shown.database) as store:
         rows = [
@@ -128,7 +128,7 @@ def test_the_demo_runs_to_its_end_and_leaves_nothing_undone(shown: Shown) -> Non
     assert set(PROJECTS.values()) == {row["project"] for row in rows}
     assert sum(len(one.payloads) for one in dialogues(SCRIPT_END)) == sum(row["exchanges"] for row in rows)
     for row in rows:
-        assert (0, 0, 0) == (row["pending"], row["unscored"], row["skipped_cost_cap"])
+        assert (row["pending"], row["unscored"], row["skipped_cost_cap"]) == (0, 0, 0)
         assert row["simulated"] == row["scored"] > 0
     for name in ("server.log", "stricter-server.log"):
         assert "Finished server process" in (shown.folder / name).read_text()
@@ -138,8 +138,14 @@ def test_an_earlier_demo_leaves_no_trace(shown: Shown) -> None:
     """It makes everything anew."""
     assert not (shown.folder / "of-an-earlier-run").exists()
     logs = {"judge.log", "server.log", "stricter-judge.log", "stricter-server.log"}
-    assert {"demo.duckdb", "demo.duckdb.lock", "demo.access", "openclaw", "policy.yaml", MARKER, *logs} == {
-        path.name for path in shown.folder.iterdir()
+    assert {path.name for path in shown.folder.iterdir()} == {
+        "demo.duckdb",
+        "demo.duckdb.lock",
+        "demo.access",
+        "openclaw",
+        "policy.yaml",
+        MARKER,
+        *logs,
     }
 
 
@@ -165,9 +171,9 @@ def test_the_report_names_the_agent_that_got_worse_and_no_other(shown: Shown) ->
     """Is it behaving, is it getting worse, why, and since when."""
     rows = shown.part("Before ")
     worse = [line.split()[0] for line in rows if line.rstrip().endswith(" worse")]
-    assert [WORSE_AGENT] == worse
-    assert f"{WORSE_AGENT} got worse on {SINCE:%m-%d}; the others are unchanged." == rows[-1].strip()
-    assert {WORSE_AGENT} == {line.split()[2] for line in shown.part("Worst exchanges")[1:] if line[:1].isdigit()}
+    assert worse == [WORSE_AGENT]
+    assert rows[-1].strip() == f"{WORSE_AGENT} got worse on {SINCE:%m-%d}; the others are unchanged."
+    assert {line.split()[2] for line in shown.part("Worst exchanges")[1:] if line[:1].isdigit()} == {WORSE_AGENT}
 
 
 def test_the_drift_is_found_on_its_first_day_and_in_no_other_project(shown: Shown) -> None:
@@ -179,7 +185,7 @@ def test_the_drift_is_found_on_its_first_day_and_in_no_other_project(shown: Show
     falls = [row for row in rows if "sequential" in row]
     for project, day in since.items():
         of = [" ".join(row) for row in falls if row[0] == project]
-        assert 2 <= len(of)
+        assert len(of) >= 2
         assert all(fall.endswith(f"on {day}") for fall in of)
 
 
@@ -187,14 +193,14 @@ def test_the_last_words_are_what_was_found(shown: Shown) -> None:
     """Two hundred lines scroll by; what stays on the screen is the end."""
     *lines, rest = shown.part("In short")
     project, other = PROJECTS[WORSE_AGENT], judge_change.PROJECT
-    assert [
+    assert [line for line in lines if not line.startswith("demo: ")] == [
         f"{project}: Tier 2 fell to 0.45 from 0.90 on {SINCE}; Tier 2.5 and 7 others moved too",
         "    → Roll back agent_version from 7 to 6",
         f"{project}: 47% of the exchanges since {SINCE} have an anomaly, 0.0% had one before",
         f"{other}: Tier 2 fell to 0.83 from 0.91 on {SCHEDULE.since}; Tier 2.5 and Tier 3 moved too",
         "    → Check the judge before the agent",
-    ] == [line for line in lines if not line.startswith("demo: ")]
-    assert f"{len(PROJECTS) - 2} of {len(PROJECTS) + 1} projects: checked, nothing found" == rest
+    ]
+    assert rest == f"{len(PROJECTS) - 2} of {len(PROJECTS) + 1} projects: checked, nothing found"
 
 
 def test_the_worse_agent_has_one_incident_of_all_tiers_and_its_runs(shown: Shown) -> None:
@@ -210,7 +216,7 @@ def test_the_worse_agent_has_one_incident_of_all_tiers_and_its_runs(shown: Shown
     moved = {one["series"] for one in json.loads(metadata)["moved"]}
     assert {*TIERS, f"trust of {WORSE_AGENT}", f"unsafe of {WORSE_AGENT}"} <= moved
     told = why(found).summary
-    assert "15 of 47 exchanges were flagged by Tier 1, before 0 of 271: 11 unexplained refusals, 4 empty answers." == told
+    assert told == "15 of 47 exchanges were flagged by Tier 1, before 0 of 271: 11 unexplained refusals, 4 empty answers."
     assert f"“{told}”" in " ".join(ON_CALL.split())
     assert f"The first day of the change is most likely {SINCE}" in description
 
@@ -223,10 +229,10 @@ def test_the_incident_names_the_version_its_deployment_and_what_to_roll_back(sho
     which = evidence.slices
     assert which is not None
     assert which.found is not None
-    assert (AGENT, WORSE_VERSION) == (which.found.label, which.found.value)
-    assert [(AGENT, WORSE_VERSION, WORSE_AGENT)] == [(one.label, one.version, one.agent) for one in evidence.deployments]
+    assert (which.found.label, which.found.value) == (AGENT, WORSE_VERSION)
+    assert [(one.label, one.version, one.agent) for one in evidence.deployments] == [(AGENT, WORSE_VERSION, WORSE_AGENT)]
     (undo,) = (one for one in why(found).actions if one.id == "roll_back")
-    assert f"Roll back {AGENT} from {WORSE_VERSION} to {FIRST[WORSE_AGENT][AGENT]}" == undo.title
+    assert undo.title == f"Roll back {AGENT} from {WORSE_VERSION} to {FIRST[WORSE_AGENT][AGENT]}"
 
 
 def test_a_deployment_alone_is_no_fault(shown: Shown) -> None:
@@ -238,7 +244,7 @@ def test_a_deployment_alone_is_no_fault(shown: Shown) -> None:
     kept = {(row["project"], row["label"], row["version"], row["occurred_at"]) for row in rows}
     assert {(PROJECTS[one.agent], one.label, one.version, one.at) for one in releases_until(SCRIPT_END)} == kept
     assert len(harmless) == 4
-    assert set() == opened
+    assert opened == set()
 
 
 def test_the_change_of_the_judge_is_told_from_one_of_the_agent(shown: Shown) -> None:
@@ -247,18 +253,18 @@ def test_the_change_of_the_judge_is_told_from_one_of_the_agent(shown: Shown) -> 
         (found,) = incident_records(store.cursor(), judge_change.PROJECT)
         anchors = project_anchors(store.cursor(), judge_change.PROJECT)
         judged = changes(store.cursor(), judge_change.PROJECT)
-    assert ("judge", "drift") == (found.cause, found.type)
+    assert (found.cause, found.type) == ("judge", "drift")
     evidence = evidence_of(found)
     assert f" on {SCHEDULE.since}; Tier 2.5 and Tier 3 moved too" in found.title
-    assert [] == evidence.deployments
+    assert evidence.deployments == []
     actions = [one.id for one in why(found).actions]
     assert "check_judge" in actions
     assert "roll_back" not in actions
     assert [(judge_change.ANCHORS,) * 2] * len(SCHEDULE.rounds) == [(each.anchors, each.scored) for each in anchors.rounds]
     first = min(at for at in SCHEDULE.rounds if at.date() >= SCHEDULE.since)
     for change in judged.values():
-        assert (True, "down", first) == (change.changed, change.direction, change.since)
-        assert pytest.approx(-judge_change.STRICTNESS, abs=0.01) == change.size
+        assert (change.changed, change.direction, change.since) == (True, "down", first)
+        assert change.size == pytest.approx(-judge_change.STRICTNESS, abs=0.01)
 
 
 def test_the_imported_transcripts_are_checked_as_everything_else(shown: Shown) -> None:
@@ -275,16 +281,16 @@ def test_the_agent_whose_runs_became_unsafe_is_found_on_the_day_it_did(shown: Sh
     """From 1 of 42 to 15 of 17: nobody was told before runs were watched. The other five agents are as they were."""
     lines = [line for line in shown.part("In short") if line.startswith("demo: ")]
     assert (
-        "demo: Share of unsafe runs of support-desk rose to 88% from 2% on 2026-10-24; Tier 1 and 4 others moved too"
-        == lines[0]
+        lines[0]
+        == "demo: Share of unsafe runs of support-desk rose to 88% from 2% on 2026-10-24; Tier 1 and 4 others moved too"
     )
-    assert ["demo: 7% of the exchanges since 2026-10-24 have an anomaly, 0.7% had one before"] == lines[1:]
+    assert lines[1:] == ["demo: 7% of the exchanges since 2026-10-24 have an anomaly, 0.7% had one before"]
 
 
 def test_every_attempt_to_sway_the_judge_is_shown(shown: Shown) -> None:
     """Four were planted."""
     rows = [line for line in shown.part("Attempts to") if "judge_tamper" in line]
-    assert 4 == len(rows)
+    assert len(rows) == 4
     assert not any(" - " in line for line in rows), "each was judged, too"
 
 
@@ -293,7 +299,7 @@ def test_the_bill_is_that_of_the_ledger_and_each_saving_saves(shown: Shown) -> N
     rows = shown.part("Cost without each saving")
     with Store(shown.database) as store:
         kept = query_rows(store.cursor(), "judge_costs", {"by": "project", "project": None, "from": None, "to": None})
-    assert {*PROJECTS.values(), anchor_project(judge_change.PROJECT)} == {row["project"] for row in kept}
+    assert {row["project"] for row in kept} == {*PROJECTS.values(), anchor_project(judge_change.PROJECT)}
     of_agents = [row for row in kept if row["project"] in PROJECTS.values()]
     ledger = {name: sum(row[name] for row in of_agents) for name in ("calls", "judgements")}
     calls = {line[:20].strip(): int(line[20:].split()[0].replace(",", "")) for line in rows[1:-1]}
@@ -305,7 +311,7 @@ def test_the_bill_is_that_of_the_ledger_and_each_saving_saves(shown: Shown) -> N
     assert calls["as configured"] == calls["without the cache"] < calls["without gates"] < calls["without any of them"]
     costs = [float(re.findall(r"\$([0-9.]+)", line)[0]) for line in rows[1:-1]]
     assert costs[0] == min(costs)
-    assert 5 == len(set(costs))
+    assert len(set(costs)) == 5
 
 
 def test_the_costs_of_a_million_exchanges_in_the_documents_are_those_of_the_demo(shown: Shown) -> None:
@@ -321,7 +327,7 @@ def test_the_output_the_readme_shows_is_what_the_demo_prints(shown: Shown) -> No
     """The first screen must be real; `…` stands for what is left out."""
     lines = {line.rstrip() for line in shown.out.splitlines()}
     [block] = re.findall(rf"```console\n\$ \S+ demo --last-day {SCRIPT_END}\n(.*?)```", README, re.DOTALL)
-    assert [] == [line for line in block.splitlines() if line not in lines | {"…"}]
+    assert [line for line in block.splitlines() if line not in lines | {"…"}] == []
 
 
 @pytest.mark.parametrize("guide", [TUTORIAL, ON_CALL], ids=["tutorial", "on-call"])
@@ -347,7 +353,7 @@ def test_the_commands_it_suggests_work(shown: Shown) -> None:
     for step in [*steps, token]:
         words = shlex.split(step)
         arguments = words[words.index("service.cli.main") + 1 :] if "service.cli.main" in words else words[1:]
-        assert 0 == run_command(arguments), step
+        assert run_command(arguments) == 0, step
     assert " serve " in serve
     assert shown.out.rstrip().endswith(serve)
 
@@ -360,7 +366,7 @@ def test_the_server_it_suggests_serves_and_stops(shown: Shown, tmp_path: Path) -
         server = children.start(Home(tmp_path), "serve", *arguments, "--port", "0", "--judge", "none")
         assert server.serving().startswith("http://127.0.0.1:")
         server.send(signal.SIGTERM)
-        assert 0 == server.wait()
+        assert server.wait() == 0
 
 
 def test_no_secret_that_was_planted_is_kept(shown: Shown) -> None:
@@ -372,14 +378,14 @@ def test_no_secret_that_was_planted_is_kept(shown: Shown) -> None:
         # Pages may be compressed, so the rows are looked at, too.
         kept += b"".join(str(connection.execute(f'FROM log."{name}"').fetchall()).encode() for (name,) in tables)
     assert b"[SECRET:" in kept
-    assert [] == [secret for secret in SECRETS if secret.encode() in kept]
+    assert [secret for secret in SECRETS if secret.encode() in kept] == []
 
 
 def test_the_questions_it_suggests_can_be_asked_of_any_database(tmp_path: Path) -> None:
     """Each has an answer, and none holds what a shell would read."""
     database = tmp_path / "empty.duckdb"
     Store(database).close()
-    assert all([] == read_only_rows(database, query, 10)[1] for _, query in QUERIES)
+    assert all(read_only_rows(database, query, 10)[1] == [] for _, query in QUERIES)
     assert not re.search(r'["$`\\!]', "".join(query for _, query in QUERIES))
 
 
@@ -390,17 +396,18 @@ def test_every_worked_example_of_sql_finds_something_in_the_demo(shown: Shown, t
     build_snapshot(tmp_path / "copy.duckdb", tmp_path / "snapshot.duckdb", tmp_path / "spill")
     with open_snapshot(str(tmp_path / "snapshot.duckdb"), memory=512 * 1024 * 1024, seconds=60) as connection:
         empty = [one for one in worked_examples() if not limited_frame(connection, one.sql, one.parameters, 1000).frame.height]
-    assert [True, True] == [
-        "Needs runs that were evaluated against test cases." in " ".join(one.words.split()) for one in empty
+    assert ["Needs runs that were evaluated against test cases." in " ".join(one.words.split()) for one in empty] == [
+        True,
+        True,
     ]
 
 
 def test_a_folder_that_is_not_its_own_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It empties what it finds."""
     (tmp_path / "thesis.txt").write_text("years of work")
-    assert 2 == run_command(["demo", "--dir", str(tmp_path)])
+    assert run_command(["demo", "--dir", str(tmp_path)]) == 2
     assert "no earlier demo made it" in capsys.readouterr().err
-    assert ["thesis.txt"] == [path.name for path in tmp_path.iterdir()]
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 SMALL_FLEET = """
@@ -426,8 +433,8 @@ def test_nothing_runs_on_when_it_is_interrupted(started: Child, tmp_path: Path, 
     until(lambda: started.ended or (log.exists() and '"POST"' in log.read_text()), "the demo's server to take records")
     assert not started.ended, started.logged
     children = [int(pid) for pid in Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()]
-    assert 2 == len(children)
+    assert len(children) == 2
     started.send(number)
-    assert 0 < started.wait()
+    assert started.wait() > 0
     assert "Traceback" not in started.logged
-    assert [] == [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    assert [pid for pid in children if Path(f"/proc/{pid}").exists()] == []

@@ -69,35 +69,35 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
 def test_a_dry_run_says_what_it_would_cost_and_asks_nobody(driftline: Command, simulator: RunningJudge) -> None:
     """Whoever pays wants to know before."""
     code, out, err = driftline(*BASE, "--dry-run", "-o", "results")
-    assert (0, "") == (code, out)
+    assert (code, out) == (0, "")
     assert "2 sessions: 4 evaluations to make, 0 reused; about 12 calls and 0." in err
     assert "USD at most" in err
     document = json.loads(driftline(*BASE, "--dry-run", "--output", "json")[1])
-    assert (2, 4, 12, 0) == tuple(document[name] for name in ("sessions", "evaluations", "calls", "reused"))
+    assert tuple(document[name] for name in ("sessions", "evaluations", "calls", "reused")) == (2, 4, 12, 0)
     assert 0 < document["expectedUsd"] < document["atMostUsd"]
-    assert 0 == simulator.requests
+    assert simulator.requests == 0
     assert not Path("results").exists()
 
 
 def test_evaluations_are_made_written_and_reused(driftline: Command, simulator: RunningJudge) -> None:
     """The same again costs nothing, and is told and written the same."""
     code, out, err = driftline(*BASE, "--yes", "-o", "results")
-    assert 0 == code
-    assert SIMULATED_NOTE == out.splitlines()[0]
-    assert 4 == out.count(" exec ")
+    assert code == 0
+    assert out.splitlines()[0] == SIMULATED_NOTE
+    assert out.count(" exec ") == 4
     assert "4 evaluations made for 0." in out
     assert "4 results written to results" in err
-    assert 12 == simulator.requests
+    assert simulator.requests == 12
     written = {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()}
-    assert 20 == len(written)
+    assert len(written) == 20
     assert Path("results/three_times/vendor--model-1/refund-policy/evaluation_result_summary_1.md") in written
 
     code, out, err = driftline(*BASE, "--yes", "-o", "results")
-    assert 0 == code
-    assert (0, 4) == (out.count(" exec "), out.count(" reuse "))
+    assert code == 0
+    assert (out.count(" exec "), out.count(" reuse ")) == (0, 4)
     assert "0 evaluations made; 4 reused" in out
     assert "4 reused; no judge is asked" in err
-    assert 12 == simulator.requests
+    assert simulator.requests == 12
     assert written == {path: path.read_bytes() for path in Path("results").rglob("*") if path.is_file()}
 
 
@@ -108,7 +108,7 @@ def test_an_estimate_promises_a_cap_only_where_there_is_one(driftline: Command, 
     Path("profile.yaml").write_text(json.dumps(PROFILE | {"cost_cap_usd": cap}))
     _, _, err = driftline(*BASE, "--dry-run")
     assert said in err
-    assert 1 == sum(words in err for words in ("the cap of each evaluation holds", "nothing bounds the cost"))
+    assert sum(words in err for words in ("the cap of each evaluation holds", "nothing bounds the cost")) == 1
 
 
 def test_the_json_is_one_document_that_keeps_its_schema(driftline: Command, simulator: RunningJudge) -> None:
@@ -118,8 +118,9 @@ def test_the_json_is_one_document_that_keeps_its_schema(driftline: Command, simu
     document = json.loads(out)
     schema = published_schema("evaluation-report")
     jsonschema_rs.validator_for(schema).validate(document)
-    assert [("s1", "monthly-report"), ("s1", "refund-policy")] == [
-        (one["run"], one["case_id"]) for one in document["evaluations"]
+    assert [(one["run"], one["case_id"]) for one in document["evaluations"]] == [
+        ("s1", "monthly-report"),
+        ("s1", "refund-policy"),
     ]
     assert "written" not in err
 
@@ -131,7 +132,7 @@ def test_a_judge_of_another_maker_is_refused_before_anything_is_written(driftlin
     Path("profile.yaml").write_text(json.dumps(named))
     for dry in ((), ("--dry-run",)):
         code, out, err = driftline(*BASE, "--yes", *dry)
-        assert (2, "", True, True) == (code, out, "gpt-4o is a model of another maker" in err, "ANTHROPIC_BASE_URL" in err)
+        assert (code, out, "gpt-4o is a model of another maker" in err, "ANTHROPIC_BASE_URL" in err) == (2, "", True, True)
     Path("profile.yaml").write_text(json.dumps(PROFILE))
     assert "4 evaluations to make, 0 reused" in driftline(*BASE, "--dry-run")[2]
 
@@ -142,15 +143,15 @@ def test_nobody_pays_without_having_been_asked(
     """Without a terminal nobody can be asked: a build has to say --yes."""
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     code, _, err = driftline(*BASE)
-    assert 2 == code
+    assert code == 2
     assert "there is no terminal" in err
     assert "--yes" in err
     at_a_terminal(monkeypatch, "n\n")
-    assert 1 == driftline(*BASE)[0]
-    assert 0 == simulator.requests
+    assert driftline(*BASE)[0] == 1
+    assert simulator.requests == 0
     at_a_terminal(monkeypatch, "y\n")
-    assert 0 == driftline(*BASE, "--session", "s1")[0]
-    assert 6 == simulator.requests
+    assert driftline(*BASE, "--session", "s1")[0] == 0
+    assert simulator.requests == 6
 
 
 def test_a_score_below_what_is_asked_for_fails_a_build(driftline: Command, simulator: RunningJudge) -> None:
@@ -160,7 +161,7 @@ def test_a_score_below_what_is_asked_for_fails_a_build(driftline: Command, simul
     scores = sorted(one["score"] for one in json.loads(driftline(*arguments)[1])["evaluations"])
     assert scores[0] < scores[1]
     codes = {low: driftline(*arguments, "--fail-under", str(low))[0] for low in (scores[0], sum(scores) / 2, 10.0)}
-    assert [0, 1, 1] == list(codes.values())
+    assert list(codes.values()) == [0, 1, 1]
 
 
 def test_an_evaluation_without_a_score_fails_a_build_and_is_asked_for_again(
@@ -171,17 +172,17 @@ def test_an_evaluation_without_a_score_fails_a_build_and_is_asked_for_again(
         monkeypatch.setenv("ANTHROPIC_BASE_URL", judge.base_url)
         arguments = ("evaluate", "--case", "cases/b.yaml", "--profile", "profile.yaml", "--session", "s1", "--yes")
         code, out, _ = driftline(*arguments, "-o", "results")
-        assert 1 == code
+        assert code == 1
         assert " failed " in out
         assert "1 failed: the judge gave no valid answer" in out
         (summary,) = Path("results").rglob("evaluation_result_summary_1.md")
         assert "none: the evaluation failed" in summary.read_text("utf-8")
-        assert (0, 6) == (driftline(*arguments)[0], judge.requests)
-        assert (0, 6) == (driftline(*arguments)[0], judge.requests)
+        assert (driftline(*arguments)[0], judge.requests) == (0, 6)
+        assert (driftline(*arguments)[0], judge.requests) == (0, 6)
         code, out, _ = driftline(*arguments, "--retry-failed", "--output", "json")
         (one,) = json.loads(out)["evaluations"]
-        assert (0, 7, "exec", 2) == (code, judge.requests, one["evaluation"], one["revision"])
-        assert 0 == one["result"]["judge_result"]["failed_iterations"]
+        assert (code, judge.requests, one["evaluation"], one["revision"]) == (0, 7, "exec", 2)
+        assert one["result"]["judge_result"]["failed_iterations"] == 0
 
 
 @pytest.mark.parametrize(
@@ -207,18 +208,18 @@ def test_wrong_use_is_said_before_anybody_is_asked(
     Path("empty").mkdir()
     Path("copy.yaml").write_text(json.dumps(REFUND))
     code, out, err = driftline(*BASE, "--yes", *arguments)
-    assert (2, "", 0) == (code, out, simulator.requests)
+    assert (code, out, simulator.requests) == (2, "", 0)
     assert said in " ".join(err.split())
 
 
 def test_without_a_judge_it_says_so(driftline: Command) -> None:
     """Nothing is written as failed for want of a key."""
     code, _, err = driftline(*BASE, "--yes")
-    assert 2 == code
+    assert code == 2
     assert "there is no judge" in err
-    assert 0 == driftline(*BASE, "--dry-run")[0]
+    assert driftline(*BASE, "--dry-run")[0] == 0
     with Store(Path("driftline.duckdb")) as store:
-        assert (0,) == store.cursor().execute("SELECT count(*) FROM evaluation_requests").fetchone()
+        assert store.cursor().execute("SELECT count(*) FROM evaluation_requests").fetchone() == (0,)
 
 
 def test_a_recorded_judge_asks_nobody(driftline: Command) -> None:
@@ -226,7 +227,7 @@ def test_a_recorded_judge_asks_nobody(driftline: Command) -> None:
     judge = {"judge_id": "haiku", "type": "recorded", "model": "claude-haiku-4-5"}
     Path("profile.yaml").write_text(json.dumps(PROFILE | {"judges": [judge]}))
     code, out, err = driftline(*BASE, "--session", "s1")
-    assert (1, 2) == (code, out.count(" failed "))
+    assert (code, out.count(" failed ")) == (1, 2)
     assert "no judge is asked; 6 questions will not be asked: only recorded answers count" in err
 
 
@@ -234,16 +235,16 @@ def test_answers_that_are_there_are_put_together_another_way_without_a_judge(
     driftline: Command, simulator: RunningJudge
 ) -> None:
     """Median or mean is a matter of taste, which must not cost anything."""
-    assert 0 == driftline(*BASE, "--session", "s1", "--yes")[0]
+    assert driftline(*BASE, "--session", "s1", "--yes")[0] == 0
     before = simulator.requests
     judge = {"judge_id": "haiku", "type": "recorded", "model": "claude-haiku-4-5"}
     Path("profile.yaml").write_text(json.dumps(PROFILE | {"judges": [judge], "aggregation": {"method": "mean"}}))
 
     code, out, err = driftline(*BASE, "--session", "s1", "-o", "results", "--output", "json")
-    assert (0, before) == (code, simulator.requests)
+    assert (code, simulator.requests) == (0, before)
     assert "2 evaluations to make, 0 reused; no judge is asked; 6 questions answered before" in err
     report = json.loads(out)
-    assert [0.0, 0.0] == [one["evaluation_cost_usd"] for one in report["evaluations"]]
+    assert [one["evaluation_cost_usd"] for one in report["evaluations"]] == [0.0, 0.0]
     (_, summary) = sorted(Path("results").rglob("evaluation_result_summary_1.md"))
     assert "paid for there: answers 1, 2, 3." in summary.read_text("utf-8")
 
@@ -253,4 +254,4 @@ def test_beside_kafka_the_way_through_the_server_is_named(driftline: Command) ->
     with Store(Path("driftline.duckdb")) as store, store.transaction() as transaction:
         transaction.set_watermark(SINK, "exchanges", 2)
     code, _, err = driftline(*BASE, "--yes")
-    assert (2, True, True) == (code, "is filled from Kafka" in err, "`driftline evaluate --server`" in " ".join(err.split()))
+    assert (code, "is filled from Kafka" in err, "`driftline evaluate --server`" in " ".join(err.split())) == (2, True, True)

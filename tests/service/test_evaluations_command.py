@@ -45,7 +45,7 @@ def test_evaluations_are_listed_newest_first_and_narrowed(driftline: Command) ->
     """Who looks wants the last ones, of a case or a run."""
     code, out, _ = driftline("evaluations")
     lines = out.splitlines()
-    assert (0, 5) == (code, sum("shop" in line for line in lines))
+    assert (code, sum("shop" in line for line in lines)) == (0, 5)
     [failed] = [line for line in lines if "failed" in line]
     assert all(word in failed for word in ("monthly-report", CLAUDE, "s-0005", "0 of 3"))
     documents = [json.loads(line) for line in driftline("evaluations", "--output", "json")[1].splitlines()]
@@ -55,21 +55,21 @@ def test_evaluations_are_listed_newest_first_and_narrowed(driftline: Command) ->
         len(driftline("evaluations", *narrowed, "--output", "json")[1].splitlines())
         for narrowed in (("--case", "refund-policy"), ("--model", CLAUDE), ("--session", "s-0001"), ("--limit", "2"))
     ]
-    assert [3, 2, 1, 2] == counts
+    assert counts == [3, 2, 1, 2]
     code, out, err = driftline("evaluations", "--project", "nowhere")
-    assert (2, "", True) == (code, out, "--project: there is no project 'nowhere'" in err)
+    assert (code, out, "--project: there is no project 'nowhere'" in err) == (2, "", True)
     code, out, err = driftline("evaluations", "--case", "nowhere")
-    assert (0, "", True) == (code, out, "no evaluation matches" in err)
+    assert (code, out, "no evaluation matches" in err) == (0, "", True)
 
 
 def test_one_is_shown_whole(driftline: Command) -> None:
     """As in its file, or with every answer of the judge as JSON."""
     code, out, _ = driftline("evaluations", "s-0001:refund-policy")
-    assert (0, "# Evaluation result") == (code, out.splitlines()[0])
+    assert (code, out.splitlines()[0]) == (0, "# Evaluation result")
     document = json.loads(driftline("evaluations", "s-0001:refund-policy", "--output", "json")[1])
-    assert 3 == len(document["evaluation"]["judgeResult"]["iterations"])
+    assert len(document["evaluation"]["judgeResult"]["iterations"]) == 3
     code, _, err = driftline("evaluations", "nothing")
-    assert (2, True) == (code, "no evaluation 'nothing'" in err)
+    assert (code, "no evaluation 'nothing'" in err) == (2, True)
 
 
 def test_models_are_set_against_each_other(driftline: Command, database: Path) -> None:
@@ -80,13 +80,13 @@ def test_models_are_set_against_each_other(driftline: Command, database: Path) -
         filled(store, *(("evaluations", one) for one in more_runs()))
     code, out, err = driftline("evaluations", "--by", "model", "--case", "refund-policy")
     [line] = [line for line in out.splitlines() if "refund-policy" in line]
-    assert 0 == code
+    assert code == 0
     assert "Simulated judge" in err
     [found] = [
         json.loads(line)
         for line in driftline("evaluations", "--by", "model", "--case", "refund-policy", "--output", "json")[1].splitlines()
     ]
-    assert (CLAUDE, MINIMAX, 17, 18, "enough") == tuple(found[name] for name in ("modelA", "modelB", "runsA", "runsB", "state"))
+    assert tuple(found[name] for name in ("modelA", "modelB", "runsA", "runsB", "state")) == (CLAUDE, MINIMAX, 17, 18, "enough")
     assert found["low"] < found["difference"] < found["high"] < 0
     assert f"{found['difference']:+.2f}" in line
 
@@ -107,7 +107,7 @@ def test_quality_is_told_case_by_case_over_time(driftline: Command, database: Pa
     _, out, _ = driftline("evaluations", "--by", "case")
     assert "95 % INTERVAL" in out
     code, _, err = driftline("evaluations", "--by", "case", "--model", CLAUDE)
-    assert (2, True) == (code, "--by cannot be used with --model, --session or --since" in err)
+    assert (code, "--by cannot be used with --model, --session or --since" in err) == (2, True)
 
 
 def test_verdicts_are_set_beside_what_people_say(driftline: Command, database: Path) -> None:
@@ -125,10 +125,10 @@ def test_verdicts_are_set_beside_what_people_say(driftline: Command, database: P
     code, out, _ = driftline("evaluations", "--by", "people")
     [found] = [json.loads(line) for line in driftline("evaluations", "--by", "people", "--output", "json")[1].splitlines()]
 
-    assert (0, "claude-haiku-4-5", 0) == (code, found["judgeModel"], found["unjudged"])
-    assert ("enough", RUNS, RUNS, ["ann"]) == (
+    assert (code, found["judgeModel"], found["unjudged"]) == (0, "claude-haiku-4-5", 0)
+    assert (
         found["overall"]["state"], found["overall"]["labels"], found["overall"]["sessions"], [one["rater"] for one in found["raters"]],
-    )  # fmt: skip
+    ) == ("enough", RUNS, RUNS, ["ann"])  # fmt: skip
     assert 0 < found["overall"]["kappa"] < 1
     assert "everybody" in out
     assert "ann" in out
@@ -137,7 +137,7 @@ def test_verdicts_are_set_beside_what_people_say(driftline: Command, database: P
 @pytest.mark.parametrize(("final", "human"), [(0.0, 1.0), (5.0, 3.0), (10.0, 5.0), (7.5, 4.0)])
 def test_verdicts_are_put_onto_the_scale_of_people(final: float, human: float) -> None:
     """The worst is the worst on both, and the best the best."""
-    assert human == on_the_scale_of_people(final)
+    assert on_the_scale_of_people(final) == human
 
 
 def test_people_and_verdicts_that_say_the_same_agree() -> None:
@@ -146,5 +146,5 @@ def test_people_and_verdicts_that_say_the_same_agree() -> None:
         RaterVerdict(f"e{number}", ("c", f"s{number}"), "ann", 1.0 + number % 5, 2.5 * (number % 5)) for number in range(40)
     ]
     agreed = agreement_with_people(said).overall
-    assert (1.0, 0.0) == (agreed.kappa, agreed.bias)
-    assert "not_enough_labels" == agreement_with_people(said[:5]).overall.state
+    assert (agreed.kappa, agreed.bias) == (1.0, 0.0)
+    assert agreement_with_people(said[:5]).overall.state == "not_enough_labels"

@@ -100,15 +100,15 @@ def test_an_exchange_is_taken_when_it_is_over_and_a_torn_line_when_it_is_whole(
     follower: subprocess.Popen[str], transcript: Transcript
 ) -> None:
     """Work goes on until the next question, an answer ends itself; half a line is no entry yet; an interrupt ends it well."""
-    assert 0 == next_summary(follower)["exchanges"]
+    assert next_summary(follower)["exchanges"] == 0
     line = json.dumps(transcript.entry("q2", "user", "And the one of db3?"))
     transcript.write_text(line[:40])
     transcript.write_text(line[40:] + "\n")
-    assert 1 == next_summary(follower)["exchanges"]
+    assert next_summary(follower)["exchanges"] == 1
     transcript.write(transcript.entry("a2", "assistant", "It failed.", stopReason="stop"))
     transcript.write(transcript.entry("q3", "user", "Why?"))
-    assert 1 == next_summary(follower)["exchanges"]
+    assert next_summary(follower)["exchanges"] == 1
     follower.send_signal(signal.SIGINT)
     _, errors = follower.communicate(timeout=300)
-    assert 0 == follower.returncode, errors
+    assert follower.returncode == 0, errors
     assert "Traceback" not in errors

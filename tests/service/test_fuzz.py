@@ -101,11 +101,11 @@ def test_every_endpoint_keeps_to_its_own_description(target: Target) -> None:
     operations.sort(key=lambda operation: any(word in operation.path for word in DESTRUCTIVE))
     for operation, mode in itertools.product(operations, MODES):
         _fuzz(target, operation, mode)
-    assert [] == target.problems
+    assert target.problems == []
     assert target.statuses.keys() >= {200, 201, 400, 404}
     assert target.statuses.keys().isdisjoint({401, 429})
     assert EXAMPLES * len(operations) < target.statuses.total()
-    assert 200 == httpx2.get(f"{target.url}/readyz", timeout=60).status_code
+    assert httpx2.get(f"{target.url}/readyz", timeout=60).status_code == 200
 
 
 def _fuzz(target: Target, operation: Any, mode: schemathesis.GenerationMode) -> None:

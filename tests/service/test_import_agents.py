@@ -87,15 +87,15 @@ def test_importing_twice_changes_nothing(children: Nursery, tmp_path: Path, sour
     """Neither the same file nor a copy of it in another place; the second time no file is read at all."""
     _write(tmp_path / "agent", source, "s1", _lines(source, "s1"))
     code, first = _imported(children, tmp_path, source)
-    assert (0, 1, 5, 0) == (code, first["sessions"], first["exchanges"], first["faults"])
+    assert (code, first["sessions"], first["exchanges"], first["faults"]) == (0, 1, 5, 0)
     before = _contents(tmp_path / "d.duckdb")
     code, second = _imported(children, tmp_path, source)
-    assert (0, 1, 0) == (code, second["unchanged"], second["exchanges"])
+    assert (code, second["unchanged"], second["exchanges"]) == (0, 1, 0)
     path = _write(tmp_path / "agent", source, "s1", _lines(source, "s1"))
     os.utime(path, (1, 1))
     code, third = _imported(children, tmp_path, source)
-    assert (0, 0, first["exchanges"] + first["events"]) == (code, third["exchanges"] + third["events"], third["known"])
-    assert before == _contents(tmp_path / "d.duckdb")
+    assert (code, third["exchanges"] + third["events"], third["known"]) == (0, 0, first["exchanges"] + first["events"])
+    assert _contents(tmp_path / "d.duckdb") == before
 
 
 @pytest.mark.parametrize("source", PLACES)
@@ -104,10 +104,10 @@ def test_a_damaged_line_is_set_aside_with_file_and_line(children: Nursery, tmp_p
     lines = _lines(source, "s1")
     path = _write(tmp_path / "agent", source, "s1", [*lines[:4], "{", *lines[4:]])
     code, summary = _imported(children, tmp_path, source)
-    assert (1, 1, 5) == (code, summary["faults"], summary["exchanges"])
+    assert (code, summary["faults"], summary["exchanges"]) == (1, 1, 5)
     with duckdb.connect(str(tmp_path / "d.duckdb"), read_only=True) as connection:
         letters = connection.execute("SELECT source, position, reason FROM log.dead_letters").fetchall()
-    assert [(str(path.relative_to(tmp_path)), 5, "not_json")] == letters
+    assert letters == [(str(path.relative_to(tmp_path)), 5, "not_json")]
 
 
 @pytest.mark.parametrize("source", PLACES)
@@ -117,14 +117,14 @@ def test_a_torn_last_line_is_taken_the_next_time(children: Nursery, tmp_path: Pa
     text = "\n".join(map(json.dumps, lines))
     _write(tmp_path / "agent", source, "s1", [text[:-20]], end="")
     code, first = _imported(children, tmp_path, source)
-    assert (0, 0) == (code, first["faults"])
+    assert (code, first["faults"]) == (0, 0)
     _write(tmp_path / "agent", source, "s1", lines)
     code, _ = _imported(children, tmp_path, source)
-    assert 0 == code
+    assert code == 0
     _imported(children, tmp_path, source, "whole.duckdb")
     torn, whole = _contents(tmp_path / "d.duckdb"), _contents(tmp_path / "whole.duckdb")
     assert torn[:2] == whole[:2]
-    assert [] == torn[-1]
+    assert torn[-1] == []
 
 
 @pytest.mark.parametrize(("source", "other"), [("claude-code", "codex"), ("codex", "claude-code")])
@@ -135,7 +135,7 @@ def test_a_file_of_another_program_is_refused_with_the_command_that_takes_it(
     path = _write(tmp_path, other, "s1", _lines(other, "s1"))
     environment = {"DRIFTLINE_DATABASE": "d.duckdb"}
     done = children.start(Home(tmp_path), "import", source, str(path), environment=environment, folder=tmp_path)
-    assert 2 == done.wait(LONG)
+    assert done.wait(LONG) == 2
     assert f"driftline import {other}" in done.logged
     assert not (tmp_path / "d.duckdb").exists()
 
@@ -146,7 +146,7 @@ def test_a_folder_without_transcripts_says_where_they_would_be(children: Nursery
     (tmp_path / "agent").mkdir()
     done = _started(children, tmp_path, source, "d.duckdb")
     code, errors = done.wait(LONG), done.logged
-    assert 2 == code
+    assert code == 2
     assert "no transcript under agent" in errors
     assert PLACES[source].split("/")[0] in errors
 
@@ -160,13 +160,13 @@ def test_an_import_that_is_killed_ends_as_one_that_was_not(children: Nursery, tm
     start = perf_counter()
     code, _ = _imported(children, tmp_path, source, "whole.duckdb", DRIFTLINE_BATCH_RECORDS=batches)
     duration = perf_counter() - start
-    assert 0 == code
+    assert code == 0
     chance = random.Random(5)
     for _ in range(KILLS):
         process = _started(children, tmp_path, source, "killed.duckdb", DRIFTLINE_BATCH_RECORDS=batches)
         if not process.ends_within(chance.uniform(0.2, 0.9) * duration):
             process.kill()
-    assert 0 == _imported(children, tmp_path, source, "killed.duckdb", DRIFTLINE_BATCH_RECORDS=batches)[0]
+    assert _imported(children, tmp_path, source, "killed.duckdb", DRIFTLINE_BATCH_RECORDS=batches)[0] == 0
     assert _contents(tmp_path / "whole.duckdb") == _contents(tmp_path / "killed.duckdb")
 
 
@@ -186,16 +186,16 @@ def test_a_follower_takes_what_is_added_and_new_files(tmp_path: Path, source: st
     watchdog.start()
     try:
         assert process.stdout is not None
-        assert 0 == json.loads(process.stdout.readline())["exchanges"]
+        assert json.loads(process.stdout.readline())["exchanges"] == 0
         with path.open("a", encoding="utf-8") as stream:
             stream.write("".join(json.dumps(line) + "\n" for line in lines[answer:second]))
-        assert 1 == json.loads(process.stdout.readline())["exchanges"]
+        assert json.loads(process.stdout.readline())["exchanges"] == 1
         _write(tmp_path / "agent", source, "s2", _lines(source, "s2"))
         # Claude Code says of no failed turn that it is over.
         assert {"claude-code": 4, "codex": 5}[source] == json.loads(process.stdout.readline())["exchanges"]
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=300)
-        assert 0 == process.returncode, errors
+        assert process.returncode == 0, errors
     finally:
         watchdog.cancel()
         process.kill()

@@ -41,14 +41,14 @@ def test_importing_twice_changes_nothing(driftline: Command, tmp_path: Path) -> 
     path = write_lines(tmp_path / "a.jsonl", ROWS)
     code, out, _ = driftline("import", "exchanges", "a.jsonl", "--json")
     first = json.loads(out)
-    assert (0, len(ROWS), 2, 0) == (code, first["exchanges"], first["sessions"], first["faults"])
+    assert (code, first["exchanges"], first["sessions"], first["faults"]) == (0, len(ROWS), 2, 0)
     before = rows(tmp_path / "driftline.duckdb", "SELECT * EXCLUDE (_offset) FROM log.exchanges ORDER BY ALL")
-    assert 1 == json.loads(driftline("import", "exchanges", "a.jsonl", "--json")[1])["unchanged"]
+    assert json.loads(driftline("import", "exchanges", "a.jsonl", "--json")[1])["unchanged"] == 1
     os.utime(path, (1, 1))
     write_table(tmp_path / "b.csv", ROWS)
     again = json.loads(driftline("import", "exchanges", "a.jsonl", "b.csv", "--json")[1])
-    assert (0, 2 * len(ROWS), 0) == (again["exchanges"], again["known"], again["faults"])
-    assert before == rows(tmp_path / "driftline.duckdb", "SELECT * EXCLUDE (_offset) FROM log.exchanges ORDER BY ALL")
+    assert (again["exchanges"], again["known"], again["faults"]) == (0, 2 * len(ROWS), 0)
+    assert rows(tmp_path / "driftline.duckdb", "SELECT * EXCLUDE (_offset) FROM log.exchanges ORDER BY ALL") == before
 
 
 def test_a_file_is_read_again_by_another_mapping(driftline: Command, tmp_path: Path) -> None:
@@ -58,29 +58,29 @@ def test_a_file_is_read_again_by_another_mapping(driftline: Command, tmp_path: P
     text = "version: 1\nfields: {session_id: model, occurred_at: timestamp, user_message: prompt, agent_response: response}\n"
     (tmp_path / "map.yaml").write_text(text)
     again = json.loads(driftline("import", "exchanges", "a.jsonl", "--map", "map.yaml", "--json")[1])
-    assert (0, len(ROWS), 1) == (again["unchanged"], again["exchanges"], again["sessions"])
+    assert (again["unchanged"], again["exchanges"], again["sessions"]) == (0, len(ROWS), 1)
 
 
 def test_a_broken_row_is_set_aside_with_file_and_row(driftline: Command, tmp_path: Path) -> None:
     """The rest is taken, and the exit code says that something was not."""
     write_lines(tmp_path / "a.jsonl", [*ROWS[:3], "{", *ROWS[3:]])
     code, out, _ = driftline("import", "exchanges", "a.jsonl")
-    assert 1 == code
+    assert code == 1
     assert "6 exchanges and 0 events taken in" in out
     assert "1 record was refused and set aside: driftline dead-letters list" in out
-    assert [("a.jsonl", 4, "import", "not_json")] == rows(
-        tmp_path / "driftline.duckdb", "SELECT source, position, stage, reason FROM log.dead_letters"
-    )
+    assert rows(tmp_path / "driftline.duckdb", "SELECT source, position, stage, reason FROM log.dead_letters") == [
+        ("a.jsonl", 4, "import", "not_json")
+    ]
 
 
 def test_a_dry_run_stores_nothing_and_shows_what_would_be(driftline: Command, tmp_path: Path) -> None:
     """The first look is for whoever does not know yet whether the columns are understood."""
     write_table(tmp_path / "a.csv", ROWS * 5)
     code, out, _ = driftline("import", "exchanges", "a.csv", "--dry-run")
-    assert 0 == code
+    assert code == 0
     assert out.startswith("a.csv: CSV\nversion: 1\nfields:\n  session_id: session_id\n  occurred_at: timestamp\n")
-    assert 10 == out.count("Where is my order")
-    assert ["a.csv"] == [path.name for path in tmp_path.iterdir()]
+    assert out.count("Where is my order") == 10
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
 @pytest.mark.parametrize("options", [["--dry-run"], ["--dry-run", "--json"], ["--save-map", "MAP"], []])
@@ -111,16 +111,16 @@ def test_a_proposal_can_be_written_corrected_and_used(driftline: Command, tmp_pa
         [{"when exactly" if name == "timestamp" else name: value for name, value in row.items()} for row in ROWS],
     )
     code, _, err = driftline("import", "exchanges", "a.jsonl")
-    assert (2, True) == (code, "no column gives occurred_at" in err)
+    assert (code, "no column gives occurred_at" in err) == (2, True)
     code, _, err = driftline("import", "exchanges", "a.jsonl", "--save-map", "map.yaml")
-    assert (0, True) == (code, "name columns for occurred_at in it" in err)
+    assert (code, "name columns for occurred_at in it" in err) == (0, True)
     text = (tmp_path / "map.yaml").read_text()
     code, _, err = driftline("import", "exchanges", "a.jsonl", "--map", "map.yaml")
-    assert (2, True) == (code, "map.yaml:5: fields.occurred_at" in err)
+    assert (code, "map.yaml:5: fields.occurred_at" in err) == (2, True)
     (tmp_path / "map.yaml").write_text(text.replace("occurred_at: null", "occurred_at: when exactly"))
-    assert 0 == driftline("import", "exchanges", "a.jsonl", "--map", "map.yaml")[0]
+    assert driftline("import", "exchanges", "a.jsonl", "--map", "map.yaml")[0] == 0
     code, _, err = driftline("import", "exchanges", "a.jsonl", "--save-map", "map.yaml")
-    assert (2, True) == (code, "exists already" in err)
+    assert (code, "exists already" in err) == (2, True)
 
 
 def test_a_folder_is_read_file_by_file_and_what_is_something_else_is_named(driftline: Command, tmp_path: Path) -> None:
@@ -132,9 +132,9 @@ def test_a_folder_is_read_file_by_file_and_what_is_something_else_is_named(drift
     (folder / "empty.csv").touch()
     (folder / "notes.csv").write_text("title,author\nThe Trial,Kafka\n")
     code, out, err = driftline("import", "exchanges", "exports")
-    assert (1, True) == (code, "2 files, 2 sessions: 6 exchanges" in out)
+    assert (code, "2 files, 2 sessions: 6 exchanges" in out) == (1, True)
     assert "exports/notes.csv: no column gives session_id, occurred_at, user_message, agent_response: skipped" in err
-    assert 2 == driftline("import", "exchanges", "exports/notes.csv")[0]
+    assert driftline("import", "exchanges", "exports/notes.csv")[0] == 2
 
 
 def test_traces_and_observations_of_langfuse_are_not_taken_together(driftline: Command, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_traces_and_observations_of_langfuse_are_not_taken_together(driftline: C
     for name in ("langfuse_observations.jsonl", "langfuse_traces.json"):
         shutil.copy(EXPORTS / name, tmp_path)
     code, _, err = driftline("import", "exchanges", "langfuse_observations.jsonl", "langfuse_traces.json")
-    assert (2, True) == (code, "tell of the same exchanges" in err)
+    assert (code, "tell of the same exchanges" in err) == (2, True)
     assert not (tmp_path / "driftline.duckdb").exists()
 
 
@@ -154,11 +154,11 @@ def test_a_trace_that_gives_no_exchange_is_reported_with_its_reason(driftline: C
     }  # fmt: skip
     write_lines(tmp_path / "judged.jsonl", [json.dumps(row), json.dumps(row | {"id": "o-2", "traceId": "t-2"})])
     code, out, _ = driftline("import", "exchanges", "judged.jsonl")
-    assert (0, True, True) == (code, "2 traces" in out, "langfuse-evaluation" in out)
+    assert (code, "2 traces" in out, "langfuse-evaluation" in out) == (0, True, True)
     os.utime(tmp_path / "judged.jsonl", (1, 1))
     told = json.loads(driftline("import", "exchanges", "judged.jsonl", "--json")[1])
     reason = {"state": "evaluation", "example": "langfuse.environment = langfuse-evaluation", "traces": 2}
-    assert (0, [reason]) == (told["exchanges"], told["left_out"])
+    assert (told["exchanges"], told["left_out"]) == (0, [reason])
 
 
 @pytest.mark.parametrize("options", [[], ["--by", "project,day"]])
@@ -172,12 +172,12 @@ def test_our_own_export_fills_an_empty_database_with_the_same_exchanges(
     driftline("import", "exchanges", "phoenix_spans.parquet")
     driftline("export", "out", *options)
     code, out, err = driftline("import", "exchanges", "out", "--db", "other.duckdb")
-    assert (0, True) == (code, "9 exchanges" in out)
+    assert (code, "9 exchanges" in out) == (0, True)
     assert "other tables than exchanges" in err
     statement = "SELECT * EXCLUDE (_topic, _partition, _offset) FROM log.exchanges ORDER BY ALL"
     first, second = (rows(tmp_path / name, statement) for name in ("driftline.duckdb", "other.duckdb"))
     assert first == second
-    assert 9 == len(first)
+    assert len(first) == 9
 
 
 def test_a_named_table_of_ours_without_exchanges_is_refused(driftline: Command, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_named_table_of_ours_without_exchanges_is_refused(driftline: Command, 
     driftline("import", "exchanges", "a.jsonl")
     driftline("export", "out")
     code, _, err = driftline("import", "exchanges", "out/scores.parquet")
-    assert (2, True) == (code, "is Driftline's table scores, not exchanges" in err)
+    assert (code, "is Driftline's table scores, not exchanges" in err) == (2, True)
 
 
 def test_judging_is_part_of_it_and_its_cost_comes_first(
@@ -196,23 +196,23 @@ def test_judging_is_part_of_it_and_its_cost_comes_first(
     write_lines(tmp_path / "a.jsonl", ROWS)
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     code, out, err = driftline("import", "exchanges", "a.jsonl", "--judge")
-    assert (1, 0) == (code, simulator.requests)
+    assert (code, simulator.requests) == (1, 0)
     assert "6 exchanges unscored: about 6 calls and 0.0" in err
     assert "6 exchanges and 0 events taken in" in out
 
     code, out, err = driftline("import", "exchanges", "a.jsonl", "--judge", "--yes", "--as-of", "2026-11-02T00:00:00Z")
-    assert 0 == code
+    assert code == 0
     assert "6 exchanges judged again by the simulated judge" in out
     assert "default: checked for drift on 2026-11-01: nothing found" in out
-    assert [(6,)] == rows(tmp_path / "driftline.duckdb", "SELECT count(*) FROM log.scores WHERE tier2_state = 'scored'")
+    assert rows(tmp_path / "driftline.duckdb", "SELECT count(*) FROM log.scores WHERE tier2_state = 'scored'") == [(6,)]
 
 
 def test_without_a_judge_nothing_is_imported_to_be_judged(driftline: Command, tmp_path: Path) -> None:
     """It is said before an hour of reading, and not after it."""
     write_lines(tmp_path / "a.jsonl", ROWS)
     code, _, err = driftline("import", "exchanges", "a.jsonl", "--judge")
-    assert (2, True) == (code, "there is no judge" in err)
-    assert [] == rows(tmp_path / "driftline.duckdb", "SELECT * FROM log.exchanges")
+    assert (code, "there is no judge" in err) == (2, True)
+    assert rows(tmp_path / "driftline.duckdb", "SELECT * FROM log.exchanges") == []
 
 
 def test_an_import_that_a_judge_is_paid_for_says_what_it_costs(
@@ -222,7 +222,7 @@ def test_an_import_that_a_judge_is_paid_for_says_what_it_costs(
     monkeypatch.setattr(import_results, "paid_note", lambda _: "the server has a live judge")
     write_lines(tmp_path / "a.jsonl", ROWS)
     code, _, err = driftline("import", "exchanges", "a.jsonl", "--yes")
-    assert 0 == code
+    assert code == 0
     assert f"note: the server has a live judge\n{len(ROWS)} exchanges in the files: about " in err
     assert " USD at most, without Tier 3, if all are new and sampled" in err
     monkeypatch.setattr(import_exchanges, "ESTIMATED", 2)

@@ -104,11 +104,11 @@ def test_a_table_of_last_quarter_has_the_incidents_of_a_check_as_of_each_of_its_
     """They said "not checked", and a check by hand as of then found what was wrong."""
     path = write_lines(tmp_path / "a.jsonl", exchanges())
     code, out, error = driftline("import", "exchanges", "a.jsonl", "--db", "a.duckdb", "--as-of", NOW)
-    assert 0 == code, error
+    assert code == 0, error
 
     expected = day_by_day("b.duckdb", lambda importer: import_table(importer, path))
     assert expected
-    assert expected == rows("a.duckdb")
+    assert rows("a.duckdb") == expected
     assert "2026-08-03 to 2026-08-23, 21 days with data: " in out, out
     assert "since 2026-08-20" in out
     assert "not checked" not in out.lower()
@@ -120,11 +120,11 @@ def test_transcripts_of_last_quarter_have_the_incidents_of_a_check_as_of_each_of
     """Runs are compared as well as scores."""
     transcripts(tmp_path / "projects" / "site")
     code, out, error = driftline("import", "claude-code", "projects", "--db", "a.duckdb", "--as-of", NOW)
-    assert 0 == code, error
+    assert code == 0, error
     source = SOURCES["claude-code"]
     expected = day_by_day("b.duckdb", lambda importer: importer.transcripts(source, source.files_in([Path("projects")])))
     assert expected
-    assert expected == rows("a.duckdb")
+    assert rows("a.duckdb") == expected
     assert "2026-08-03 to 2026-08-23, 21 days with data: " in out, out
 
 
@@ -132,14 +132,14 @@ def test_an_import_that_is_repeated_checks_nothing_and_says_so(driftline: Comman
     """Twice changes nothing, and "not checked" would be no answer."""
     write_lines(tmp_path / "a.jsonl", exchanges(4))
     first = json.loads(driftline("import", "exchanges", "a.jsonl", "--as-of", NOW, "--json")[1])["history"]
-    assert [("default", 4, "2026-08-03", "2026-08-06", 9, [])] == [
+    assert [
         (one["project"], one["days"], one["first_day"], one["last_day"], one["checks"], one["incidents"]) for one in first
-    ]
+    ] == [("default", 4, "2026-08-03", "2026-08-06", 9, [])]
     before = rows("driftline.duckdb", "SELECT * FROM log.baselines ORDER BY ALL")
     (tmp_path / "a.jsonl").touch()
     code, out, _ = driftline("import", "exchanges", "a.jsonl", "--as-of", NOW)
-    assert (0, True) == (code, "no new record is of a day that is over" in out)
-    assert before == rows("driftline.duckdb", "SELECT * FROM log.baselines ORDER BY ALL")
+    assert (code, "no new record is of a day that is over" in out) == (0, True)
+    assert rows("driftline.duckdb", "SELECT * FROM log.baselines ORDER BY ALL") == before
 
 
 def test_a_history_that_is_too_short_is_said_to_be(driftline: Command, tmp_path: Path) -> None:
@@ -159,13 +159,13 @@ def test_an_import_that_is_killed_while_it_checks_is_finished_by_the_next(tmp_pa
             return children.start(Home(tmp_path), *command, environment={"DRIFTLINE_DATABASE": database}, before=before)
 
         undisturbed, killed = str(tmp_path / "a.duckdb"), str(tmp_path / "b.duckdb")
-        assert 0 == start(undisturbed).wait(LONG)
+        assert start(undisturbed).wait(LONG) == 0
         for _ in range(2):
-            assert -signal.SIGKILL == start(killed, KILLED).wait(LONG)
-        assert 0 == start(killed).wait(LONG)
+            assert start(killed, KILLED).wait(LONG) == -signal.SIGKILL
+        assert start(killed).wait(LONG) == 0
     expected = rows(undisturbed)
     assert expected
-    assert expected == rows(killed)
+    assert rows(killed) == expected
     baselines = "SELECT * EXCLUDE (_offset, _topic, _partition) FROM log.baselines ORDER BY ALL"
     assert rows(undisturbed, baselines) == rows(killed, baselines)
 
@@ -176,12 +176,12 @@ def test_check_drift_finishes_what_an_import_that_was_killed_left(driftline: Com
     with open_workspace(load_settings(), create=True) as workspace:
         begin_history(workspace, "default")
         import_table(Importer(workspace), path)
-    assert 0 == driftline("check-drift")[0]
+    assert driftline("check-drift")[0] == 0
     ((baselines,),) = rows("driftline.duckdb", "SELECT count(*) FROM log.baselines")
     assert baselines >= 4
     before = rows("driftline.duckdb", "SELECT * FROM log.baselines ORDER BY ALL")
-    assert 0 == driftline("check-drift")[0]
-    assert before == rows("driftline.duckdb", "SELECT * FROM log.baselines ORDER BY ALL")
+    assert driftline("check-drift")[0] == 0
+    assert rows("driftline.duckdb", "SELECT * FROM log.baselines ORDER BY ALL") == before
 
 
 KILLED = """

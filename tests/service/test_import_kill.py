@@ -38,7 +38,7 @@ def start_import(children: Nursery, folder: Path, database: str) -> Child:
 
 def finished(process: Child) -> None:
     """Wait for an import that nobody kills."""
-    assert 0 == process.wait(LONG), process.logged
+    assert process.wait(LONG) == 0, process.logged
 
 
 def contents(database: Path) -> dict[str, list[tuple[object, ...]]]:
@@ -86,7 +86,7 @@ def test_the_same_input_gives_the_same_records_under_any_hash_seed_and_batch_siz
         # The seed is read when an interpreter starts, so that none that was forked will do.
         command = [sys.executable, "-m", "service.cli.main", *IMPORT]
         done = subprocess.run(command, check=False, cwd=tmp_path, env=environment, capture_output=True, timeout=LONG)
-        assert 0 == done.returncode, done.stderr.decode()
+        assert done.returncode == 0, done.stderr.decode()
         found.append(contents(tmp_path / f"seed_{seed}.duckdb"))
     assert found[0]["scores"]
     assert found[0] == found[1]
@@ -97,4 +97,4 @@ def check_equal(folder: Path, database: str) -> None:
     expected, found = contents(folder / "undisturbed.duckdb"), contents(folder / database)
     assert all(expected[table] for table in ("exchanges", "agent_events", "session_closings", "scores", "diagnoses"))
     for table in TABLES:
-        assert expected[table] == found[table], table
+        assert found[table] == expected[table], table

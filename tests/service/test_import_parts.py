@@ -28,11 +28,11 @@ def database(tmp_path: Path) -> Path:
 def test_a_part_is_no_larger_than_fits(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A state folder of months holds more than a small machine has memory."""
     size = database.stat().st_size
-    assert 1 == len(parts_of(OPENCLAW, Account(database), size))
+    assert len(parts_of(OPENCLAW, Account(database), size)) == 1
     monkeypatch.setattr(file_reading, "PART_BYTES", size // 7)
     parts = parts_of(OPENCLAW, Account(database), size)
-    assert 8 == len(parts)
-    assert [False] * 7 + [True] == [part.ends for part in parts]
+    assert len(parts) == 8
+    assert [part.ends for part in parts] == [False] * 7 + [True]
     assert all(part.size <= size // 7 for part in parts)
 
 
@@ -42,4 +42,4 @@ def test_what_cannot_be_cut_is_one_part(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(b"no database" * 10)
     (part,) = parts_of(OPENCLAW, Account(path), 10**9)
-    assert (path, 10**9, True) == (part.path, part.size, part.ends)
+    assert (part.path, part.size, part.ends) == (path, 10**9, True)

@@ -52,23 +52,23 @@ def test_incidents_are_listed_by_several_states_and_by_confidence(database: Path
         (["--confirmed"], 1),
         (["--suspected"], 0),
     ):
-        assert 0 == run(["incidents", "list", *asked, "--json", *of])
+        assert run(["incidents", "list", *asked, "--json", *of]) == 0
         assert count == len(capsys.readouterr().out.splitlines()), asked
 
 
 def test_a_check_says_what_it_found_and_decisions_are_kept(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From the finding to the decision, as a person types it."""
     of = ["--db", str(database)]
-    assert 0 == run(["check-drift", "--as-of", AS_OF, *of])
+    assert run(["check-drift", "--as-of", AS_OF, *of]) == 0
     told = capsys.readouterr().out
     assert "Tier 2 fell to 0.45 from 0.85 on 2026-10-27" in told
     assert "2 projects checked, nothing found in 1; 1 new incident" in told
-    assert 0 == run(["check-drift", "--as-of", AS_OF, *of])
+    assert run(["check-drift", "--as-of", AS_OF, *of]) == 0
     assert "0 new incidents" in capsys.readouterr().out
-    assert 0 == run(["incidents", "list", "--status", "open", "--json", *of])
+    assert run(["incidents", "list", "--status", "open", "--json", *of]) == 0
     (listed,) = map(json.loads, capsys.readouterr().out.splitlines())
     short = listed["id"][:8]
-    assert 0 == run(["incidents", "show", short, *of])
+    assert run(["incidents", "show", short, *of]) == 0
     shown = capsys.readouterr().out
     for expected in (
         "2026-10-27",
@@ -84,13 +84,13 @@ def test_a_check_says_what_it_found_and_decisions_are_kept(database: Path, capsy
     ):
         assert expected in shown
     for command, status, words in DECIDED:
-        assert 0 == run(["incidents", command, short, "--by", "ann", "--reason", f"to be {status}", *of])
+        assert run(["incidents", command, short, "--by", "ann", "--reason", f"to be {status}", *of]) == 0
         assert f"is {words}: Tier 2 fell" in capsys.readouterr().out
-    assert 0 == run(["incidents", "show", short, "--json", *of])
+    assert run(["incidents", "show", short, "--json", *of]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert ("dismissed", "ann") == (document["incident"]["status"], document["incident"]["resolvedBy"])
-    assert [one[1] for one in DECIDED] == [one["status"] for one in document["decisions"]]
-    assert [f"to be {one[1]}" for one in DECIDED] == [one["comment"] for one in document["decisions"]]
+    assert (document["incident"]["status"], document["incident"]["resolvedBy"]) == ("dismissed", "ann")
+    assert [one["status"] for one in document["decisions"]] == [one[1] for one in DECIDED]
+    assert [one["comment"] for one in document["decisions"]] == [f"to be {one[1]}" for one in DECIDED]
 
 
 def test_an_incident_is_assigned_and_talked_about(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +108,7 @@ def test_an_incident_is_assigned_and_talked_about(database: Path, capsys: pytest
         (["comment", short, "--by", "ann", "--comment", "the prompt?"], "has your comment: Tier 2 fell"),
         (["acknowledge", short, "--by", "ann", "--reason", "I look"], "is acknowledged by ann"),
     ):
-        assert 0 == run(["incidents", *command, *of])
+        assert run(["incidents", *command, *of]) == 0
         assert words in capsys.readouterr().out
     for asked, count in (
         (["--assignee", "bob"], 1),
@@ -117,39 +117,39 @@ def test_an_incident_is_assigned_and_talked_about(database: Path, capsys: pytest
         (["--severity", "warning"], 0),
         (["--since", "2026-11-02"], 0),
     ):
-        assert 0 == run(["incidents", "list", "--json", *asked, *of])
+        assert run(["incidents", "list", "--json", *asked, *of]) == 0
         assert count == len(capsys.readouterr().out.splitlines()), asked
-    assert 0 == run(["incidents", "assign", short, "me", "--by", "carl", *of])
-    assert 0 == run(["incidents", "show", short, *of])
+    assert run(["incidents", "assign", short, "me", "--by", "carl", *of]) == 0
+    assert run(["incidents", "show", short, *of]) == 0
     shown = capsys.readouterr().out
     assert "assigned to carl" in shown
     assert "assigned to bob by ann: yours" in shown
     assert "comment by ann: the prompt?" in shown
-    assert ExitCode.ERROR == run(["incidents", "assign", short, "web-only", *of])
+    assert run(["incidents", "assign", short, "web-only", *of]) == ExitCode.ERROR
     assert "no operator of this name may see project ops; there are bob" in capsys.readouterr().err
-    assert 0 == run(["incidents", "assign", short, "nobody", "--json", *of])
+    assert run(["incidents", "assign", short, "nobody", "--json", *of]) == 0
     assert None is json.loads(capsys.readouterr().out)["assignee"]
-    assert 0 == run(["incidents", "list", "--assignee", "bob", *of])
+    assert run(["incidents", "list", "--assignee", "bob", *of]) == 0
     assert "no incident that matches." in capsys.readouterr().err
 
 
 def test_a_check_of_one_project_as_json(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For scripts: a document a project."""
-    assert 0 == run(["check-drift", "--project", "ops", "--as-of", AS_OF, "--json", "--db", str(database)])
+    assert run(["check-drift", "--project", "ops", "--as-of", AS_OF, "--json", "--db", str(database)]) == 0
     (document,) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert ("ops", AS_OF, 140) == (document["project"], document["asOf"], document["baseline"]["exchangeCount"])
-    assert 1 == len(document["opened"])
+    assert (document["project"], document["asOf"], document["baseline"]["exchangeCount"]) == ("ops", AS_OF, 140)
+    assert len(document["opened"]) == 1
 
 
 def test_without_incidents_it_says_so(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An empty answer looks like a broken one."""
-    assert 0 == run(["incidents", "list", "--project", "web", "--db", str(database)])
+    assert run(["incidents", "list", "--project", "web", "--db", str(database)]) == 0
     assert "no incident of project web. Not checked yet." in capsys.readouterr().err
-    assert 0 == run(["incidents", "list", "--db", str(database)])
+    assert run(["incidents", "list", "--db", str(database)]) == 0
     assert "0 projects checked. ops: Not checked yet. web: Not checked yet." in capsys.readouterr().err
-    assert 0 == run(["check-drift", "--project", "web", "--as-of", AS_OF, "--db", str(database)])
+    assert run(["check-drift", "--project", "web", "--as-of", AS_OF, "--db", str(database)]) == 0
     capsys.readouterr()
-    assert 0 == run(["incidents", "list", "--project", "web", "--db", str(database)])
+    assert run(["incidents", "list", "--project", "web", "--db", str(database)]) == 0
     assert "no incident of project web. Checked 2026-11-01 12:00 UTC: nothing found." in capsys.readouterr().err
 
 
@@ -157,16 +157,16 @@ def test_a_check_that_had_nothing_to_look_at_does_not_say_that_all_is_well(
     database: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A year later the same database has no exchanges of late: nothing was found because nothing was looked at."""
-    assert 0 == run(["check-drift", "--as-of", "2027-11-01T12:00:00Z", "--db", str(database)])
+    assert run(["check-drift", "--as-of", "2027-11-01T12:00:00Z", "--db", str(database)]) == 0
     assert (
         "No project was checked: none has exchanges or runs in the 7 days before 2027-11-01 12:00 UTC."
         in capsys.readouterr().out
     )
-    assert 0 == run(["check-drift", "--project", "ops", "--as-of", "2027-11-01T12:00:00Z", "--db", str(database)])
+    assert run(["check-drift", "--project", "ops", "--as-of", "2027-11-01T12:00:00Z", "--db", str(database)]) == 0
     told = capsys.readouterr().out
     assert "0 projects checked, nothing found in 0; 0 new incidents" in told
     assert "Not checked (no exchanges or runs in the 7 days before): ops" in told
-    assert 0 == run(["incidents", "list", "--project", "ops", "--db", str(database)])
+    assert run(["incidents", "list", "--project", "ops", "--db", str(database)]) == 0
     assert "Not checked yet." in capsys.readouterr().err
 
 
@@ -175,7 +175,7 @@ def test_a_check_says_of_which_projects_little_is_known(tmp_path: Path, capsys: 
     path = tmp_path / "fleet.duckdb"
     with Store(path) as store:
         put(store, "scores", history(steady, 8))
-    assert 0 == run(["check-drift", "--as-of", AS_OF, "--db", str(path)])
+    assert run(["check-drift", "--as-of", AS_OF, "--db", str(path)]) == 0
     assert "No full baseline yet: ops (9 of 14 days)" in capsys.readouterr().out
 
 
@@ -198,7 +198,7 @@ def test_what_cannot_be_done_is_said(
     database: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     """With exit code 2, and what to do instead."""
-    assert 2 == run([*arguments, "--db", str(database)])
+    assert run([*arguments, "--db", str(database)]) == 2
     assert words in capsys.readouterr().err
 
 
@@ -212,7 +212,7 @@ def test_an_incident_is_not_opened_again_beside_another_one(database: Path, caps
     with Store(database) as store:
         (known,) = query_records(store.cursor(), "incident_by_id", Incident, {"project": None, "incident": first})
         put(store, "incidents", [msgspec.structs.replace(known, incident_id="another", revision=0, status="open")])
-    assert 2 == run(["incidents", "reopen", first, "--reason", "it is back", *of])
+    assert run(["incidents", "reopen", first, "--reason", "it is back", *of]) == 2
     assert "was not changed: another live incident is about the same tier" in capsys.readouterr().err
 
 
@@ -229,7 +229,7 @@ def test_a_decision_needs_a_reason(
     database: Path, capsys: pytest.CaptureFixture[str], command: str, given: list[str], words: str
 ) -> None:
     """As on the page: whoever sees the same change next reads why it was decided so."""
-    assert 2 == run(["incidents", command, "1a2b", *given, "--db", str(database)])
+    assert run(["incidents", command, "1a2b", *given, "--db", str(database)]) == 2
     assert f"error: {words}\n       Give the reason" in capsys.readouterr().err
 
 
@@ -250,11 +250,11 @@ def test_on_a_terminal_the_reason_is_asked_for(
     run(["incidents", "list", "--json", *of])
     incident = json.loads(capsys.readouterr().out.splitlines()[-1])["id"]
     monkeypatch.setattr("sys.stdin", Terminal("a new prompt\n"))
-    assert 0 == run(["incidents", "accept", incident, *of])
-    assert 0 == run(["incidents", "dismiss", incident, "--comment", "as planned", *of])
+    assert run(["incidents", "accept", incident, *of]) == 0
+    assert run(["incidents", "dismiss", incident, "--comment", "as planned", *of]) == 0
     run(["incidents", "show", incident, "--json", *of])
     decisions = json.loads(capsys.readouterr().out.splitlines()[-1])["decisions"]
-    assert ["a new prompt", "as planned"] == [one["comment"] for one in decisions]
+    assert [one["comment"] for one in decisions] == ["a new prompt", "as planned"]
 
 
 def test_an_incident_of_runs_is_shown_with_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,12 +262,12 @@ def test_an_incident_of_runs_is_shown_with_its_runs(tmp_path: Path, capsys: pyte
     path = tmp_path / "runs.duckdb"
     with Store(path) as store:
         put(store, "diagnoses", runs(worse_since(8)))
-    assert 0 == run(["check-drift", "--as-of", AS_OF, "--db", str(path)])
+    assert run(["check-drift", "--as-of", AS_OF, "--db", str(path)]) == 0
     assert "Share of unsafe runs of desk rose" in " ".join(capsys.readouterr().out.split())
-    assert 0 == run(["incidents", "list", "--db", str(path), "--json"])
+    assert run(["incidents", "list", "--db", str(path), "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     (made,) = rows
-    assert 0 == run(["incidents", "show", made["id"], "--db", str(path)])
+    assert run(["incidents", "show", made["id"], "--db", str(path)]) == 0
     told = capsys.readouterr().out
     assert "Runs with the largest effect" in told
     assert "cost_explosion" in told
@@ -277,21 +277,21 @@ def test_an_incident_of_runs_is_shown_with_its_runs(tmp_path: Path, capsys: pyte
 def test_a_check_fails_on_the_incidents_that_are_asked_for(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A build stops while an incident waits for a decision, whichever check found it, and goes on after the decision."""
     check = ["check-drift", "--as-of", AS_OF, "--db", str(database)]
-    assert 0 == run(check)
-    assert 1 == run([*check, "--fail-on", "open"])
+    assert run(check) == 0
+    assert run([*check, "--fail-on", "open"]) == 1
     told = capsys.readouterr().err
     assert "FAIL ops " in told
     assert "1 incident is open. `driftline incidents show ID` says why" in told
     for kind, code in (("live", 1), ("confirmed", 1), ("critical", 1)):
         assert code == run([*check, "--fail-on", kind]), kind
-    assert 0 == run([*check, "--fail-on", "open", "--project", "web"])
-    assert 1 == run([*check, "--fail-on", "open", "--fail-on", "live", "--json"])
+    assert run([*check, "--fail-on", "open", "--project", "web"]) == 0
+    assert run([*check, "--fail-on", "open", "--fail-on", "live", "--json"]) == 1
     capsys.readouterr()
 
-    assert 0 == run(["incidents", "list", "--json", "--db", str(database)])
+    assert run(["incidents", "list", "--json", "--db", str(database)]) == 0
     name = json.loads(capsys.readouterr().out)["id"]
     decide = ["--reason", "known", "--by", "ann", "--db", str(database)]
-    assert 0 == run(["incidents", "acknowledge", name, *decide])
-    assert (0, 1) == (run([*check, "--fail-on", "open"]), run([*check, "--fail-on", "live"]))
-    assert 0 == run(["incidents", "resolve", name, *decide, "--json"])
-    assert 0 == run([*check, "--fail-on", "live", "--fail-on", "confirmed", "--fail-on", "critical"])
+    assert run(["incidents", "acknowledge", name, *decide]) == 0
+    assert (run([*check, "--fail-on", "open"]), run([*check, "--fail-on", "live"])) == (0, 1)
+    assert run(["incidents", "resolve", name, *decide, "--json"]) == 0
+    assert run([*check, "--fail-on", "live", "--fail-on", "confirmed", "--fail-on", "critical"]) == 0

@@ -64,9 +64,9 @@ def test_costs_are_summed_by_what_is_asked_for(driftline: Command, by: str, expe
     code, out, _ = driftline("costs", "--by", by, "--json")
     rows = [json.loads(line) for line in out.splitlines()]
 
-    assert 0 == code
+    assert code == 0
     groups = {"session": ("project", "connection", "sessionId")}.get(by, (by,))
-    assert expected == [tuple(row[name] for name in (*groups, "costUsd", "unknownCosts", "simulated")) for row in rows]
+    assert [tuple(row[name] for name in (*groups, "costUsd", "unknownCosts", "simulated")) for row in rows] == expected
 
 
 @pytest.mark.usefixtures("spent")
@@ -74,8 +74,13 @@ def test_costs_of_one_project(driftline: Command) -> None:
     """What others spent is nobody's business."""
     _, out, _ = driftline("costs", "--project", "ops", "--json")
     [row] = [json.loads(line) for line in out.splitlines()]
-    assert ("ops", 2, 4, 1000, 200, 0.75) == tuple(
-        row[name] for name in ("project", "judgements", "calls", "inputTokens", "outputTokens", "costUsd")
+    assert tuple(row[name] for name in ("project", "judgements", "calls", "inputTokens", "outputTokens", "costUsd")) == (
+        "ops",
+        2,
+        4,
+        1000,
+        200,
+        0.75,
     )
 
 
@@ -85,7 +90,7 @@ def test_the_table_of_costs_marks_what_is_simulated_or_unknown(driftline: Comman
     code, out, _ = driftline("costs", "--by", "session")
     header, _, ops, web = (" ".join(line.split()) for line in out.splitlines())
 
-    assert 0 == code
+    assert code == 0
     assert header.startswith("project connection session ")
     assert ops.endswith(" $0.7500 -")
     assert web.endswith(" $0.1250 + 1 unknown simulated judge (1 of 2)")
@@ -103,17 +108,17 @@ def test_a_model_nobody_knows_the_price_of_has_no_cost(driftline: Command) -> No
 def test_no_judgement_is_said_and_is_no_error(driftline: Command, tmp_path: Path) -> None:
     """The first thing a newcomer has is a database that no judge has seen."""
     database_of(tmp_path, [])
-    assert (0, "") == driftline("costs", "--json")[:2]
+    assert driftline("costs", "--json")[:2] == (0, "")
     code, out, err = driftline("costs")
-    assert (0, "") == (code, out)
-    assert "the judge has not been asked yet: no cost" == err.strip()
+    assert (code, out) == (0, "")
+    assert err.strip() == "the judge has not been asked yet: no cost"
 
 
 def test_an_unknown_grouping_is_refused(driftline: Command, tmp_path: Path) -> None:
     """The message names those there are."""
     database_of(tmp_path, [])
     code, _, err = driftline("costs", "--by", "hour")
-    assert 2 == code
+    assert code == 2
     assert "session" in err
 
 
@@ -140,15 +145,15 @@ def test_the_banner_has_the_project_s_settings_and_open_incidents(driftline: Com
     policy.write_text("version: 1\nprojects:\n  ops:\n    costCapPerSession: null\n    sampling:\n      routineInterval: 4\n")
     code, out, _ = driftline("banner", "ops", "--policy", str(policy))
 
-    assert 0 == code
-    assert [
+    assert code == 0
+    assert out.splitlines() == [
         "Eval Audit Mode: Active",
         "Judge model: none; only Tier 1 runs",
         "Tiers: 1 (structural)",
         "Sampling: every 4th routine, always first 5 / last 3",
         "Cost cap: none",
         "Open incidents: 2",
-    ] == out.splitlines()
+    ]
 
 
 def test_the_banner_names_the_judge_where_there_is_a_key(
@@ -160,7 +165,7 @@ def test_the_banner_names_the_judge_where_there_is_a_key(
     _, out, _ = driftline("banner", "ops", "--json")
     document = json.loads(out)
 
-    assert "ops" == document["project"]
+    assert document["project"] == "ops"
     assert "Judge model: claude-haiku-4-5\n" in document["banner"]
     assert document["banner"].endswith("Open incidents: 0. Not checked yet: there are no scores to check.")
 
@@ -198,13 +203,13 @@ def test_the_table_of_scores_shows_every_tier_or_why_it_has_no_score(driftline: 
     code, out, _ = driftline("scores")
     header, _, *shown = out.splitlines()
 
-    assert 0 == code
+    assert code == 0
     assert "project agent session turn sampling tiers 1, 2, 2.5, 3 judged, anomalies" in " ".join(header.split())
-    assert ["0.75", "0.50", "4.50"] == shown_tiers(shown[0])
-    assert ["0.75", "n/a", "gate"] == shown_tiers(shown[1])
-    assert ["-", "n/a", "-"] == shown_tiers(shown[2])
-    assert ["cap", "n/a", "unsc"] == shown_tiers(shown[3])
-    assert [True, False, False, False] == ["scored, simulated judge" in line for line in shown]
+    assert shown_tiers(shown[0]) == ["0.75", "0.50", "4.50"]
+    assert shown_tiers(shown[1]) == ["0.75", "n/a", "gate"]
+    assert shown_tiers(shown[2]) == ["-", "n/a", "-"]
+    assert shown_tiers(shown[3]) == ["cap", "n/a", "unsc"]
+    assert ["scored, simulated judge" in line for line in shown] == [True, False, False, False]
 
 
 def test_the_table_of_scores_says_why_an_exchange_is_unscored() -> None:
@@ -219,7 +224,7 @@ def test_the_table_of_scores_says_why_an_exchange_is_unscored() -> None:
         console.print(scores_table(project_scores(store.cursor(), None, Wanted())))
     header, _, first, *second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
-    assert "exchange at project agent session turn sampling tiers 1, 2, 2.5, 3 judged, anomalies" == " ".join(header.split())
+    assert " ".join(header.split()) == "exchange at project agent session turn sampling tiers 1, 2, 2.5, 3 judged, anomalies"
     assert "2026-10-01" in first
     assert first.rstrip().endswith("1.00 unsc  n/a unsc   unscored: no_judge")
     assert "unscored: no_judge, invalid" in " ".join(" ".join(second).split())
@@ -229,8 +234,8 @@ def test_the_scores_for_scripts_have_the_reason_of_every_tier(driftline: Command
     """A script should not have to ask the database why."""
     database_of(tmp_path, [score("s", 1)])
     document = json.loads(driftline("scores", "--json")[1])
-    assert ("ops", "local") == (document["project"], document["connection"])
-    assert ["no_judge", "no_thinking", "no_judge"] == [document[f"{tier}Reason"] for tier in ("tier2", "tier2_5", "tier3")]
+    assert (document["project"], document["connection"]) == ("ops", "local")
+    assert [document[f"{tier}Reason"] for tier in ("tier2", "tier2_5", "tier3")] == ["no_judge", "no_thinking", "no_judge"]
 
 
 def test_a_banner_is_of_a_project_that_can_be(driftline: Command, tmp_path: Path) -> None:
@@ -238,7 +243,7 @@ def test_a_banner_is_of_a_project_that_can_be(driftline: Command, tmp_path: Path
     database_of(tmp_path, [])
     for name in ("No/Project", "ops\n", ""):
         code, out, err = driftline("banner", name)
-        assert (2, "") == (code, out)
+        assert (code, out) == (2, "")
         assert "is not a valid project name" in err
 
 
@@ -266,10 +271,10 @@ def test_a_project_without_a_cap_hides_none_that_has_one() -> None:
         "free": ProjectSettings(judge_model="house-model", cost_cap_per_session=None),
         "silent": ProjectSettings(judge_model="house-model", enabled=False),
     }
-    assert ["capped"] == unpriced_projects(Policy(projects=projects))
-    assert ["capped"] == unpriced_projects(Policy(projects=dict(reversed(projects.items()))))
-    assert "" == unpriced_note(Policy())
-    assert [""] == unpriced_projects(Policy(defaults=projects["capped"], projects={"ops": projects["free"]}))
+    assert unpriced_projects(Policy(projects=projects)) == ["capped"]
+    assert unpriced_projects(Policy(projects=dict(reversed(projects.items())))) == ["capped"]
+    assert unpriced_note(Policy()) == ""
+    assert unpriced_projects(Policy(defaults=projects["capped"], projects={"ops": projects["free"]})) == [""]
     assert "(others) (house-model)" in unpriced_note(Policy(defaults=projects["capped"]))
 
 
@@ -282,14 +287,14 @@ def test_a_note_on_many_projects_is_short() -> None:
 def test_policy_check_shows_judge_cap_and_price_and_what_is_asked_nothing(driftline: Command, unpriced: str) -> None:
     """Whoever writes a policy sees it before a server runs by it."""
     code, out, err = driftline("policy", "check", unpriced)
-    assert 0 == code
+    assert code == 0
     others, capped, free, *_ = [" ".join(line.split()) for line in out.splitlines()[2:]]
     assert "(others) on default 1.0 1 routine turn in 3 claude-haiku-4-5 1 USD 1 / 5 USD" in others
     assert " house-model 1 USD not known " in capped
     assert " house-model none not known " in free
     assert "unknown_price): capped (house-model). Give the model a price" in err
     assert "free" not in err
-    assert "not known" == json.loads(driftline("policy", "check", unpriced, "--json")[1])["capped"]["price"]
+    assert json.loads(driftline("policy", "check", unpriced, "--json")[1])["capped"]["price"] == "not known"
 
 
 def test_doctor_names_the_projects_whose_judge_is_asked_nothing(
@@ -300,7 +305,7 @@ def test_doctor_names_the_projects_whose_judge_is_asked_nothing(
         monkeypatch.setenv("ANTHROPIC_BASE_URL", judge.base_url)
         code, out, _ = driftline("doctor", "--policy", unpriced, "--json")
     findings = [(one["subject"], one["state"], one["detail"]) for one in json.loads(out)]
-    assert 1 == code
+    assert code == 1
     assert ("judge", "note", f"simulated judge at {judge.base_url}") in findings
     [problem] = [detail for subject, state, detail in findings if (subject, state) == ("price", "problem")]
     assert problem.endswith(": capped (house-model)")
@@ -314,7 +319,7 @@ def test_doctor_says_that_a_judge_does_not_answer(driftline: Command, monkeypatc
         monkeypatch.setenv("ANTHROPIC_BASE_URL", address)
         code, out, _ = driftline("doctor", "--json")
     [judge] = [one for one in json.loads(out) if one["subject"] == "judge"]
-    assert (0, "note") == (code, judge["state"])
+    assert (code, judge["state"]) == (0, "note")
     assert judge["detail"].startswith(f"{address} does not answer")
 
 

@@ -34,14 +34,14 @@ def database(tmp_path: Path) -> Path:
         put(store, "scores", [*history(fallen(6), 40), *history(steady, 40, project="web")])
     with AccessStore(access_file(path), utc_now) as access:
         access.add(Holder("connection", "north", "new-agents"))
-    assert 1 >= run(["check-drift", "--as-of", AS_OF, "--db", str(path)])
+    assert run(["check-drift", "--as-of", AS_OF, "--db", str(path)]) <= 1
     return path
 
 
 def listed(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, object]]:
     """What the command prints as JSON."""
     capsys.readouterr()
-    assert 0 == run(["projects", "--json", "--until", UNTIL, *options])
+    assert run(["projects", "--json", "--until", UNTIL, *options]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -49,43 +49,43 @@ def test_the_worst_project_comes_first_with_what_changed(database: Path, capsys:
     """Who is on call reads one line: which project, how bad, what moved from where to where, and since when."""
     first, *others = listed(capsys, "--db", str(database))
 
-    assert ("critical", ["open_incidents"], 1) == (first["health"], first["reasons"], first["openIncidents"])
+    assert (first["health"], first["reasons"], first["openIncidents"]) == ("critical", ["open_incidents"], 1)
     assert {"series", "name", "before", "after", "since"} <= set(first["change"])  # type: ignore[call-overload]
-    assert ["web", "new-agents"] == [one["project"] for one in others]
-    assert ["ok", "empty"] == [one["health"] for one in others]
+    assert [one["project"] for one in others] == ["web", "new-agents"]
+    assert [one["health"] for one in others] == ["ok", "empty"]
 
 
 def test_the_table_names_what_the_json_does(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Both are of the same rows; a project of which nothing is known has dashes and no made-up figures."""
-    assert 0 == run(["projects", "--until", UNTIL, "--db", str(database)])
+    assert run(["projects", "--until", UNTIL, "--db", str(database)]) == 0
     shown = capsys.readouterr().out.splitlines()
 
     assert "what changed" in shown[0]
-    assert [True, True] == ["→" in line for line in shown[2:4]]
+    assert ["→" in line for line in shown[2:4]] == [True, True]
     assert "→" not in shown[4]
 
 
 def test_only_projects_in_one_state_are_listed(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For a script that asks whether anything is critical; a state that there is not is refused with those that there are."""
-    assert ["web"] == [one["project"] for one in listed(capsys, "--health", "ok", "--db", str(database))]
-    assert [] == listed(capsys, "--health", "warning", "--db", str(database))
-    assert 2 == run(["projects", "--health", "fine", "--db", str(database)])
+    assert [one["project"] for one in listed(capsys, "--health", "ok", "--db", str(database))] == ["web"]
+    assert listed(capsys, "--health", "warning", "--db", str(database)) == []
+    assert run(["projects", "--health", "fine", "--db", str(database)]) == 2
     assert "must be one of critical, warning, unknown, ok, empty" in " ".join(capsys.readouterr().err.split())
 
 
 def test_more_projects_than_asked_for_are_counted_out(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A list that is cut says so."""
     capsys.readouterr()
-    assert 0 == run(["projects", "--limit", "1", "--json", "--db", str(database)])
+    assert run(["projects", "--limit", "1", "--json", "--db", str(database)]) == 0
     said = capsys.readouterr()
-    assert (1, True) == (len(said.out.splitlines()), "there are more than 1" in said.err)
+    assert (len(said.out.splitlines()), "there are more than 1" in said.err) == (1, True)
 
 
 def test_an_empty_database_says_what_to_do_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No table with a head alone."""
     path = tmp_path / "empty.duckdb"
     Store(path).close()
-    assert 0 == run(["projects", "--db", str(path)])
+    assert run(["projects", "--db", str(path)]) == 0
     assert "no projects yet. Import something first" in " ".join(capsys.readouterr().err.split())
 
 
@@ -98,4 +98,4 @@ def test_the_fleet_is_the_same_beside_a_running_server(
     children.serve(home, "--judge", "none").serving()
     code, said = children.run(home, "projects", "--json", "--until", UNTIL)
 
-    assert (0, before) == (code, [json.loads(line) for line in said.splitlines()])
+    assert (code, [json.loads(line) for line in said.splitlines()]) == (0, before)

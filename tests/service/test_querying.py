@@ -49,11 +49,11 @@ def test_a_query_is_asked_by_its_name(driftline: Command) -> None:
     asked = ("sql", "trends", "--project", "ops", "--as-of", "2026-10-10T13:00:00Z")
     code, out, _ = driftline(*asked, "--set", "days=2", "--json")
 
-    assert 0 == code
+    assert code == 0
     rows = [json.loads(line) for line in out.splitlines()]
-    assert [("2026-10-09", 0.75), ("2026-10-10", 1.0)] == [(row["day"], row["tier1_mean"]) for row in rows]
+    assert [(row["day"], row["tier1_mean"]) for row in rows] == [("2026-10-09", 0.75), ("2026-10-10", 1.0)]
     code, out, _ = driftline(*asked, "--limit", "1")
-    assert (0, True, True) == (code, "2026-10-08" in out, "1 row, cut at --limit 1" in out)
+    assert (code, "2026-10-08" in out, "1 row, cut at --limit 1" in out) == (0, True, True)
 
 
 @pytest.mark.usefixtures("scored")
@@ -61,7 +61,7 @@ def test_without_a_project_all_are_meant(driftline: Command) -> None:
     """What the header says NULL is for need not be said."""
     _, out, _ = driftline("sql", "baseline", "--as-of", "2026-10-10T13:00:00Z", "--json")
 
-    assert ["ops", "web"] == [json.loads(line)["project"] for line in out.splitlines()]
+    assert [json.loads(line)["project"] for line in out.splitlines()] == ["ops", "web"]
 
 
 def test_the_days_are_added_up_first(driftline: Command, scored: Path) -> None:
@@ -69,7 +69,7 @@ def test_the_days_are_added_up_first(driftline: Command, scored: Path) -> None:
     driftline("sql", "baseline")
 
     with duckdb.connect(str(scored), read_only=True) as connection:
-        assert [(4,)] == connection.execute("SELECT sum(exchanges)::INTEGER FROM log.daily_scores").fetchall()
+        assert connection.execute("SELECT sum(exchanges)::INTEGER FROM log.daily_scores").fetchall() == [(4,)]
 
 
 @pytest.mark.usefixtures("scored")
@@ -83,7 +83,7 @@ def test_a_file_that_cannot_be_written_to_is_still_asked(driftline: Command, mon
     monkeypatch.setattr(querying, "Store", refused)
     code, out, error = driftline("sql", "baseline", "--as-of", "2026-10-10T13:00:00Z", "--json")
 
-    assert (0, 2, True) == (code, len(out.splitlines()), "daily sums are not up to date" in error)
+    assert (code, len(out.splitlines()), "daily sums are not up to date" in error) == (0, 2, True)
 
 
 READERS: dict[str, Callable[[bytes], pl.DataFrame]] = {
@@ -105,9 +105,9 @@ def test_an_answer_is_written_in_every_format(driftline: Command, tmp_path: Path
     code, out, error = driftline("sql", *asked, "--format", form, "-o", "answer")
 
     frame = READERS[form]((tmp_path / "answer").read_bytes())
-    assert (0, "", True) == (code, out, "wrote 4 rows to answer" in error)
-    assert ["ops", "ops", "ops", "web"] == sorted(frame["project"].to_list())
-    assert [0.5, 0.75, 1.0, 1.0] == sorted(frame["tier1_mean"].to_list())
+    assert (code, out, "wrote 4 rows to answer" in error) == (0, "", True)
+    assert sorted(frame["project"].to_list()) == ["ops", "ops", "ops", "web"]
+    assert sorted(frame["tier1_mean"].to_list()) == [0.5, 0.75, 1.0, 1.0]
 
 
 @pytest.mark.usefixtures("scored")
@@ -132,12 +132,12 @@ def test_a_mistake_is_told(driftline: Command, arguments: tuple[str, ...], expec
     """Which word is wrong, and what would be right."""
     code, _, error = driftline("sql", *arguments)
 
-    assert (2, True) == (code, expected in error.replace("\n", " "))
+    assert (code, expected in error.replace("\n", " ")) == (2, True)
     assert "error:" in error
 
 
 def test_what_a_header_says_of_null_decides_what_must_be_given() -> None:
     """A parameter that is forgotten must not mean that nothing is found."""
-    assert ("project", "since", "newest") == queries()["runs"].optional
-    assert () == queries()["session_events"].optional
-    assert {"project", "as_of", "days"} == set(queries()["trends"].parameters)
+    assert queries()["runs"].optional == ("project", "since", "newest")
+    assert queries()["session_events"].optional == ()
+    assert set(queries()["trends"].parameters) == {"project", "as_of", "days"}

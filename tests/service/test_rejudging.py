@@ -53,38 +53,38 @@ def dispositions(path: Path) -> Sequence[tuple[object, ...]]:
 def test_it_says_what_it_would_cost_and_asks_nobody(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
     """Whoever pays wants to know before."""
     code, out, err = driftline("rejudge", "--dry-run")
-    assert (0, "") == (code, out)
+    assert (code, out) == (0, "")
     assert "3 exchanges unscored: about 3 calls and 0.00" in err
     assert "USD at most" in err
-    assert 0 == simulator.requests
-    assert [("unscored", 0, False)] * 3 == dispositions(unscored)
+    assert simulator.requests == 0
+    assert dispositions(unscored) == [("unscored", 0, False)] * 3
     document = json.loads(driftline("rejudge", "--dry-run", "--json")[1])
-    assert (3, 3, 0) == (document["exchanges"], document["calls"], document["unpriced"])
+    assert (document["exchanges"], document["calls"], document["unpriced"]) == (3, 3, 0)
     assert 0 < document["expected_usd"] < document["at_most_usd"]
 
 
 def test_what_was_unscored_is_judged_and_labelled(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
     """The score keeps its id and gets the next revision; a simulated judge is called one."""
     code, out, _ = driftline("rejudge", "--yes")
-    assert 0 == code
+    assert code == 0
     assert "3 exchanges judged again by the simulated judge; calls: 6 answered;" in out
     assert "tiers still unscored: none" in out
-    assert 6 == simulator.requests
-    assert [("scored", 1, True)] * 3 == dispositions(unscored)
+    assert simulator.requests == 6
+    assert dispositions(unscored) == [("scored", 1, True)] * 3
     assert "nothing is unscored" in driftline("rejudge", "--yes")[2]
-    assert 6 == simulator.requests
+    assert simulator.requests == 6
 
 
 def test_only_what_was_asked_for_is_judged(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
     """By project, by reason, and no more than so many."""
-    assert 0 == driftline("rejudge", "--yes", "--project", "other")[0]
+    assert driftline("rejudge", "--yes", "--project", "other")[0] == 0
     words = "nothing matches --reason timeout: 2 exchanges are unscored for: no_judge"
     assert words in driftline("rejudge", "--yes", "--reason", "timeout")[2]
     words = "nothing matches --project other: 2 exchanges in ops (2) are unscored for: no_judge"
     assert words in driftline("rejudge", "--yes", "--project", "other")[2]
-    assert 0 == driftline("rejudge", "--yes", "--limit", "1", "--reason", "no_judge")[0]
-    assert ["scored", "unscored", "scored"] == [disposition for disposition, *_ in dispositions(unscored)]
-    assert 4 == simulator.requests
+    assert driftline("rejudge", "--yes", "--limit", "1", "--reason", "no_judge")[0] == 0
+    assert [disposition for disposition, *_ in dispositions(unscored)] == ["scored", "unscored", "scored"]
+    assert simulator.requests == 4
 
 
 def test_what_stays_unscored_is_named_and_can_be_asked_again(
@@ -93,23 +93,23 @@ def test_what_stays_unscored_is_named_and_can_be_asked_again(
     """A judge that refuses today may answer tomorrow; both are on record."""
     simulator.reset("refusal")
     document = json.loads(driftline("rejudge", "--yes", "--json", "--project", "other")[1])
-    assert {"refused": 2} == document["calls"]
-    assert {"refused": 1} == document["still_unscored"]
+    assert document["calls"] == {"refused": 2}
+    assert document["still_unscored"] == {"refused": 1}
     simulator.reset("answer")
-    assert 0 == driftline("rejudge", "--yes", "--project", "other")[0]
-    assert ("scored", 2, True) == dispositions(unscored)[2]
+    assert driftline("rejudge", "--yes", "--project", "other")[0] == 0
+    assert dispositions(unscored)[2] == ("scored", 2, True)
 
 
 @pytest.mark.usefixtures("unscored")
 def test_without_a_judge_it_says_what_to_set(driftline: Command) -> None:
     """The way on is in the error."""
     code, _, err = driftline("rejudge", "--yes")
-    assert 2 == code
+    assert code == 2
     assert "there is no judge" in err
     assert "ANTHROPIC_API_KEY" in err
     assert "USD" not in err
     code, _, err = driftline("rejudge", "--dry-run")
-    assert 0 == code
+    assert code == 0
     assert "note: there is no judge" in err
     assert err.index("there is no judge") < err.index("USD")
 
@@ -128,11 +128,11 @@ def test_under_a_cap_a_judge_without_a_price_is_asked_nothing_and_that_is_said(
     policy = policy_without_a_price(unscored.parent, "1.0")
     for arguments, expected in ((["--dry-run"], 0), (["--yes"], 2)):
         code, _, err = driftline("rejudge", *arguments, "--policy", policy)
-        assert expected == code
+        assert code == expected
         assert "3 exchanges unscored: not asked about" in err
         assert "Give the model a price under prices:" in err
         assert "0.0000" not in err
-    assert 0 == simulator.requests
+    assert simulator.requests == 0
 
 
 def test_a_cost_that_nobody_knows_is_not_nought(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
@@ -140,12 +140,12 @@ def test_a_cost_that_nobody_knows_is_not_nought(driftline: Command, unscored: Pa
     policy = policy_without_a_price(unscored.parent, "null")
     assert "3 calls at an unknown cost" in driftline("rejudge", "--dry-run", "--policy", policy)[2]
     document = json.loads(driftline("rejudge", "--dry-run", "--json", "--policy", policy)[1])
-    assert (None, None, 0) == tuple(document[name] for name in ("expected_usd", "at_most_usd", "not_asked"))
+    assert tuple(document[name] for name in ("expected_usd", "at_most_usd", "not_asked")) == (None, None, 0)
     code, out, err = driftline("rejudge", "--yes", "--policy", policy)
-    assert 0 == code
+    assert code == 0
     assert "cost not known" in out
     assert "0.0000" not in out + err
-    assert 6 == simulator.requests
+    assert simulator.requests == 6
 
 
 def test_nothing_is_paid_for_unless_somebody_says_yes(
@@ -153,6 +153,6 @@ def test_nothing_is_paid_for_unless_somebody_says_yes(
 ) -> None:
     """A terminal that is not there says nothing."""
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert 0 != driftline("rejudge")[0]
-    assert 0 == simulator.requests
-    assert [("unscored", 0, False)] * 3 == dispositions(unscored)
+    assert driftline("rejudge")[0] != 0
+    assert simulator.requests == 0
+    assert dispositions(unscored) == [("unscored", 0, False)] * 3

@@ -46,14 +46,14 @@ def sessions(path: Path) -> list[str]:
 def test_retention_can_be_run_by_hand(database: Path, driftline: Command) -> None:
     """Where no server does it."""
     code, told, _said = driftline("retention", "run", "--as-of", AS_OF, "--db", str(database), "--json")
-    assert 0 == code
+    assert code == 0
 
     found = json.loads(told)
-    assert (1, 1) == (found["exchangesPurged"], found["scoresPurged"])
+    assert (found["exchangesPurged"], found["scoresPurged"]) == (1, 1)
     assert found["cutoffDate"].startswith("2026-08-03T00:00:00")
-    assert ["a new session"] == sessions(database)
+    assert sessions(database) == ["a new session"]
     code, told, _said = driftline("retention", "run", "--days", "5", "--as-of", AS_OF, "--db", str(database))
-    assert 0 == code
+    assert code == 0
     assert "deleted: 1 exchange, 1 score; history begins on 2026-10-27" in told
 
 
@@ -64,16 +64,16 @@ def test_an_erased_session_is_in_no_byte_of_the_file(database: Path, driftline: 
     code, told, said = driftline(
         "erase", "--connection", "local", "--session", "an old session", "--yes", "--db", str(database)
     )
-    assert 0 == code
+    assert code == 0
 
     assert "1 exchanges" in told
     assert "Backups" in said
     assert b"an old session says" not in database.read_bytes()
-    assert ["a new session"] == sessions(database)
+    assert sessions(database) == ["a new session"]
     code, told, said = driftline("erase", "--connection", "local", "--yes", "--db", str(database), "--json")
-    assert 0 == code
-    assert 1 == json.loads(told)["erasure"]["deleted"]["exchanges"]
-    assert [] == sessions(database)
+    assert code == 0
+    assert json.loads(told)["erasure"]["deleted"]["exchanges"] == 1
+    assert sessions(database) == []
 
 
 @pytest.mark.parametrize("whose", [("--connection", ""), ("--connection", "local", "--session", "")])
@@ -81,9 +81,9 @@ def test_an_empty_name_is_nobodys(whose: tuple[str, ...], database: Path, driftl
     """A variable that was never set erases nothing, and is not told that it did."""
     code, told, said = driftline("erase", *whose, "--yes", "--db", str(database))
 
-    assert (2, "") == (code, told)
+    assert (code, told) == (2, "")
     assert f"{whose[-2]} is empty" in said
-    assert 2 == len(sessions(database))
+    assert len(sessions(database)) == 2
 
 
 def test_a_database_that_kafka_fills_is_erased_by_its_server(database: Path, driftline: Command) -> None:
@@ -92,10 +92,10 @@ def test_a_database_that_kafka_fills_is_erased_by_its_server(database: Path, dri
         transaction.set_watermark(SINK, "exchanges", 2)
 
     code, _told, said = driftline("erase", "--connection", "local", "--yes", "--db", str(database))
-    assert 2 == code
+    assert code == 2
 
     assert "is filled from Kafka" in said
-    assert 2 == len(sessions(database))
+    assert len(sessions(database)) == 2
 
 
 def test_compaction_says_what_it_gave_back(database: Path, driftline: Command) -> None:
@@ -104,8 +104,8 @@ def test_compaction_says_what_it_gave_back(database: Path, driftline: Command) -
         transaction.set_watermark(COMPACTION, "", 1)
 
     code, told, _said = driftline("compact", "--db", str(database))
-    assert 0 == code
+    assert code == 0
     assert "MB, now" in told
-    assert 2 == len(sessions(database))
+    assert len(sessions(database)) == 2
     code, told, _said = driftline("compact", "--db", str(database.with_name("none.duckdb")))
-    assert 2 == code
+    assert code == 2

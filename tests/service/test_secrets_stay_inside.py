@@ -109,7 +109,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Traces:
         for file in files_of(folder):
             found.note("files while it runs", file.read_bytes())
         server.send(signal.SIGTERM)
-        assert 0 == server.wait()
+        assert server.wait() == 0
         for file in files_of(folder):
             found.note("files afterwards", file.read_bytes())
         found.note("log", server.logged + server.printed)
@@ -141,7 +141,7 @@ def calls(client: httpx2.Client, token: str, operator: str) -> Iterator[httpx2.R
 
 def test_the_places_that_are_searched_hold_what_was_sent(traces: Traces) -> None:
     """A search that finds nothing proves something only where there was something to find."""
-    assert {"answers", "files while it runs", "files afterwards", "log", "prompts", "tables"} == traces.places.keys()
+    assert traces.places.keys() == {"answers", "files while it runs", "files afterwards", "log", "prompts", "tables"}
     assert all(CONTROL.encode() in traces.places[place] for place in ("files while it runs", "prompts", "tables"))
     assert b"[SECRET:" in traces.places["tables"]
     assert b'"route"' in traces.places["log"]
@@ -151,11 +151,11 @@ def test_the_places_that_are_searched_hold_what_was_sent(traces: Traces) -> None
 def test_no_planted_secret_is_anywhere(traces: Traces, kind: str) -> None:
     """What an agent let slip must not lie in an audit of it."""
     _, secret = PLANTED[kind]
-    assert [] == [place for place, content in traces.places.items() if secret.encode() in content]
+    assert [place for place, content in traces.places.items() if secret.encode() in content] == []
 
 
 def test_neither_keys_nor_tokens_are_anywhere(traces: Traces) -> None:
     """The server knows these itself; its files, logs and answers do not."""
-    assert 4 == len(traces.tokens)
+    assert len(traces.tokens) == 4
     for secret in traces.tokens:
-        assert [] == [place for place, content in traces.places.items() if secret.encode() in content]
+        assert [place for place, content in traces.places.items() if secret.encode() in content] == []

@@ -84,7 +84,7 @@ def told(load: Load, url: str) -> None:
 def stopped(server: Child) -> None:
     """Ask a server to stop; it does so in time, and says that all is well."""
     server.send(signal.SIGTERM)
-    assert 0 == server.wait(SOON)
+    assert server.wait(SOON) == 0
 
 
 def put(url: str, token: str, turn: int, said: str = HEALTHY) -> int:
@@ -111,7 +111,7 @@ def test_a_stop_under_load_loses_nothing_and_cuts_no_call_off(
     load.fill(48)
     server = children.serve(home)
     disturbed(load, server.serving(), lambda: simulator.requests >= 5, lambda: server.send(signal.SIGTERM))
-    assert 0 == server.wait(SOON)
+    assert server.wait(SOON) == 0
     assert load.seen[CUT_OFF] + load.seen[REFUSED] > 0
     made, settled = reservations(home)
     assert made == settled > 0
@@ -119,7 +119,7 @@ def test_a_stop_under_load_loses_nothing_and_cuts_no_call_off(
     told(load, again.serving())
     stopped(again)
     check(home.database, load.accepted, CAPS, simulator.requests)
-    assert {"answered"} == outcomes(home)
+    assert outcomes(home) == {"answered"}
 
 
 @pytest.mark.parametrize(("grace", "signals"), [("0.5", 1), ("600", 2)])
@@ -130,20 +130,20 @@ def test_a_judge_that_hangs_does_not_keep_a_server_from_stopping(
     simulator.reset("hang")
     server = children.serve(home, environment={"DRIFTLINE_STOP_GRACE": grace, "DRIFTLINE_JUDGE_DEADLINE": "3600"})
     url, token = server.serving(), home.connection("north")
-    assert 201 == put(url, token, 1)
+    assert put(url, token, 1) == 201
     wait_until(lambda: simulator.requests > 0, "the judge to be asked")
     started = time.monotonic()
     for _ in range(signals):
         server.send(signal.SIGTERM)
         wait_until(lambda: "Shutting down" in server.logged, "the server to stop taking calls")
-    assert 0 == server.wait(SOON)
+    assert server.wait(SOON) == 0
     assert time.monotonic() - started < SOON
     simulator.reset("answer")
     again = children.serve(home)
     wait_until(lambda: not waiting(again.serving(), home.operator()), "what was begun to be scored")
     stopped(again)
     check(home.database, {("north", "s:1")}, CAPS)
-    assert {"interrupted", "answered"} == outcomes(home)
+    assert outcomes(home) == {"interrupted", "answered"}
 
 
 def test_a_full_disk_is_said_and_goes_by(children: Nursery, home: Home, load: Load, simulator: RunningJudge) -> None:
@@ -155,17 +155,17 @@ def test_a_full_disk_is_said_and_goes_by(children: Nursery, home: Home, load: Lo
     # A session that comes to its end while others are refused has met no refusal; one that was taken may fail to end.
     assert sum(not one.ended for one in load.sessions) >= load.seen[REFUSED] > 0
     # The limit is one for each file: the write-ahead log may have room where the database has none.
-    if 201 == put(url, home.connection("north"), 1):
+    if put(url, home.connection("north"), 1) == 201:
         load.accepted.add(("north", "s:1"))
-    wait_until(lambda: 503 == httpx2.get(f"{url}/readyz", timeout=60).status_code, "the server to say that it cannot write")
+    wait_until(lambda: httpx2.get(f"{url}/readyz", timeout=60).status_code == 503, "the server to say that it cannot write")
     why = httpx2.get(f"{url}/readyz", timeout=60).json()["error"]
     assert why.startswith(("the log did not take a record", "the tables do not take what was accepted"))
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     told(load, url)
-    assert 200 == httpx2.get(f"{url}/readyz", timeout=60).status_code
+    assert httpx2.get(f"{url}/readyz", timeout=60).status_code == 200
     stopped(server)
     check(home.database, load.accepted, CAPS, simulator.requests)
-    assert {"answered"} == outcomes(home)
+    assert outcomes(home) == {"answered"}
 
 
 def test_a_database_that_gives_up_ends_the_server_and_the_next_one_goes_on(children: Nursery, home: Home) -> None:
@@ -189,7 +189,7 @@ def test_a_database_that_gives_up_ends_the_server_and_the_next_one_goes_on(child
         if status != 201:  # the write-ahead log met the limit, and goes on in another file
             continue
         accepted.add(("north", f"s:{turn}"))
-    assert 2 == server.wait()
+    assert server.wait() == 2
     assert 5 < len(accepted) < len(said)
     assert "the database has given up and has to be opened again" in server.logged
     assert "Make room where the file is" in server.logged
@@ -215,9 +215,9 @@ def test_a_server_that_freezes_goes_on_where_it_was(children: Nursery, home: Hom
     disturbed(load, url, lambda: simulator.requests >= 5, freeze)
     told(load, url)
     stopped(server)
-    assert {TAKEN} == set(load.seen)
+    assert set(load.seen) == {TAKEN}
     check(home.database, load.accepted, CAPS, simulator.requests)
-    assert {"answered"} == outcomes(home)
+    assert outcomes(home) == {"answered"}
 
 
 def test_what_came_while_the_judge_was_down_can_be_judged_later(children: Nursery, home: Home) -> None:
@@ -229,7 +229,7 @@ def test_what_came_while_the_judge_was_down_can_be_judged_later(children: Nurser
         home.environment |= {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}", "DRIFTLINE_JUDGE_DEADLINE": "4"}
         server = children.serve(home)
         url = server.serving()
-        assert [201, 201, 201] == [put(url, token, turn) for turn in (1, 2, 3)]
+        assert [put(url, token, turn) for turn in (1, 2, 3)] == [201, 201, 201]
         wait_until(lambda: not waiting(url, home.operator()), "the judge to be given up")
         stopped(server)
     assert f"note: http://127.0.0.1:{port} does not answer" in server.printed
@@ -240,13 +240,13 @@ def test_what_came_while_the_judge_was_down_can_be_judged_later(children: Nurser
             store,
             "SELECT DISTINCT disposition, tier2_state, tier2_reason IN ('provider_error', 'timeout'), cost_usd FROM scores",
         )
-        assert [("unscored", "unscored", True, 0.0)] == found
+        assert found == [("unscored", "unscored", True, 0.0)]
     with running(port=port):
         code, _ = children.run(home, "rejudge", "--yes", environment={"DRIFTLINE_JUDGE_DEADLINE": "60"})
-    assert 0 == code
+    assert code == 0
     check(home.database, {("north", f"s:{turn}") for turn in (1, 2, 3)}, CAPS)
     with Store(home.database) as store:
-        assert [("scored", 1)] == rows(store, "SELECT DISTINCT disposition, revision FROM scores")
+        assert rows(store, "SELECT DISTINCT disposition, revision FROM scores") == [("scored", 1)]
 
 
 @pytest.mark.parametrize("which", [bytearray.index, bytearray.rindex])
@@ -256,7 +256,7 @@ def test_a_damaged_write_ahead_log_is_refused_and_left_as_it_is(
     """Half of what was accepted must not be taken for the whole of it, and whoever mends it needs the bytes."""
     Store(home.database).close()
     server = children.serve(home, "--judge", "none")
-    assert 201 == put(server.serving(), home.connection("north"), 1)
+    assert put(server.serving(), home.connection("north"), 1) == 201
     written = home.database.with_name("fleet.duckdb.wal")
     wait_until(lambda: written.exists() and HEALTHY.encode() in written.read_bytes(), "the exchange to land")
     server.kill()
@@ -264,7 +264,7 @@ def test_a_damaged_write_ahead_log_is_refused_and_left_as_it_is(
     damaged[which(damaged, HEALTHY.encode())] ^= 0xFF
     written.write_bytes(damaged)
     again = children.serve(home, "--judge", "none")
-    assert 2 == again.wait()
+    assert again.wait() == 2
     assert "The write-ahead log is damaged" in again.logged
     assert bytes(damaged) == written.read_bytes()
 
@@ -285,12 +285,12 @@ def test_a_second_server_on_a_database_says_so(children: Nursery, home: Home) ->
     first = children.serve(home)
     url = first.serving()
     second = children.serve(home)
-    assert 2 == second.wait()
+    assert second.wait() == 2
     assert "Another server has the database: stop it" in second.logged
     code, said = children.run(home, "doctor", "--json")
     [database] = [finding for finding in json.loads(said) if finding["subject"] == "database"]
-    assert (0, "ok") == (code, database["state"])
-    assert 201 == put(url, home.connection("north"), 1)
+    assert (code, database["state"]) == (0, "ok")
+    assert put(url, home.connection("north"), 1) == 201
     stopped(first)
 
 
@@ -312,7 +312,7 @@ def test_what_cannot_be_served_is_refused_before_anything_is_opened(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         said = [argument.format(taken=taken.getsockname()[1]) for argument in arguments]
         server = children.serve(home, *said, environment=environment)
-        assert 2 == server.wait()
+        assert server.wait() == 2
     assert server.logged.startswith("error: ")
     assert words in server.logged
-    assert [] == list(home.database.parent.glob("fleet.*"))
+    assert list(home.database.parent.glob("fleet.*")) == []

@@ -58,7 +58,7 @@ class Killer:
             self.landed["start" if not server.listens else "idle"] += 1
         else:
             await self._under_load(server, moment)
-        assert -signal.SIGKILL == server.kill()
+        assert server.kill() == -signal.SIGKILL
 
     async def _under_load(self, server: Child, moment: str) -> None:
         self.load.fill(8)
@@ -92,13 +92,13 @@ def test_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
             await load.run(url)
             wait_until(lambda: not waiting(url, home.operator()), "everything to be scored")
             server.send(signal.SIGTERM)
-            assert 0 == server.wait()
+            assert server.wait() == 0
 
         asyncio.run(kill_and_finish())
         check(home.database, load.accepted, CAPS, judge.requests)
         before = scores_of(home.database)
-        assert 0 == children.run(home, "rebuild")[0]
-        assert before == scores_of(home.database)
+        assert children.run(home, "rebuild")[0] == 0
+        assert scores_of(home.database) == before
     check_that_it_was_hard(home.database, killer.landed, load.seen)
 
 
@@ -116,4 +116,4 @@ def check_that_it_was_hard(database: Path, landed: Counter[str], seen: Counter[s
             assert seen[DUPLICATE] > 0, "durable, and the answer was lost"
             assert {"answered", "refused", "cut_off", "provider_error", "invalid"} <= outcomes.keys()
             dispositions = rows(store, "SELECT DISTINCT disposition FROM scores ORDER BY ALL")
-            assert [("sampling_skip",), ("scored",), ("skipped_cost_cap",), ("unscored",)] == dispositions
+            assert dispositions == [("sampling_skip",), ("scored",), ("skipped_cost_cap",), ("unscored",)]

@@ -31,15 +31,15 @@ def test_drift_is_found_by_itself_and_once_through_kills(tmp_path: Path) -> None
             server = children.serve(home, "--judge", "none")
             server.serving()
             time.sleep(pause)
-            assert -signal.SIGKILL == server.kill()
+            assert server.kill() == -signal.SIGKILL
         server = children.serve(home, "--judge", "none")
         url = server.serving()
         until(lambda: found(url) > 0, "the incident to be opened")
         server.send(signal.SIGTERM)
-        assert 0 == server.wait()
+        assert server.wait() == 0
     with Store(home.database) as store:
         cursor = store.cursor()
-        assert [("drift", "tier2", "down", "open", 1)] == cursor.execute(
-            "SELECT type, tier, direction, status, count(*) FROM incidents GROUP BY ALL"
-        ).fetchall()
-        assert 1 == store.count("baselines")
+        assert cursor.execute("SELECT type, tier, direction, status, count(*) FROM incidents GROUP BY ALL").fetchall() == [
+            ("drift", "tier2", "down", "open", 1)
+        ]
+        assert store.count("baselines") == 1

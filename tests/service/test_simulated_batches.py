@@ -65,7 +65,7 @@ def test_the_sdk_gets_results_in_another_order_that_say_they_are_simulated(
 ) -> None:
     """Code that trusts the order works until the first real batch."""
     batch = _made(client, 20)
-    assert ("ended", 20, 0) == (batch.processing_status, batch.request_counts.succeeded, batch.request_counts.processing)
+    assert (batch.processing_status, batch.request_counts.succeeded, batch.request_counts.processing) == ("ended", 20, 0)
     results = list(client.messages.batches.results(batch.id))
     names = [result.custom_id for result in results]
     assert sorted(names) == sorted(f"q-{number}" for number in range(20))
@@ -73,18 +73,18 @@ def test_the_sdk_gets_results_in_another_order_that_say_they_are_simulated(
     for result in results:
         assert result.result.type == "succeeded"
         message = result.result.message
-        assert (MODEL, "batch") == (message.model, message.usage.service_tier)
+        assert (message.model, message.usage.service_tier) == (MODEL, "batch")
         (block,) = message.content
         assert block.type == "text"
         assert not isinstance(QUESTION.read(block.text), Invalid)
-    assert 20 == judge.requests
+    assert judge.requests == 20
 
 
 def test_a_batch_takes_its_time_and_has_no_results_before(judge: RunningJudge, client: anthropic.Anthropic) -> None:
     """A client that reads too early must find it out here."""
     judge.reset("answer", batch_seconds=0.2)
     batch = _made(client, 3)
-    assert ("in_progress", 3, None) == (batch.processing_status, batch.request_counts.processing, batch.results_url)
+    assert (batch.processing_status, batch.request_counts.processing, batch.results_url) == ("in_progress", 3, None)
     with pytest.raises(anthropic.NotFoundError):
         client.get(f"/v1/messages/batches/{batch.id}/results", cast_to=object)
     until(lambda: client.messages.batches.retrieve(batch.id).processing_status == "ended", "the batch to end", 120)
@@ -99,9 +99,9 @@ def test_a_step_of_the_script_is_for_one_request_of_the_batch(judge: RunningJudg
     batch = _made(client, 6)
     found = {result.custom_id: result.result.type for result in client.messages.batches.results(batch.id)}
     expected = {"q-0": "succeeded", "q-1": "errored", "q-2": "expired", "q-4": "errored", "q-5": "succeeded"}
-    assert expected == found
+    assert found == expected
     counts = batch.request_counts
-    assert (3, 2, 1, 0) == (counts.succeeded, counts.errored, counts.expired, counts.canceled)
+    assert (counts.succeeded, counts.errored, counts.expired, counts.canceled) == (3, 2, 1, 0)
 
 
 def test_a_request_that_the_api_refuses_is_an_error_of_its_own(judge: RunningJudge, client: anthropic.Anthropic) -> None:
@@ -110,7 +110,7 @@ def test_a_request_that_the_api_refuses_is_an_error_of_its_own(judge: RunningJud
     (result,) = client.messages.batches.results(batch.id)
     assert result.result.type == "errored"
     assert "temperature" in result.result.error.error.message
-    assert 1 == judge.requests
+    assert judge.requests == 1
 
 
 def test_a_cancelled_batch_ends_with_what_it_had_time_for(judge: RunningJudge, client: anthropic.Anthropic) -> None:
@@ -118,21 +118,21 @@ def test_a_cancelled_batch_ends_with_what_it_had_time_for(judge: RunningJudge, c
     judge.reset("answer", batch_seconds=3600.0)
     batch = _made(client, 4)
     cancelled = client.messages.batches.cancel(batch.id)
-    assert ("ended", 4) == (cancelled.processing_status, cancelled.request_counts.canceled)
+    assert (cancelled.processing_status, cancelled.request_counts.canceled) == ("ended", 4)
     assert cancelled.cancel_initiated_at is not None
-    assert {"canceled"} == {result.result.type for result in client.messages.batches.results(batch.id)}
+    assert {result.result.type for result in client.messages.batches.results(batch.id)} == {"canceled"}
     assert cancelled == client.messages.batches.cancel(batch.id)
 
 
 def test_batches_are_listed_page_by_page_the_newest_first(judge: RunningJudge, client: anthropic.Anthropic) -> None:
     """Who looks for a lost batch must be able to see all of them."""
     made = [_made(client, 1).id for _ in range(5)]
-    assert 5 == judge.requests
+    assert judge.requests == 5
     assert made[::-1] == [batch.id for batch in client.messages.batches.list(limit=2)]
     first = client.messages.batches.list(limit=2)
     assert first.has_more
     before = client.messages.batches.list(before_id=made[3])
-    assert [made[4]] == [batch.id for batch in before.data]
+    assert [batch.id for batch in before.data] == [made[4]]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_what_the_api_refuses_as_a_batch_is_refused(judge: RunningJudge, body: d
     """A batch that only the simulator takes would be found out with the first real key."""
     headers = {"x-api-key": "any", "anthropic-version": "2023-06-01"}
     answer = httpx2.post(f"{judge.base_url}/v1/messages/batches", content=json.dumps(body), headers=headers, timeout=60)
-    assert (400, "1") == (answer.status_code, answer.headers["x-driftline-simulated"])
+    assert (answer.status_code, answer.headers["x-driftline-simulated"]) == (400, "1")
     assert complaint in answer.json()["error"]["message"]
 
 
@@ -169,5 +169,5 @@ def test_what_is_not_there_is_said_so(judge: RunningJudge, method: str, path: st
     """And with the errors that the SDK expects."""
     headers = {"x-api-key": "any", "anthropic-version": "2023-06-01"}
     answer = httpx2.request(method, f"{judge.base_url}/v1/messages/batches{path}", headers=headers, timeout=60)
-    assert (status, "error") == (answer.status_code, answer.json()["type"])
-    assert 401 == httpx2.request(method, f"{judge.base_url}/v1/messages/batches{path}", timeout=60).status_code
+    assert (answer.status_code, answer.json()["type"]) == (status, "error")
+    assert httpx2.request(method, f"{judge.base_url}/v1/messages/batches{path}", timeout=60).status_code == 401

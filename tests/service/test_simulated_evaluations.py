@@ -169,7 +169,7 @@ def test_a_view_of_any_content_is_answered(target: Any, response: Any, evidence:
     subject = read_subject(text)
     assert subject is not None
     assert not isinstance(read_evaluation(json.dumps(simulated_evaluation(None, subject)), dimensions=DIMENSIONS), Invalid)
-    assert set(SHAPE["properties"]) == set(simulated_evaluation(None, subject))
+    assert set(simulated_evaluation(None, subject)) == set(SHAPE["properties"])
 
 
 def test_what_the_shipped_view_shows_is_read_back() -> None:
@@ -189,17 +189,17 @@ def test_what_the_shipped_view_shows_is_read_back() -> None:
     )
     subject = read_subject(subject_view(case, run, check_run(case, run), 60_000).text)
     assert subject is not None
-    assert (TASK, (HARD,), ("Says how it was checked.",)) == (subject.task, subject.hard, subject.soft)
-    assert (GOOD, f"I look at it.\n{GOOD}") == (subject.answer, subject.said)
-    assert (2, 1, 1, 1, 2, 1) == (
+    assert (subject.task, subject.hard, subject.soft) == (TASK, (HARD,), ("Says how it was checked.",))
+    assert (subject.answer, subject.said) == (GOOD, f"I look at it.\n{GOOD}")
+    assert (
         len(subject.calls),
         len(set(subject.calls)),
         subject.results,
         subject.failed_results,
         subject.checks,
         subject.failed_checks,
-    )
-    assert ["error_event\nthe gateway did not answer"] == list(subject.failures)
+    ) == (2, 1, 1, 1, 2, 1)
+    assert list(subject.failures) == ["error_event\nthe gateway did not answer"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "[" * 100_000, '{"evaluation_target": {}}', "words"])
@@ -218,7 +218,7 @@ def test_repetitions_of_a_question_differ_a_little_and_the_same_ones_come_again(
         return [json.loads(said(client, request(view())))["overall"]["score"] for _ in range(3)]
 
     first = three()
-    assert 3 == len(set(first))
+    assert len(set(first)) == 3
     assert max(first) - min(first) <= 1.0
     assert first == three()
 
@@ -248,8 +248,8 @@ def test_a_script_for_a_text_is_gone_through_by_each_question_by_itself(
         said(client, one).startswith("{")
         for one in (first, second, other, first | {"messages": [*first["messages"], *turns]}, first, second, second)
     ]
-    assert [False, False, True, False, True, False, True] == came
-    assert 7 == served.requests
+    assert came == [False, False, True, False, True, False, True]
+    assert served.requests == 7
 
 
 def test_a_batch_of_evaluations_is_answered_and_spoiled_as_single_ones_are(
@@ -266,7 +266,7 @@ def test_a_batch_of_evaluations_is_answered_and_spoiled_as_single_ones_are(
     results = {one["custom_id"]: one["result"]["message"] for one in map(json.loads, lines)}
     texts = [results[f"q{number}"]["content"][0]["text"] for number in range(3)]
     assert not texts[0].startswith("{")
-    assert 2 == len({json.loads(text)["overall"]["score"] for text in texts[1:]})
+    assert len({json.loads(text)["overall"]["score"] for text in texts[1:]}) == 2
 
 
 @pytest.mark.parametrize("scripts", [{"": "answer"}, {"text": "answr"}])

@@ -63,10 +63,10 @@ def test_the_proposal_of_a_noisy_agent_can_be_pasted_into_a_policy(
         "2026-10-02T00:00:00Z",
     )
     code, out, _ = run(capsys, *asked)
-    assert 0 == code
+    assert code == 0
     assert "60 runs, thresholds events-1" in out
     proposal = yaml.safe_load(out[out.index("projects:") :])
-    assert {"sessionTokens": 16_000} == proposal["projects"]["ops"]["detectors"]["agents"]["scout"]["events"]
+    assert proposal["projects"]["ops"]["detectors"]["agents"]["scout"]["events"] == {"sessionTokens": 16_000}
     policy = tmp_path / "policy.yaml"
     policy.write_text(yaml.safe_dump({"version": 1, **proposal}), "utf-8")
     load_policy(policy)
@@ -95,11 +95,11 @@ def test_the_days_of_an_incident_are_not_taken_for_normal(database: Path, capsys
         put(store, "incidents", [msgspec.structs.replace(opened, revision=1, status="dismissed")])
     after = json.loads(run(capsys, *asked)[1])
 
-    assert (60, []) == (before["runs"], before["left_out"])
-    assert 2 == code
+    assert (before["runs"], before["left_out"]) == (60, [])
+    assert code == 2
     assert "60 runs" in error
     assert opened.incident_id in error
-    assert 60 == after["runs"]
+    assert after["runs"] == 60
 
 
 def test_scripts_get_every_threshold_with_the_runs_that_it_flags(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,8 +109,8 @@ def test_scripts_get_every_threshold_with_the_runs_that_it_flags(database: Path,
     )
     document = json.loads(out)
     row = next(one for one in document["thresholds"] if one["threshold"] == "critical_session_tokens")
-    assert (1, 30_000) == (row["flagged"], row["value"])
-    assert [8] == row["runs"]
+    assert (row["flagged"], row["value"]) == (1, 30_000)
+    assert row["runs"] == [8]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_what_is_not_there_is_said(
 ) -> None:
     """An empty table would read as an agent in which all is well."""
     code, _, err = run(capsys, *arguments, "--db", str(database))
-    assert 2 == code
+    assert code == 2
     assert words in " ".join(err.split())
 
 

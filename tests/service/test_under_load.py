@@ -58,7 +58,7 @@ def server(home: Home) -> Iterator[str]:
         child = children.serve(home, "--judge", "none", before=textwrap.dedent(OFTEN))
         yield child.serving()
         child.send(signal.SIGTERM)
-        assert 0 == child.wait()
+        assert child.wait() == 0
 
 
 @pytest.mark.slow
@@ -83,8 +83,8 @@ def test_nothing_is_lost_and_nobody_sees_half_of_it_while_all_are_at_it(tmp_path
         told = httpx2.get(f"{url}/api/audit/ops/summary", headers=bearer(operator), trust_env=False, timeout=60).json()
     accepted = check_answers(calls)
     check_table(home.database, accepted)
-    assert (len(accepted), 0) == (told["exchanges"]["total"], told["exchanges"]["pending"])
-    assert len(accepted) + len(past) == told["scores"]["total"]
+    assert (told["exchanges"]["total"], told["exchanges"]["pending"]) == (len(accepted), 0)
+    assert told["scores"]["total"] == len(accepted) + len(past)
     check_snapshots(calls)
     check_reads(calls)
     check_incidents(home.database)
@@ -109,10 +109,10 @@ def meanwhile(calls: Sequence[Call], what: str) -> list[Call]:
 
 def check_answers(calls: Sequence[Call]) -> set[str]:
     """Everybody was answered, at the same time, and nobody with a fault; the ids of the exchanges that were accepted."""
-    assert [] == [call for call in calls if call.status not in {200, 201, BUSY}]
-    assert set() == {call.answer["code"] for call in calls if call.status == BUSY} - REFUSALS
+    assert [call for call in calls if call.status not in {200, 201, BUSY}] == []
+    assert {call.answer["code"] for call in calls if call.status == BUSY} - REFUSALS == set()
     answered = Counter(call.what for call in calls if call.status != BUSY)
-    assert KINDS == answered.keys()
+    assert answered.keys() == KINDS
     for kind in KINDS:
         assert len(meanwhile(calls, kind)) >= 2, f"{kind} was not asked meanwhile"
     accepted = accepted_of(calls)
@@ -131,12 +131,12 @@ def check_table(database: Path, accepted: set[str]) -> None:
         current = Counter(one for (one,) in rows(store, f"SELECT exchange_id FROM scores WHERE connection = '{CONNECTION}'"))
         assert dict.fromkeys(accepted, 1) == dict(current)
         twice = "SELECT 1 FROM log.scores GROUP BY connection, exchange_id, revision HAVING count(*) > 1"
-        assert [] == rows(store, twice)
+        assert rows(store, twice) == []
         turns = rows(
             store,
             "SELECT list(turn_number ORDER BY _offset) FROM log.scores WHERE revision = 0 AND connection = 'bench' GROUP BY session_id",
         )
-        assert [] == [seen for (seen,) in turns if sorted(seen) != list(range(1, len(seen) + 1))]
+        assert [seen for (seen,) in turns if sorted(seen) != list(range(1, len(seen) + 1))] == []
 
 
 def check_snapshots(calls: Sequence[Call]) -> None:
@@ -149,7 +149,7 @@ def check_snapshots(calls: Sequence[Call]) -> None:
         at = datetime.fromisoformat(call.answer["asOf"]).timestamp()
         before = sum(one.sent_at + one.seconds < at for one in posts)
         after = sum(one.sent_at < call.sent_at + call.seconds for one in posts)
-        assert (0, 0) == (row["orphans"], row["torn"])
+        assert (row["orphans"], row["torn"]) == (0, 0)
         assert row["ids"] == row["scores"] <= row["exchanges"]
         assert before <= row["exchanges"] <= after + CLIENTS
 
@@ -192,6 +192,6 @@ def check_incidents(database: Path) -> None:
     """However often it is checked, and by whom, what changed is one incident, and late exchanges are none."""
     with Store(database) as store:
         found = rows(store, "SELECT type, tier, direction, status, count(*) FROM incidents GROUP BY ALL")
-        assert [("drift", "tier2", "down", "open", 1)] == found
+        assert found == [("drift", "tier2", "down", "open", 1)]
         again = "SELECT 1 FROM log.incidents GROUP BY incident_id, revision HAVING count(*) > 1"
-        assert [] == rows(store, again)
+        assert rows(store, again) == []

@@ -27,6 +27,6 @@ def test_a_file_is_the_published_one(name: str) -> None:
 def test_every_file_is_listed_and_every_folder_has_its_licence() -> None:
     """What is copied has to carry its licence, and nothing lies there unnoticed."""
     found = {f"{folder.name}/{file.name}" for folder in VENDOR.iterdir() for file in folder.iterdir()}
-    assert set(PUBLISHED) == found
+    assert found == set(PUBLISHED)
     assert {f"{name.partition('/')[0]}/LICENSE" for name in PUBLISHED} <= found
     assert "MIT License" in (VENDOR / "uplot-1.6.32/LICENSE").read_text("utf-8")

@@ -95,7 +95,7 @@ def test_shrinking_keeps_what_is_needed() -> None:
         return {2, 7} <= {step.first for step in history.steps}
 
     shrunk = shrink(History(EMBEDDED, 0, steps=steps), fails)
-    assert (Step(0, "exchanges", "a", 2), Step(0, "exchanges", "a", 7)) == shrunk.steps
+    assert shrunk.steps == (Step(0, "exchanges", "a", 2), Step(0, "exchanges", "a", 7))
 
 
 def loop_of(seed: int) -> SimulatedLoop:
@@ -111,7 +111,7 @@ def test_time_passes_without_waiting() -> None:
         return asyncio.get_running_loop().time(), await asyncio.to_thread(int, "7")
 
     loop = loop_of(1)
-    assert (3600.0, 7) == loop.run_until_complete(work())
+    assert loop.run_until_complete(work()) == (3600.0, 7)
     loop.abandon()
 
 
@@ -144,4 +144,4 @@ def test_nothing_runs_after_a_kill() -> None:
     with pytest.raises(KilledError):
         loop.run_until_complete(work())
     loop.abandon()
-    assert [] == ran
+    assert ran == []

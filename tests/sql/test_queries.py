@@ -53,7 +53,7 @@ def test_query_answers_its_case(query: str, case: Case, fill: Fill) -> None:
     expected = case["expect"]
     shown = [{name: row[name] for name in expected[0]} for row in rows[case.get("skip", 0) :]] if expected else rows
 
-    assert expected == shown
+    assert shown == expected
 
 
 @pytest.mark.parametrize("query", ["evaluation_models", "evaluation_quality", "evaluation_spread"])
@@ -77,7 +77,7 @@ def test_the_order_of_arrival_changes_no_bit_of_a_mean_or_an_interval(query: str
     answers = [query_rows(fill(order), query, values) for order in orders]
 
     assert answers[0]
-    assert 1 == len(set(map(repr, answers)))
+    assert len(set(map(repr, answers))) == 1
 
 
 def test_the_means_of_a_session_are_the_same_in_whatever_order_its_scores_are_met(fill: Fill) -> None:
@@ -96,18 +96,18 @@ def test_the_means_of_a_session_are_the_same_in_whatever_order_its_scores_are_me
     times = {"since": of["exchange_at"], "until": of["exchange_at"]}
     values = {"project": "ops", "connection": "north", "session": "s", **times}
 
-    assert 1 == len({query_rows(fill(order), "session_totals", values)[0]["tier1"] for order in given})
+    assert len({query_rows(fill(order), "session_totals", values)[0]["tier1"] for order in given}) == 1
 
 
 def test_every_query_has_cases(all_cases: dict[str, list[Case]]) -> None:
     """A query without a case is a query nobody has ever seen answer."""
-    assert set(SQL) == set(all_cases)
+    assert set(all_cases) == set(SQL)
 
 
 @pytest.mark.parametrize("query", SQL)
 def test_every_query_is_asked_of_an_empty_database(query: str, all_cases: dict[str, list[Case]]) -> None:
     """The first thing a newcomer has is an empty database."""
-    assert [[]] == [case["expect"] for case in all_cases[query] if not case["given"]]
+    assert [case["expect"] for case in all_cases[query] if not case["given"]] == [[]]
 
 
 @pytest.mark.parametrize("query", SQL)
@@ -124,7 +124,7 @@ def test_every_query_says_its_purpose_grain_and_parameters(query: str) -> None:
     """What a row is decides what may be summed; nobody should have to find out from the joins."""
     lines = SQL[query].splitlines()
 
-    assert ["-- purpose: ", "-- grain: ", "-- parameters: "] == [line[: line.index(": ") + 2] for line in lines[:3]]
+    assert [line[: line.index(": ") + 2] for line in lines[:3]] == ["-- purpose: ", "-- grain: ", "-- parameters: "]
     assert all(line.partition(": ")[2] for line in lines[:3])
     assert not any(line.startswith("--") for line in lines[3:])
 
@@ -135,7 +135,7 @@ def test_the_header_names_the_parameters_that_are_used(query: str, shared_store:
     with contextlib.closing(shared_store.cursor()) as cursor:
         (statement,) = cursor.extract_statements(SQL[query])
 
-    assert duckdb.StatementType.SELECT == statement.type
+    assert statement.type == duckdb.StatementType.SELECT
     assert statement.named_parameters == set(queries()[query].parameters)
     assert len(queries()[query].parameters) == len(statement.named_parameters)
 
@@ -143,7 +143,7 @@ def test_the_header_names_the_parameters_that_are_used(query: str, shared_store:
 @pytest.mark.parametrize("query", SQL)
 def test_no_query_reads_a_clock_or_draws_lots(query: str) -> None:
     """The same records must give the same answer tomorrow; the time is a parameter."""
-    assert [] == unpredictable(SQL[query])
+    assert unpredictable(SQL[query]) == []
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_no_query_reads_a_clock_or_draws_lots(query: str) -> None:
 )
 def test_a_clock_would_be_found(found: str) -> None:
     """A check that finds nothing anywhere proves nothing."""
-    assert [] != unpredictable(f"-- now()\nSELECT a FROM b WHERE c < {found}")
-    assert [] == unpredictable("-- now()\nSELECT known, sampling_reason FROM b")
+    assert unpredictable(f"-- now()\nSELECT a FROM b WHERE c < {found}") != []
+    assert unpredictable("-- now()\nSELECT known, sampling_reason FROM b") == []
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
@@ -190,5 +190,5 @@ def test_names_and_texts_come_back_as_they_went_in(kind: str, fill: Fill) -> Non
         for row in rows:
             assert row.items() >= {name: value for name, value in named.items() if name in row}.items()
 
-    assert [text] == [row["payload"] for row in query_rows(cursor, "session_events", by_session)]
-    assert [[f"{text}\nyes"]] == [row["texts"] for row in query_rows(cursor, "wrap_exchanges", asked["wrap_exchanges"])]
+    assert [row["payload"] for row in query_rows(cursor, "session_events", by_session)] == [text]
+    assert [row["texts"] for row in query_rows(cursor, "wrap_exchanges", asked["wrap_exchanges"])] == [[f"{text}\nyes"]]

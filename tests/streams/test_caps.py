@@ -73,7 +73,7 @@ def judged(store: Store, api: httpx2.AsyncBaseTransport, sessions: dict[str, lis
     runner = runner_over(store, policy_of(cost_cap_per_session=cap, sampling={"enabled": False}))
     before = rows(store, "scores", WHOLE)
     runner.rebuild()
-    assert before == rows(store, "scores", WHOLE)
+    assert rows(store, "scores", WHOLE) == before
 
 
 @pytest.mark.parametrize("kind", TEXTS)
@@ -94,9 +94,9 @@ def test_no_cap_is_passed_whatever_the_texts_and_the_tokenizer(store: Store, *, 
     sessions = {kind: exchanges(kind, text, 12) for kind, text in TEXTS.items()}
     judged(store, CountingApi(TOKENIZERS[tokens], counts=counts), sessions, cap)
     spent = spent_by_session(store)
-    assert set(TEXTS) == set(spent)
+    assert set(spent) == set(TEXTS)
     assert all(one <= nano_of(cap) for one in spent.values())
-    assert [] == store.cursor().execute(OPEN).fetchall()
+    assert store.cursor().execute(OPEN).fetchall() == []
 
 
 class Unanswering(CountingApi):
@@ -180,8 +180,8 @@ def test_a_stop_charges_nothing_for_a_call_that_was_refused(store: Store) -> Non
             await stopping
 
     asyncio.run(work())
-    assert [("interrupted", 0.0)] == rows(store, "judgements", "outcome, cost_usd")
-    assert [] == store.cursor().execute(OPEN).fetchall()
+    assert rows(store, "judgements", "outcome, cost_usd") == [("interrupted", 0.0)]
+    assert store.cursor().execute(OPEN).fetchall() == []
 
     async def again() -> None:
         async with engine_over(store, judge=judge_over(CountingApi(TOKENIZERS["four characters a token"]))) as engine:
@@ -189,7 +189,7 @@ def test_a_stop_charges_nothing_for_a_call_that_was_refused(store: Store) -> Non
 
     asyncio.run(again())
     asked = rows(store, "judgements WHERE purpose = 'tier2'", "outcome", "outcome")
-    assert [("answered",), ("interrupted",)] == asked
+    assert asked == [("answered",), ("interrupted",)]
     spent_by_session(store)
 
 
@@ -211,8 +211,8 @@ def test_a_question_that_waits_for_its_turn_does_not_hold_up_a_stop(store: Store
             await asyncio.wait_for(engine.stop(3600), 60)
 
     asyncio.run(work())
-    assert [] == rows(store, "reservations")
-    assert [] == rows(store, "scores")
+    assert rows(store, "reservations") == []
+    assert rows(store, "scores") == []
 
 
 @pytest.mark.parametrize(
@@ -223,4 +223,4 @@ def test_a_question_that_waits_for_its_turn_does_not_hold_up_a_stop(store: Store
 def test_a_stop_waits_for_a_call_as_long_as_it_may_take(given: dict[str, float], expected: tuple[float, float]) -> None:
     """A call that is cut off is paid for, charged in full, and asked again."""
     settings = Settings(**given)  # type: ignore[arg-type]
-    assert expected == (settings.client_grace, settings.judge_grace)
+    assert (settings.client_grace, settings.judge_grace) == expected

@@ -52,4 +52,4 @@ def test_columns_fold_to_what_events_fold_to(seed: int) -> None:
     expected: dict[str, SessionEvidence] = {}
     fold_columns(expected, [fold_row(f"local/{one.session_id}", one, one.seq) for one in events], reference_limit=100)
     found = DiagnosisStep(Policy())(build.batch("agent-events", events), {})
-    assert expected == {key: msgspec.msgpack.decode(state, type=DiagnosisState).evidence for key, state in found.states.items()}
+    assert {key: msgspec.msgpack.decode(state, type=DiagnosisState).evidence for key, state in found.states.items()} == expected

@@ -111,9 +111,9 @@ def evaluated(store: Store, requests: Sequence[EvaluationRequest], judge: Examin
 
 def test_the_session_that_ended_last_comes_first(store: Store) -> None:
     """A bounded evaluation is one of the newest runs."""
-    assert ["s3", "s2", "s1"] == chosen(store)
-    assert ["s3", "s2"] == chosen(store, limit=2)
-    assert ["s2", "s1"] == chosen(store, sessions=["s1", "s2"], limit=1), "who names sessions gets all of them"
+    assert chosen(store) == ["s3", "s2", "s1"]
+    assert chosen(store, limit=2) == ["s3", "s2"]
+    assert chosen(store, sessions=["s1", "s2"], limit=1) == ["s2", "s1"], "who names sessions gets all of them"
 
 
 def test_a_session_can_be_named_with_its_connection(store: Store) -> None:
@@ -122,17 +122,17 @@ def test_a_session_can_be_named_with_its_connection(store: Store) -> None:
 
     with pytest.raises(InputError, match="session 's1' is in several connections") as caught:
         chosen(store, sessions=["s2", "s1"])
-    assert "Name one: north/s1, local/s1." == caught.value.hint
+    assert caught.value.hint == "Name one: north/s1, local/s1."
     (found,) = finished_sessions(store.cursor(), Wanted(sessions=["north/s1"]))
-    assert ("north", "shop", START + timedelta(hours=1, seconds=4)) == (found.connection, found.project, found.ended_at)
-    assert ["s1"] == chosen(store, sessions=["s1"], project="shop")
+    assert (found.connection, found.project, found.ended_at) == ("north", "shop", START + timedelta(hours=1, seconds=4))
+    assert chosen(store, sessions=["s1"], project="shop") == ["s1"]
 
 
 def test_an_id_with_a_slash_is_found_as_it_is(store: Store) -> None:
     """Some sources name sessions by paths."""
     filled(store, *session("agent/main", 4))
-    assert ["agent/main"] == chosen(store, sessions=["agent/main"])
-    assert ["agent/main"] == chosen(store, sessions=["local/agent/main"])
+    assert chosen(store, sessions=["agent/main"]) == ["agent/main"]
+    assert chosen(store, sessions=["local/agent/main"]) == ["agent/main"]
 
 
 @pytest.mark.parametrize(
@@ -172,12 +172,12 @@ def test_a_run_is_what_the_tables_hold_of_its_session(store: Store) -> None:
     }
 
     run = found["s1"].run
-    assert ["It is done.", "And tested."] == [turn.agent_response for turn in run.turns]
-    assert ["rotate", "rotate"] == [step.tool for step in run.steps]
-    assert (SONNET, "answered", "ops", None) == (run.model, run.status, run.project, run.trust)
+    assert [turn.agent_response for turn in run.turns] == ["It is done.", "And tested."]
+    assert [step.tool for step in run.steps] == ["rotate", "rotate"]
+    assert (run.model, run.status, run.project, run.trust) == (SONNET, "answered", "ops", None)
     assert run.is_whole
-    assert [()] * 3 == [one.warnings for one in found.values()]
-    assert {"s1": 2, "s2": 0, "s3": 0} == {name: len(one.run.steps) for name, one in found.items()}
+    assert [one.warnings for one in found.values()] == [()] * 3
+    assert {name: len(one.run.steps) for name, one in found.items()} == {"s1": 2, "s2": 0, "s3": 0}
 
 
 def test_reading_several_sessions_at_once_changes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ def test_reading_several_sessions_at_once_changes_nothing(store: Store, monkeypa
     one_by_one = list(read_runs(store.cursor(), sessions, Policy()))
     monkeypatch.setattr(reading, "AT_ONCE", 1)
 
-    assert ["s3", "s2", "s1"] == [one.run.session_id for one in together]
+    assert [one.run.session_id for one in together] == ["s3", "s2", "s1"]
     assert together == one_by_one == list(read_runs(store.cursor(), sessions, Policy()))
 
 
@@ -204,14 +204,14 @@ def test_a_huge_session_is_read_at_both_ends_and_says_so(store: Store) -> None:
     (found,) = read_runs(store.cursor(), finished_sessions(store.cursor(), Wanted(sessions=["s1"])), Policy(), limits)
     steps = [(step.tool, bool(step.arguments)) for step in found.run.steps if isinstance(step, ToolCall)]
 
-    assert [("t0", True), ("t1", False), ("t2", False), ("t7", False), ("t8", False), ("t9", True)] == steps
+    assert steps == [("t0", True), ("t1", False), ("t2", False), ("t7", False), ("t8", False), ("t9", True)]
     assert not found.run.is_whole
     size = sum(len(record.payload) for _, record in calls)
-    assert (
+    assert found.warnings == (
         "The exchanges of the run hold 33 bytes: in its middle, texts were not read.",
         "The run has 10 events: 4 in its middle were not read.",
         f"The events of the run hold {size} bytes: in its middle, payloads were not read.",
-    ) == found.warnings
+    )
 
 
 def test_a_payload_that_is_no_event_costs_nobody_the_run(store: Store) -> None:
@@ -219,8 +219,8 @@ def test_a_payload_that_is_no_event_costs_nobody_the_run(store: Store) -> None:
     broken = msgspec.structs.replace(event("s1", 0, event="tool_call", tool="rotate"), payload="{]")
     filled(store, ("agent-events", broken))
     (found,) = read_runs(store.cursor(), finished_sessions(store.cursor(), Wanted(sessions=["s1"])), Policy())
-    assert ["rotate"] == [step.tool for step in found.run.steps]
-    assert ("1 of the run's events hold no JSON object as their payload: only their columns were read.",) == found.warnings
+    assert [step.tool for step in found.run.steps] == ["rotate"]
+    assert found.warnings == ("1 of the run's events hold no JSON object as their payload: only their columns were read.",)
 
 
 def test_each_session_is_held_against_each_case_by_each_plan(store: Store) -> None:
@@ -235,16 +235,16 @@ def test_each_session_is_held_against_each_case_by_each_plan(store: Store) -> No
         for case_id in ("rotate-key", "other")
         for judge_run in ("thrice", "once")
     ]
-    assert expected == asked
-    assert list(range(12)) == [found.order[one.evaluation_id] for one in found.requests]
-    assert (3, (), ()) == (found.sessions, tuple(found.taken_up), tuple(found.reused))
+    assert asked == expected
+    assert [found.order[one.evaluation_id] for one in found.requests] == list(range(12))
+    assert (found.sessions, tuple(found.taken_up), tuple(found.reused)) == (3, (), ())
     assert found == prepared(store, *plans, cases=cases), "the same evidence, the same requests"
 
 
 def test_plans_that_measure_alike_are_one_evaluation(store: Store) -> None:
     """A name changes no score, so it buys no second one."""
     found = prepared(store, plan(), plan(judge_run_id="again"))
-    assert ["thrice"] * 3 == [one.judge_run_id for one in found.requests]
+    assert [one.judge_run_id for one in found.requests] == ["thrice"] * 3
 
 
 def test_what_was_not_read_of_a_run_is_a_warning_of_its_evaluation(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,15 +280,15 @@ def test_what_is_completed_is_reused_and_nobody_is_asked(store: Store) -> None:
     (reused,) = again.reused
     assert isinstance(reused, Evaluated)
     request = first.requests[2]
-    assert (True, request.system_prompt, request.user_prompt) == (reused.reused, reused.system_prompt, reused.user_prompt)
-    assert (request.evaluation_id, 7.0, 1) == (
+    assert (reused.reused, reused.system_prompt, reused.user_prompt) == (True, request.system_prompt, request.user_prompt)
+    assert (
         reused.evaluation.evaluation_id,
         reused.evaluation.final_score,
         reused.evaluation.repetition,
-    )
-    assert ([], [], Estimate(reused=1)) == (again.requests, again.taken_up, again.estimate)
-    assert 3 == len(prepared(store).reused)
-    assert 3 == len(prepared(store, plan(HAIKU, judge={"judge_id": "x", "model": SONNET})).requests), (
+    ) == (request.evaluation_id, 7.0, 1)
+    assert (again.requests, again.taken_up, again.estimate) == ([], [], Estimate(reused=1))
+    assert len(prepared(store).reused) == 3
+    assert len(prepared(store, plan(HAIKU, judge={"judge_id": "x", "model": SONNET})).requests) == 3, (
         "another judge, another score"
     )
 
@@ -298,21 +298,21 @@ def test_a_failed_evaluation_is_asked_for_again_and_answers_are_kept(store: Stor
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner("provider_error"))
 
     (again,) = prepared(store, sessions=["s1"]).requests
-    assert (1, 3) == (again.attempt, len(again.earlier_judgements))
+    assert (again.attempt, len(again.earlier_judgements)) == (1, 3)
     evaluated(store, [again], Examiner("answered", "provider_error", "answered"))
     partly = prepared(store, sessions=["s1"])
     (known,) = partly.reused
-    assert ("completed", 2, 1) == (known.evaluation.status, known.evaluation.successful_iterations, known.evaluation.revision)
+    assert (known.evaluation.status, known.evaluation.successful_iterations, known.evaluation.revision) == ("completed", 2, 1)
     assert WARNING in known.evaluation.warnings
 
     retried = prepared(store, sessions=["s1"], retry_failed=True)
     (third,) = retried.requests
-    assert (2, 1, 2) == (third.attempt, retried.estimate.calls, retried.estimate.answered)
+    assert (third.attempt, retried.estimate.calls, retried.estimate.answered) == (2, 1, 2)
     judge = Examiner()
     evaluated(store, [third], judge)
-    assert 1 == len(judge.asked)
+    assert len(judge.asked) == 1
     (known,) = prepared(store, sessions=["s1"], retry_failed=True).reused
-    assert (3, 2) == (known.evaluation.successful_iterations, known.evaluation.revision)
+    assert (known.evaluation.successful_iterations, known.evaluation.revision) == (3, 2)
 
 
 def test_what_was_answered_for_another_evaluation_of_the_run_is_taken_over(store: Store) -> None:
@@ -322,45 +322,45 @@ def test_what_was_answered_for_another_evaluation_of_the_run_is_taken_over(store
 
     wider = plan(judge_run_id="five", method="mean", repetitions=5, dimension_policies={"task": {"policy": "weighted"}})
     found = prepared(store, wider, sessions=["s1"])
-    assert (2, 3, 2) == (found.estimate.answered, found.estimate.calls, len(found.requests[0].earlier_judgements))
+    assert (found.estimate.answered, found.estimate.calls, len(found.requests[0].earlier_judgements)) == (2, 3, 2)
     judge = Examiner()
     evaluated(store, found.requests, judge)
-    assert 3 == len(judge.asked)
+    assert len(judge.asked) == 3
     (known,) = prepared(store, wider, sessions=["s1"]).reused
-    assert (5, 3 * 0.0015) == (known.evaluation.successful_iterations, pytest.approx(known.evaluation.cost_usd))
+    assert (known.evaluation.successful_iterations, pytest.approx(known.evaluation.cost_usd)) == (5, 3 * 0.0015)
 
     recorded = plan(judge={"judge_id": "x", "model": HAIKU, "type": "recorded"}, repetitions=4)
     (request,) = prepared(store, recorded, sessions=["s1"]).requests
     evaluated(store, [request], judge)
     (known,) = prepared(store, recorded, sessions=["s1"]).reused
-    assert (3, 4, 0.0, AT) == (
+    assert (
         len(judge.asked),
         known.evaluation.successful_iterations,
         known.evaluation.cost_usd,
         known.evaluation.evaluated_at,
-    )
+    ) == (3, 4, 0.0, AT)
 
 
 def test_an_answer_is_taken_over_within_its_session_only(store: Store) -> None:
     """Two sessions that say the same are two runs."""
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner())
-    assert 0 == prepared(store, plan(method="mean"), sessions=["s3"]).estimate.answered
+    assert prepared(store, plan(method="mean"), sessions=["s3"]).estimate.answered == 0
 
 
 def test_a_real_judge_takes_nothing_from_a_simulated_one(store: Store) -> None:
     """Who tried things out without a key must not get those numbers for an agent's quality later; the real ones stand for everybody."""
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner(simulated=True))
-    assert 1 == prepared(store, sessions=["s1"]).estimate.reused
+    assert prepared(store, sessions=["s1"]).estimate.reused == 1
     for thing in (plan(), plan(method="mean")):
         asked = prepared(store, thing, sessions=["s1"], takes_simulated=False)
-        assert (0, 0, 3) == (asked.estimate.reused, asked.estimate.answered, asked.estimate.calls)
+        assert (asked.estimate.reused, asked.estimate.answered, asked.estimate.calls) == (0, 0, 3)
 
     judge = Examiner()
     evaluated(store, prepared(store, sessions=["s1"], takes_simulated=False).requests, judge)
-    assert 3 == len(judge.asked)
+    assert len(judge.asked) == 3
     for takes_simulated in (True, False):
         (known,) = prepared(store, sessions=["s1"], takes_simulated=takes_simulated).reused
-        assert (1, False, 3) == (known.evaluation.revision, known.evaluation.simulated, len(known.evaluation.judgement_ids))
+        assert (known.evaluation.revision, known.evaluation.simulated, len(known.evaluation.judgement_ids)) == (1, False, 3)
 
 
 def test_a_failed_attempt_hides_no_finished_evaluation(store: Store) -> None:
@@ -371,25 +371,25 @@ def test_a_failed_attempt_hides_no_finished_evaluation(store: Store) -> None:
     with closing(store.cursor()) as cursor:
         add_temporary_views(cursor)
         shown = "SELECT revision, status, final_score FROM evaluations"
-        assert [(0, "completed", 7.0)] == cursor.execute(shown).fetchall()
-        assert [(0, "completed", 7.0)] == cursor.execute(
-            f"{shown.split('FROM', maxsplit=1)[0]} FROM log.counted_evaluations(NULL)"
-        ).fetchall()
-        assert [(7.0,)] == cursor.execute("SELECT score FROM evaluated_runs").fetchall()
-        assert [(0, 7.0)] == [(run.revision, run.final_score) for run in evaluation_page(cursor, None, limit=9)]
+        assert cursor.execute(shown).fetchall() == [(0, "completed", 7.0)]
+        assert cursor.execute(f"{shown.split('FROM', maxsplit=1)[0]} FROM log.counted_evaluations(NULL)").fetchall() == [
+            (0, "completed", 7.0)
+        ]
+        assert cursor.execute("SELECT score FROM evaluated_runs").fetchall() == [(7.0,)]
+        assert [(run.revision, run.final_score) for run in evaluation_page(cursor, None, limit=9)] == [(0, 7.0)]
         state = evaluation_state(cursor, again.evaluation_id)
         assert state is not None
         answer = state.answer
         assert answer.evaluation is not None
-        assert (False, 1, 0) == (answer.pending, answer.failed_attempt, answer.evaluation.revision)
+        assert (answer.pending, answer.failed_attempt, answer.evaluation.revision) == (False, 1, 0)
 
     (known,) = prepared(store, sessions=["s1"]).reused
-    assert 0 == known.evaluation.revision
+    assert known.evaluation.revision == 0
     (third,) = prepared(store, sessions=["s1"], takes_simulated=False).requests
-    assert 2 == third.attempt
+    assert third.attempt == 2
     evaluated(store, [third], Examiner())
     (known,) = prepared(store, sessions=["s1"]).reused
-    assert (2, "completed", False) == (known.evaluation.revision, known.evaluation.status, known.evaluation.simulated)
+    assert (known.evaluation.revision, known.evaluation.status, known.evaluation.simulated) == (2, "completed", False)
 
 
 def test_a_failed_evaluation_of_a_longer_run_hides_no_finished_one(store: Store) -> None:
@@ -401,7 +401,7 @@ def test_a_failed_evaluation_of_a_longer_run_hides_no_finished_one(store: Store)
     with closing(store.cursor()) as cursor:
         add_temporary_views(cursor)
         found = cursor.execute("SELECT status FROM log.counted_evaluations(NULL) UNION ALL SELECT status FROM evaluated_runs")
-        assert [("completed",)] * 2 == found.fetchall()
+        assert found.fetchall() == [("completed",)] * 2
 
 
 def test_another_price_of_the_agent_s_model_makes_no_other_evaluation(store: Store) -> None:
@@ -412,7 +412,7 @@ def test_another_price_of_the_agent_s_model_makes_no_other_evaluation(store: Sto
     rates = {"input": 1_000.0, "output": 1_000.0, "source": "an offer", "read_on": "2026-10-01"}
     dear = Policy.model_validate({"prices": {SONNET: rates}})
     (known,) = prepare(store, dear, [case()], [plan()], "Judge it.", Wanted(sessions=["told"]), AT).reused
-    assert (None, 0.6) == (request.run_cost_usd, known.evaluation.run_cost_usd)
+    assert (request.run_cost_usd, known.evaluation.run_cost_usd) == (None, 0.6)
 
 
 def test_what_was_asked_for_and_not_answered_is_taken_up(store: Store) -> None:
@@ -422,11 +422,11 @@ def test_what_was_asked_for_and_not_answered_is_taken_up(store: Store) -> None:
 
     again = prepared(store)
     assert [one.request_id for one in first.requests[:2]] == [one.request_id for one in again.taken_up]
-    assert [first.requests[2]] == again.requests
-    assert (3, 2, 9) == (again.estimate.evaluations, again.estimate.taken_up, again.estimate.calls)
+    assert again.requests == [first.requests[2]]
+    assert (again.estimate.evaluations, again.estimate.taken_up, again.estimate.calls) == (3, 2, 9)
     assert again.asked == [*again.requests, *again.taken_up]
     other = prepared(store, sessions=["s3"]).estimate
-    assert (1, 0, 2) == (other.evaluations, other.taken_up, other.left_over), "whoever judges next makes those, too"
+    assert (other.evaluations, other.taken_up, other.left_over) == (1, 0, 2), "whoever judges next makes those, too"
 
 
 def test_a_dead_letter_is_asked_for_anew_where_no_stage_of_this_store_has_passed_it(store: Store) -> None:
@@ -439,11 +439,11 @@ def test_a_dead_letter_is_asked_for_anew_where_no_stage_of_this_store_has_passed
     filled(store, ("evaluation-requests", first), ("evaluation-requests", second), ("dead-letters", letter))
 
     found = prepared(store, sessions=["s1", "s2"])
-    assert ([(first.evaluation_id, 1)], [second]) == (
+    assert (
         [(one.evaluation_id, one.attempt) for one in found.requests],
         found.taken_up,
-    )
-    assert 1 == prepared(store, sessions=["s3"]).estimate.left_over
+    ) == ([(first.evaluation_id, 1)], [second])
+    assert prepared(store, sessions=["s3"]).estimate.left_over == 1
 
 
 def test_what_is_taken_up_rests_on_what_its_request_carries(store: Store) -> None:
@@ -453,11 +453,11 @@ def test_what_is_taken_up_rests_on_what_its_request_carries(store: Store) -> Non
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner())
     filled(store, ("evaluation-requests", before), ("evaluation-requests", *prepared(store, last, sessions=["s1"]).requests))
     found = prepared(store, mean, last, sessions=["s1"])
-    assert ([0, 3], 3, 4) == (
+    assert (
         [len(one.earlier_judgements) for one in found.taken_up],
         found.estimate.answered,
         found.estimate.calls,
-    )
+    ) == ([0, 3], 3, 4)
 
 
 def test_what_the_stage_could_not_get_over_is_asked_for_anew(store: Store) -> None:
@@ -466,17 +466,17 @@ def test_what_the_stage_could_not_get_over_is_asked_for_anew(store: Store) -> No
     filled(store, ("evaluation-requests", request))
     with store.transaction() as transaction:
         transaction.set_watermark(EVALUATION.name, EVALUATION.source, 1)
-    assert 1 == stage_progress(store, EVALUATION).position
+    assert stage_progress(store, EVALUATION).position == 1
 
     found = prepared(store, sessions=["s1"])
-    assert ([], [1]) == (found.taken_up, [one.attempt for one in found.requests])
+    assert (found.taken_up, [one.attempt for one in found.requests]) == ([], [1])
     assert asked_again(request, 1, ()).request_id == found.requests[0].request_id
 
 
 def test_an_estimate_is_of_what_will_be_asked(store: Store) -> None:
     """Who pays wants to know before: expected, at most, and what will not be asked at all."""
     live = prepared(store, sessions=["s1"]).estimate
-    assert (1, 3, 0, 0, 0) == (live.evaluations, live.calls, live.answered, live.not_asked, live.unpriced)
+    assert (live.evaluations, live.calls, live.answered, live.not_asked, live.unpriced) == (1, 3, 0, 0, 0)
     assert 0 < live.expected_usd < live.at_most_usd < 1
 
     batch = prepared(store, plan(judge={"judge_id": "x", "model": HAIKU, "type": "batch"}), sessions=["s1"]).estimate
@@ -484,7 +484,7 @@ def test_an_estimate_is_of_what_will_be_asked(store: Store) -> None:
     recorded = prepared(store, plan(judge={"judge_id": "x", "model": HAIKU, "type": "recorded"}), sessions=["s1"]).estimate
     assert Estimate(evaluations=1, not_asked=3) == recorded
     capped = prepared(store, plan(cost_cap_usd=0.03), sessions=["s1"]).estimate
-    assert (3, 0.03) == (capped.calls, capped.at_most_usd)
+    assert (capped.calls, capped.at_most_usd) == (3, 0.03)
     poor = prepared(store, plan(cost_cap_usd=0.000001), sessions=["s1"]).estimate
     assert Estimate(evaluations=1, not_asked=3) == poor
 
@@ -492,9 +492,9 @@ def test_an_estimate_is_of_what_will_be_asked(store: Store) -> None:
 def test_a_price_that_nobody_knows_is_said(store: Store) -> None:
     """Under a cap nothing is asked of such a model; without one it is, at a cost that is null and not nought."""
     capped = prepared(store, plan("house-model"), sessions=["s1"]).estimate
-    assert (0, 3) == (capped.calls, capped.not_asked)
+    assert (capped.calls, capped.not_asked) == (0, 3)
     free = prepared(store, plan("house-model", cost_cap_usd=None), sessions=["s1"]).estimate
-    assert (3, 3) == (free.calls, free.unpriced)
+    assert (free.calls, free.unpriced) == (3, 3)
     expected = {
         "evaluations": 1,
         "reused": 0,
@@ -507,4 +507,4 @@ def test_a_price_that_nobody_knows_is_said(store: Store) -> None:
         "expectedUsd": None,
         "atMostUsd": None,
     }
-    assert expected == document(evaluation_estimate(free))
+    assert document(evaluation_estimate(free)) == expected

@@ -118,7 +118,7 @@ def test_intake_decides_alike_on_records_and_on_columns_with_and_without_their_b
     single = [RecordBatch(list(batch.records())) for batch in columns]
     whole = [build.batch("exchanges", records, delivered=True)]
     expected = carried_through(step, columns)
-    assert [expected] * 3 == [carried_through(step, batches) for batches in (delivered, single, whole)]
+    assert [carried_through(step, batches) for batches in (delivered, single, whole)] == [expected] * 3
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_redelivery_changes_nothing(
     again = data.draw(st.integers(0, len(records) - 1))
     first = step(build.batch(topic, records), {})
     second = step(build.batch(topic, records[again:], first_offset=again), first.states)
-    assert [] == second.records
+    assert second.records == []
     assert first.states == first.states | second.states
 
 
@@ -184,17 +184,17 @@ def test_a_state_from_before_last_turns_were_all_kept_is_read() -> None:
     sampling = [10, [[8, 8, [8, "s1:7", 0, encode(build.exchange("s1", 7))]], [9, 9, None], [10, 10, None]]]
     state = msgspec.msgpack.encode([sampling, 10])
     outcome = IntakeStep(Policy())(build.batch("exchanges", [build.closing("s1", 10)], first_offset=10), {"local/s1": state})
-    assert [("s1:7", 1, "last_turns", 1.0)] == [
+    assert [
         (task.exchange_id, task.revision, task.sampling_reason, task.sampling_probability)
         for _, task in outcome.records
         if isinstance(task, ScoringTask)
-    ]
+    ] == [("s1:7", 1, "last_turns", 1.0)]
 
 
 def test_a_project_that_is_switched_off_is_not_scored() -> None:
     """`enabled: false` means no score and no task, whatever comes in."""
     policy = Policy.model_validate({"projects": {"ops": {"enabled": False}}})
-    assert [] == run_in_batches(IntakeStep(policy), "exchanges", [build.exchange("s1", 0), build.closing("s1", 1)])
+    assert run_in_batches(IntakeStep(policy), "exchanges", [build.exchange("s1", 0), build.closing("s1", 1)]) == []
 
 
 def test_without_a_judge_the_judged_tiers_are_unscored_with_the_reason() -> None:
@@ -226,7 +226,7 @@ def test_an_end_without_new_events_gives_no_second_diagnosis() -> None:
         build.closing("s1", 2, "idle"),
     ]
     answers = run_in_batches(DiagnosisStep(Policy()), "agent-events", records)
-    assert ["session_end"] == [record.closed_reason for _, record in answers]  # type: ignore[attr-defined]
+    assert [record.closed_reason for _, record in answers] == ["session_end"]  # type: ignore[attr-defined]
 
 
 def test_a_session_that_goes_on_is_diagnosed_again_with_the_next_revision() -> None:
@@ -253,7 +253,7 @@ def test_the_first_record_of_a_session_names_its_project() -> None:
     first, second = build.event("s1", 0, event="decision"), build.event("s1", 1, event="decision")
     records = [first, build.closing("s1", 1), replace_project(second, "other"), build.closing("s1", 2)]
     answers = run_in_batches(DiagnosisStep(Policy()), "agent-events", records)
-    assert ["ops", "ops"] == [record.project for _, record in answers]  # type: ignore[attr-defined]
+    assert [record.project for _, record in answers] == ["ops", "ops"]  # type: ignore[attr-defined]
 
 
 def replace_project(event: AgentEvent, project: str) -> AgentEvent:

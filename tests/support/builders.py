@@ -149,7 +149,7 @@ def batch(topic: str, records: Sequence[Record], first_offset: int = 0, *, deliv
     """Records as the stage gets them: through bytes, as columns, with consecutive offsets; `delivered` with their bytes beside them."""
     messages = [encode(record) for record in records]
     decoded = decode_batch(messages)
-    assert [] == decoded.rejected
+    assert decoded.rejected == []
     frames = {
         name: frame.with_columns((pl.col(INDEX) + first_offset).alias(OFFSET)).drop(INDEX)
         for name, frame in decoded.frames.items()

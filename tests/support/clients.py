@@ -116,5 +116,5 @@ async def until(condition: Callable[[], object]) -> None:
 def waiting(url: str, token: str) -> float:
     """How much waits in a server: to be committed, scored or evaluated."""
     queues = _QUEUE.findall(httpx2.get(f"{url}/metrics", headers=bearer(token), timeout=60).text)
-    assert 4 == len(queues)
+    assert len(queues) == 4
     return sum(map(float, queues))

@@ -196,7 +196,7 @@ def revised(store: Store, now: datetime) -> list[Exchange | JudgingRequest]:
     gone = [msgspec.structs.replace(one, withdrawn=True) for one in stored[3::11] if one not in stored[::7]]
     revisions = revise(store, Policy(), [*told, *gone], now)
     assert len(told) > 5 < len(gone)
-    assert len(told) + len(gone) == revisions.revised
+    assert revisions.revised == len(told) + len(gone)
     return revisions.records
 
 
@@ -231,7 +231,7 @@ def result(database: Path, label: str) -> Path:
 def replay(driftline: Command, *arguments: str) -> dict[str, Any]:
     """Run a replay that must come to its end; what it says of it."""
     code, out, err = driftline("replay", "--json", *arguments)
-    assert 0 == code, err
+    assert code == 0, err
     document: dict[str, Any] = json.loads(out)
     return document
 

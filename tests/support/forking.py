@@ -150,7 +150,7 @@ def _served(address: str) -> Iterator[tuple[str, str]]:
         text=True,
     )
     with server:
-        assert "listening" == server.stdout.readline().strip()
+        assert server.stdout.readline().strip() == "listening"
         yield address, _CLIENT.format(python=sys.executable, address=address, module=COMMAND)
         server.stdin.close()
         server.wait(PATIENCE)

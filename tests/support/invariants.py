@@ -44,21 +44,21 @@ def check(database: Path, accepted: Collection[Key], caps: Mapping[str, float], 
         check_nothing_lost_or_doubled(store, accepted)
         check_money(store, caps)
         check_judgements(store, calls)
-        assert "" == stages_behind(store)
-        assert [] == rows(store, "SELECT reason, detail FROM dead_letters")
+        assert stages_behind(store) == ""
+        assert rows(store, "SELECT reason, detail FROM dead_letters") == []
 
 
 def check_nothing_lost_or_doubled(store: Store, accepted: Collection[Key]) -> None:
     """What was accepted is there once and has one current score, and nothing else has."""
     taken = Counter(rows(store, "SELECT connection, exchange_id FROM log.exchanges"))
-    assert set() == set(accepted) - taken.keys(), "accepted and lost"
-    assert {1} == set(taken.values()), "there twice"
+    assert set(accepted) - taken.keys() == set(), "accepted and lost"
+    assert set(taken.values()) == {1}, "there twice"
     scored = Counter(rows(store, "SELECT connection, exchange_id FROM scores"))
     assert dict.fromkeys(taken, 1) == dict(scored)
     revisions = rows(
         store, "SELECT connection, exchange_id, revision, count(*) FROM log.scores GROUP BY ALL HAVING count(*) > 1"
     )
-    assert [] == revisions, "a revision twice"
+    assert revisions == [], "a revision twice"
 
 
 def check_money(store: Store, caps: Mapping[str, float]) -> None:
@@ -70,9 +70,9 @@ def check_money(store: Store, caps: Mapping[str, float]) -> None:
     states = rows(store, "SELECT state FROM log.stage_state WHERE stage = 'scoring'")
     in_states = sum(STATE.decode(state).spent for (state,) in states)
     assert [sum(spent.values())] * 2 == [in_scores, in_states]
-    assert [] == [session for session, cost in spent.items() if cost > nano_of(caps[session[0]])], "beyond their cap"
+    assert [session for session, cost in spent.items() if cost > nano_of(caps[session[0]])] == [], "beyond their cap"
     with closing(store.cursor()) as cursor:
-        assert [] == query_rows(cursor, "open_reservations")
+        assert query_rows(cursor, "open_reservations") == []
 
 
 def check_judgements(store: Store, calls: int | None) -> None:
@@ -81,7 +81,7 @@ def check_judgements(store: Store, calls: int | None) -> None:
     A call whose process died was reserved for; whether it was made before that, nobody knows.
     """
     answered = rows(store, "SELECT fingerprint FROM judgements WHERE outcome = 'answered' GROUP BY ALL HAVING count(*) > 1")
-    assert [] == answered
+    assert answered == []
     if calls is not None:
         ((known, interrupted),) = rows(
             store,

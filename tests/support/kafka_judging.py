@@ -185,7 +185,7 @@ class Process:
     async def drained(self) -> None:
         """Return when everything is taken and done."""
         await came(lambda: bool(self._rig.failures) or (self.has_taken_all() and self._rig.is_done()), "every task to be done")
-        assert [] == self._rig.failures
+        assert self._rig.failures == []
 
     async def revoke(self, partition: int, grace: float = 10.0) -> None:
         """Give a partition away."""
@@ -290,11 +290,11 @@ class Rig:
 
     def check_calls(self, judgements: Sequence[Judgement], reservations: Sequence[Reservation]) -> None:
         """What must hold of the calls once everything is done: each settled once, and nothing asked again that was answered."""
-        assert [] == self.failures
+        assert self.failures == []
         settled = [name for one in judgements for name in one.reservation_ids]
         assert sorted(one.reservation_id for one in reservations) == sorted(settled), "not settled once each"
         answered = Counter(one.fingerprint for one in judgements if one.outcome == "answered")
-        assert set() == {name for name, count in answered.items() if count > 1}, "answered and asked again"
+        assert {name for name, count in answered.items() if count > 1} == set(), "answered and asked again"
 
 
 TOPICS = topics_of(SCORING)

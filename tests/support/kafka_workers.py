@@ -117,7 +117,7 @@ async def working(
         yield worker
     finally:
         await worker.stop(grace)
-    assert [] == failures
+    assert failures == []
 
 
 @asynccontextmanager

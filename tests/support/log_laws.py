@@ -43,13 +43,13 @@ def session(count: int) -> Sequence[Exchange]:
 async def what_was_appended_survives_a_kill(store: Store, opened: Opened) -> None:
     """Laws 1 and 5: after a kill right behind the append, the next start has it, once."""
     async with opened(is_killed=True) as log:
-        assert [WRITTEN] * 3 == await brought(log, *session(3))
+        assert await brought(log, *session(3)) == [WRITTEN] * 3
     async with opened() as log:
         await log.wait_for_tables(TOPIC)
-        assert ["s:1", "s:2", "s:3"] == [exchange_id for exchange_id, *_ in in_tables(store)]
-        assert [KNOWN] * 3 == await brought(log, *session(3))
+        assert [exchange_id for exchange_id, *_ in in_tables(store)] == ["s:1", "s:2", "s:3"]
+        assert await brought(log, *session(3)) == [KNOWN] * 3
         await log.wait_for_tables(TOPIC)
-    assert 3 == len(in_tables(store))
+    assert len(in_tables(store)) == 3
 
 
 async def records_keep_their_order_and_offsets_are_given_once(store: Store, opened: Opened) -> None:
@@ -71,11 +71,11 @@ async def what_is_known_is_told_before_and_after_a_flush(store: Store, opened: O
     """Law 3: repetitions and conflicts, within one call, before the tables have the record, and after."""
     first, other = build.exchange("s", 1), build.exchange("s", 1, "It is not done.", content_digest="f" * 16)
     async with opened() as log:
-        assert [WRITTEN, KNOWN, CONFLICT] == await brought(log, first, first, other)
-        assert [KNOWN, CONFLICT, WRITTEN] == await brought(log, first, other, build.exchange("s", 2))
+        assert await brought(log, first, first, other) == [WRITTEN, KNOWN, CONFLICT]
+        assert await brought(log, first, other, build.exchange("s", 2)) == [KNOWN, CONFLICT, WRITTEN]
         await log.flush()
-        assert [KNOWN, CONFLICT] == await brought(log, first, other)
-    assert ["s:1", "s:2"] == [exchange_id for exchange_id, *_ in in_tables(store)]
+        assert await brought(log, first, other) == [KNOWN, CONFLICT]
+    assert [exchange_id for exchange_id, *_ in in_tables(store)] == ["s:1", "s:2"]
 
 
 async def a_flush_returns_when_the_tables_have_everything(store: Store, opened: Opened) -> None:
@@ -84,11 +84,11 @@ async def a_flush_returns_when_the_tables_have_everything(store: Store, opened: 
         for number in range(1, 21):
             await brought(log, build.exchange(f"s{number}", 1))
         await log.flush()
-        assert 20 == len(in_tables(store))
-        assert (0, 0) == (log.waiting(), log.waiting(TOPIC))
+        assert len(in_tables(store)) == 20
+        assert (log.waiting(), log.waiting(TOPIC)) == (0, 0)
         await brought(log, build.exchange("t", 1))
         await log.settle("local/t")
-        assert 21 == len(in_tables(store))
+        assert len(in_tables(store)) == 21
 
 
 LAWS = (

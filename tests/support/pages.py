@@ -33,7 +33,7 @@ SENTENCES = {
 def signed_in(call: Call, token: str) -> str:
     """The cookie of a new sign-in."""
     answer = call("POST", SIGN_IN, token, json={})
-    assert 204 == answer.status_code
+    assert answer.status_code == 204
     return SimpleCookie(answer.headers["set-cookie"])[COOKIE].value
 
 

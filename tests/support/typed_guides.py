@@ -115,7 +115,7 @@ class Beside:
 
     def stop(self) -> None:
         """As a supervisor would; fails when it does not end in peace."""
-        assert 0 == self._command.send(signal.SIGTERM), self.logged[-4000:]
+        assert self._command.send(signal.SIGTERM) == 0, self.logged[-4000:]
 
     def close(self) -> None:
         """End it whatever it does."""

@@ -65,7 +65,7 @@ def contents(path: Path) -> dict[str, Any]:
 
 def assert_alone(path: Path) -> None:
     """That nothing is in the folder but the file and its lock."""
-    assert {path, lock_file(path)} == set(path.parent.iterdir())
+    assert set(path.parent.iterdir()) == {path, lock_file(path)}
 
 
 def test_a_file_gets_smaller_and_says_the_same(filled: Path, tmp_path: Path) -> None:
@@ -78,10 +78,10 @@ def test_a_file_gets_smaller_and_says_the_same(filled: Path, tmp_path: Path) -> 
     assert filled.stat().st_size == size
     assert path.stat().st_size == after
     assert after < size / 2
-    assert before == contents(path)
+    assert contents(path) == before
     assert_alone(path)
     with Store(path) as store:
-        assert ROWS == store.end_of("exchanges")
+        assert store.end_of("exchanges") == ROWS
 
 
 def test_compaction_is_worth_it_for_a_large_free_share(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,9 +169,9 @@ def test_a_kill_at_any_moment_loses_nothing(filled: Path, tmp_path: Path, delay:
     process.join()
 
     assert process.exitcode in {-signal.SIGKILL, 0}
-    assert before == contents(path)
+    assert contents(path) == before
     compact(path)
-    assert before == contents(path)
+    assert contents(path) == before
     assert_alone(path)
 
 

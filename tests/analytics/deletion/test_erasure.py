@@ -180,21 +180,21 @@ def test_what_comes_later_of_an_erased_session_is_not_taken(store: Store) -> Non
 
     async def run() -> None:
         async with engine_over(store) as engine:
-            assert "written" == (await engine.take_exchange(exchange(SESSION, 1))).outcome
+            assert (await engine.take_exchange(exchange(SESSION, 1))).outcome == "written"
             await request_erasure(engine, erasure("local", SESSION, "root", "please", engine.now()))
             assert not rows(store, "exchanges")
-            assert "known" == (await engine.take_exchange(exchange(SESSION, 2))).outcome
-            assert "written" == (await engine.take_exchange(exchange(KEPT, 1))).outcome
-            assert 0 == (await engine.publish("agent-events", [event(SESSION, 1)])).written
+            assert (await engine.take_exchange(exchange(SESSION, 2))).outcome == "known"
+            assert (await engine.take_exchange(exchange(KEPT, 1))).outcome == "written"
+            assert (await engine.publish("agent-events", [event(SESSION, 1)])).written == 0
             await engine.drained()
 
     asyncio.run(run())
-    assert [(KEPT,)] == rows(store, "exchanges", "session_id")
-    assert [(KEPT,)] == rows(store, "scores", "session_id")
-    assert [] == rows(store, "agent_events")
+    assert rows(store, "exchanges", "session_id") == [(KEPT,)]
+    assert rows(store, "scores", "session_id") == [(KEPT,)]
+    assert rows(store, "agent_events") == []
     ((found,),) = (erasures(store),)
     assert found.done is not None
-    assert 1 == found.done.deleted["exchanges"]
+    assert found.done.deleted["exchanges"] == 1
 
 
 def test_a_rebuild_does_not_bring_it_back(store: Store) -> None:
@@ -206,17 +206,17 @@ def test_a_rebuild_does_not_bring_it_back(store: Store) -> None:
     runner.publish(accepted)
     runner.run()
     ask(store, "local", SESSION)
-    assert 1 == erase(store, NOW)
-    assert 0 == erase(store, NOW)
+    assert erase(store, NOW) == 1
+    assert erase(store, NOW) == 0
 
     runner.rebuild()
     runner.publish(accepted)
     runner.run()
 
-    assert [(KEPT,)] == rows(store, "exchanges", "session_id")
-    assert [(KEPT,)] == rows(store, "scores", "session_id")
-    assert [1] == [one.done.deleted["exchanges"] for one in erasures(store) if one.done is not None]
-    assert {f"local/{KEPT}"} == {key for (key,) in rows(store, "stage_state", "key", "key") if key.startswith("local")}
+    assert rows(store, "exchanges", "session_id") == [(KEPT,)]
+    assert rows(store, "scores", "session_id") == [(KEPT,)]
+    assert [one.done.deleted["exchanges"] for one in erasures(store) if one.done is not None] == [1]
+    assert {key for (key,) in rows(store, "stage_state", "key", "key") if key.startswith("local")} == {f"local/{KEPT}"}
 
 
 def test_days_are_added_up_again(store: Store) -> None:
@@ -224,19 +224,19 @@ def test_days_are_added_up_again(store: Store) -> None:
     with store.transaction() as transaction:
         transaction.append("scores", [encode(score(SESSION, 1)), encode(score(KEPT, 1)), encode(score(KEPT, 2))])
     refresh_daily(store)
-    assert [(3,)] == rows(store, "daily_scores", "sum(exchanges)::INTEGER")
-    assert [(3,)] == rows(store, "hourly_scores", "sum(exchanges)::INTEGER")
+    assert rows(store, "daily_scores", "sum(exchanges)::INTEGER") == [(3,)]
+    assert rows(store, "hourly_scores", "sum(exchanges)::INTEGER") == [(3,)]
     ask(store, "local", SESSION)
 
     erase(store, NOW)
 
-    assert [(2,)] == rows(store, "daily_scores", "sum(exchanges)::INTEGER")
-    assert [(2,)] == rows(store, "hourly_scores", "sum(exchanges)::INTEGER")
+    assert rows(store, "daily_scores", "sum(exchanges)::INTEGER") == [(2,)]
+    assert rows(store, "hourly_scores", "sum(exchanges)::INTEGER") == [(2,)]
     with store.transaction() as transaction:
         transaction.append("scores", [encode(score(KEPT, 3))])
     refresh_daily(store)
-    assert [(3,)] == rows(store, "daily_scores", "sum(exchanges)::INTEGER")
-    assert [(3,)] == rows(store, "hourly_scores", "sum(exchanges)::INTEGER")
+    assert rows(store, "daily_scores", "sum(exchanges)::INTEGER") == [(3,)]
+    assert rows(store, "hourly_scores", "sum(exchanges)::INTEGER") == [(3,)]
 
 
 def test_an_erasure_that_was_cut_short_is_done_by_the_next(
@@ -259,8 +259,10 @@ def test_an_erasure_that_was_cut_short_is_done_by_the_next(
     monkeypatch.undo()
 
     left = {table: count for table, count in counts(store).items() if count}
-    assert {"incidents": 1, "incident_outlines": 1, "erasures": 1} == {
-        table: left[table] for table in left if table not in ("stage_state", "watermarks")
+    assert {table: left[table] for table in left if table not in ("stage_state", "watermarks")} == {
+        "incidents": 1,
+        "incident_outlines": 1,
+        "erasures": 1,
     }
     assert MARKER not in str(rows(store, "incidents") + rows(store, "incident_outlines"))
 
@@ -291,8 +293,8 @@ def test_every_incident_that_tells_of_it_is_blackened(
         transaction.append("incidents", [encode(incident) for incident in many])
     ask(store, "local", SESSION)
     erase(store, NOW)
-    assert [('{"exchanges":[{"erased":true}]}',)] * 5 == rows(store, "incidents", "metadata")
-    assert 5 == next(one.done.deleted["incidents"] for one in erasures(store) if one.done is not None)
+    assert rows(store, "incidents", "metadata") == [('{"exchanges":[{"erased":true}]}',)] * 5
+    assert next(one.done.deleted["incidents"] for one in erasures(store) if one.done is not None) == 5
 
 
 def test_replays_that_hold_any_of_it_go(tmp_path: Path) -> None:
@@ -309,8 +311,8 @@ def test_replays_that_hold_any_of_it_go(tmp_path: Path) -> None:
         (found,) = erasures(store)
 
     assert found.done is not None
-    assert ["theirs"] == list(found.done.replays)
-    assert ["others.duckdb"] == [file.name for file in folder.glob("*.duckdb")]
+    assert list(found.done.replays) == ["theirs"]
+    assert [file.name for file in folder.glob("*.duckdb")] == ["others.duckdb"]
 
 
 def test_asking_twice_erases_twice(store: Store) -> None:
@@ -322,8 +324,8 @@ def test_asking_twice_erases_twice(store: Store) -> None:
                 await request_erasure(engine, erasure("local", None, "root", None, engine.now()))
 
     asyncio.run(run())
-    assert 1 == len(erasures(store))
-    assert 2 == len(remains(store))
+    assert len(erasures(store)) == 1
+    assert len(remains(store)) == 2
 
 
 def counts(store: Store) -> dict[str, int]:

@@ -61,7 +61,7 @@ def count(store: Store, table: str) -> int:
 
 def test_a_day_is_kept_or_not() -> None:
     """The cutoff is midnight: half a day would have averages of its own."""
-    assert datetime(2026, 8, 3, tzinfo=UTC) == cutoff(NOW, 90)
+    assert cutoff(NOW, 90) == datetime(2026, 8, 3, tzinfo=UTC)
     assert cutoff(NOW, None) < datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -71,11 +71,11 @@ def test_old_exchanges_go_with_their_scores(store: Store) -> None:
 
     purged = purge(store, POLICY, NOW)
 
-    assert (1, 1) == (purged.exchanges, purged.scores)
-    assert [("new:1",)] == rows(store, "exchanges", "exchange_id")
-    assert [("new:1",)] == rows(store, "scores", "exchange_id")
-    assert [("new:1",)] == rows(store, "scoring_tasks", "exchange_id")
-    assert 0 == purge(store, POLICY, NOW).rows.total()
+    assert (purged.exchanges, purged.scores) == (1, 1)
+    assert rows(store, "exchanges", "exchange_id") == [("new:1",)]
+    assert rows(store, "scores", "exchange_id") == [("new:1",)]
+    assert rows(store, "scoring_tasks", "exchange_id") == [("new:1",)]
+    assert purge(store, POLICY, NOW).rows.total() == 0
 
 
 def test_everything_about_an_old_exchange_goes(store: Store) -> None:
@@ -88,7 +88,7 @@ def test_everything_about_an_old_exchange_goes(store: Store) -> None:
     purge(store, POLICY, NOW)
 
     left = {table: count(store, table) for table in ("exchanges", "judgements", "reservations", "scoring_tasks", "scores")}
-    assert {"exchanges": 0, "judgements": 0, "reservations": 0, "scoring_tasks": 0, "scores": 1} == left
+    assert left == {"exchanges": 0, "judgements": 0, "reservations": 0, "scoring_tasks": 0, "scores": 1}
 
 
 def test_an_exchange_goes_in_every_revision_and_is_counted_once(store: Store) -> None:
@@ -96,11 +96,11 @@ def test_an_exchange_goes_in_every_revision_and_is_counted_once(store: Store) ->
     publish(store, "exchanges", said("s", 1, OLD), said("s", 2, OLD))
     revisions = revise(store, POLICY, [said("s", 1, OLD, agent_response="Later.")], NOW)
     publish(store, "exchanges", *revisions.records)
-    assert 2 == count(store, "scores") - 1
+    assert count(store, "scores") - 1 == 2
 
     purged = purge(store, POLICY, NOW)
 
-    assert (2, 2) == (purged.exchanges, purged.scores)
+    assert (purged.exchanges, purged.scores) == (2, 2)
     tables = ("exchanges", "scores", "scoring_tasks", "judging_requests")
     assert dict.fromkeys(tables, 0) == {table: count(store, table) for table in tables}
 
@@ -114,7 +114,7 @@ def test_each_project_has_its_own_retention(store: Store) -> None:
 
     purge(store, policy, NOW)
 
-    assert [("ever",), ("ops",)] == rows(store, "exchanges", "project")
+    assert rows(store, "exchanges", "project") == [("ever",), ("ops",)]
 
 
 def test_positions_are_never_given_twice(path: Path) -> None:
@@ -123,13 +123,13 @@ def test_positions_are_never_given_twice(path: Path) -> None:
         publish(store, "exchanges", said("old", 1, OLD), said("old", 2, OLD))
         publish(store, "agent-events", event("old", 1))
         purge(store, POLICY, NOW, 1)
-        assert [0, 0] == [count(store, table) for table in ("exchanges", "agent_events")]
+        assert [count(store, table) for table in ("exchanges", "agent_events")] == [0, 0]
     with Store(path) as store:
         publish(store, "exchanges", said("new", 1, NEW))
         publish(store, "agent-events", event("new", 1, type="session_end"))
-        assert [(2, "new:1")] == rows(store, "exchanges", "_offset, exchange_id")
-        assert [("new:1",)] == rows(store, "scores", "exchange_id")
-        assert [("new",)] == rows(store, "diagnoses", "session_id")
+        assert rows(store, "exchanges", "_offset, exchange_id") == [(2, "new:1")]
+        assert rows(store, "scores", "exchange_id") == [("new:1",)]
+        assert rows(store, "diagnoses", "session_id") == [("new",)]
 
 
 def test_a_session_that_goes_on_counts_on(store: Store) -> None:
@@ -139,7 +139,7 @@ def test_a_session_that_goes_on_counts_on(store: Store) -> None:
     purge(store, POLICY, NOW)
     publish(store, "exchanges", said("s", 8, NEW))
 
-    assert [("s:6", 6), ("s:7", 7), ("s:8", 8)] == rows(store, "scores", "exchange_id, turn_number")
+    assert rows(store, "scores", "exchange_id, turn_number") == [("s:6", 6), ("s:7", 7), ("s:8", 8)]
 
 
 def test_a_rebuild_leaves_a_session_alone_whose_start_is_gone(store: Store) -> None:
@@ -153,14 +153,14 @@ def test_a_rebuild_leaves_a_session_alone_whose_start_is_gone(store: Store) -> N
     purge(store, POLICY, NOW)
     tables = {"scores": "* EXCLUDE (_offset)", "diagnoses": "*", "stage_state": "stage, key, state"}
     before = {table: rows(store, table, columns) for table, columns in tables.items()}
-    assert [("s:6", 6), ("s:7", 7), ("whole:1", 1)] == rows(store, "scores", "exchange_id, turn_number")
+    assert rows(store, "scores", "exchange_id, turn_number") == [("s:6", 6), ("s:7", 7), ("whole:1", 1)]
 
     runner_over(store).rebuild()
-    assert before["scores"] == rows(store, "scores", tables["scores"])
-    assert before["diagnoses"] == rows(store, "diagnoses", tables["diagnoses"])
+    assert rows(store, "scores", tables["scores"]) == before["scores"]
+    assert rows(store, "diagnoses", tables["diagnoses"]) == before["diagnoses"]
     publish(store, "exchanges", said("s", 8, NEW))
 
-    assert [(8,)] == rows(store, "scores WHERE exchange_id = 's:8'", "turn_number")
+    assert rows(store, "scores WHERE exchange_id = 's:8'", "turn_number") == [(8,)]
 
 
 def test_a_session_of_which_nothing_is_left_is_forgotten(store: Store) -> None:
@@ -170,8 +170,8 @@ def test_a_session_of_which_nothing_is_left_is_forgotten(store: Store) -> None:
 
     purge(store, POLICY, NOW)
 
-    assert 0 == count(store, "session_closings")
-    assert {("intake", "local/on"), ("scoring", "local/on"), (CUT, "local/on")} == set(rows(store, "stage_state", "stage, key"))
+    assert count(store, "session_closings") == 0
+    assert set(rows(store, "stage_state", "stage, key")) == {("intake", "local/on"), ("scoring", "local/on"), (CUT, "local/on")}
 
 
 def test_what_waits_for_the_end_of_its_session_goes_too(store: Store) -> None:
@@ -183,10 +183,10 @@ def test_what_waits_for_the_end_of_its_session_goes_too(store: Store) -> None:
 
     ((state,),) = rows(store, "stage_state WHERE stage = 'intake'", "state")
     sampling = msgspec.msgpack.decode(state, type=IntakeState).sampling
-    assert ["s:2"] == [one.exchange_id for one in sampling.parked]
-    assert 2 == sampling.exchanges
+    assert [one.exchange_id for one in sampling.parked] == ["s:2"]
+    assert sampling.exchanges == 2
     publish(store, "exchanges", closing("s", 1), policy=policy)
-    assert [("s:2",)] == rows(store, "scoring_tasks", "exchange_id")
+    assert rows(store, "scoring_tasks", "exchange_id") == [("s:2",)]
 
 
 def test_what_is_not_scored_yet_stays(store: Store) -> None:
@@ -195,16 +195,16 @@ def test_what_is_not_scored_yet_stays(store: Store) -> None:
         transaction.append("exchanges", [encode(said("s", 1, OLD))])
         transaction.append("agent-events", [encode(event("s", 1))])
     purge(store, POLICY, NOW, 1)
-    assert [1, 1] == [count(store, table) for table in ("exchanges", "agent_events")]
+    assert [count(store, table) for table in ("exchanges", "agent_events")] == [1, 1]
     runner = runner_over(store)
     runner.advance(TOPOLOGY[0])
 
     purge(store, POLICY, NOW, 1)
-    assert [1, 1] == [count(store, table) for table in ("exchanges", "scoring_tasks")]
+    assert [count(store, table) for table in ("exchanges", "scoring_tasks")] == [1, 1]
 
     runner.run()
     purge(store, POLICY, NOW, 1)
-    assert [0, 0, 0] == [count(store, table) for table in ("exchanges", "scoring_tasks", "agent_events")]
+    assert [count(store, table) for table in ("exchanges", "scoring_tasks", "agent_events")] == [0, 0, 0]
 
 
 def test_stages_go_over_what_was_deleted_before_they_read_it(store: Store) -> None:
@@ -212,12 +212,12 @@ def test_stages_go_over_what_was_deleted_before_they_read_it(store: Store) -> No
     with store.transaction() as transaction:
         transaction.append("exchanges", [encode(said("s", number, NEW)) for number in range(10)])
         holes = pl.DataFrame({"_topic": "exchanges", "_partition": 0, "_offset": list(range(8))})
-        assert 8 == transaction.remove("Exchange", holes)
+        assert transaction.remove("Exchange", holes) == 8
     runner = EmbeddedRunner(store, POLICY, Redactor(POLICY.redaction), TickingClock(NOW), batch_positions=2)
 
     runner.run()
 
-    assert ["s:8", "s:9"] == sorted(one for (one,) in rows(store, "scores", "exchange_id"))
+    assert sorted(one for (one,) in rows(store, "scores", "exchange_id")) == ["s:8", "s:9"]
 
 
 def test_baselines_incidents_and_anchors_stay(store: Store, samples: SampleMaker) -> None:
@@ -232,7 +232,7 @@ def test_baselines_incidents_and_anchors_stay(store: Store, samples: SampleMaker
 
     purge(store, POLICY, NOW, 1)
 
-    assert [5] * 4 + [1] == [count(store, schema_of(name).table) for name in (*kept, "Review")]
+    assert [count(store, schema_of(name).table) for name in (*kept, "Review")] == [5] * 4 + [1]
 
 
 def test_what_belongs_to_no_exchange_goes_by_its_own_time(store: Store) -> None:
@@ -249,7 +249,7 @@ def test_what_belongs_to_no_exchange_goes_by_its_own_time(store: Store) -> None:
 
     purge(store, POLICY, NOW)
 
-    assert [1, 1] == [count(store, table) for table in ("heartbeats", "dead_letters")]
+    assert [count(store, table) for table in ("heartbeats", "dead_letters")] == [1, 1]
 
 
 def test_an_evaluation_goes_with_its_request_and_its_judgements_after_both(store: Store) -> None:
@@ -270,12 +270,12 @@ def test_an_evaluation_goes_with_its_request_and_its_judgements_after_both(store
 
     purge(store, POLICY, NOW)
 
-    assert [("again",), ("answered",)] == rows(store, "evaluations", "evaluation_id")
-    assert [("again",), ("answered",), ("waits",)] == rows(store, "evaluation_requests", "evaluation_id")
-    assert [("again",), ("answered",)] == rows(store, "judgements", "subject_id")
+    assert rows(store, "evaluations", "evaluation_id") == [("again",), ("answered",)]
+    assert rows(store, "evaluation_requests", "evaluation_id") == [("again",), ("answered",), ("waits",)]
+    assert rows(store, "judgements", "subject_id") == [("again",), ("answered",)]
     before = rows(store, "evaluations", "* EXCLUDE (_offset)", "evaluation_id")
     runner_over(store).rebuild()
-    assert before == rows(store, "evaluations WHERE evaluation_id <> 'waits'", "* EXCLUDE (_offset)", "evaluation_id")
+    assert rows(store, "evaluations WHERE evaluation_id <> 'waits'", "* EXCLUDE (_offset)", "evaluation_id") == before
 
 
 def test_every_stage_s_states_are_among_those_that_go() -> None:
@@ -294,11 +294,11 @@ def test_settled_alerts_go_but_for_those_of_open_incidents(store: Store, samples
         msgspec.structs.replace(alert, alert_id=name, subject_id=subject, status=status, settled_at=at)
         for name, (subject, status, at) in (fates | {"waiting": ("gone", "waiting", None)}).items()
     ]
-    assert 4 == Outbox(store).put(alerts)
+    assert Outbox(store).put(alerts) == 4
 
     purge(store, POLICY, NOW)
 
-    assert [("new",), ("open",), ("waiting",)] == sorted(rows(store, "alerts", "alert_id"))
+    assert sorted(rows(store, "alerts", "alert_id")) == [("new",), ("open",), ("waiting",)]
 
 
 def test_daily_sums_outlive_their_scores(store: Store) -> None:
@@ -306,36 +306,36 @@ def test_daily_sums_outlive_their_scores(store: Store) -> None:
     publish(store, "exchanges", said("old", 1, OLD), said("new", 1, NEW))
 
     purge(store, POLICY, NOW)
-    assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "daily_scores", "day::DATE, exchanges", "day")
-    assert {"ops": cutoff(NOW, 90)} == whole_since(store)
+    assert rows(store, "daily_scores", "day::DATE, exchanges", "day") == [(OLD.date(), 1), (NEW.date(), 1)]
+    assert whole_since(store) == {"ops": cutoff(NOW, 90)}
     runner_over(store).rebuild()
     refresh_daily(store)
 
-    assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "daily_scores", "day::DATE, exchanges", "day")
+    assert rows(store, "daily_scores", "day::DATE, exchanges", "day") == [(OLD.date(), 1), (NEW.date(), 1)]
     publish(store, "exchanges", said("late", 1, OLD))
     refresh_daily(store)
 
-    assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "daily_scores", "day::DATE, exchanges", "day")
+    assert rows(store, "daily_scores", "day::DATE, exchanges", "day") == [(OLD.date(), 1), (NEW.date(), 1)]
 
 
 def test_hourly_sums_outlive_their_scores_for_as_long_as_the_watch_looks_back(store: Store) -> None:
     """A ramp over a year is seen though scores are kept for ninety days; what nobody reads any more is not kept for ever."""
     publish(store, "exchanges", said("old", 1, OLD), said("new", 1, NEW))
     purge(store, POLICY, NOW)
-    assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "hourly_scores", "hour::DATE, exchanges", "hour")
+    assert rows(store, "hourly_scores", "hour::DATE, exchanges", "hour") == [(OLD.date(), 1), (NEW.date(), 1)]
     until = NEW + timedelta(days=1)
     asked = {"projects": ["ops"], "since": OLD - timedelta(days=1), "until": until, "coarse_until": until}
-    assert [OLD.date(), NEW.date()] == [row["day"] for row in query_rows(store.cursor(), "watched_hours", asked)]
+    assert [row["day"] for row in query_rows(store.cursor(), "watched_hours", asked)] == [OLD.date(), NEW.date()]
     runner_over(store).rebuild()
     refresh_daily(store)
-    assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "hourly_scores", "hour::DATE, exchanges", "hour")
+    assert rows(store, "hourly_scores", "hour::DATE, exchanges", "hour") == [(OLD.date(), 1), (NEW.date(), 1)]
 
     purge(store, POLICY, OLD + timedelta(days=LOOK_BACK))
-    assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "hourly_scores", "hour::DATE, exchanges", "hour")
+    assert rows(store, "hourly_scores", "hour::DATE, exchanges", "hour") == [(OLD.date(), 1), (NEW.date(), 1)]
     purge(store, POLICY, OLD + timedelta(days=LOOK_BACK + 1))
 
-    assert [(NEW.date(), 1)] == rows(store, "hourly_scores", "hour::DATE, exchanges", "hour")
-    assert [(OLD.date(), 1), (NEW.date(), 1)] == rows(store, "daily_scores", "day::DATE, exchanges", "day")
+    assert rows(store, "hourly_scores", "hour::DATE, exchanges", "hour") == [(NEW.date(), 1)]
+    assert rows(store, "daily_scores", "day::DATE, exchanges", "day") == [(OLD.date(), 1), (NEW.date(), 1)]
 
 
 def test_sums_of_judgements_and_numbers_of_exchanges_go_with_them(store: Store) -> None:
@@ -346,15 +346,15 @@ def test_sums_of_judgements_and_numbers_of_exchanges_go_with_them(store: Store) 
             "judgements", [encode(judgement("old", 1, judged_at=NEW)), encode(judgement("new", 1, judged_at=NEW))]
         )
     refresh_daily(store)
-    assert [("new",), ("old",)] == rows(store, "session_costs", "session_id", "session_id")
+    assert rows(store, "session_costs", "session_id", "session_id") == [("new",), ("old",)]
     asked = {"project": "ops", "by": "day", "from": OLD - timedelta(days=1), "to": NOW}
-    assert [OLD.date(), NEW.date()] == [row["period"].date() for row in query_rows(store.cursor(), "window_costs", asked)]
+    assert [row["period"].date() for row in query_rows(store.cursor(), "window_costs", asked)] == [OLD.date(), NEW.date()]
 
     purge(store, POLICY, NOW)
 
-    assert [("new",)] == rows(store, "session_costs", "session_id")
-    assert [(NEW.date(), 1)] == rows(store, "daily_exchanges", "day::DATE, exchanges")
-    assert [NEW.date()] == [row["period"].date() for row in query_rows(store.cursor(), "window_costs", asked)]
+    assert rows(store, "session_costs", "session_id") == [("new",)]
+    assert rows(store, "daily_exchanges", "day::DATE, exchanges") == [(NEW.date(), 1)]
+    assert [row["period"].date() for row in query_rows(store.cursor(), "window_costs", asked)] == [NEW.date()]
 
 
 def test_a_run_that_is_cut_short_leaves_nothing_that_another_does_not_find(
@@ -384,6 +384,6 @@ def test_a_run_that_is_cut_short_leaves_nothing_that_another_does_not_find(
         with contextlib.suppress(StopError):
             purge(store, POLICY, NOW)
 
-    assert [("s:6",), ("s:7",)] == rows(store, "scores", "exchange_id")
-    assert [0, 0] == [count(store, table) for table in ("judgements", "reservations")]
-    assert {"local/s"} == {key for (key,) in rows(store, "stage_state", "key")}
+    assert rows(store, "scores", "exchange_id") == [("s:6",), ("s:7",)]
+    assert [count(store, table) for table in ("judgements", "reservations")] == [0, 0]
+    assert {key for (key,) in rows(store, "stage_state", "key")} == {"local/s"}

@@ -57,8 +57,8 @@ def test_an_exchange_that_was_told_and_read_is_known(*, is_read_first: bool) -> 
         append(store, "exchanges", *(one(number) for number in range(20)))
         changed = other(7, agent_response="It is not.", agent_model="n")
         done = append(store, "exchanges", *(changed if number == 7 else other(number) for number in range(21)))
-        assert ({"exchanges": 1}, 19, [7]) == (done.written, done.known, done.conflicts)
-        assert {7: ("agent_response",)} == done.differing
+        assert (done.written, done.known, done.conflicts) == ({"exchanges": 1}, 19, [7])
+        assert done.differing == {7: ("agent_response",)}
 
 
 def test_a_record_is_told_what_it_contradicts() -> None:
@@ -67,13 +67,14 @@ def test_a_record_is_told_what_it_contradicts() -> None:
         transaction.append("exchanges", [encode(read(1))])
         transaction.append("agent-events", [encode(event(1, result="full"))])
         ask = transaction.connection
-        assert () == contradictions(ask, "exchanges", told(1))
-        assert () == contradictions(ask, "exchanges", told(2, agent_response="No."))
-        assert ("session_id", "agent_response") == contradictions(
-            ask, "exchanges", msgspec.structs.replace(told(1, agent_response="No."), session_id="t")
+        assert contradictions(ask, "exchanges", told(1)) == ()
+        assert contradictions(ask, "exchanges", told(2, agent_response="No.")) == ()
+        assert contradictions(ask, "exchanges", msgspec.structs.replace(told(1, agent_response="No."), session_id="t")) == (
+            "session_id",
+            "agent_response",
         )
-        assert ("result",) == contradictions(ask, "agent-events", event(1, result="empty"))
-        assert () == contradictions(ask, "diagnoses", build.closing("s", 1))
+        assert contradictions(ask, "agent-events", event(1, result="empty")) == ("result",)
+        assert contradictions(ask, "diagnoses", build.closing("s", 1)) == ()
 
 
 def test_a_payload_that_is_no_object_is_compared_as_it_is() -> None:
@@ -82,7 +83,7 @@ def test_a_payload_that_is_no_object_is_compared_as_it_is() -> None:
     with Store(None) as store:
         append(store, "agent-events", broken)
         done = append(store, "agent-events", msgspec.structs.replace(broken, payload="{"))
-        assert [0] == done.conflicts
+        assert done.conflicts == [0]
 
 
 @pytest.mark.parametrize("by_hook_first", [True, False])
@@ -94,9 +95,9 @@ def test_events_that_a_hook_and_the_transcript_tell_of_are_there_once(*, by_hook
     with Store(None) as store:
         append(store, "agent-events", *first)
         done = append(store, "agent-events", *second)
-        assert (1 if by_hook_first else 0, 3) == (done.written["agent_events"], done.known)
+        assert (done.written["agent_events"], done.known) == (1 if by_hook_first else 0, 3)
         again = append(store, "agent-events", *second)
-        assert (0, len(second)) == (again.written["agent_events"], again.known), "and delivered again, as before"
+        assert (again.written["agent_events"], again.known) == (0, len(second)), "and delivered again, as before"
 
 
 def test_events_of_other_senders_have_no_twins() -> None:
@@ -104,7 +105,7 @@ def test_events_of_other_senders_have_no_twins() -> None:
     plain = [msgspec.structs.replace(event(number), payload=canonical_json({"tool_call_id": "t"})) for number in range(2)]
     with Store(None) as store:
         append(store, "agent-events", plain[0])
-        assert {"agent_events": 1} == append(store, "agent-events", plain[1]).written
+        assert append(store, "agent-events", plain[1]).written == {"agent_events": 1}
 
 
 def test_what_another_log_took_lands_as_it_is() -> None:
@@ -119,7 +120,7 @@ def test_what_another_log_took_lands_as_it_is() -> None:
                 pl.lit(0, pl.Int32).alias("_partition"), (pl.col(INDEX).cast(pl.Int64) + 1).alias("_offset")
             )
             landed = transaction.land("exchanges", {"Exchange": placed}, seen)
-            assert ([0], {"exchanges": 1}) == (landed.conflicts, landed.written)
+            assert (landed.conflicts, landed.written) == ([0], {"exchanges": 1})
 
 
 @pytest.mark.parametrize("nonsense", ['["entry_id":"r1"', '{"entry_id":"r1', '["told_by", {"entry_id":"r1"}]'], ids=str)
@@ -127,8 +128,8 @@ def test_a_payload_of_nonsense_ends_no_delivery(nonsense: str) -> None:
     """One record that a producer wrote would have every later event of its session refused."""
     with Store(None) as store:
         append(store, "agent-events", msgspec.structs.replace(event(1), payload=nonsense))
-        assert {"agent_events": 1} == append(store, "agent-events", event(2)).written
-        assert {"agent_events": 1} == append(store, "agent-events", msgspec.structs.replace(event(3), payload=nonsense)).written
+        assert append(store, "agent-events", event(2)).written == {"agent_events": 1}
+        assert append(store, "agent-events", msgspec.structs.replace(event(3), payload=nonsense)).written == {"agent_events": 1}
 
 
 def test_what_another_connection_or_session_tells_has_no_twin_here() -> None:
@@ -137,7 +138,7 @@ def test_what_another_connection_or_session_tells_has_no_twin_here() -> None:
         append(store, "agent-events", event(1))
         for fields in ({"connection": "other"}, {"session_id": "other"}):
             written = msgspec.structs.replace(event(1, event_id="r1", entry_id="r1"), **fields)
-            assert {"agent_events": 1} == append(store, "agent-events", written).written
+            assert append(store, "agent-events", written).written == {"agent_events": 1}
 
 
 def test_a_loop_that_goes_on_after_an_import_is_counted_whole() -> None:
@@ -153,7 +154,7 @@ def test_a_loop_that_goes_on_after_an_import_is_counted_whole() -> None:
     with Store(None) as store:
         append(store, "agent-events", *(msgspec.structs.replace(one, ingested_at=read_at) for one in entries))
         for number in range(4, 10):
-            assert {"agent_events": 1} == append(store, "agent-events", at(number, number)).written
+            assert append(store, "agent-events", at(number, number)).written == {"agent_events": 1}
 
 
 def test_an_event_has_one_twin_over_all_deliveries() -> None:
@@ -167,8 +168,11 @@ def test_an_event_has_one_twin_over_all_deliveries() -> None:
     first, second = step("r1", 1, entry_id="r1"), step("r2", 2, entry_id="r2")
     with Store(None) as store:
         append(store, "agent-events", step("h", 0, told_by="hook"))
-        assert [0, 1, 0, 0] == [
-            append(store, "agent-events", one).written["agent_events"] for one in (first, second, first, second)
+        assert [append(store, "agent-events", one).written["agent_events"] for one in (first, second, first, second)] == [
+            0,
+            1,
+            0,
+            0,
         ]
 
 
@@ -188,7 +192,7 @@ def test_batches_of_any_size_leave_the_same_out(size: int) -> None:
     with Store(None) as store:
         append(store, "agent-events", *(told_of(f"h{number}", number, told_by="hook") for number in range(0, 24, 3)))
         done = [append(store, "agent-events", *entries[first : first + size]) for first in range(0, 24, size)]
-        assert (16, 8) == (sum(one.written["agent_events"] for one in done), sum(one.known for one in done))
+        assert (sum(one.written["agent_events"] for one in done), sum(one.known for one in done)) == (16, 8)
 
 
 def test_pairs_are_forgotten_within_bounds() -> None:
@@ -196,5 +200,5 @@ def test_pairs_are_forgotten_within_bounds() -> None:
     met = Met()
     for number in range(Met.PAIRS + 1):
         met.add(number, -number - 1)
-    assert [False, True] == [met.is_taken(-1), met.is_taken(-2)]
-    assert [8] == met.known({7: 0, 8: 1, 9: 2}, {0: -2})
+    assert [met.is_taken(-1), met.is_taken(-2)] == [False, True]
+    assert met.known({7: 0, 8: 1, 9: 2}, {0: -2}) == [8]

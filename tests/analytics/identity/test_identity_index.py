@@ -50,7 +50,7 @@ def test_answers_are_those_of_looking_everything_up(batches: list[list[int]], wr
                     done = transaction.append("exchanges", [encode(one) for one in records], skip_known=True)
             else:
                 done = append(store, known, *records)
-            assert (sum(expected.written.values()), expected.known) == (sum(done.written.values()), done.known)
+            assert (sum(done.written.values()), done.known) == (sum(expected.written.values()), expected.known)
 
 
 def test_what_a_log_held_before_is_known() -> None:
@@ -58,7 +58,7 @@ def test_what_a_log_held_before_is_known() -> None:
     with Store(None) as store:
         append(store, KnownIdentities(), exchange("s", 1))
         again = append(store, KnownIdentities(), exchange("s", 1), exchange("s", 2))
-    assert (1, {"exchanges": 1}) == (again.known, again.written)
+    assert (again.known, again.written) == (1, {"exchanges": 1})
 
 
 def test_another_content_is_a_conflict() -> None:
@@ -66,7 +66,7 @@ def test_another_content_is_a_conflict() -> None:
     with Store(None) as store:
         known = KnownIdentities()
         append(store, known, exchange("s", 1))
-        assert [0] == append(store, known, exchange("s", 1, content_digest="f" * 16)).conflicts
+        assert append(store, known, exchange("s", 1, content_digest="f" * 16)).conflicts == [0]
 
 
 def test_many_identities_are_kept_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,9 +83,9 @@ def test_many_identities_are_kept_sorted(monkeypatch: pytest.MonkeyPatch) -> Non
         with store.transaction() as transaction:
             late.read(transaction._connection, "exchanges", store.end_of("exchanges"))
         frame = decode_batch([encode(one) for one in records]).frames["Exchange"]
-        assert [64, 64] == [_held(known, frame), _held(late, frame)]
+        assert [_held(known, frame), _held(late, frame)] == [64, 64]
         others = [exchange("t", number) for number in range(64)]
-        assert 0 == _held(late, decode_batch([encode(one) for one in others]).frames["Exchange"])
+        assert _held(late, decode_batch([encode(one) for one in others]).frames["Exchange"]) == 0
         assert _are_new(late, "exchanges", others)
         assert not _are_new(late, "exchanges", [*others, records[0]])
 
@@ -105,12 +105,12 @@ def test_numbers_and_times_are_known_again(topic: str, records: list[Record]) ->
             with store.transaction() as transaction:
                 done = transaction.append(topic, messages[:-1], skip_known=True)
                 known.read(transaction.connection, topic, transaction.end_of(topic))
-            assert len(messages) - 1 == done.known + sum(done.written.values())
-        assert [False] * (len(records) - 1) == [_are_new(known, topic, [one]) for one in records[:-1]]
+            assert done.known + sum(done.written.values()) == len(messages) - 1
+        assert [_are_new(known, topic, [one]) for one in records[:-1]] == [False] * (len(records) - 1)
         assert _are_new(known, topic, records[-1:])
         with store.transaction() as transaction:
             again = transaction.append(topic, messages, skip_known=True)
-    assert (len(messages) - 1, 1) == (again.known, sum(again.written.values()))
+    assert (again.known, sum(again.written.values())) == (len(messages) - 1, 1)
 
 
 def _are_new(known: KnownIdentities, topic: str, records: Sequence[Record]) -> bool:

@@ -222,7 +222,7 @@ def held_by_another_process(path: Path) -> Iterator[None]:
     command = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
-        assert b"held\n" == process.stdout.readline()
+        assert process.stdout.readline() == b"held\n"
         yield
         process.kill()
 
@@ -243,7 +243,7 @@ def test_the_tables_and_their_columns_can_be_asked_for_with_what_they_mean(datab
 
     assert {("scores",), ("diagnoses",), ("agent_events",)} <= set(read_only_rows(database, "SHOW TABLES", 100)[1])
     assert {"agent", "anomaly"} <= {row[0] for row in read_only_rows(database, "DESCRIBE scores", 100)[1]}
-    assert [("True if anything about the exchange is anomalous.",)] == read_only_rows(database, comment, 1)[1]
+    assert read_only_rows(database, comment, 1)[1] == [("True if anything about the exchange is anomalous.",)]
 
 
 @pytest.mark.parametrize("statement", CHANGING)
@@ -254,8 +254,8 @@ def test_what_changes_something_is_refused_and_changes_nothing(statement: str, d
         read_only_rows(database, statement.replace("FOLDER", str(database.parent)), 1000)
 
     assert ("SHOW TABLES" in refused.value.hint) == ("Parser Error" in str(refused.value))
-    assert before == contents(database.parent)
-    assert [(3,)] == read_only_rows(database, "SELECT count(*) FROM agent_events", 1)[1]
+    assert contents(database.parent) == before
+    assert read_only_rows(database, "SELECT count(*) FROM agent_events", 1)[1] == [(3,)]
 
 
 @pytest.mark.parametrize("statement", REACHING)
@@ -292,7 +292,7 @@ def test_variables_of_this_process_are_no_tables(name: str, database: Path) -> N
     with pytest.raises(QueryError, match=f"Table with name {name} does not exist"):
         read_only_rows(database, f"FROM {name}", 1000)
 
-    assert ["secret", "more"] == a_frame.columns
+    assert a_frame.columns == ["secret", "more"]
 
 
 @pytest.mark.parametrize(("statement", "number"), [("", 0), ("-- nothing", 0), (";;", 0), ("SELECT 1; SELECT 2", 2)])
@@ -309,12 +309,12 @@ def test_rows_are_cut_at_the_limit_and_it_is_said_so(limit: int, shown: list[int
     """Rows that are left out in silence would be counted as if they were not there."""
     answer = read_only_rows(database, "SELECT seq FROM agent_events ORDER BY seq", limit)
 
-    assert (["seq"], [(seq,) for seq in shown], more) == answer
+    assert answer == (["seq"], [(seq,) for seq in shown], more)
 
 
 def test_a_result_that_never_ends_is_cut_too(database: Path) -> None:
     """Rows are taken as they come, not made first and cut afterwards."""
-    assert ([(0,), (1,)], True) == read_only_rows(database, "FROM range(1_000_000_000_000)", 2)[1:]
+    assert read_only_rows(database, "FROM range(1_000_000_000_000)", 2)[1:] == ([(0,), (1,)], True)
 
 
 @pytest.mark.parametrize(
@@ -374,13 +374,13 @@ def test_a_file_that_cannot_be_opened_is_an_error_with_a_hint(name: str, databas
         read_only_rows(database.parent / name, "SELECT 1", 1)
 
     assert refused.value.hint
-    assert before == contents(database.parent)
+    assert contents(database.parent) == before
 
 
 def test_no_progress_bar_is_drawn_among_answers(database: Path) -> None:
     """In an interpreter without a script DuckDB draws one on standard output after two seconds, where answers go."""
     shown = subprocess.run([sys.executable, "-c", PROGRESS, str(database)], capture_output=True, text=True, check=True).stdout
-    assert "False" == shown.strip()
+    assert shown.strip() == "False"
 
 
 def test_times_come_back_as_utc_wherever_they_stand(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,8 +408,8 @@ def test_times_come_back_as_utc_wherever_they_stand(database: Path, monkeypatch:
         nine,
         "2026-10-01 09:00",
     )
-    assert [expected] == rows
-    assert ["occurred_at", "zoned"] == [names[0], names[4]]
+    assert rows == [expected]
+    assert [names[0], names[4]] == ["occurred_at", "zoned"]
 
 
 def test_the_machine_may_be_in_any_zone(database: Path) -> None:
@@ -418,14 +418,14 @@ def test_the_machine_may_be_in_any_zone(database: Path) -> None:
     command = [sys.executable, "-c", NEW_YORK, str(database)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
-    assert ["2026-10-01 09:00:00+00:00"] * 3 == done.stdout.strip().split(",")
+    assert done.stdout.strip().split(",") == ["2026-10-01 09:00:00+00:00"] * 3
 
 
 def test_the_present_can_be_asked_for(database: Path) -> None:
     """The project's own queries read no clock; an analyst's may."""
     ((now, recent),) = read_only_rows(database, "SELECT now(), max(occurred_at) > now() FROM agent_events", 1)[1]
 
-    assert (UTC, False) == (now.tzinfo, recent)
+    assert (now.tzinfo, recent) == (UTC, False)
 
 
 def test_values_of_every_kind_come_back(database: Path) -> None:
@@ -434,15 +434,15 @@ def test_values_of_every_kind_come_back(database: Path) -> None:
         1.50::DECIMAL(4, 2) AS money, TIMESTAMP 'infinity' AS never, TIMESTAMP '290000-01-01' AS far, chr(0) AS nul, [] AS empty"""
     names, ((nothing, numbers, nested, data, _, _, never, far, nul, empty),), _ = read_only_rows(database, statement, 10)
 
-    assert (None, [1, None, 3], {"a": {"b": ["c"]}}, b"x") == (nothing, numbers, nested, data)
-    assert (9999, "290000-01-01 00:00:00", "\0", []) == (never.year, far, nul, empty)
+    assert (nothing, numbers, nested, data) == (None, [1, None, 3], {"a": {"b": ["c"]}}, b"x")
+    assert (never.year, far, nul, empty) == (9999, "290000-01-01 00:00:00", "\0", [])
     assert "big" in names
     assert read_only_rows(database, "FROM test_all_types()", 10)[1]
 
 
 def test_two_columns_of_one_name_are_two_columns(database: Path) -> None:
     """As DuckDB answers them; nothing is lost by the name."""
-    assert (["a", "a"], [(1, 2)], False) == read_only_rows(database, "SELECT 1 AS a, 2 AS a", 1)
+    assert read_only_rows(database, "SELECT 1 AS a, 2 AS a", 1) == (["a", "a"], [(1, 2)], False)
 
 
 def test_what_a_killed_process_left_in_the_log_is_read_and_left_there(database: Path) -> None:
@@ -451,7 +451,7 @@ def test_what_a_killed_process_left_in_the_log_is_read_and_left_there(database: 
     before = contents(database.parent)
     rows = read_only_rows(database, "SELECT session_id FROM agent_events ORDER BY session_id", 10)[1]
 
-    assert 9 == killed.returncode
+    assert killed.returncode == 9
     assert f"{database}.wal" in before
-    assert [("late",), ("s",), ("s",), ("s",)] == rows
-    assert before == contents(database.parent)
+    assert rows == [("late",), ("s",), ("s",), ("s",)]
+    assert contents(database.parent) == before

@@ -28,6 +28,6 @@ def test_what_is_made_to_be_read_comes_first_and_says_what_it_is() -> None:
     """Nobody begins with the record types."""
     kinds = [one.is_view for one in readable_catalogue()]
     assert sorted(kinds, reverse=True) == kinds
-    assert [] == [one.name for one in readable_catalogue() if not one.words]
+    assert [one.name for one in readable_catalogue() if not one.words] == []
     turns = next(one for one in readable_catalogue() if one.name == "turns")
-    assert "Day of the exchange, UTC." == turns.columns[0].words
+    assert turns.columns[0].words == "Day of the exchange, UTC."

@@ -57,10 +57,10 @@ def test_every_type_can_be_written_in_every_format(value: str, connection: duckd
     sql, expected = VALUES[value]
     frame = frame_of(connection.sql(f"SELECT {sql} AS x, 1 AS y"))
 
-    assert [{"x": expected, "y": 1}] == json.loads(json_of(frame))
-    assert 2 == len(list(csv.reader(io.StringIO(csv_of(frame).decode()))))
-    assert 1 == pl.read_ipc(io.BytesIO(FORMATS["arrow"].encode(frame))).height
-    assert 1 == pl.read_parquet(io.BytesIO(FORMATS["parquet"].encode(frame))).height
+    assert json.loads(json_of(frame)) == [{"x": expected, "y": 1}]
+    assert len(list(csv.reader(io.StringIO(csv_of(frame).decode())))) == 2
+    assert pl.read_ipc(io.BytesIO(FORMATS["arrow"].encode(frame))).height == 1
+    assert pl.read_parquet(io.BytesIO(FORMATS["parquet"].encode(frame))).height == 1
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -72,8 +72,8 @@ def test_no_rows_are_written_too(name: str, connection: duckdb.DuckDBPyConnectio
 def test_columns_of_one_name_are_told_apart(connection: duckdb.DuckDBPyConnection) -> None:
     """Frames and objects have each name once; no value is lost."""
     frame = frame_of(connection.sql("SELECT 1 AS a, 2 AS a, 3 AS a_1"))
-    assert [1, 2, 3] == list(frame.row(0))
-    assert 3 == len(set(frame.columns))
+    assert list(frame.row(0)) == [1, 2, 3]
+    assert len(set(frame.columns)) == 3
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1+1"])
@@ -82,16 +82,16 @@ def test_a_text_that_looks_like_a_formula_is_quoted(text: str, connection: duckd
     frame = frame_of(connection.sql("SELECT $text AS x", params={"text": text}))
     written = csv_of(frame.with_columns(y=1)).decode()
     cell = list(csv.reader(io.StringIO(written, newline="")))[1][0]
-    assert f"'{text}" == cell
+    assert cell == f"'{text}"
 
 
 def test_numbers_below_zero_and_plain_texts_stay_as_they_are(connection: duckdb.DuckDBPyConnection) -> None:
     """Only texts can be formulas."""
     frame = frame_of(connection.sql("SELECT -1 AS a, -1.5 AS b, 'a=b' AS c, '' AS d"))
-    assert ["-1", "-1.5", "a=b", ""] == list(csv.reader(io.StringIO(csv_of(frame).decode())))[1]
+    assert list(csv.reader(io.StringIO(csv_of(frame).decode())))[1] == ["-1", "-1.5", "a=b", ""]
 
 
 def test_times_and_decimals_keep_their_types_in_columns(connection: duckdb.DuckDBPyConnection) -> None:
     """Arrow and Parquet are for programs: nothing is text that is not."""
     frame = frame_of(connection.sql("SELECT TIMESTAMP '2026-10-01 09:00:00' AS at, 1.5 AS d"))
-    assert [(AT, Decimal("1.5"))] == pl.read_parquet(io.BytesIO(FORMATS["parquet"].encode(frame))).rows()
+    assert pl.read_parquet(io.BytesIO(FORMATS["parquet"].encode(frame))).rows() == [(AT, Decimal("1.5"))]

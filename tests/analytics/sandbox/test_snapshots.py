@@ -46,7 +46,7 @@ def test_a_copy_waits_for_a_write_that_is_under_way(tmp_path: Path) -> None:
         writing.commit()
         copying.result(30)
     with duckdb.connect(str(tmp_path / "copy.duckdb"), read_only=True) as copy:
-        assert [] == copy.execute("FROM log.under_way").fetchall()
+        assert copy.execute("FROM log.under_way").fetchall() == []
 
 
 def test_the_latest_revisions_need_no_memory_for_their_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_the_latest_revisions_need_no_memory_for_their_evidence(tmp_path: Path, 
         found = snapshot.execute(
             "SELECT revision, count(*), count(DISTINCT incident_id) FROM incidents GROUP BY revision"
         ).fetchall()
-    assert [(2, 3000, 3000)] == found
+    assert found == [(2, 3000, 3000)]
 
 
 def test_an_exchange_is_there_once_and_not_at_all_where_it_was_withdrawn(tmp_path: Path) -> None:
@@ -78,4 +78,4 @@ def test_an_exchange_is_there_once_and_not_at_all_where_it_was_withdrawn(tmp_pat
     build_snapshot(tmp_path / "copy.duckdb", tmp_path / "snapshot.duckdb", tmp_path / "spill")
     with duckdb.connect(str(tmp_path / "snapshot.duckdb"), read_only=True) as snapshot:
         found = snapshot.execute("SELECT exchange_id, input_tokens, revision FROM exchanges ORDER BY ALL").fetchall()
-    assert [("s:0", 1, 0), ("s:1", 2, 1)] == found
+    assert found == [("s:0", 1, 0), ("s:1", 2, 1)]

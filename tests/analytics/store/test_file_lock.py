@@ -81,8 +81,8 @@ def test_a_closed_database_is_free_and_its_lock_file_stays(tmp_path: Path) -> No
     path = tmp_path / "fleet.duckdb"
     Store(path).close()
 
-    assert OPENED == opened_elsewhere(path)
-    assert b"" == lock_file(path).read_bytes()
+    assert opened_elsewhere(path) == OPENED
+    assert lock_file(path).read_bytes() == b""
 
 
 def test_a_database_has_one_lock_file_whatever_it_is_called_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_a_process_that_was_forked_or_started_has_no_part_in_the_lock(store: Sto
     if (forked := os.fork()) == 0:
         os._exit(sum(os.path.realpath(f"/proc/self/fd/{number}") == held for number in range(256)))
 
-    assert ("0\n", 0) == (started.stdout, os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]))
+    assert (started.stdout, os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])) == ("0\n", 0)
     assert_ours(store.path)
 
 
@@ -193,13 +193,13 @@ def test_what_was_committed_since_tells_itself_without_opening_the_file(store: S
     before = changes_of(store.path)
     with store.transaction() as transaction:
         transaction.watermark("nobody", "exchanges")
-    assert before == changes_of(store.path)
+    assert changes_of(store.path) == before
     with store.transaction() as transaction:
         transaction.append("exchanges", [encode(exchange("s", 0))])
     committed = changes_of(store.path)
     store.checkpoint()
 
-    assert 3 == len({before, committed, changes_of(store.path)})
+    assert len({before, committed, changes_of(store.path)}) == 3
 
 
 def test_what_is_committed_while_a_copy_begins_asks_for_the_next_one(

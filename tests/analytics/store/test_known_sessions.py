@@ -37,7 +37,7 @@ def test_sessions_are_known_before_their_states_are_written() -> None:
     """What is in the write-ahead log alone counts, too."""
     sessions = KnownSessions(STAGES)
     sessions.add(["c/1"])
-    assert ["c/2"] == sessions.unknown(["c/1", "c/2"])
+    assert sessions.unknown(["c/1", "c/2"]) == ["c/2"]
 
 
 def test_who_changed_the_states_of_a_stage_is_counted() -> None:
@@ -47,10 +47,10 @@ def test_who_changed_the_states_of_a_stage_is_counted() -> None:
             transaction.set_states("intake", {"c/1": b""}, 1)
         with store.transaction() as transaction:
             transaction.set_states("diagnosis", {"c/1": b""}, 1)
-        assert 1 == store.state_changes(STAGES)
+        assert store.state_changes(STAGES) == 1
         with store.transaction() as transaction:
             transaction.drop_states(["c/1"], ["intake", "scoring"])
-        assert [3, 1] == [store.state_changes(STAGES), store.state_changes(["diagnosis"])]
+        assert [store.state_changes(STAGES), store.state_changes(["diagnosis"])] == [3, 1]
         with store.transaction() as transaction:
             transaction.forget_derived([], but="cut")
-        assert [4, 2] == [store.state_changes(STAGES), store.state_changes(["diagnosis"])]
+        assert [store.state_changes(STAGES), store.state_changes(["diagnosis"])] == [4, 2]

@@ -83,7 +83,7 @@ def test_every_topic_and_every_record_type_is_tried_above() -> None:
         "RunNumber",
         "IncidentOutline",
     }
-    assert set(RECORD_TYPES) == {name for _, name in TOPICS} | internal
+    assert {name for _, name in TOPICS} | internal == set(RECORD_TYPES)
 
 
 def test_positions_follow_the_batch_across_record_types(store: Store, samples: Any) -> None:
@@ -93,7 +93,7 @@ def test_positions_follow_the_batch_across_record_types(store: Store, samples: A
     append(store, "exchanges", *records[:30])
     append(store, "exchanges", *records[30:])
     assert list(enumerate(records)) == everything(store, "exchanges")
-    assert 60 == store.end_of("exchanges")
+    assert store.end_of("exchanges") == 60
 
 
 def test_a_read_starts_and_ends_where_it_is_told(store: Store) -> None:
@@ -102,15 +102,15 @@ def test_a_read_starts_and_ends_where_it_is_told(store: Store) -> None:
     append(store, "agent-events", *records)
     for start, limit in [(0, 0), (0, 3), (3, 3), (9, 5), (10, 5), (100, 5)]:
         expected = list(enumerate(records))[start : start + limit]
-        assert expected == in_order(store.read("agent-events", start, limit))
-    assert {} == store.read("agent-events", 10, 5)
+        assert in_order(store.read("agent-events", start, limit)) == expected
+    assert store.read("agent-events", 10, 5) == {}
 
 
 def test_nothing_appended_is_nothing_changed(store: Store) -> None:
     """A poll that brought nothing must cost nothing."""
     assert Appended() == append(store, "exchanges")
     assert Appended() == append(store, "exchanges", skip_known=True)
-    assert 0 == store.end_of("exchanges")
+    assert store.end_of("exchanges") == 0
 
 
 def test_a_record_that_is_known_is_left_out(store: Store) -> None:
@@ -127,7 +127,7 @@ def test_a_record_twice_in_a_batch_is_taken_once(store: Store) -> None:
     """A client that retries within one request sends it twice at once; the first one counts."""
     records = [event("s1", 0), event("s1", 0), event("s1", 1), event("s1", 0)]
     assert Appended({"agent_events": 2}, 2) == append(store, "agent-events", *records, skip_known=True)
-    assert [(0, records[0]), (1, records[2])] == everything(store, "agent-events")
+    assert everything(store, "agent-events") == [(0, records[0]), (1, records[2])]
 
 
 def test_another_content_under_a_known_identity_is_a_conflict_and_no_repetition(store: Store) -> None:
@@ -146,7 +146,7 @@ def test_within_a_batch_the_first_content_of_an_identity_counts_unless_the_log_h
     first, second = build.exchange("s1", 0), build.exchange("s1", 0, content_digest="1" * 16)
     assert Appended({"exchanges": 1}, 1, [1]) == append(store, "exchanges", first, second, first, skip_known=True)
     assert Appended({"exchanges": 0}, 1, [0, 2]) == append(store, "exchanges", second, first, second, skip_known=True)
-    assert [(0, first)] == everything(store, "exchanges")
+    assert everything(store, "exchanges") == [(0, first)]
 
 
 def test_without_skipping_everything_is_kept(store: Store) -> None:
@@ -163,9 +163,9 @@ def test_every_type_is_recognised_by_its_identity(store: Store, topic: str, name
     for record in records:
         distinct.setdefault(tuple(getattr(record, field) for field in key), record)
     first = append(store, topic, *records, *records, skip_known=True)
-    assert (len(distinct), 100 - len(distinct)) == (sum(first.written.values()), first.known + len(first.conflicts))
+    assert (sum(first.written.values()), first.known + len(first.conflicts)) == (len(distinct), 100 - len(distinct))
     again = append(store, topic, *records, skip_known=True)
-    assert (0, 50) == (sum(again.written.values()), again.known + len(again.conflicts))
+    assert (sum(again.written.values()), again.known + len(again.conflicts)) == (0, 50)
     assert list(distinct.values()) == [record for _, record in everything(store, topic)]
 
 
@@ -180,7 +180,7 @@ def test_a_new_revision_is_not_known(store: Store) -> None:
     append(store, "incidents", record, skip_known=True)
     newer = msgspec.structs.replace(record, revision=1, status="dismissed")
     assert Appended({"incidents": 1}, 1) == append(store, "incidents", record, newer, skip_known=True)
-    assert [("dismissed",)] == store.cursor().execute("SELECT status FROM incidents").fetchall()
+    assert store.cursor().execute("SELECT status FROM incidents").fetchall() == [("dismissed",)]
 
 
 def test_a_closing_travels_on_two_topics_independently(store: Store) -> None:
@@ -191,9 +191,9 @@ def test_a_closing_travels_on_two_topics_independently(store: Store) -> None:
         store, "agent-events", closing, event("s1", 0), skip_known=True
     )
     assert Appended({"session_closings": 1}, 1) == append(store, "agent-events", closing, other, skip_known=True)
-    assert [(0, build.exchange("s1", 0)), (1, closing)] == everything(store, "exchanges")
-    assert [(0, closing), (1, event("s1", 0)), (2, other)] == everything(store, "agent-events")
-    assert (2, 3) == (store.end_of("exchanges"), store.end_of("agent-events"))
+    assert everything(store, "exchanges") == [(0, build.exchange("s1", 0)), (1, closing)]
+    assert everything(store, "agent-events") == [(0, closing), (1, event("s1", 0)), (2, other)]
+    assert (store.end_of("exchanges"), store.end_of("agent-events")) == (2, 3)
 
 
 def test_states_are_kept_by_stage_and_key(store: Store) -> None:
@@ -204,13 +204,13 @@ def test_states_are_kept_by_stage_and_key(store: Store) -> None:
     with store.transaction() as transaction:
         transaction.set_states("diagnosis", {"a": b"3", 'it\'s "c"': b""}, 7)
         transaction.set_states("diagnosis", {}, 8)
-        assert {"a": b"3", "b": b"\0\xff"} == transaction.states("diagnosis", ["a", "b", "x"])
-        assert {'it\'s "c"': b""} == transaction.states("diagnosis", ['it\'s "c"'])
-        assert {"a": b"2"} == transaction.states("scoring", ["a", "b"])
-        assert {} == transaction.states("diagnosis", [])
-        assert {} == transaction.states("unheard", ["a"])
+        assert transaction.states("diagnosis", ["a", "b", "x"]) == {"a": b"3", "b": b"\0\xff"}
+        assert transaction.states("diagnosis", ['it\'s "c"']) == {'it\'s "c"': b""}
+        assert transaction.states("scoring", ["a", "b"]) == {"a": b"2"}
+        assert transaction.states("diagnosis", []) == {}
+        assert transaction.states("unheard", ["a"]) == {}
     rows = store.cursor().execute("SELECT stage, key, next_position FROM log.stage_state ORDER BY ALL").fetchall()
-    assert [("diagnosis", "a", 7), ("diagnosis", "b", 5), ("diagnosis", 'it\'s "c"', 7), ("scoring", "a", 9)] == rows
+    assert rows == [("diagnosis", "a", 7), ("diagnosis", "b", 5), ("diagnosis", 'it\'s "c"', 7), ("scoring", "a", 9)]
 
 
 @pytest.mark.parametrize("sessions", [1, 20])
@@ -230,7 +230,7 @@ def test_states_of_several_stages_are_replaced_together(store: Store, sessions: 
         .execute("SELECT stage, next_position, count(*) FROM log.stage_state GROUP BY ALL ORDER BY ALL")
         .fetchall()
     )
-    assert [("intake", 8, sessions), ("scoring", 9, sessions)] == rows
+    assert rows == [("intake", 8, sessions), ("scoring", 9, sessions)]
 
 
 def test_watermarks_are_kept_by_consumer_and_topic(store: Store) -> None:
@@ -243,8 +243,8 @@ def test_watermarks_are_kept_by_consumer_and_topic(store: Store) -> None:
         positions = [
             transaction.watermark(*names) for names in [("intake", "exchanges"), ("sink", "exchanges"), ("intake", "x")]
         ]
-    assert [6, 9, 0] == positions
-    assert 2 == store.cursor().execute("SELECT count(*) FROM log.watermarks").fetchone()[0]
+    assert positions == [6, 9, 0]
+    assert store.cursor().execute("SELECT count(*) FROM log.watermarks").fetchone()[0] == 2
 
 
 def test_progress_of_a_file_is_replaced_even_within_one_call(store: Store) -> None:
@@ -254,7 +254,7 @@ def test_progress_of_a_file_is_replaced_even_within_one_call(store: Store) -> No
     for progress in ([old, new], [old, new], [new]):
         with store.transaction() as transaction:
             transaction.set_progress(progress)
-        assert [(9, True)] == store.cursor().execute("SELECT size, complete FROM log.import_progress").fetchall()
+        assert store.cursor().execute("SELECT size, complete FROM log.import_progress").fetchall() == [(9, True)]
 
 
 class Interrupted(BaseException):
@@ -268,10 +268,10 @@ def change_everything_and_raise(store: Store, error: type[BaseException]) -> Non
         transaction.append("exchanges", [encode(build.exchange("s1", 1))])
         transaction.set_states("diagnosis", {"a": b"1"}, 5)
         transaction.set_watermark("diagnosis", "agent-events", 5)
-        assert 5 == transaction.watermark("diagnosis", "agent-events")
+        assert transaction.watermark("diagnosis", "agent-events") == 5
         transaction.forget(["exchanges"])
         # What is not committed is at nobody's end.
-        assert (1, 0) == (store.end_of("agent-events"), store.end_of("exchanges"))
+        assert (store.end_of("agent-events"), store.end_of("exchanges")) == (1, 0)
         raise error
 
 
@@ -281,18 +281,18 @@ def test_an_exception_leaves_nothing_behind(store: Store) -> None:
     for error in (ValueError, Interrupted, duckdb.Error):
         with pytest.raises(error):
             change_everything_and_raise(store, error)
-        assert (1, 0) == (store.end_of("agent-events"), store.end_of("exchanges"))
+        assert (store.end_of("agent-events"), store.end_of("exchanges")) == (1, 0)
         with store.transaction() as transaction:
-            assert ({}, 0) == (transaction.states("diagnosis", ["a"]), transaction.watermark("diagnosis", "agent-events"))
+            assert (transaction.states("diagnosis", ["a"]), transaction.watermark("diagnosis", "agent-events")) == ({}, 0)
     append(store, "agent-events", event("s1", 1))
-    assert [(0, event("s1", 0)), (1, event("s1", 1))] == everything(store, "agent-events")
+    assert everything(store, "agent-events") == [(0, event("s1", 0)), (1, event("s1", 1))]
 
 
 def test_a_message_that_does_not_decode_stops_the_transaction(store: Store) -> None:
     """What is appended has been accepted; if it is not valid, somebody's promise is broken."""
     with pytest.raises(RecordError), store.transaction() as transaction:
         transaction.append("agent-events", [encode(event("s1", 0)), encode(event("s1", 1))[:-1]])
-    assert [] == everything(store, "agent-events")
+    assert everything(store, "agent-events") == []
 
 
 class DurableButFailing:
@@ -344,7 +344,7 @@ def test_when_nothing_can_be_asked_positions_stay_as_they_were(store: Store, mon
         patch.setattr(store, "_connection", Dead(store._connection))
         with pytest.raises(duckdb.FatalException):
             append(store, "agent-events", event("s1", 0))
-    assert 0 == store.end_of("agent-events")
+    assert store.end_of("agent-events") == 0
     store._connection.rollback()
 
 
@@ -352,7 +352,7 @@ def test_a_store_that_is_opened_again_goes_on(path: Path) -> None:
     """Positions, states and watermarks are in the file and nowhere else."""
     for round_number in range(3):
         with Store(path) as store:
-            assert (2 * round_number, round_number) == (store.end_of("exchanges"), store.end_of("agent-events"))
+            assert (store.end_of("exchanges"), store.end_of("agent-events")) == (2 * round_number, round_number)
             append(store, "exchanges", build.exchange("s1", round_number), build.closing("s1", round_number))
             append(store, "agent-events", event("s1", round_number))
             with store.transaction() as transaction:
@@ -361,7 +361,7 @@ def test_a_store_that_is_opened_again_goes_on(path: Path) -> None:
             if round_number == 1:
                 store.checkpoint()
     with Store(path) as store:
-        assert list(range(6)) == [offset for offset, _ in everything(store, "exchanges")]
+        assert [offset for offset, _ in everything(store, "exchanges")] == list(range(6))
 
 
 def test_what_is_forgotten_can_be_made_again_from_the_start(store: Store) -> None:
@@ -371,11 +371,11 @@ def test_what_is_forgotten_can_be_made_again_from_the_start(store: Store) -> Non
     with store.transaction() as transaction:
         transaction.forget(["agent_events"])
     # The closing on that topic stands where it stood: what follows must not take its place.
-    assert (2, 2) == (store.end_of("exchanges"), store.end_of("agent-events"))
+    assert (store.end_of("exchanges"), store.end_of("agent-events")) == (2, 2)
     with store.transaction() as transaction:
         transaction.forget(["session_closings"])
-    assert (1, 0) == (store.end_of("exchanges"), store.end_of("agent-events"))
-    assert [(0, build.exchange("s1", 0))] == everything(store, "exchanges")
+    assert (store.end_of("exchanges"), store.end_of("agent-events")) == (1, 0)
+    assert everything(store, "exchanges") == [(0, build.exchange("s1", 0))]
 
 
 def test_a_read_sees_no_uncommitted_row(store: Store) -> None:
@@ -389,7 +389,7 @@ def test_a_read_sees_no_uncommitted_row(store: Store) -> None:
         reader.join()
         seen.append(len(everything(store, "agent-events")))
     seen.append(len(everything(store, "agent-events")))
-    assert [1, 1, 2] == seen
+    assert seen == [1, 1, 2]
 
 
 def test_a_read_is_of_one_moment(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,8 +407,8 @@ def test_a_read_is_of_one_moment(store: Store, monkeypatch: pytest.MonkeyPatch) 
         return frame
 
     monkeypatch.setattr(store_module, "fetch", fetch_and_commit)
-    assert [(0, build.exchange("s1", 0))] == everything(store, "exchanges")
-    assert [0, 1, 2] == [offset for offset, _ in everything(store, "exchanges")]
+    assert everything(store, "exchanges") == [(0, build.exchange("s1", 0))]
+    assert [offset for offset, _ in everything(store, "exchanges")] == [0, 1, 2]
 
 
 def test_threads_that_write_at_once_take_turns(store: Store) -> None:
@@ -429,12 +429,12 @@ def test_threads_that_write_at_once_take_turns(store: Store) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [] == failures
+    assert failures == []
     rows = everything(store, "agent-events")
-    assert list(range(80)) == [offset for offset, _ in rows]
+    assert [offset for offset, _ in rows] == list(range(80))
     for name in ("s0", "s1", "s2", "s3"):
         numbers = [record.seq for _, record in rows if isinstance(record, AgentEvent) and record.session_id == name]
-        assert [number for pair in range(10) for number in (pair, pair + 100)] == numbers
+        assert numbers == [number for pair in range(10) for number in (pair, pair + 100)]
 
 
 def run_python(source: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -470,7 +470,7 @@ def test_a_second_process_is_told_who_has_the_file(tmp_path: Path) -> None:
         done = run_python(OPEN, str(path))
     assert f"{path}: in use by process {os.getpid()}\n{IN_USE}\n" == done.stdout
     assert "server" in IN_USE
-    assert "" == run_python(OPEN, str(path)).stdout
+    assert run_python(OPEN, str(path)).stdout == ""
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + bytes(9000), b"not a database", bytes(20_000)])
@@ -481,7 +481,7 @@ def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path: Path, conten
     with pytest.raises(StoreError, match=r"lock-the-wal\.txt: ") as caught:
         Store(path)
     assert "Check that the path is a DuckDB file" in caught.value.hint
-    assert content == path.read_bytes()
+    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("where", ["missing/fleet.duckdb", "."])
@@ -491,7 +491,7 @@ def test_a_place_that_cannot_be_a_file_is_refused(tmp_path: Path, where: str) ->
         Store(tmp_path / where)
     assert "\n" not in str(caught.value)
     assert caught.value.hint
-    assert [] == list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == []
 
 
 CRASH = """
@@ -554,7 +554,7 @@ ZONES = """
 def test_times_do_not_depend_on_the_zone_of_the_machine(zone: str) -> None:
     """A night in autumn has one hour twice: whoever goes by local time there loses an hour of events."""
     done = run_python(ZONES, TZ=zone)
-    assert "exact\n" == done.stdout, done.stderr
+    assert done.stdout == "exact\n", done.stderr
 
 
 LEAN = """
@@ -584,7 +584,7 @@ LEAN = """
 def test_no_package_is_needed_that_is_not_declared() -> None:
     """DuckDB and polars each work better with packages that a fresh installation does not have."""
     done = run_python(LEAN)
-    assert "lean\n" == done.stdout, done.stderr
+    assert done.stdout == "lean\n", done.stderr
 
 
 def test_texts_of_every_kind_are_stored_as_they_are(store: Store) -> None:
@@ -612,8 +612,8 @@ def test_a_store_in_memory_is_its_own() -> None:
     """Two of them in one process must not share anything."""
     with Store(None) as one, Store(None) as other:
         append(one, "agent-events", event("s1", 0))
-        assert (1, 0) == (one.end_of("agent-events"), other.end_of("agent-events"))
-        assert ([(0, event("s1", 0))], []) == (everything(one, "agent-events"), everything(other, "agent-events"))
+        assert (one.end_of("agent-events"), other.end_of("agent-events")) == (1, 0)
+        assert (everything(one, "agent-events"), everything(other, "agent-events")) == ([(0, event("s1", 0))], [])
 
 
 def numbered(first: int, count: int) -> list[bytes]:
@@ -645,7 +645,7 @@ def test_a_million_records_are_taken_and_read_back(path: Path) -> None:
             ids = frame["event_id"].cast(pl.Int64)
             assert ids.equals(frame["_offset"], check_names=False)
             position += 101_000
-        assert 1_010_000 == position
+        assert position == 1_010_000
 
 
 def test_no_table_is_called_as_a_batch_is() -> None:
@@ -657,8 +657,8 @@ def test_times_to_the_microsecond_are_found_again(store: Store) -> None:
     """A heartbeat's identity is its time: off by one and every delivery is a new one."""
     times = [NOON + timedelta(microseconds=step) for step in (0, 1, 999_999)]
     records = [Heartbeat(connection="c", project="p", session_id="s", occurred_at=at, ingested_at=NOON) for at in times]
-    assert 0 == append(store, "heartbeats", *records, skip_known=True).known
-    assert 3 == append(store, "heartbeats", *records, skip_known=True).known
+    assert append(store, "heartbeats", *records, skip_known=True).known == 0
+    assert append(store, "heartbeats", *records, skip_known=True).known == 3
 
 
 def test_a_file_closes_while_others_ask_for_cursors(tmp_path: Path) -> None:
@@ -680,4 +680,4 @@ def test_a_file_closes_while_others_ask_for_cursors(tmp_path: Path) -> None:
             ended = [threads.submit(ask) for _ in range(4)]
             asking.wait()
             store.close()
-            assert {duckdb.ConnectionException} == {one.result() for one in ended}
+            assert {one.result() for one in ended} == {duckdb.ConnectionException}

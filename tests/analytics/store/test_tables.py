@@ -65,7 +65,7 @@ def test_a_table_has_the_columns_types_and_comments_of_its_schema(store: Store, 
     wanted = {field["name"]: (expected_type(field["type"], named), field["doc"]) for field in schema.fields}
     found = columns(store, "log", schema.table)
     assert list(wanted.items()) == [item for item in found.items() if item[0] not in SYSTEM]
-    assert SYSTEM == {column: kind for column, (kind, comment) in found.items() if column in SYSTEM and comment}
+    assert {column: kind for column, (kind, comment) in found.items() if column in SYSTEM and comment} == SYSTEM
     comments = dict(store.cursor().execute("SELECT table_name, comment FROM duckdb_tables()").fetchall())
     assert schema.definition["doc"] == comments[schema.table]
 
@@ -81,8 +81,8 @@ def test_a_view_shows_the_record_without_its_place(store: Store, name: str) -> N
 def test_no_table_has_a_key_or_an_index(store: Store) -> None:
     """At a million rows a key takes three quarters of the speed and doubles the file."""
     cursor = store.cursor()
-    assert [] == cursor.execute("SELECT * FROM duckdb_indexes()").fetchall()
-    assert [] == cursor.execute("SELECT * FROM duckdb_constraints()").fetchall()
+    assert cursor.execute("SELECT * FROM duckdb_indexes()").fetchall() == []
+    assert cursor.execute("SELECT * FROM duckdb_constraints()").fetchall() == []
 
 
 def append(store: Store, topic: str, *records: Record) -> None:
@@ -109,16 +109,16 @@ def test_a_view_shows_the_latest_revision_and_nothing_else(store: Store) -> None
     )  # fmt: skip
     append(store, "incidents", incident("a", 1, "accepted"))
     rows = store.cursor().execute("SELECT incident_id, revision, status FROM incidents ORDER BY ALL").fetchall()
-    assert [("a", 2, "dismissed"), ("b", 0, "open")] == rows
-    assert 6 == store.cursor().execute("SELECT count(*) FROM log.incidents").fetchone()[0]
-    assert 2 == store.count("incidents")
+    assert rows == [("a", 2, "dismissed"), ("b", 0, "open")]
+    assert store.cursor().execute("SELECT count(*) FROM log.incidents").fetchone()[0] == 6
+    assert store.count("incidents") == 2
 
 
 def test_of_two_records_with_one_revision_the_later_one_counts(store: Store) -> None:
     """Else which of them is shown would be chance."""
     append(store, "incidents", incident("a", 0, "open"))
     append(store, "incidents", incident("a", 0, "dismissed"))
-    assert [("dismissed",)] == store.cursor().execute("SELECT status FROM incidents").fetchall()
+    assert store.cursor().execute("SELECT status FROM incidents").fetchall() == [("dismissed",)]
 
 
 def test_a_record_on_two_topics_is_one_thing_in_the_view(store: Store) -> None:
@@ -126,8 +126,8 @@ def test_a_record_on_two_topics_is_one_thing_in_the_view(store: Store) -> None:
     closing = build.closing("s1", 3)
     append(store, "exchanges", closing)
     append(store, "agent-events", build.event("s1", 0, event="tool_call"), closing)
-    assert 2 == store.cursor().execute("SELECT count(*) FROM log.session_closings").fetchone()[0]
-    assert 1 == store.count("session_closings")
+    assert store.cursor().execute("SELECT count(*) FROM log.session_closings").fetchone()[0] == 2
+    assert store.count("session_closings") == 1
 
 
 ADDED = [
@@ -154,11 +154,11 @@ def test_an_older_file_gains_what_was_added_and_keeps_its_rows(path: Path, add_f
         with Store(path) as store:
             rows = store.cursor().execute("SELECT * FROM agent_events ORDER BY seq").fetchall()
             assert [(*row, *defaults) for row in before] == rows
-            assert 5 == store.end_of("agent-events")
+            assert store.end_of("agent-events") == 5
     with Store(path) as store:
         append(store, "agent-events", build.event("s1", 9, event="tool_call"))
         frame = store.read("agent-events", 0, 10)["AgentEvent"]
-        assert [list(defaults)] * 6 == [list(row) for row in frame.select(field["name"] for field, _ in ADDED).rows()]
+        assert [list(row) for row in frame.select(field["name"] for field, _ in ADDED).rows()] == [list(defaults)] * 6
         found = columns(store, "log", "agent_events")
         assert {f"It's {field['name']}." for field, _ in ADDED} <= {comment for _, comment in found.values()}
         assert ("VARCHAR[]", "It's notes.") == found["notes"] == columns(store, "main", "agent_events")["notes"]
@@ -175,17 +175,17 @@ def test_dimensions_of_diagnoses_in_an_older_file_are_read_into_the_list(path: P
     for _ in range(2):  # the second time there is nothing left to do
         with Store(path) as store:
             rows = store.cursor().execute("SELECT session_id, dimensions FROM diagnoses ORDER BY session_id").fetchall()
-            assert expected == {name: [one["dimension"] for one in dimensions] for name, dimensions in rows}
-            assert [80, 100, 0, None, None, None] == [one["score"] for one in rows[0][1]]
-            assert [None] * 6 == [one["score"] for one in rows[1][1]]
+            assert {name: [one["dimension"] for one in dimensions] for name, dimensions in rows} == expected
+            assert [one["score"] for one in rows[0][1]] == [80, 100, 0, None, None, None]
+            assert [one["score"] for one in rows[1][1]] == [None] * 6
             (first, _) = rows_as_records("Diagnosis", store.read("diagnoses", 0, 10)["Diagnosis"])
             assert isinstance(first, Diagnosis)
-            assert (known, 80) == (first.scores, first.dimensions[0].score)
+            assert (first.scores, first.dimensions[0].score) == (known, 80)
     new = DiagnosedDimension(dimension="retry_discipline", score=75)
     with Store(path) as store:
         append(store, "diagnoses", diagnosed("c", dimensions=(new,)))
         statement = "SELECT dimensions FROM diagnoses WHERE session_id = 'c'"
-        assert [([{"dimension": "retry_discipline", "score": 75}],)] == store.cursor().execute(statement).fetchall()
+        assert store.cursor().execute(statement).fetchall() == [([{"dimension": "retry_discipline", "score": 75}],)]
 
 
 def test_a_table_that_is_missing_is_made(path: Path) -> None:
@@ -195,8 +195,8 @@ def test_a_table_that_is_missing_is_made(path: Path) -> None:
     with duckdb.connect(str(path)) as raw:
         raw.execute("DROP VIEW main.baselines; DROP TABLE log.baselines")
     with Store(path) as store:
-        assert 0 == store.count("baselines")
-        assert 1 == store.count("incidents")
+        assert store.count("baselines") == 0
+        assert store.count("incidents") == 1
 
 
 @pytest.mark.parametrize(
@@ -216,11 +216,11 @@ def test_a_file_of_a_newer_version_is_refused(path: Path, change: str, named: st
         raw.execute(f"DROP VIEW main.agent_events; ALTER TABLE log.agent_events {change}")
     with pytest.raises(StoreError) as caught:
         Store(path)
-    assert f"table agent_events has columns this version does not know: {named}" == str(caught.value)
+    assert str(caught.value) == f"table agent_events has columns this version does not know: {named}"
     assert "upgrade" in caught.value.hint
     # The file is let go and unchanged.
     with duckdb.connect(str(path)) as raw:
-        assert [(1,)] == raw.execute("SELECT count(*) FROM log.agent_events").fetchall()
+        assert raw.execute("SELECT count(*) FROM log.agent_events").fetchall() == [(1,)]
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, add_fields: Callable[..., None]) -> None:
@@ -245,7 +245,7 @@ def test_a_file_that_is_up_to_date_is_left_alone(store: Store) -> None:
     for table, column, kind in rows.fetchall():
         existing.setdefault(table, {})[column] = kind
     ((made,),) = store.cursor().execute(f"SELECT log.{DIGEST}()").fetchall()
-    assert [] == list(migration_statements(existing, made))
+    assert list(migration_statements(existing, made)) == []
 
 
 def test_a_file_with_macros_of_before_gets_the_current_ones(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_file_with_macros_of_before_gets_the_current_ones(tmp_path: Path) -> N
         raw.execute("CREATE OR REPLACE MACRO log.mean_of(n, total) AS 42")
         raw.execute(f"CREATE OR REPLACE MACRO log.{DIGEST}() AS 'of before'")
     with Store(path) as store:
-        assert [(2.0,)] == store.cursor().execute("SELECT log.mean_of(1, 2_000_000_000)").fetchall()
+        assert store.cursor().execute("SELECT log.mean_of(1, 2_000_000_000)").fetchall() == [(2.0,)]
 
 
 @settings(max_examples=examples(30))
@@ -265,20 +265,20 @@ def test_names_and_texts_are_quoted(name: str, text: str) -> None:
     """A name or a doc with a quote in it must not end the statement."""
     with duckdb.connect() as connection:
         result = connection.execute(f"SELECT {literal(text)} AS {quote(name)}")
-        assert [name] == [column[0] for column in result.description]
-        assert [(text,)] == result.fetchall()
+        assert [column[0] for column in result.description] == [name]
+        assert result.fetchall() == [(text,)]
 
 
 @pytest.mark.parametrize(("field", "value"), ADDED)
 def test_defaults_mean_the_same_in_sql(field: dict[str, Any], value: Any) -> None:
     """Old rows in the table and old bytes in a topic must get the same value."""
     with duckdb.connect() as connection:
-        assert (value,) == connection.execute(f"SELECT {default_of(field)}").fetchone()
+        assert connection.execute(f"SELECT {default_of(field)}").fetchone() == (value,)
 
 
 def test_what_only_the_store_keeps_has_no_view() -> None:
     """Nobody should build on the state of a stage."""
-    assert [] == list(view_statements(schema_of("StageState")))
+    assert list(view_statements(schema_of("StageState"))) == []
 
 
 def test_a_revision_is_part_of_no_identity() -> None:

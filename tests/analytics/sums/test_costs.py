@@ -151,7 +151,7 @@ def test_once_added_up_no_single_judgement_is_read(store: Store) -> None:
         transaction.connection.execute("UPDATE log.session_costs SET judgements = 7")
     asked = {"project": "ops", "by": "day", "from": ALWAYS[0], "to": ALWAYS[1]}
 
-    assert [7] == [row["judgements"] for row in query_rows(store.cursor(), "window_costs", asked)]
+    assert [row["judgements"] for row in query_rows(store.cursor(), "window_costs", asked)] == [7]
 
 
 def test_an_exchange_that_lands_after_its_answer_takes_the_answer_along(store: Store) -> None:
@@ -159,18 +159,18 @@ def test_an_exchange_that_lands_after_its_answer_takes_the_answer_along(store: S
     early, late = NOON - timedelta(days=3), NOON
     land(store, "judgements", 1, 50, [judgement("a", 1, judged_at=late), judgement("b", 1, judged_at=late)])
     refresh_daily(store)
-    assert [late, late] == [row[1].replace(tzinfo=UTC) for row in said(store, KEPT, (None, *ALWAYS))]
+    assert [row[1].replace(tzinfo=UTC) for row in said(store, KEPT, (None, *ALWAYS))] == [late, late]
 
     land(store, "exchanges", 2, 7, [exchange("a", 1, occurred_at=early)])
     require_same(store)
     refresh_daily(store)
 
     require_same(store)
-    assert [early, late] == [row[1].replace(tzinfo=UTC) for row in said(store, KEPT, (None, *ALWAYS))]
+    assert [row[1].replace(tzinfo=UTC) for row in said(store, KEPT, (None, *ALWAYS))] == [early, late]
     land(store, "exchanges", 0, 0, [exchange("b", 1, occurred_at=early)])
     require_same(store)
     refresh_daily(store)
-    assert [(True,)] == store.cursor().execute("SELECT DISTINCT is_placed FROM log.session_costs").fetchall()
+    assert store.cursor().execute("SELECT DISTINCT is_placed FROM log.session_costs").fetchall() == [(True,)]
 
 
 def test_what_is_made_again_from_the_start_is_added_up_again(store: Store) -> None:
@@ -194,8 +194,8 @@ def test_what_is_deleted_is_not_counted_and_leaves_no_name_behind(store: Store) 
     remove(store, "Judgement", "judgements", "session_id = 'a'")
     remove(store, "Exchange", "exchanges", "session_id = 'a'")
 
-    assert [(1,)] == store.cursor().execute("SELECT exchanges FROM log.daily_exchanges").fetchall()
-    assert [("b", 1)] == store.cursor().execute("SELECT session_id, judgements FROM log.session_costs").fetchall()
+    assert store.cursor().execute("SELECT exchanges FROM log.daily_exchanges").fetchall() == [(1,)]
+    assert store.cursor().execute("SELECT session_id, judgements FROM log.session_costs").fetchall() == [("b", 1)]
     require_same(store)
 
 
@@ -218,7 +218,7 @@ def test_a_refresh_notes_how_far_it_came(store: Store) -> None:
     publish(store, exchange("a", 1), judgement("a", 1), judgement("b", 1))
     refresh_daily(store)
     with store.transaction() as transaction:
-        assert {("judgements", 0): 2, ("exchanges", 0): 1} == transaction.watermarks(COST_SUMS)
+        assert transaction.watermarks(COST_SUMS) == {("judgements", 0): 2, ("exchanges", 0): 1}
     commits = store.commits
     refresh_daily(store)
 

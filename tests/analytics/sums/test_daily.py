@@ -115,7 +115,7 @@ def test_the_fleet_is_the_same_before_and_after_its_days_are_added_up(store: Sto
         asked = [{"project": project, **period} for project in (None, "ops", "web")]
         before = [query_rows(store.cursor(), "projects", one) for one in asked]
         refresh_daily(store)
-        assert before == [query_rows(store.cursor(), "projects", one) for one in asked]
+        assert [query_rows(store.cursor(), "projects", one) for one in asked] == before
         assert {"ops", "web"} >= {row["project"] for row in before[0]}
 
 
@@ -123,11 +123,11 @@ def test_a_refresh_answers_the_days_that_scores_came_to_and_takes_up_no_others(s
     """The watch checks the projects of these days, and a day that did not change must not cost anything."""
     publish(store, score("a", 1, exchange_at=NOON), score("b", 1, exchange_at=NOON - timedelta(days=3), project="web"))
 
-    assert {("ops", date(2026, 10, 10)), ("web", date(2026, 10, 7))} == refresh_daily(store)
-    assert set() == refresh_daily(store)
+    assert refresh_daily(store) == {("ops", date(2026, 10, 10)), ("web", date(2026, 10, 7))}
+    assert refresh_daily(store) == set()
     publish(store, score("b", 1, revision=1, exchange_at=NOON - timedelta(days=3), project="web", tier1_score=0.5))
 
-    assert {("web", date(2026, 10, 7))} == refresh_daily(store)
+    assert refresh_daily(store) == {("web", date(2026, 10, 7))}
     assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
 
 
@@ -138,7 +138,7 @@ def test_once_added_up_no_single_score_is_read(store: Store) -> None:
     with store.transaction() as transaction:
         transaction.connection.execute("UPDATE log.daily_scores SET exchanges = 7")
 
-    assert [7] == [row["exchange_count"] for row in query_rows(store.cursor(), "baseline", asked_of("ops"))]
+    assert [row["exchange_count"] for row in query_rows(store.cursor(), "baseline", asked_of("ops"))] == [7]
 
 
 def asked_of(project: str) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def test_each_partition_of_a_topic_is_followed_by_itself(store: Store) -> None:
     land(store, 1, 2, [score("c", 1, exchange_at=NOON, tier1_score=0.5)])
 
     assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
-    assert {("ops", NOON.date())} == refresh_daily(store)
+    assert refresh_daily(store) == {("ops", NOON.date())}
     assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
 
 
@@ -215,7 +215,7 @@ def test_a_refresh_that_is_cut_short_begins_anew(store: Store, monkeypatch: pyte
     monkeypatch.undo()
 
     assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
-    assert 3 == len(refresh_daily(store))
+    assert len(refresh_daily(store)) == 3
 
 
 def test_a_transaction_takes_up_so_many_scores(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +235,7 @@ def test_a_transaction_takes_up_so_many_scores(store: Store, monkeypatch: pytest
     refresh_daily(store)
 
     # Once for the sums by day and hour, once for those by session.
-    assert [2, 1, 1, 1] * 2 == taken
+    assert taken == [2, 1, 1, 1] * 2
     assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
 
 
@@ -256,7 +256,7 @@ def test_days_in_a_row_are_added_up_together_as_far_as_their_records_go() -> Non
     first = NOON.date()
     days = [(project, first + timedelta(days=number)) for number in (0, 1, 2, 4) for project in ("ops", "web")]
     sizes = {first: 90_000, first + timedelta(days=1): 110_000, first + timedelta(days=2): 1}
-    assert [days[:4], days[4:6], days[6:]] == list(kept_sums._runs(days, sizes))
+    assert list(kept_sums._runs(days, sizes)) == [days[:4], days[4:6], days[6:]]
 
 
 def test_days_are_added_up_again_when_scores_were_deleted(store: Store) -> None:
@@ -273,7 +273,7 @@ def test_days_are_added_up_again_when_scores_were_deleted(store: Store) -> None:
         recompute_days(transaction, [("ops", NOON.date()), ("ops", NOON.date() - timedelta(days=1))])
 
     assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
-    assert [1] == [count for (count,) in store.cursor().execute("SELECT exchanges FROM log.daily_scores").fetchall()]
+    assert [count for (count,) in store.cursor().execute("SELECT exchanges FROM log.daily_scores").fetchall()] == [1]
 
 
 def test_the_sums_do_not_depend_on_the_order_of_the_scores(store: Store) -> None:
@@ -292,10 +292,10 @@ def test_the_sums_do_not_depend_on_the_order_of_the_scores(store: Store) -> None
 
 def test_nothing_is_kept_of_an_empty_log(store: Store) -> None:
     """The first start of all."""
-    assert set() == refresh_daily(store)
-    assert [] == kept(store, (None, *ALWAYS))
+    assert refresh_daily(store) == set()
+    assert kept(store, (None, *ALWAYS)) == []
     with store.transaction() as transaction:
-        assert {} == transaction.watermarks(SCORE_SUMS)
+        assert transaction.watermarks(SCORE_SUMS) == {}
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -332,7 +332,7 @@ def test_the_runs_of_the_query_are_those_of_the_rule(store: Store, seed: int) ->
         for row in found
     ]
 
-    assert expected == runs
+    assert runs == expected
 
 
 def test_the_agreement_weighs_by_what_retention_has_left(store: Store) -> None:
@@ -347,8 +347,8 @@ def test_the_agreement_weighs_by_what_retention_has_left(store: Store) -> None:
     with store.transaction() as transaction:
         transaction.append("reviews", [encode(rated)])
     refresh_daily(store)
-    assert [3] == [row["judged"] for row in query_rows(store.cursor(), "agreement_pairs", asked)]
+    assert [row["judged"] for row in query_rows(store.cursor(), "agreement_pairs", asked)] == [3]
     with store.transaction() as transaction:
         transaction.set_watermarks(RETENTION, {("ops", 0): int((NOON - timedelta(days=1)).timestamp() * 1_000_000)})
 
-    assert [2] == [row["judged"] for row in query_rows(store.cursor(), "agreement_pairs", asked)]
+    assert [row["judged"] for row in query_rows(store.cursor(), "agreement_pairs", asked)] == [2]

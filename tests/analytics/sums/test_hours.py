@@ -138,9 +138,9 @@ def test_once_added_up_no_single_score_is_read_not_even_of_today(store: Store) -
     with store.transaction() as transaction:
         transaction.connection.execute("UPDATE log.hourly_scores SET exchanges = 7")
 
-    assert [7] == [row["exchanges"] for row in watched(store, asked(NOON))]
-    assert [7] == read(store, asked(NOON))["exchanges"].to_list()
-    assert [] == watched(store, asked(NOON - timedelta(hours=2)))
+    assert [row["exchanges"] for row in watched(store, asked(NOON))] == [7]
+    assert read(store, asked(NOON))["exchanges"].to_list() == [7]
+    assert watched(store, asked(NOON - timedelta(hours=2))) == []
 
 
 def test_where_there_are_no_scores_there_are_no_hours(store: Store) -> None:
@@ -158,8 +158,8 @@ def test_a_day_that_the_end_cuts_is_added_up_as_far_as_it_goes(store: Store) -> 
     refresh_daily(store)
 
     ((seen,),) = ([row] for row in watched(store, asked(NOON + timedelta(hours=2, minutes=30))))
-    assert (2, 1, (NOON + timedelta(hours=2)).replace(tzinfo=None)) == (seen["exchanges"], seen["tier1_units"], seen["last_at"])
-    assert [2] == read(store, asked(NOON + timedelta(hours=2, minutes=30)))["exchanges"].to_list()
+    assert (seen["exchanges"], seen["tier1_units"], seen["last_at"]) == (2, 1, (NOON + timedelta(hours=2)).replace(tzinfo=None))
+    assert read(store, asked(NOON + timedelta(hours=2, minutes=30)))["exchanges"].to_list() == [2]
 
 
 def test_named_columns_are_those_of_all_columns(store: Store) -> None:
@@ -181,7 +181,7 @@ def test_a_weight_beyond_any_policy_breaks_no_sums(store: Store) -> None:
     publish(store, *(score("a", turn, sampling_probability=share, **judged) for turn, share in ((1, 0.0), (2, 1e-300))))
     refresh_daily(store)
 
-    assert [2e4] == [row["tier2_weight"] for row in watched(store, asked(NOON + timedelta(days=1)))]
+    assert [row["tier2_weight"] for row in watched(store, asked(NOON + timedelta(days=1)))] == [2e4]
 
 
 def test_a_database_of_the_version_before_is_filled(tmp_path: Path) -> None:
@@ -197,9 +197,9 @@ def test_a_database_of_the_version_before_is_filled(tmp_path: Path) -> None:
         connection.execute("UPDATE log.watermarks SET consumer = 'daily scores' WHERE consumer = $now", {"now": SCORE_SUMS})
 
     with Store(path) as store:
-        assert expected == watched(store, asked(NOON + timedelta(days=2)))
-        assert 2 == len(refresh_daily(store))
-        assert set() == refresh_daily(store)
-        assert [(20,)] == store.cursor().execute("SELECT sum(exchanges)::INTEGER FROM log.hourly_scores").fetchall()
-        assert [(20,)] == store.cursor().execute("SELECT sum(exchanges)::INTEGER FROM log.daily_scores").fetchall()
-        assert expected == watched(store, asked(NOON + timedelta(days=2)))
+        assert watched(store, asked(NOON + timedelta(days=2))) == expected
+        assert len(refresh_daily(store)) == 2
+        assert refresh_daily(store) == set()
+        assert store.cursor().execute("SELECT sum(exchanges)::INTEGER FROM log.hourly_scores").fetchall() == [(20,)]
+        assert store.cursor().execute("SELECT sum(exchanges)::INTEGER FROM log.daily_scores").fetchall() == [(20,)]
+        assert watched(store, asked(NOON + timedelta(days=2))) == expected

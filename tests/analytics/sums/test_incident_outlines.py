@@ -50,28 +50,30 @@ def test_an_outline_has_what_moved_the_rules_and_the_agents_and_nothing_else(sto
     """A list must show what the evidence says: also that a value is null."""
     land(store, told("a", moved=MOVED, rules=RULES, queries=["SELECT"], exchanges=[{"agent": "bot"}, {"agent": "scout"}, {}]))
     ((identity, version, size, agents, evidence),) = outlines(store)
-    assert ("a", 0, 0.5, ["bot", "scout"]) == (identity, version, round(float(str(size)), 9), agents)
-    assert {"moved": MOVED, "rules": RULES} == json.loads(str(evidence))
+    assert (identity, version, round(float(str(size)), 9), agents) == ("a", 0, 0.5, ["bot", "scout"])
+    assert json.loads(str(evidence)) == {"moved": MOVED, "rules": RULES}
 
 
 def test_every_revision_has_an_outline_of_its_own(store: Store) -> None:
     """The newest revision counts, and what it no longer names must not be found."""
     land(store, told("a", moved=MOVED), told("b"))
     land(store, told("a", 1, runs=[{"agent": "other"}]))
-    assert [("a", 0, ["scout"]), ("a", 1, ["other"]), ("b", 0, [])] == outlines(store, "incident_id, version, agents")
+    assert outlines(store, "incident_id, version, agents") == [("a", 0, ["scout"]), ("a", 1, ["other"]), ("b", 0, [])]
 
 
 def test_a_session_finds_the_incidents_that_name_it_now(store: Store) -> None:
     """Evidence is gathered again while an incident goes on: a session may no longer be among it."""
     one, other, third = ({"connection": "local", "sessionId": name} for name in ("one", "other", "third"))
     land(store, told("a", exchanges=[one, other, one], runs=[other]), told("b", runs=[one]), told("a", 1, exchanges=[third]))
-    assert [("a", 0, ["local/one", "local/other"]), ("a", 1, ["local/third"]), ("b", 0, ["local/one"])] == outlines(
-        store, "incident_id, version, sessions"
-    )
-    assert {"one": ["b"], "other": [], "third": ["a"]} == {
+    assert outlines(store, "incident_id, version, sessions") == [
+        ("a", 0, ["local/one", "local/other"]),
+        ("a", 1, ["local/third"]),
+        ("b", 0, ["local/one"]),
+    ]
+    assert {
         name: [row["incident_id"] for row in query_rows(store.cursor(), "session_incidents", of(name))]
         for name in ("one", "other", "third")
-    }
+    } == {"one": ["b"], "other": [], "third": ["a"]}
 
 
 def test_evidence_that_cannot_be_read_has_an_empty_outline(store: Store) -> None:
@@ -79,9 +81,10 @@ def test_evidence_that_cannot_be_read_has_an_empty_outline(store: Store) -> None
     one = incident(incident_id="a", metadata="no json")
     other = incident(incident_id="b", metadata='{"moved": "erased", "runs": {"agent": "x"}}')
     land(store, one, other)
-    assert [("a", None, [], "{}"), ("b", None, [], '{"moved":"erased"}')] == outlines(
-        store, "incident_id, size, agents, evidence"
-    )
+    assert outlines(store, "incident_id, size, agents, evidence") == [
+        ("a", None, [], "{}"),
+        ("b", None, [], '{"moved":"erased"}'),
+    ]
 
 
 def test_an_erasure_erases_the_outline_too(store: Store) -> None:
@@ -90,9 +93,10 @@ def test_an_erasure_erases_the_outline_too(store: Store) -> None:
     one["sessionId"], other["sessionId"] = "gone", "kept"
     land(store, told("a", exchanges=[one, other]), told("b", exchanges=[other]))
     Erasing(store, Erased.of([("local", "gone")])).run()
-    assert [("a", ["agent of kept"], ["local/kept"]), ("b", ["agent of kept"], ["local/kept"])] == outlines(
-        store, "incident_id, agents, sessions"
-    )
+    assert outlines(store, "incident_id, agents, sessions") == [
+        ("a", ["agent of kept"], ["local/kept"]),
+        ("b", ["agent of kept"], ["local/kept"]),
+    ]
 
 
 def test_a_deleted_incident_leaves_no_outline(store: Store) -> None:
@@ -100,10 +104,10 @@ def test_a_deleted_incident_leaves_no_outline(store: Store) -> None:
     land(store, told("a", moved=MOVED), told("b", moved=MOVED))
     with store.transaction() as transaction:
         transaction.drop("incidents", {0: 1})
-    assert [("a",)] == outlines(store, "incident_id")
+    assert outlines(store, "incident_id") == [("a",)]
     with store.transaction() as transaction:
         transaction.forget(["incidents"])
-    assert [] == outlines(store)
+    assert outlines(store) == []
 
 
 @pytest.mark.parametrize(
@@ -124,4 +128,4 @@ def test_a_file_from_before_outlines_were_kept_gets_the_same_ones(store: Store, 
     store.cursor().execute(older)
     store.close()
     with Store(path) as opened:
-        assert before == outlines(opened, columns)
+        assert outlines(opened, columns) == before

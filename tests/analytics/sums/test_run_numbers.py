@@ -56,17 +56,17 @@ def test_each_project_counts_its_runs_in_the_order_of_the_log(store: Store, runn
     finish(runner, NEW, "b", "a")
     finish(runner, OLD, "z", project="web")
     finish(runner, OLD, "c")
-    assert {"b": 1, "a": 2, "c": 3} == numbers(store)
-    assert {"z": 1} == numbers(store, "web")
+    assert numbers(store) == {"b": 1, "a": 2, "c": 3}
+    assert numbers(store, "web") == {"z": 1}
 
 
 def test_a_run_that_is_diagnosed_again_keeps_its_number(store: Store, runner: EmbeddedRunner) -> None:
     """Late events make another revision of the same run, also where they name another project."""
     finish(runner, NEW, "a", "b")
     finish(runner, NEW, "a", first=2, project="web")
-    assert [("a", 0), ("a", 1), ("b", 0)] == rows(store, "diagnoses", "session_id, revision")
-    assert {"a": 1, "b": 2} == numbers(store)
-    assert {} == numbers(store, "web")
+    assert rows(store, "diagnoses", "session_id, revision") == [("a", 0), ("a", 1), ("b", 0)]
+    assert numbers(store) == {"a": 1, "b": 2}
+    assert numbers(store, "web") == {}
 
 
 def test_retention_moves_no_number_and_frees_none(store: Store, runner: EmbeddedRunner) -> None:
@@ -74,20 +74,20 @@ def test_retention_moves_no_number_and_frees_none(store: Store, runner: Embedded
     finish(runner, OLD, "a", "b")
     finish(runner, NEW, "c")
     purge(store, POLICY, NOW)
-    assert {"c": 3} == numbers(store)
+    assert numbers(store) == {"c": 3}
     purge(store, POLICY, NOW, days=1)
-    assert {} == numbers(store)
+    assert numbers(store) == {}
     finish(runner, NOW, "d")
-    assert {"d": 4} == numbers(store)
+    assert numbers(store) == {"d": 4}
 
 
 def test_an_erasure_moves_no_number_and_leaves_no_name(store: Store, runner: EmbeddedRunner) -> None:
     """The erased run's number is given to no other, and nothing says whose it was."""
     finish(runner, NEW, "a", "b")
     Erasing(store, Erased.of([("local", "a")])).run()
-    assert [("b", 2)] == rows(store, "run_numbers", "session_id, number")
+    assert rows(store, "run_numbers", "session_id, number") == [("b", 2)]
     finish(runner, NEW, "c")
-    assert {"b": 2, "c": 3} == numbers(store)
+    assert numbers(store) == {"b": 2, "c": 3}
 
 
 def test_numbers_stay_when_everything_is_made_again(store: Store, runner: EmbeddedRunner) -> None:
@@ -96,9 +96,9 @@ def test_numbers_stay_when_everything_is_made_again(store: Store, runner: Embedd
     finish(runner, NEW, "b", "c")
     purge(store, POLICY, NOW)
     before = numbers(store)
-    assert {"b": 2, "c": 3} == before
+    assert before == {"b": 2, "c": 3}
     runner.rebuild()
-    assert before == numbers(store)
+    assert numbers(store) == before
 
 
 def test_a_file_from_before_numbers_were_kept_gets_those_it_showed(store: Store, runner: EmbeddedRunner) -> None:
@@ -112,7 +112,7 @@ def test_a_file_from_before_numbers_were_kept_gets_those_it_showed(store: Store,
     )
     store.close()
     with Store(path) as opened:
-        assert {"b": 1, "a": 2} == numbers(opened)
-        assert {"c": 1} == numbers(opened, "web")
+        assert numbers(opened) == {"b": 1, "a": 2}
+        assert numbers(opened, "web") == {"c": 1}
         finish(EmbeddedRunner(opened, POLICY, Redactor(POLICY.redaction), TickingClock(NOW)), NEW, "d")
-        assert {"b": 1, "a": 2, "d": 3} == numbers(opened)
+        assert numbers(opened) == {"b": 1, "a": 2, "d": 3}

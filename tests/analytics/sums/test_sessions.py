@@ -97,7 +97,7 @@ def test_once_added_up_no_single_score_is_read(store: Store) -> None:
     with store.transaction() as transaction:
         transaction.connection.execute("UPDATE log.session_scores SET exchanges = 7")
 
-    assert [7] == [row[7] for row in said(store, KEPT, ("ops", NOON - timedelta(hours=12), NOON + timedelta(minutes=1)))]
+    assert [row[7] for row in said(store, KEPT, ("ops", NOON - timedelta(hours=12), NOON + timedelta(minutes=1)))] == [7]
     asked: dict[str, Any] = dict.fromkeys(
         ("agent", "anomalies", "failure", "readiness", "least", "most", "last_number", "last_text", "last_id")
     )
@@ -110,7 +110,7 @@ def test_once_added_up_no_single_score_is_read(store: Store) -> None:
         "down": True,
         "limit": 9,
     }
-    assert [7] == [row["turns"] for row in query_rows(store.cursor(), "list_sessions", asked | window)]
+    assert [row["turns"] for row in query_rows(store.cursor(), "list_sessions", asked | window)] == [7]
 
 
 def test_what_is_deleted_leaves_no_name_behind(store: Store) -> None:
@@ -119,7 +119,7 @@ def test_what_is_deleted_leaves_no_name_behind(store: Store) -> None:
     refresh_daily(store)
     remove(store, "session_id = 'a'")
 
-    assert [("b", 1)] == store.cursor().execute("SELECT session_id, exchanges FROM log.session_scores").fetchall()
+    assert store.cursor().execute("SELECT session_id, exchanges FROM log.session_scores").fetchall() == [("b", 1)]
 
 
 def test_the_kept_sums_are_the_same_whatever_the_order(store: Store, tmp_path: Path) -> None:
@@ -147,4 +147,4 @@ def test_a_file_from_before_is_added_up_by_the_next_refresh(tmp_path: Path) -> N
         require_same(store)
         refresh_daily(store)
         require_same(store)
-        assert [(True,)] == store.cursor().execute("SELECT count(*) > 0 FROM log.session_scores").fetchall()
+        assert store.cursor().execute("SELECT count(*) > 0 FROM log.session_scores").fetchall() == [(True,)]

@@ -97,7 +97,7 @@ def test_kept_sums_alone_are_read_of_whole_days(
     put(store, "scores", score("s", 1, project="ops", exchange_at=NOON))
     refresh_daily(store)
     query_days(store.cursor(), name, {"project": "ops", **bounds})
-    assert [kept] == read
+    assert read == [kept]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_what_came_since_is_read(store: Store, read: list[set[str]], topic: str,
     query_days(store.cursor(), "project_summary", {"project": "ops"})
     refresh_daily(store)
     query_days(store.cursor(), "project_summary", {"project": "ops"})
-    assert [kept, ALL] == read
+    assert read == [kept, ALL]
 
 
 def test_the_day_of_a_moment_is_unknown_where_hours_are_deleted(store: Store, read: list[set[str]]) -> None:
@@ -127,4 +127,4 @@ def test_the_day_of_a_moment_is_unknown_where_hours_are_deleted(store: Store, re
     with store.transaction() as transaction:
         transaction.connection.execute("DELETE FROM log.hourly_scores")
     query_days(store.cursor(), "daily_averages", {"project": "ops", "as_of": NOON + HOUR, "days": 2})
-    assert [set()] == read
+    assert read == [set()]

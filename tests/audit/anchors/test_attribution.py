@@ -48,7 +48,7 @@ def asked(found: list[Verdict], incident: Moved | None = None) -> Attribution:
 def test_the_judge_is_the_cause_where_the_anchors_moved_as_far_as_the_incident() -> None:
     """The same texts are scored lower: it cannot be the agent."""
     found = asked(verdicts(random.Random(1), shift=-0.1))
-    assert ("judge", "explained") == (found.cause, found.reason)
+    assert (found.cause, found.reason) == ("judge", "explained")
     assert found.low is not None
     assert found.high is not None
     assert found.low < -0.1 < found.high < 0
@@ -58,30 +58,30 @@ def test_the_agent_is_the_cause_where_the_judge_moved_by_less_than_half() -> Non
     """By nothing, by a fifth, or the other way."""
     for shift in (0.0, -0.02, 0.1):
         found = asked(verdicts(random.Random(2), shift=shift))
-        assert ("agent", "unexplained") == (found.cause, found.reason)
+        assert (found.cause, found.reason) == ("agent", "unexplained")
 
 
 def test_the_size_of_the_incident_decides() -> None:
     """The same fall of the judge explains a small incident and not a large one."""
     fell = verdicts(random.Random(3), shift=-0.05)
-    assert ["judge", None, "agent"] == [asked(fell, moved(size)).cause for size in (0.05, 0.1, 0.3)]
+    assert [asked(fell, moved(size)).cause for size in (0.05, 0.1, 0.3)] == ["judge", None, "agent"]
 
 
 def test_a_judge_that_changed_before_the_interval_of_the_first_day_explains_nothing() -> None:
     """Nor one whose change lies beyond the rounds that are nearest to it."""
     early = verdicts(random.Random(4), rounds=2 * NEAREST_ROUNDS + 10, shift=-0.2, change=2)
-    assert "agent" == asked(early, moved(first=NEAREST_ROUNDS + 4)).cause
+    assert asked(early, moved(first=NEAREST_ROUNDS + 4)).cause == "agent"
 
 
 def test_rounds_within_the_interval_of_the_first_day_count_for_neither_side() -> None:
     """They could lie on either."""
     rows = verdicts(random.Random(5), shift=-0.1)
     whole = asked(rows, moved(first=CHANGE - 2, last=CHANGE + 1))
-    assert (CHANGE - 2, 20 - CHANGE - 2) == (whole.rounds_before, whole.rounds_since)
+    assert (whole.rounds_before, whole.rounds_since) == (CHANGE - 2, 20 - CHANGE - 2)
     odd = [
         Verdict(one.anchor, one.at, 0.0 if day(CHANGE - 2) <= one.at.date() <= day(CHANGE + 1) else one.value) for one in rows
     ]
-    assert whole == asked(odd, moved(first=CHANGE - 2, last=CHANGE + 1))
+    assert asked(odd, moved(first=CHANGE - 2, last=CHANGE + 1)) == whole
 
 
 def test_rounds_after_what_the_incident_rests_on_do_not_count() -> None:
@@ -104,7 +104,7 @@ def test_rounds_after_what_the_incident_rests_on_do_not_count() -> None:
 def test_too_little_is_not_known_and_says_what_lacks(rows: list[Verdict], reason: str) -> None:
     """Whoever reads it knows what to wait for."""
     found = asked(rows)
-    assert (None, reason, None) == (found.cause, found.reason, found.judge)
+    assert (found.cause, found.reason, found.judge) == (None, reason, None)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 12), st.floats(0, 1)), max_size=120), st.floats(0.001, 1))
@@ -141,5 +141,5 @@ def test_the_benchmark_has_a_row_for_every_line_and_an_interval_around_each_shar
     rows = measure(3, 4)
     assert len(rows) == len({row.line for row in rows})
     assert all(0 <= row.low <= row.measured <= row.high <= 1 for row in rows)
-    assert (0.0, pytest.approx(0.3085, abs=1e-4)) == exact_interval(0, 10)
-    assert (pytest.approx(0.1871, abs=1e-4), pytest.approx(0.8129, abs=1e-4)) == exact_interval(5, 10)
+    assert exact_interval(0, 10) == (0.0, pytest.approx(0.3085, abs=1e-4))
+    assert exact_interval(5, 10) == (pytest.approx(0.1871, abs=1e-4), pytest.approx(0.8129, abs=1e-4))

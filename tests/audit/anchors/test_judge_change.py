@@ -74,7 +74,7 @@ def test_a_change_is_found_within_days_with_its_direction_its_day_and_its_size(
     drawn = [verdicts(rng, rounds=change + since, noise=noise, change=change, shift=shift) for _ in range(10)]
     found = [one for one in map(judge_change, drawn) if one.changed]
     assert len(found) >= 8
-    assert {"up" if shift > 0 else "down"} == {one.direction for one in found}
+    assert {one.direction for one in found} == {"up" if shift > 0 else "down"}
     days = sorted((one.since - day(change)).days for one in found if one.since)
     assert abs(days[len(days) // 2]) <= 1
     sizes = sorted(one.size for one in found if one.size is not None)
@@ -98,7 +98,7 @@ def test_the_interval_holds_the_size_and_is_never_a_point() -> None:
         held += found.low <= -0.1 <= found.high or found.low <= -0.08 <= found.high
     assert held >= 90
     still = judge_change(verdicts(rng, noise=0.0))
-    assert (0.0, True) == (still.size, (still.low or 0) < 0 < (still.high or 0))
+    assert (still.size, (still.low or 0) < 0 < (still.high or 0)) == (0.0, True)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.floats(0, 1)), max_size=30))

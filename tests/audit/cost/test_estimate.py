@@ -43,7 +43,7 @@ def test_a_longer_prefix_is_written_once_and_read_after_that() -> None:
 
 def test_an_unknown_minimum_counts_as_no_cache() -> None:
     """What is not known is not counted on."""
-    assert 0 == estimate(QUESTION, shipped_prices()["claude-sonnet-5-5"], cached=True).cache_read
+    assert estimate(QUESTION, shipped_prices()["claude-sonnet-5-5"], cached=True).cache_read == 0
 
 
 def test_a_batch_is_estimated_at_batch_prices() -> None:
@@ -57,7 +57,7 @@ def test_a_batch_is_estimated_at_batch_prices() -> None:
 def test_without_a_price_the_tokens_are_told_and_the_cost_is_not() -> None:
     """0 would look like a free run."""
     found = estimate(QUESTION, None, cached=True)
-    assert (650, OUTPUT, None) == (found.input, found.output, found.nano)
+    assert (found.input, found.output, found.nano) == (650, OUTPUT, None)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_without_a_price_the_tokens_are_told_and_the_cost_is_not() -> None:
 )
 def test_an_answer_is_of_usual_length_and_never_longer_than_allowed(purpose: str, max_tokens: int, expected: int) -> None:
     """A purpose nobody has counted yet is taken at its longest."""
-    assert expected == estimate(replace(QUESTION, purpose=purpose, max_tokens=max_tokens), HAIKU, cached=False).output
+    assert estimate(replace(QUESTION, purpose=purpose, max_tokens=max_tokens), HAIKU, cached=False).output == expected
 
 
 def test_an_estimate_stays_below_the_worst_case() -> None:

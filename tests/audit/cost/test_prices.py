@@ -51,8 +51,8 @@ prices = st.sampled_from([*shipped_prices().values(), price(cache={"write": 0.5,
 
 def test_haiku_costs_what_the_current_list_says() -> None:
     """The outdated 0.80 and 4.00 would let a session pass its cap by a quarter."""
-    assert 1 * NANO == HAIKU.cost(Usage(MILLION, 0))
-    assert 5 * NANO == HAIKU.cost(Usage(0, MILLION))
+    assert HAIKU.cost(Usage(MILLION, 0)) == 1 * NANO
+    assert HAIKU.cost(Usage(0, MILLION)) == 5 * NANO
     assert nano_of(0.5) == HAIKU.cost(Usage(MILLION, 0), batched=True)
     assert nano_of(2.5) == HAIKU.cost(Usage(0, MILLION), batched=True)
 
@@ -96,7 +96,7 @@ def test_cached_tokens_have_prices_of_their_own() -> None:
 )
 def test_a_long_prompt_costs_more_from_the_first_token_on(usage: Usage, expected: int) -> None:
     """The step goes by all that the model reads, cached or not, and holds for the output too."""
-    assert expected == LONG.cost(usage)
+    assert LONG.cost(usage) == expected
 
 
 def test_a_batch_price_that_nobody_knows_is_unknown() -> None:
@@ -108,8 +108,8 @@ def test_a_batch_price_that_nobody_knows_is_unknown() -> None:
 
 def test_what_is_unknown_or_special_of_a_model_is_said() -> None:
     """A prefix below the minimum is silently not cached; a model that thinks by default uses up its tokens before it answers."""
-    assert (4096, 512, None) == tuple(shipped_prices()[f"claude-{name}"].cache_minimum for name in MODELS)
-    assert (False, True, False) == tuple(shipped_prices()[f"claude-{name}"].switch_off_thinking for name in MODELS)
+    assert tuple(shipped_prices()[f"claude-{name}"].cache_minimum for name in MODELS) == (4096, 512, None)
+    assert tuple(shipped_prices()[f"claude-{name}"].switch_off_thinking for name in MODELS) == (False, True, False)
 
 
 MODELS = ("haiku-4-5", "haiku-5-5", "sonnet-5-5")
@@ -117,16 +117,16 @@ MODELS = ("haiku-4-5", "haiku-5-5", "sonnet-5-5")
 
 def test_fractions_of_a_nano_dollar_are_rounded_up_once() -> None:
     """Rounding down would let many small calls pass a cap; rounding each part up would charge too much."""
-    assert 3 == price(input=0.001, output=0.0015).cost(Usage(1, 1))
-    assert 1 == price(input=0.0001, output=0).cost(Usage(1, 1))
-    assert 0 == price(input=0, output=0).cost(Usage(MILLION, MILLION))
+    assert price(input=0.001, output=0.0015).cost(Usage(1, 1)) == 3
+    assert price(input=0.0001, output=0).cost(Usage(1, 1)) == 1
+    assert price(input=0, output=0).cost(Usage(MILLION, MILLION)) == 0
 
 
 @settings(deadline=None)
 @given(nano=st.integers(0, 10**15))
 def test_money_survives_the_way_through_a_record(nano: int) -> None:
     """Records hold USD as doubles: sums are exact only if each comes back as it was."""
-    assert nano == nano_of(usd_of(nano))
+    assert nano_of(usd_of(nano)) == nano
 
 
 @pytest.mark.parametrize("amount", [math.nan, math.inf])
@@ -167,22 +167,22 @@ def test_the_worst_case_is_exact(texts_size: int, max_tokens: int, of: ModelPric
 
 def test_the_worst_case_is_written_to_the_cache_and_answered_in_full() -> None:
     """A token a byte, the overhead, at 1.25 the price of input; every token of output."""
-    assert 11_000 * 1250 + 500 * 5000 == worst_case(Asked(10_000, 500), HAIKU)
-    assert 11_000 * 2000 + 500 * 5000 == HAIKU.worst_case(10_000, 500, cache_life="1h")
-    assert (100_001 * 625 + 10 * 2500) == worst_case(Asked(100_001 - OVERHEAD_TOKENS, 10), LONG)
-    assert (100_000 * 125 + 10 * 500) == worst_case(Asked(100_000 - OVERHEAD_TOKENS, 10), LONG)
+    assert worst_case(Asked(10_000, 500), HAIKU) == 11_000 * 1250 + 500 * 5000
+    assert HAIKU.worst_case(10_000, 500, cache_life="1h") == 11_000 * 2000 + 500 * 5000
+    assert worst_case(Asked(100_001 - OVERHEAD_TOKENS, 10), LONG) == (100_001 * 625 + 10 * 2500)
+    assert worst_case(Asked(100_000 - OVERHEAD_TOKENS, 10), LONG) == (100_000 * 125 + 10 * 500)
 
 
 def test_a_batch_is_reserved_at_its_own_price_where_that_is_known() -> None:
     """Half the price means twice the questions under one cap; a price nobody knows is taken to be the whole one."""
-    assert 11_000 * 625 + 500 * 2500 == worst_case(Asked(10_000, 500), HAIKU, batched=True)
-    assert (100_001 * 625 + 10 * 2500) == worst_case(Asked(100_001 - OVERHEAD_TOKENS, 10), LONG, batched=True)
+    assert worst_case(Asked(10_000, 500), HAIKU, batched=True) == 11_000 * 625 + 500 * 2500
+    assert worst_case(Asked(100_001 - OVERHEAD_TOKENS, 10), LONG, batched=True) == (100_001 * 625 + 10 * 2500)
 
 
 def test_longer_prompts_may_be_cheaper_and_the_worst_case_is_still_the_worst() -> None:
     """A discount for long prompts holds for long ones only; nobody knows before the call how many tokens the bytes are."""
     discounted = price(input=10.0, output=10.0, steps=({"above": 1500, "input": 1.0, "output": 1.0},))
-    assert 2000 * 12_500 + 10 * 10_000 == worst_case(Asked(1000, 10), discounted)
+    assert worst_case(Asked(1000, 10), discounted) == 2000 * 12_500 + 10 * 10_000
 
 
 @pytest.mark.parametrize(
@@ -206,13 +206,13 @@ def test_longer_prompts_may_be_cheaper_and_the_worst_case_is_still_the_worst() -
 )
 def test_usage_is_believed_only_where_it_can_be_true(usage: Usage | None, expected: bool) -> None:
     """A server that reports zeros would judge for nothing, one that reports nonsense would break the ledger."""
-    assert expected == believable(usage, Asked(100, 50))
+    assert believable(usage, Asked(100, 50)) == expected
 
 
 def test_ones_own_price_wins_under_any_name_of_the_model() -> None:
     """Who has a contract pays by it, whichever name of the model the policy says."""
     own = price(input=7.0)
-    assert 7.0 == getattr(price_of("claude-haiku-4-5-20251001", {"claude-haiku-4-5": own}), "input", None)
+    assert getattr(price_of("claude-haiku-4-5-20251001", {"claude-haiku-4-5": own}), "input", None) == 7.0
     assert own is price_of("house-model", {"house-model": own})
 
 
@@ -220,10 +220,10 @@ def test_ones_own_price_keeps_what_it_does_not_say_about_the_model() -> None:
     """A cheaper contract does not stop a model from thinking; but its steps are its own."""
     found = price_of("claude-haiku-5-5", {"claude-haiku-5-5": price()})
     assert found is not None
-    assert (True, 512, ()) == (found.switch_off_thinking, found.cache_minimum, found.steps)
+    assert (found.switch_off_thinking, found.cache_minimum, found.steps) == (True, 512, ())
     said = price_of("claude-haiku-5-5", {"claude-haiku-5-5": price(switch_off_thinking=False, cache={"minimum": 9})})
     assert said is not None
-    assert (False, 9) == (said.switch_off_thinking, said.cache_minimum)
+    assert (said.switch_off_thinking, said.cache_minimum) == (False, 9)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_the_cap_holds_whatever_the_interleaving(planned: list[tuple[int, str, f
 
     ledger = Ledger(CAP)
     run(ledger, planned, order, holds)
-    assert 0 == ledger.reserved
+    assert ledger.reserved == 0
 
 
 def test_checking_before_and_paying_after_does_pass_the_cap() -> None:
@@ -69,7 +69,7 @@ def test_checking_before_and_paying_after_does_pass_the_cap() -> None:
     run(naive, planned, order, lambda _: None)
     run(ours, planned, order, lambda _: None)
     assert naive.spent > CAP
-    assert CAP == ours.spent
+    assert ours.spent == CAP
 
 
 def test_what_is_set_aside_is_not_spent_twice() -> None:
@@ -77,10 +77,10 @@ def test_what_is_set_aside_is_not_spent_twice() -> None:
     ledger = Ledger(100, spent=30)
     assert ledger.reserve(50)
     assert not ledger.reserve(21)
-    assert (30, 50) == (ledger.spent, ledger.reserved)
+    assert (ledger.spent, ledger.reserved) == (30, 50)
     assert ledger.reserve(20)
     ledger.settle(50, 10)
-    assert (40, 20) == (ledger.spent, ledger.reserved)
+    assert (ledger.spent, ledger.reserved) == (40, 20)
     ledger.release(20)
     assert ledger.can_reserve(60)
     assert not ledger.can_reserve(61)
@@ -92,7 +92,7 @@ def test_a_cap_of_zero_leaves_room_for_what_is_free() -> None:
     assert not ledger.reserve(1)
     assert ledger.reserve(0)
     ledger.settle(0, 0)
-    assert 0 == ledger.spent
+    assert ledger.spent == 0
 
 
 def test_without_a_cap_everything_is_counted_and_nothing_refused() -> None:
@@ -100,14 +100,14 @@ def test_without_a_cap_everything_is_counted_and_nothing_refused() -> None:
     ledger = Ledger(None)
     assert ledger.reserve(10**15)
     ledger.settle(10**15, 10**15)
-    assert (None, 10**15) == (ledger.cap, ledger.spent)
+    assert (ledger.cap, ledger.spent) == (None, 10**15)
 
 
 def test_what_was_paid_earlier_counts_even_beyond_the_cap() -> None:
     """A cap that was lowered since does not undo payments; it ends them."""
     ledger = Ledger(100)
     ledger.charge(150)
-    assert 150 == ledger.spent
+    assert ledger.spent == 150
     assert not ledger.can_reserve(0)
 
 
@@ -129,4 +129,4 @@ def test_a_wrong_booking_is_refused_and_changes_nothing(wrong: Callable[[Ledger]
     assert ledger.reserve(10)
     with pytest.raises(ValueError, match=reason):
         wrong(ledger)
-    assert (0, 10) == (ledger.spent, ledger.reserved)
+    assert (ledger.spent, ledger.reserved) == (0, 10)

@@ -66,14 +66,14 @@ def seqs(cause: Cause) -> list[int]:
 def test_two_calls_in_turn_are_found_with_every_call_of_the_longest_run(calls: list[Raw], expected: list[int] | None) -> None:
     """Undoing and redoing gets nowhere; another call between, or other arguments, may be what was missing."""
     cause = found(calls).get("alternating_calls")
-    assert expected == (None if cause is None else seqs(cause))
+    assert (None if cause is None else seqs(cause)) == expected
 
 
 def test_what_is_said_of_alternation_names_rounds_and_tools_in_their_order() -> None:
     """Names are an agent's: they are shown without control characters."""
     cause = found([C, *[call("write\u202e"), A] * 3, call("write\u202e")])["alternating_calls"]
     said = "Two tool calls alternated for 3 rounds with unchanged arguments. Tools: write, read."
-    assert (said, "medium", 0, 7) == (cause.description, cause.severity, cause.impact_score, cause.evidence_count)
+    assert (cause.description, cause.severity, cause.impact_score, cause.evidence_count) == (said, "medium", 0, 7)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_arguments_that_say_nearly_the_same_are_near_duplicates(other: Any, is_n
     assert int(is_near) == evidence.patterns.near_duplicates
     elsewhere = evidence_of([call("search", {"q": QUESTION}), call("ask", other)])
     assert elsewhere.patterns is not None
-    assert 0 == elsewhere.patterns.near_duplicates
+    assert elsewhere.patterns.near_duplicates == 0
 
 
 def test_arguments_within_a_text_are_read_as_what_they_are() -> None:
@@ -108,7 +108,7 @@ def test_arguments_within_a_text_are_read_as_what_they_are() -> None:
     texts = [msgspec.json.encode({"question": QUESTION, "page": page}).decode() for page in (1, 1, 2)]
     near = evidence_of([call("search", texts[0]), call("search", texts[1].upper().replace("QUESTION", "question"))])
     assert near.patterns is not None
-    assert 0 == near.patterns.near_duplicates  # PAGE is another key
+    assert near.patterns.near_duplicates == 0  # PAGE is another key
     assert sketch_of(call("search", texts[0])) == sketch_of(call("search", {"question": QUESTION, "page": 1}))
     assert sketch_of(call("search", texts[0])) != sketch_of(call("search", texts[2]))
 
@@ -119,32 +119,32 @@ def test_near_duplicates_are_looked_for_among_the_last_calls_only() -> None:
     for others, expected in ((between[:-1], 1), (between, 0)):
         patterns = evidence_of([call("search", {"q": QUESTION}), *others, call("search", {"q": QUESTION.upper()})]).patterns
         assert patterns is not None
-        assert expected == patterns.near_duplicates
+        assert patterns.near_duplicates == expected
 
 
 def test_what_is_said_of_near_duplicates_counts_the_repeats() -> None:
     """The first call was right; evidence are those that came after it."""
     wordings = [QUESTION, QUESTION.upper(), QUESTION.title()]
     cause = found([call("search", {"q": wording}) for wording in wordings])["near_duplicate_calls"]
-    assert ("2 tool calls nearly repeated an earlier one. First tool: search.", 0, [1, 2]) == (
+    assert (
         cause.description,
         cause.impact_score,
         seqs(cause),
-    )
+    ) == ("2 tool calls nearly repeated an earlier one. First tool: search.", 0, [1, 2])
 
 
 def test_polling_is_neither() -> None:
     """Asking again how something is getting on, in between and in other words, is how one waits."""
     polling = Profile.of("events", {"alternating_rounds": 3, "near_duplicate_calls": 1, "polling_tools": ("status",)})
     asked = [call("status", {"q": QUESTION}), call("status", {"q": QUESTION.upper()})]
-    assert {} == found([*asked, A] * 5, polling)
-    assert {"alternating_calls"} == set(found([step for pair in [(A, asked[0]), (B, asked[1])] * 3 for step in pair], polling))
+    assert found([*asked, A] * 5, polling) == {}
+    assert set(found([step for pair in [(A, asked[0]), (B, asked[1])] * 3 for step in pair], polling)) == {"alternating_calls"}
     transcript = [
         call("process", {"action": "poll", "id": "x"}, source="openclaw", exchange_id="e"),
         {**A, "source": "openclaw", "exchange_id": "e"},
     ]
     recorded = Profile.of("transcripts", {"alternating_rounds": 2, "near_duplicate_calls": 1})
-    assert {} == found(transcript * 5, recorded)
+    assert found(transcript * 5, recorded) == {}
 
 
 def test_of_a_transcript_both_are_looked_for_within_an_exchange() -> None:
@@ -155,11 +155,14 @@ def test_of_a_transcript_both_are_looked_for_within_an_exchange() -> None:
     def told(exchange: str, calls: list[Raw]) -> list[Raw]:
         return [{**one, "source": "openclaw", "exchange_id": exchange} for one in calls]
 
-    assert {} == found(
-        [one for day in "123" for one in told(day, [A, B])] + [one for n in range(3) for one in told(f"w{n}", [words[n]])],
-        recorded,
+    assert (
+        found(
+            [one for day in "123" for one in told(day, [A, B])] + [one for n in range(3) for one in told(f"w{n}", [words[n]])],
+            recorded,
+        )
+        == {}
     )
-    assert {"alternating_calls", "near_duplicate_calls"} == set(found(told("1", [A, B] * 3) + told("2", words), recorded))
+    assert set(found(told("1", [A, B] * 3) + told("2", words), recorded)) == {"alternating_calls", "near_duplicate_calls"}
 
 
 CALLS = st.lists(
@@ -175,7 +178,7 @@ def test_they_are_off_by_default_and_change_no_score_when_on(raw_events: list[Ra
     off = diagnose_events("s", raw_events)
     on = diagnose_events("s", raw_events, ON)
     mine = [one for one in on["failure_causes"] if one["type"] in FINDING_TYPES]
-    assert [] == [one for one in off["failure_causes"] if one["type"] in FINDING_TYPES]
+    assert [one for one in off["failure_causes"] if one["type"] in FINDING_TYPES] == []
     assert off["failure_causes"] == [one for one in on["failure_causes"] if one not in mine]
     for name in ("trust_score", "readiness_level", "scores", "cost_analysis", "evidence_summary"):
         assert off[name] == on[name]
@@ -224,8 +227,8 @@ def test_any_arguments_can_be_compared(arguments: Any) -> None:
     sketch = sketch_of(event.payload)
     assert sketch == sketch_of(msgspec.json.encode(event.payload).decode())
     if sketch is not None:
-        assert BITS // 8 == len(sketch.words)
-        assert 1.0 == sketch.similarity(sketch)
+        assert len(sketch.words) == BITS // 8
+        assert sketch.similarity(sketch) == 1.0
 
 
 def test_long_texts_are_not_compared() -> None:
@@ -243,16 +246,16 @@ def test_a_hundred_thousand_calls_take_linear_time_and_a_small_state(kind: str) 
     evidence = SessionEvidence.held_to(ON.thresholds, 100)
     started = time.process_time()
     fold_columns({"s": evidence}, (rows[n % len(rows)] for n in range(100_000)))
-    assert 40 > time.process_time() - started
+    assert time.process_time() - started < 40
     assert evidence.patterns is not None
-    assert 20_000 > len(msgspec.msgpack.encode(evidence.patterns))
+    assert len(msgspec.msgpack.encode(evidence.patterns)) < 20_000
 
 
 def test_they_are_versioned_and_a_diagnosis_names_those_that_were_looked_for() -> None:
     """Whoever compares months sees that another rule was on; where none is, the version is what it was."""
     default = rule_version(EVENTS)
-    assert f"{default}+alternating_calls-1+near_duplicate_calls-1" == rule_version(ON.thresholds)
-    assert f"{default}+near_duplicate_calls-1" == rule_version(Thresholds(near_duplicate_calls=1))
+    assert rule_version(ON.thresholds) == f"{default}+alternating_calls-1+near_duplicate_calls-1"
+    assert rule_version(Thresholds(near_duplicate_calls=1)) == f"{default}+near_duplicate_calls-1"
     off = Profile("events", EVENTS)
     assert evidence_digest(evidence_of([A, B], off)) != evidence_digest(evidence_of([A, B]))
 
@@ -262,9 +265,9 @@ def test_a_finding_is_documented_and_has_no_part_in_the_score(finder: Detector) 
     """It says by which rule it was made and what to do, and its name is no failure type's."""
     finding = FINDING_TYPES[finder.failure_type]
     assert finder.failure_type == finding.name == finder.detect.__name__
-    assert (0, 0, "") == (finding.weight, finding.largest_penalty, finding.dimension)
+    assert (finding.weight, finding.largest_penalty, finding.dimension) == (0, 0, "")
     assert finder.detect.__doc__
     assert finding.remediation
-    assert 3 <= len(finding.causal_chain)
+    assert len(finding.causal_chain) >= 3
     assert not FINDING_TYPES.keys() & FAILURE_TYPES.keys()
     assert not {one.failure_type for one in DETECTORS} & {one.failure_type for one in FINDERS}

@@ -56,15 +56,15 @@ def positions(cause: Cause) -> list[int]:
 )
 def test_loops_by_calls_and_retries(calls: int, retries: int, expected: list[tuple[str, int, int]]) -> None:
     """Three identical calls loop; five calls or three retries make it critical; the penalty stops at 30."""
-    assert expected == said(infinite_tool_loop(evidence_of(*[CALL] * calls, *[RETRY] * retries), AS_EVENTS))
+    assert said(infinite_tool_loop(evidence_of(*[CALL] * calls, *[RETRY] * retries), AS_EVENTS)) == expected
 
 
 def test_a_loop_shows_its_calls_and_then_three_retries() -> None:
     """The reader sees the repetition first, then that the agent kept retrying, wherever the events lay."""
     (cause,) = infinite_tool_loop(evidence_of(RETRY, CALL, RETRY, CALL, RETRY, RETRY, CALL), AS_EVENTS)
-    assert [1, 3, 6, 0, 2, 4] == positions(cause)
+    assert positions(cause) == [1, 3, 6, 0, 2, 4]
     assert (
-        "Tool call repeated 3 times with matching arguments. Tool: search. 4 retry events in the session." == cause.description
+        cause.description == "Tool call repeated 3 times with matching arguments. Tool: search. 4 retry events in the session."
     )
 
 
@@ -72,12 +72,12 @@ def test_every_looping_call_is_a_cause_in_order_of_first_occurrence() -> None:
     """Two loops in a session have two remedies."""
     other = {**CALL, "args": {"q": "y"}}
     causes = infinite_tool_loop(evidence_of(CALL, other, other, other, CALL, CALL, {**CALL, "args": 1}), AS_EVENTS)
-    assert [[0, 4, 5], [1, 2, 3]] == [positions(cause) for cause in causes]
+    assert [positions(cause) for cause in causes] == [[0, 4, 5], [1, 2, 3]]
 
 
 def test_calls_that_name_no_tool_never_loop() -> None:
     """Nothing equals nothing: a source that leaves the tool out must not be accused of loops."""
-    assert [] == infinite_tool_loop(evidence_of(*[{"event": "tool_call", "args": {"q": 1}}] * 9), AS_EVENTS)
+    assert infinite_tool_loop(evidence_of(*[{"event": "tool_call", "args": {"q": 1}}] * 9), AS_EVENTS) == []
 
 
 @pytest.mark.parametrize(
@@ -89,16 +89,16 @@ def test_lost_memories(field: str, word: str, n: int, expected: list[tuple[str, 
     """Each word counts in either field and any case; three are severe."""
     events = [{"event": "memory_event", field: "stored"}, *[{"event": "memory_event", field: word}] * n]
     causes = memory_degradation(evidence_of(*events), AS_EVENTS)
-    assert expected == said(causes)
+    assert said(causes) == expected
     assert [list(range(1, n + 1))] * bool(n) == [positions(cause) for cause in causes]
 
 
 @pytest.mark.parametrize(("n", "impact"), [(3, -23), (4, -25), (9, -25)])
 def test_memory_penalty_stops_at_25(n: int, impact: int) -> None:
     """No single failure may dominate the score."""
-    assert [("high", impact, n)] == said(
-        memory_degradation(evidence_of(*[{"event": "memory_event", "action": "miss"}] * n), AS_EVENTS)
-    )
+    assert said(memory_degradation(evidence_of(*[{"event": "memory_event", "action": "miss"}] * n), AS_EVENTS)) == [
+        ("high", impact, n)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_memory_penalty_stops_at_25(n: int, impact: int) -> None:
 def test_unused_outputs(unused: dict[str, Any], n: int, expected: list[tuple[str, int, int]]) -> None:
     """Any sign that an output was dropped counts, once an event; the penalty stops at 30."""
     used = {"event": "tool_output", "used": True, "referenced": True, "status": "ok"}
-    assert expected == said(ignoring_tool_outputs(evidence_of(used, *[{"event": "tool_output", **unused}] * n), AS_EVENTS))
+    assert said(ignoring_tool_outputs(evidence_of(used, *[{"event": "tool_output", **unused}] * n), AS_EVENTS)) == expected
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_unused_outputs(unused: dict[str, Any], n: int, expected: list[tuple[str
 )
 def test_polluted_contexts(contexts: list[dict[str, Any]], expected: list[tuple[str, int, int]]) -> None:
     """Saturation from 85 % or a compaction counts; 95 % makes it severe; the penalty stops at 22."""
-    assert expected == said(context_pollution(evidence_of(*[{"event": "context_event", **one} for one in contexts]), AS_EVENTS))
+    assert said(context_pollution(evidence_of(*[{"event": "context_event", **one} for one in contexts]), AS_EVENTS)) == expected
 
 
 @pytest.mark.parametrize(
@@ -161,13 +161,13 @@ def test_cost_by_tokens_and_duplicates(tokens: int, duplicates: int, expected: l
     """12 000 tokens or three duplicates are too much, 30 000 tokens critical; the penalty stops at 30."""
     events = [{"event": "token_usage", "usage": {"total": tokens}}, *[CALL] * (duplicates + 1)]
     causes = cost_explosion(evidence_of(*events), AS_EVENTS)
-    assert expected == [(cause.severity, cause.impact_score) for cause in causes]
+    assert [(cause.severity, cause.impact_score) for cause in causes] == expected
 
 
 def test_calls_without_a_tool_are_duplicates_by_skill_or_type() -> None:
     """A cost is a cost whoever is called; only loops need a name."""
     events = [{"event": "tool_call", "skill": "s"}] * 3 + [{"event": "tool_call"}] * 2 + [{"event": "tool_call", "tool": "s"}]
-    assert 3 == evidence_of(*events).duplicate_calls
+    assert evidence_of(*events).duplicate_calls == 3
 
 
 def usage(tokens: int, **more: Any) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def usage(tokens: int, **more: Any) -> dict[str, Any]:
 def test_cost_names_what_was_expensive_and_what_was_paid_for_again(events: list[dict[str, Any]], expected: list[int]) -> None:
     """Whoever looks at the evidence must find the waste, and not the first events of the session, which may be harmless."""
     (cause,) = cost_explosion(evidence_of(*events), AS_EVENTS)
-    assert set(expected) == set(positions(cause))
+    assert set(positions(cause)) == set(expected)
     assert len(expected) == len(positions(cause)) == cause.evidence_count
 
 
@@ -215,8 +215,8 @@ def test_the_cost_of_a_transcript_is_that_of_its_most_expensive_exchange() -> No
         ]
     ]  # fmt: skip
     (cause,) = cost_explosion(evidence_of(*told), TRANSCRIPTS)
-    assert [3, 5, 6, 7, 8, 9] == positions(cause)
-    assert 6 == cause.evidence_count
+    assert positions(cause) == [3, 5, 6, 7, 8, 9]
+    assert cause.evidence_count == 6
 
 
 def test_the_retries_of_a_transcripts_loop_are_of_one_exchange() -> None:
@@ -226,8 +226,8 @@ def test_the_retries_of_a_transcripts_loop_are_of_one_exchange() -> None:
         for exchange, event in [("monday", RETRY), *[("tuesday", CALL)] * 3, ("tuesday", RETRY), ("tuesday", RETRY)]
     ]
     (cause,) = infinite_tool_loop(evidence_of(*told), TRANSCRIPTS)
-    assert [1, 2, 3, 4, 5] == positions(cause)
-    assert 5 == cause.evidence_count
+    assert positions(cause) == [1, 2, 3, 4, 5]
+    assert cause.evidence_count == 5
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_the_retries_of_a_transcripts_loop_are_of_one_exchange() -> None:
 def test_failed_skills(failed: dict[str, Any], n: int, expected: list[tuple[str, int, int]]) -> None:
     """A skill that was there and did not serve counts; two are severe; the penalty stops at 24."""
     events = [{"event": "skill_event", "invoked": True, "status": "ok"}, *[{"event": "skill_event", **failed}] * n]
-    assert expected == said(skill_failure(evidence_of(*events), AS_EVENTS))
+    assert said(skill_failure(evidence_of(*events), AS_EVENTS)) == expected
 
 
 @pytest.mark.parametrize(
@@ -255,10 +255,10 @@ def test_failed_skills(failed: dict[str, Any], n: int, expected: list[tuple[str,
 )
 def test_names_from_agents_are_cut_and_cleaned(name: str, fit: str) -> None:
     """A description reaches terminals and pages: a name must not steer either."""
-    assert fit == shown(name)
+    assert shown(name) == fit
 
 
 def test_a_hostile_tool_name_is_harmless_in_the_description() -> None:
     """The one place where a description quotes an agent."""
     (cause,) = infinite_tool_loop(evidence_of(*[{**CALL, "tool": "x\u202e" + "y" * 5000}] * 3), AS_EVENTS)
-    assert f"Tool call repeated 3 times with matching arguments. Tool: x{'y' * 79}." == cause.description
+    assert cause.description == f"Tool call repeated 3 times with matching arguments. Tool: x{'y' * 79}."

@@ -57,69 +57,69 @@ def test_a_prompt_that_every_request_repeats_is_no_expense(*, is_cached: bool) -
         usage(0, 200, cached=PROMPT + 300 * n, written=300) if is_cached else usage(PROMPT + 300 * (n + 1), 200)
         for n in range(40)
     ]
-    assert [] == failures(*requests)
+    assert failures(*requests) == []
 
 
 def test_the_same_events_without_a_source_are_held_to_the_published_rules() -> None:
     """Whoever delivers events gets the diagnosis that the rules promise, whatever the events look like."""
     requests = [{**usage(PROMPT, 200), "source": None} for _ in range(3)]
     (cause,) = diagnose_events("s", requests)["failure_causes"]
-    assert ("cost_explosion", "critical") == (cause["type"], cause["severity"])
+    assert (cause["type"], cause["severity"]) == ("cost_explosion", "critical")
 
 
 def test_a_flood_of_new_text_in_one_exchange_is_an_expense() -> None:
     """Outputs that go into the prompt are read again and again: that is what a cost explosion is made of."""
     flood = [usage(PROMPT + 20_000 * n, 100) for n in range(4)]
-    assert [("cost_explosion", "high")] == failures(*flood)
-    assert [("cost_explosion", "critical")] == failures(*flood, *(usage(PROMPT + 20_000 * n, 100) for n in range(4, 9)))
-    assert [] == failures(*({**one, "exchange_id": f"e{n}"} for n, one in enumerate(flood)))
+    assert failures(*flood) == [("cost_explosion", "high")]
+    assert failures(*flood, *(usage(PROMPT + 20_000 * n, 100) for n in range(4, 9))) == [("cost_explosion", "critical")]
+    assert failures(*({**one, "exchange_id": f"e{n}"} for n, one in enumerate(flood))) == []
 
 
 def test_a_command_that_is_given_again_after_another_is_no_loop() -> None:
     """Change, test, change, test: whoever mends code runs the same command many times, and rightly."""
     work = [step for n in range(6) for step in (call(f"sed -i s/{n}/x/ a.py"), call("pytest -q"))]
-    assert [] == failures(*work)
+    assert failures(*work) == []
 
 
 def test_the_same_call_again_and_again_is_a_loop() -> None:
     """Nothing was done in between that could change the answer."""
-    assert [("infinite_tool_loop", "high")] == failures(*[call("deploy")] * 3)
-    assert [("infinite_tool_loop", "critical"), ("cost_explosion", "high")] == failures(*[call("deploy")] * 5)
+    assert failures(*[call("deploy")] * 3) == [("infinite_tool_loop", "high")]
+    assert failures(*[call("deploy")] * 5) == [("infinite_tool_loop", "critical"), ("cost_explosion", "high")]
 
 
 def test_the_same_call_in_several_exchanges_is_no_loop() -> None:
     """Sessions go on for weeks: somebody asks for the state of things every morning."""
-    assert [] == failures(*(call("git status", exchange_id=f"day {n}") for n in range(10)))
+    assert failures(*(call("git status", exchange_id=f"day {n}") for n in range(10))) == []
 
 
 def test_polling_is_no_loop() -> None:
     """A command in the background is looked at until it has ended; what is asked in between is asked again all the same."""
     poll = {"event": "tool_call", "tool": "process", "arguments": {"action": "poll", "sessionId": "x"}}
-    assert [] == failures(*[poll] * 9)
-    assert [("infinite_tool_loop", "high")] == failures(*[call("deploy"), poll] * 3)
+    assert failures(*[poll] * 9) == []
+    assert failures(*[call("deploy"), poll] * 3) == [("infinite_tool_loop", "high")]
     kill = {**poll, "arguments": {"action": "kill", "sessionId": "x"}}
-    assert [("infinite_tool_loop", "high")] == failures(*[kill] * 3)
-    assert [] == failures(*[kill] * 3, polling_tools=("process",))
+    assert failures(*[kill] * 3) == [("infinite_tool_loop", "high")]
+    assert failures(*[kill] * 3, polling_tools=("process",)) == []
 
 
 def test_delivered_events_are_not_looked_at_for_polling() -> None:
     """The published rules know of no polling: what was delivered as events is diagnosed as ever."""
     poll = {"event": "tool_call", "tool": "process", "arguments": {"action": "poll"}}
-    assert ["infinite_tool_loop"] == [cause["type"] for cause in diagnose_events("s", [poll] * 3)["failure_causes"]]
+    assert [cause["type"] for cause in diagnose_events("s", [poll] * 3)["failure_causes"]] == ["infinite_tool_loop"]
 
 
 def test_retries_of_other_exchanges_make_no_loop_critical() -> None:
     """A provider that is overloaded once a week is no reason to distrust a loop of today more."""
     retries = [{"event": "retry_event", "exchange_id": f"week {n}"} for n in range(5)]
-    assert [("infinite_tool_loop", "high")] == failures(*retries, *[call("deploy")] * 3)
-    assert [("infinite_tool_loop", "critical")] == failures(*[{"event": "retry_event"}] * 3, *[call("deploy")] * 3)
+    assert failures(*retries, *[call("deploy")] * 3) == [("infinite_tool_loop", "high")]
+    assert failures(*[{"event": "retry_event"}] * 3, *[call("deploy")] * 3) == [("infinite_tool_loop", "critical")]
 
 
 def test_an_output_of_which_nothing_came_is_an_ignored_one() -> None:
     """No program says whether an output was used; what was derived from the texts counts as if it had."""
-    assert [("ignoring_tool_outputs", "medium")] == failures({"event": "output_use", "used": False})
-    assert [("ignoring_tool_outputs", "high")] == failures(*[{"event": "output_use", "used": False}] * 2)
-    assert [] == failures({"event": "output_use", "used": True}, {"event": "output_use"})
+    assert failures({"event": "output_use", "used": False}) == [("ignoring_tool_outputs", "medium")]
+    assert failures(*[{"event": "output_use", "used": False}] * 2) == [("ignoring_tool_outputs", "high")]
+    assert failures({"event": "output_use", "used": True}, {"event": "output_use"}) == []
 
 
 MISS, UNUSED = {"event": "memory_event", "action": "miss"}, {"event": "output_use", "used": False}
@@ -150,7 +150,7 @@ FULL, SKILL = {"event": "context_event", "saturation": 90}, {"event": "skill_eve
 )
 def test_each_threshold_decides(events: list[Json], changes: Json, expected: list[str]) -> None:
     """What is set in a policy has to be what happens, for each of the six detectors."""
-    assert expected == [severity for _, severity in failures(*events, **changes)]
+    assert [severity for _, severity in failures(*events, **changes)] == expected
 
 
 EVENTS = st.builds(
@@ -180,7 +180,7 @@ def test_a_transcript_in_parts_is_the_same_transcript(events: list[Json], cut: i
     fold_columns({"s": whole}, rows)
     fold_columns({"s": parts}, rows[:cut])
     fold_columns({"s": parts}, rows[cut:])
-    assert whole == parts
+    assert parts == whole
 
 
 def test_a_week_of_different_calls_leaves_a_small_state() -> None:
@@ -188,7 +188,7 @@ def test_a_week_of_different_calls_leaves_a_small_state() -> None:
     evidence = SessionEvidence(reference_limit=100)
     events = normalise_session([{"source": "openclaw", **call(f"step {n}")} for n in range(5_000)])
     fold_columns({"s": evidence}, [fold_row("s", event, seq) for seq, event in enumerate(events)])
-    assert 1 == len(evidence.calls)
+    assert len(evidence.calls) == 1
 
 
 def test_agents_go_over_projects_and_projects_over_defaults() -> None:
@@ -200,11 +200,13 @@ def test_agents_go_over_projects_and_projects_over_defaults() -> None:
         }
     )
     profiles = [policy.for_project(project).settings.detectors.profile("transcripts", agent) for project, agent in PLACES]
-    assert [(60_000, 4), (60_000, 3), (60_000, 3)] == [
-        (p.thresholds.exchange_tokens, p.thresholds.loop_calls) for p in profiles
+    assert [(p.thresholds.exchange_tokens, p.thresholds.loop_calls) for p in profiles] == [
+        (60_000, 4),
+        (60_000, 3),
+        (60_000, 3),
     ]
-    assert '{"exchangeTokens":60000,"loopCalls":4}' == profiles[0].changes_json
-    assert [*profiles] == [recorded_profile(p.version, p.changes_json) for p in profiles]
+    assert profiles[0].changes_json == '{"exchangeTokens":60000,"loopCalls":4}'
+    assert [recorded_profile(p.version, p.changes_json) for p in profiles] == [*profiles]
 
 
 PLACES = [("ops", "bob"), ("ops", "ann"), ("other", "bob")]
@@ -214,7 +216,7 @@ def test_what_a_diagnosis_of_another_version_was_held_to_is_not_guessed() -> Non
     """Defaults of a version that is gone are not known any more."""
     assert recorded_profile("events-0", None) is None
     assert recorded_profile(None, None) is None
-    assert DEFAULTS["events"] == recorded_profile("events-1", None)
+    assert recorded_profile("events-1", None) == DEFAULTS["events"]
 
 
 def test_thresholds_do_not_change_the_policy_of_scores() -> None:
@@ -236,6 +238,6 @@ def test_every_threshold_belongs_to_a_detector() -> None:
     """A threshold that nothing reads would be set in vain: each of them is tried in a case above."""
     tried = {name for mark in test_each_threshold_decides.pytestmark for _, changes, _ in mark.args[1] for name in changes}
     findings = {"alternating_rounds", "near_duplicate_calls", "near_duplicate_similarity"}  # in test_call_patterns.py
-    assert set(Thresholds.model_fields) == tried | findings | {"critical_retries", "polling_tools"}
+    assert tried | findings | {"critical_retries", "polling_tools"} == set(Thresholds.model_fields)
     assert {one.threshold for one in (*DETECTORS, *FINDERS)} - {None} <= set(Thresholds.model_fields)
     assert Detectors().profile("events", None) is DEFAULTS["events"]

@@ -33,26 +33,26 @@ def test_every_threshold_is_measured() -> None:
 def test_an_agent_with_long_exchanges_gets_a_higher_limit() -> None:
     """The limit is for agents in general; this one reads long files all day."""
     row = tuned([80_000] * 99 + [400_000])["exchange_tokens"]
-    assert (100, 81_000, 1) == (row.flagged, row.proposed, row.proposed_flagged)
-    assert (100, 99, 98) == row.runs
-    assert (80_000, 80_000, 80_000, 400_000) == (row.median, row.p95, row.p99, row.most)
+    assert (row.flagged, row.proposed, row.proposed_flagged) == (100, 81_000, 1)
+    assert row.runs == (100, 99, 98)
+    assert (row.median, row.p95, row.p99, row.most) == (80_000, 80_000, 80_000, 400_000)
 
 
 def test_a_quiet_history_does_not_lower_a_limit() -> None:
     """A limit at what was just seen would cry out at the first run that does a little more."""
-    assert 50_000 == tuned([100] * 200)["exchange_tokens"].proposed
+    assert tuned([100] * 200)["exchange_tokens"].proposed == 50_000
 
 
 def test_few_runs_propose_nothing() -> None:
     """Of twenty runs, one in a hundred cannot be told from none."""
     row = tuned([90_000] * (MIN_RUNS - 1))["exchange_tokens"]
-    assert (MIN_RUNS - 1, 50_000, False) == (row.flagged, row.proposed, row.is_changed)
+    assert (row.flagged, row.proposed, row.is_changed) == (MIN_RUNS - 1, 50_000, False)
 
 
 def test_a_threshold_that_is_off_stays_off() -> None:
     """Whoever switched it off does not get it back by a proposal."""
     row = tuned([10] * 60)["session_tokens"]
-    assert (None, None, 0, 0) == (row.value, row.proposed, row.flagged, row.proposed_flagged)
+    assert (row.value, row.proposed, row.flagged, row.proposed_flagged) == (None, None, 0, 0)
 
 
 @given(st.lists(st.integers(0, 2_000_000), min_size=MIN_RUNS, max_size=120), st.sampled_from([0, 0.01, 0.1, 0.5]))
@@ -70,5 +70,5 @@ def test_what_is_proposed_is_a_policy_that_loads() -> None:
     changes = proposed_policy(list(tuned([80_000] * 100).values()), "transcripts", "scout")
     policy = Policy.model_validate({"projects": {"ops": changes}})
     profile = policy.for_project("ops").settings.detectors.profile("transcripts", "scout")
-    assert {"exchangeTokens": 81_000} == profile.changes
-    assert {} == proposed_policy(list(tuned([10] * 100).values()), "transcripts", "scout")
+    assert profile.changes == {"exchangeTokens": 81_000}
+    assert proposed_policy(list(tuned([10] * 100).values()), "transcripts", "scout") == {}

@@ -38,28 +38,28 @@ def test_graph_of_a_small_failure() -> None:
         {"event": "decision", "event_id": "d"},
         {"event": "memory_event", "action": "miss", "event_id": "m2"},
     )
-    assert [
+    assert graph["nodes"] == [
         {"id": "m1", "type": "event", "label": "memory_event"},
         {"id": "d", "type": "event", "label": "decision"},
         {"id": "m2", "type": "event", "label": "memory_event"},
         {"id": "failure_memory_degradation", "type": "failure", "label": "memory_degradation"},
-    ] == graph["nodes"]
-    assert [
+    ]
+    assert graph["edges"] == [
         edge("m1", "d", "precedes"),
         edge("d", "m2", "precedes"),
         edge("m1", "failure_memory_degradation", "causes"),
         edge("m2", "failure_memory_degradation", "causes"),
         edge("m1", "m2", "reinforces"),
-    ] == graph["edges"]
+    ]
 
 
 def test_two_loops_share_a_failure_node_and_their_retries_one_edge() -> None:
     """The node stands for the failure type, however often it happened."""
     graph = graph_of(*[CALL] * 3, *[{**CALL, "tool": "fetch"}] * 3, {"event": "retry_event"}, {"event": "retry_event"})
     failures = [node["id"] for node in graph["nodes"] if node["type"] == "failure"]
-    assert ["failure_infinite_tool_loop", "failure_cost_explosion"] == failures
-    assert 1 == graph["edges"].count(edge("event_6", "failure_infinite_tool_loop", "causes"))
-    assert 1 == graph["edges"].count(edge("event_6", "event_7", "reinforces"))
+    assert failures == ["failure_infinite_tool_loop", "failure_cost_explosion"]
+    assert graph["edges"].count(edge("event_6", "failure_infinite_tool_loop", "causes")) == 1
+    assert graph["edges"].count(edge("event_6", "event_7", "reinforces")) == 1
 
 
 def test_labels_name_the_tool_and_are_fit_to_be_shown() -> None:
@@ -67,20 +67,20 @@ def test_labels_name_the_tool_and_are_fit_to_be_shown() -> None:
     graph = graph_of(
         {"event": "tool_call", "name": "se\u202earch"}, {"event": "x\x1b" * 100}, {"event": "skill_event", "name": "n"}
     )
-    assert ["tool_call: search", "x" * 80, "skill_event"] == [node["label"] for node in graph["nodes"]]
+    assert [node["label"] for node in graph["nodes"]] == ["tool_call: search", "x" * 80, "skill_event"]
 
 
 def test_an_event_cannot_pose_as_a_failure() -> None:
     """The id of an event is the agent's choice; a failure node is ours."""
     graph = graph_of(*[{**CALL, "event_id": "failure_infinite_tool_loop"}] * 3)
     ids = [node["id"] for node in graph["nodes"]]
-    assert ["failure_infinite_tool_loop#2", "failure_infinite_tool_loop#3", "failure_infinite_tool_loop#4"] == ids[:3]
-    assert "failure_infinite_tool_loop" == ids[3]
+    assert ids[:3] == ["failure_infinite_tool_loop#2", "failure_infinite_tool_loop#3", "failure_infinite_tool_loop#4"]
+    assert ids[3] == "failure_infinite_tool_loop"
 
 
 def test_no_events_make_an_empty_graph() -> None:
     """An empty session is drawn as nothing, not as an error."""
-    assert {"nodes": [], "edges": []} == causal_graph([], [], {})
+    assert causal_graph([], [], {}) == {"nodes": [], "edges": []}
 
 
 @settings(deadline=None)

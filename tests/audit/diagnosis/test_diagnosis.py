@@ -103,41 +103,41 @@ def record_of(evidence: SessionEvidence) -> Diagnosis:
 def test_a_session_without_events_has_no_score() -> None:
     """No evidence is not a clean bill: it is neither 100 nor ready."""
     result = result_of()
-    assert (None, "insufficient_evidence") == (result.trust_score, result.readiness_level)
+    assert (result.trust_score, result.readiness_level) == (None, "insufficient_evidence")
     assert {failure.dimension: None for failure in FAILURE_TYPES.values()} == result.scores
-    assert (0, 0, 0, 0, 100) == msgspec.structs.astuple(result.cost_analysis)
+    assert msgspec.structs.astuple(result.cost_analysis) == (0, 0, 0, 0, 100)
 
 
 def test_a_session_without_failures_scores_a_hundred() -> None:
     """A single harmless event is evidence."""
     result = result_of({"event": "decision"})
-    assert (100, "ready_for_runtime", None, ()) == (result.trust_score, result.readiness_level, result.primary, result.causes)
+    assert (result.trust_score, result.readiness_level, result.primary, result.causes) == (100, "ready_for_runtime", None, ())
     assert dict.fromkeys(result.scores, 100) == result.scores
 
 
 def test_trust_is_the_weighted_mean_of_the_dimensions() -> None:
     """Worked by hand: a loop of 3 costs 20 of 100 at 20 %, a miss 13 at 15 %: 100 - 4 - 1.95 = 94.05."""
     result = result_of(*[CALL] * 3, MISS)
-    assert (80, 87) == (result.scores["loop_control"], result.scores["memory_integrity"])
-    assert 94 == result.trust_score
+    assert (result.scores["loop_control"], result.scores["memory_integrity"]) == (80, 87)
+    assert result.trust_score == 94
 
 
 def test_the_worst_cause_of_a_type_counts_wherever_it_comes() -> None:
     """A milder loop after a worse one must not hide it."""
     other = {**CALL, "tool": "fetch"}
     for events in ([*[CALL] * 5, *[other] * 3], [*[other] * 3, *[CALL] * 5]):
-        assert 72 == result_of(*events).scores["loop_control"]
+        assert result_of(*events).scores["loop_control"] == 72
 
 
 def test_the_largest_penalty_is_primary_and_the_first_of_equals_wins() -> None:
     """Equal penalties must not depend on anything but the order of the detectors."""
     unused_first = result_of(MISS, UNUSED).primary
     assert unused_first is not None
-    assert "ignoring_tool_outputs" == unused_first.type
+    assert unused_first.type == "ignoring_tool_outputs"
     tied = result_of(*[UNUSED] * 3, *[CALL] * 6)  # loop, unused outputs and cost at -30 each
-    assert [-30, -30, -30] == [cause.impact_score for cause in tied.causes]
+    assert [cause.impact_score for cause in tied.causes] == [-30, -30, -30]
     assert tied.causes[0] is tied.primary
-    assert "infinite_tool_loop" == tied.causes[0].type
+    assert tied.causes[0].type == "infinite_tool_loop"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_the_largest_penalty_is_primary_and_the_first_of_equals_wins() -> None:
 def test_readiness_follows_from_severity(events: list[dict[str, Any]], trust: int, level: str) -> None:
     """A critical cause is unsafe whatever the score says; the six caps together leave 73."""
     result = result_of(*events)
-    assert (trust, level) == (result.trust_score, result.readiness_level)
+    assert (result.trust_score, result.readiness_level) == (trust, level)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_readiness_thresholds(trust: int | None, level: str) -> None:
     """Today's caps cannot reach them, a new failure type may."""
     from audit.diagnosis.diagnosis import _readiness
 
-    assert level == _readiness(trust, ())
+    assert _readiness(trust, ()) == level
 
 
 @given(numerator=st.integers(0, 10**6), denominator=st.integers(1, 1000))
@@ -186,20 +186,20 @@ def test_cost_analysis_by_hand() -> None:
     """Six calls, four of them duplicates, 9 000 tokens: the penalty is 10 + 16 + 1 = 27, the waste min(9000, 4000 + 3240)."""
     other = {**CALL, "args": {"q": "y"}}
     cost = result_of(*[CALL] * 4, *[other] * 2, {"event": "token_usage", "usage": {"total": 9000}}).cost_analysis
-    assert {
+    assert msgspec.structs.asdict(cost) == {
         "total_tokens": 9000,
         "duplicate_calls": 4,
         "redundancy_score": 67,
         "token_waste": 7240,
         "cost_efficiency": 33,
-    } == msgspec.structs.asdict(cost)
+    }
 
 
 def test_event_counts_are_sorted_by_name() -> None:
     """The order of arrival must not show in the bytes of what is given out."""
     summary = result_of({"event": "z"}, MISS, {"event": "a"}, CALL).evidence_summary
-    assert ["a", "memory_event", "tool_call", "z"] == list(summary["event_counts"])
-    assert (4, 1, 0, 1, 0, 0, 0) == tuple(value for value in summary.values() if isinstance(value, int))
+    assert list(summary["event_counts"]) == ["a", "memory_event", "tool_call", "z"]
+    assert tuple(value for value in summary.values() if isinstance(value, int)) == (4, 1, 0, 1, 0, 0, 0)
 
 
 @settings(deadline=None)
@@ -245,14 +245,16 @@ def test_a_record_keeps_the_first_hundred_references_and_exact_counts() -> None:
     raw_events = [*[MISS] * 250, *[CALL] * 3, {"event": "a_new_type"}]
     record = record_of(evidence_of(raw_events))
     memory = record.failure_causes[1]
-    assert ("memory_degradation", 250) == (memory.type, memory.evidence_count)
-    assert list(range(EVIDENCE_REFERENCES)) == [reference.seq for reference in memory.evidence]
-    assert "event_0" == memory.evidence[0].event_id
-    assert [("a_new_type", 1), ("memory_event", 250), ("tool_call", 3)] == [
-        (one.event, one.count) for one in record.event_counts
+    assert (memory.type, memory.evidence_count) == ("memory_degradation", 250)
+    assert [reference.seq for reference in memory.evidence] == list(range(EVIDENCE_REFERENCES))
+    assert memory.evidence[0].event_id == "event_0"
+    assert [(one.event, one.count) for one in record.event_counts] == [
+        ("a_new_type", 1),
+        ("memory_event", 250),
+        ("tool_call", 3),
     ]
-    assert (254, "memory_degradation", "high") == (record.event_count, record.primary_failure_type, record.primary_severity)
-    assert (rule_version(AS_EVENTS), "0" * 16) == (record.rule_version, record.policy_digest)
+    assert (record.event_count, record.primary_failure_type, record.primary_severity) == (254, "memory_degradation", "high")
+    assert (record.rule_version, record.policy_digest) == (rule_version(AS_EVENTS), "0" * 16)
 
 
 def test_a_reference_limit_from_a_hundred_up_gives_the_same_record() -> None:
@@ -285,21 +287,21 @@ def test_the_evidence_digest_tells_evidence_apart() -> None:
 def test_the_rule_version_names_every_detector() -> None:
     """A changed detector must change the version that scores carry."""
     placed, *named = rule_version(AS_EVENTS).removeprefix("diagnosis-1:").split("+")
-    assert [str(one.version) for one in DETECTORS if one.place is not None] == placed.split(".")
-    assert [f"{one.failure_type}-{one.version}" for one in DETECTORS if one.place is None] == named
-    assert "3.1.2.1.3.1" == placed
+    assert placed.split(".") == [str(one.version) for one in DETECTORS if one.place is not None]
+    assert named == [f"{one.failure_type}-{one.version}" for one in DETECTORS if one.place is None]
+    assert placed == "3.1.2.1.3.1"
 
 
 def test_records_without_events_keep_null_scores() -> None:
     """Unscored is a state, not a number."""
     record = record_of(SessionEvidence())
-    assert (None, "insufficient_evidence", None, ()) == (
+    assert (
         record.trust_score,
         record.readiness_level,
         record.scores.loop_control,
         record.failure_causes,
-    )
-    assert [None] * len(FAILURE_TYPES) == [one.score for one in record.dimensions]
+    ) == (None, "insufficient_evidence", None, ())
+    assert [one.score for one in record.dimensions] == [None] * len(FAILURE_TYPES)
 
 
 def test_a_record_has_every_dimension_and_the_first_six_as_before() -> None:
@@ -308,20 +310,20 @@ def test_a_record_has_every_dimension_and_the_first_six_as_before() -> None:
     assert [failure.dimension for failure in FAILURE_TYPES.values()] == [one.dimension for one in record.dimensions]
     scores = {one.dimension: one.score for one in record.dimensions}
     assert msgspec.structs.asdict(record.scores) == {name: scores[name] for name in record.scores.__struct_fields__}
-    assert (80, 87) == (scores["loop_control"], record.scores.memory_integrity)
+    assert (scores["loop_control"], record.scores.memory_integrity) == (80, 87)
 
 
 def test_document_without_failures_has_the_null_form() -> None:
     """Readers of the document test for null, and people read the sentence."""
     document = diagnose_events("s", [{"event": "decision"}])
-    assert {
+    assert document["primary_diagnosis"] == {
         "root_cause_failure_type": None,
         "causal_chain_explanation": NO_FAILURE,
         "severity": None,
         "description": None,
         "remediation": None,
-    } == document["primary_diagnosis"]
-    assert [] == document["failure_causes"]
+    }
+    assert document["failure_causes"] == []
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.stem)
@@ -332,12 +334,12 @@ def test_golden_documents(path: Path) -> None:
     for failure in FAILURE_TYPES.values():
         if not failure.weight:
             del document["scores"][failure.dimension]
-    assert case["document"] == document
+    assert document == case["document"]
 
 
 def test_there_are_golden_documents() -> None:
     """A parametrised test over an empty folder passes."""
-    assert 2 <= len(list(GOLDEN.glob("*.json")))
+    assert len(list(GOLDEN.glob("*.json"))) >= 2
 
 
 def test_document_from_stored_events_equals_the_one_from_raw_events() -> None:
@@ -357,8 +359,8 @@ def test_document_of_a_session_with_gaps_points_at_the_right_events() -> None:
         evidence.add(normalise_event(CALL, seq), seq)
     payloads = [normalise_event(CALL, seq).payload for seq in (4, 9)]
     document = diagnosis_document("s", payloads, diagnose(evidence, AS_EVENTS), positions=[4, 9])
-    assert [{"event_id": "event_0"}, *payloads] == document["failure_causes"][0]["evidence"]
-    assert ["event_4", "event_9", "failure_infinite_tool_loop"] == [node["id"] for node in document["causal_graph"]["nodes"]]
+    assert document["failure_causes"][0]["evidence"] == [{"event_id": "event_0"}, *payloads]
+    assert [node["id"] for node in document["causal_graph"]["nodes"]] == ["event_4", "event_9", "failure_infinite_tool_loop"]
 
 
 @settings(deadline=None)
@@ -366,7 +368,7 @@ def test_document_of_a_session_with_gaps_points_at_the_right_events() -> None:
 def test_documents_are_json(raw_events: list[dict[str, Any]]) -> None:
     """What is printed, stored and served must survive as JSON, whatever the agent sent."""
     document = diagnose_events("s", raw_events)
-    assert document == json.loads(canonical_json(document).encode())
+    assert json.loads(canonical_json(document).encode()) == document
 
 
 def test_a_hostile_event_is_refused_with_its_place() -> None:
@@ -378,8 +380,8 @@ def test_a_hostile_event_is_refused_with_its_place() -> None:
 def test_a_hundred_thousand_identical_calls_are_diagnosed() -> None:
     """The document holds its whole evidence; it must be linear in the events."""
     document = diagnose_events("s", [CALL] * 100_000)
-    assert 100_000 == len(document["failure_causes"][0]["evidence"])
-    assert (99_999, 100) == (document["cost_analysis"]["duplicate_calls"], document["cost_analysis"]["redundancy_score"])
+    assert len(document["failure_causes"][0]["evidence"]) == 100_000
+    assert (document["cost_analysis"]["duplicate_calls"], document["cost_analysis"]["redundancy_score"]) == (99_999, 100)
 
 
 @pytest.mark.slow
@@ -418,9 +420,9 @@ def test_a_record_fits_into_a_message_whatever_the_session_holds() -> None:
     ]
     types = [{"event": f"{'x' * 300}{number}"} for number in range(3_000)]
     record = record_of(evidence_of([*loops, *types], 100))
-    assert (3_001, 3_001) == (record.failure_cause_count, record.event_type_count)
-    assert (CAUSES, EVENT_TYPES) == (len(record.failure_causes), len(record.event_counts))
-    assert ALL_REFERENCES >= sum(len(cause.evidence) for cause in record.failure_causes)
+    assert (record.failure_cause_count, record.event_type_count) == (3_001, 3_001)
+    assert (len(record.failure_causes), len(record.event_counts)) == (CAUSES, EVENT_TYPES)
+    assert sum(len(cause.evidence) for cause in record.failure_causes) <= ALL_REFERENCES
     assert len(encode(record)) < 600_000
 
 
@@ -429,7 +431,7 @@ def test_the_causes_that_are_kept_are_those_with_the_largest_impact() -> None:
     loops = [{"event": "tool_call", "tool": "exec", "args": [number]} for number in range(60) for _ in range(3)]
     skills = [{"event": "skill_event", "status": "failed"}] * 3
     record = record_of(evidence_of([*loops, *skills], 100))
-    assert {"infinite_tool_loop", "cost_explosion", "skill_failure"} == {cause.type for cause in record.failure_causes}
+    assert {cause.type for cause in record.failure_causes} == {"infinite_tool_loop", "cost_explosion", "skill_failure"}
     assert record.primary_failure_type == "cost_explosion"
 
 
@@ -453,7 +455,7 @@ def test_no_session_is_trusted_less_than_the_lowest_trust() -> None:
     }
     assert 73 == LOWEST_TRUST == found.trust_score
     assert SAFE_TRUST < LOWEST_TRUST
-    assert "unsafe_for_production" == found.readiness_level
+    assert found.readiness_level == "unsafe_for_production"
     assert f"never below {LOWEST_TRUST}" in " ".join((audit.diagnosis.diagnosis.__doc__ or "").split())
 
 
@@ -468,4 +470,4 @@ def test_trust_stays_within_its_bounds(events: list[dict[str, Any]], times: int)
 def test_a_refund_made_five_times_is_unsafe_at_a_trust_of_ninety() -> None:
     """What a person reads first has to be the readiness: by its trust the session looks fine."""
     found = diagnose(evidence_of([{"event": "tool_call", "tool": "refund", "args": {"order": 4711}}] * 5), AS_EVENTS)
-    assert ("unsafe_for_production", 90) == (found.readiness_level, found.trust_score)
+    assert (found.readiness_level, found.trust_score) == ("unsafe_for_production", 90)

@@ -65,8 +65,8 @@ def told(**fields: Any) -> dict[str, Any]:
 )
 def test_what_was_told_is_what_was_read_where_nothing_contradicts(fields: dict[str, Any]) -> None:
     """A plugin knows no turn, reads its clock earlier and may keep thinking back: the exchange is the same one."""
-    assert () == exchange_differences(exchange(), told(**fields))
-    assert () == exchange_differences(told(**fields), exchange())
+    assert exchange_differences(exchange(), told(**fields)) == ()
+    assert exchange_differences(told(**fields), exchange()) == ()
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_what_was_told_is_what_was_read_where_nothing_contradicts(fields: dict[s
 )
 def test_what_contradicts_is_named(fields: dict[str, Any], named: tuple[str, ...]) -> None:
     """An answer that was changed afterwards is evidence of something, and whoever looks has to know where to look."""
-    assert named == exchange_differences(exchange(), told(**fields))
-    assert named == exchange_differences(told(**fields), exchange())
+    assert exchange_differences(exchange(), told(**fields)) == named
+    assert exchange_differences(told(**fields), exchange()) == named
 
 
 @pytest.mark.parametrize("both", [exchange, told])
@@ -101,12 +101,12 @@ def test_one_source_that_says_something_else_contradicts_itself(
     both: Any, fields: dict[str, Any], named: tuple[str, ...]
 ) -> None:
     """Only what comes in twice over two ways may be told in two ways; what a sender changes would be dropped in silence."""
-    assert named == exchange_differences(both(), both(**({"content_digest": "e" * 16} if both is told else {}) | fields))
+    assert exchange_differences(both(), both(**({"content_digest": "e" * 16} if both is told else {}) | fields)) == named
 
 
 def test_a_digest_that_differs_for_what_is_kept_nowhere_is_named_itself() -> None:
     """A producer may digest more than the record holds."""
-    assert ("content_digest",) == exchange_differences(told(), told(content_digest="e" * 16))
+    assert exchange_differences(told(), told(content_digest="e" * 16)) == ("content_digest",)
 
 
 LETTERS = st.text(st.characters(codec="utf-8"), min_size=MIN_CUT, max_size=MIN_CUT + 40)
@@ -121,25 +121,25 @@ def cut(text: str, missing: int) -> str:
 def test_a_text_that_was_cut_is_the_same_text(start: str, end: str) -> None:
     """Senders and imports cut at different lengths."""
     whole = exchange(agent_response=start + end)
-    assert () == exchange_differences(whole, told(agent_response=cut(start, len(end))))
-    assert ("agent_response",) == exchange_differences(whole, told(agent_response=cut(start, len(end) + 1)))
-    assert ("agent_response",) == exchange_differences(whole, told(agent_response=cut(f"{start[:-1]}{end}\0", 1)))
-    assert () == exchange_differences(
-        exchange(agent_response=cut(start + end, 7)), told(agent_response=cut(start, len(end) + 7))
+    assert exchange_differences(whole, told(agent_response=cut(start, len(end)))) == ()
+    assert exchange_differences(whole, told(agent_response=cut(start, len(end) + 1))) == ("agent_response",)
+    assert exchange_differences(whole, told(agent_response=cut(f"{start[:-1]}{end}\0", 1))) == ("agent_response",)
+    assert (
+        exchange_differences(exchange(agent_response=cut(start + end, 7)), told(agent_response=cut(start, len(end) + 7))) == ()
     )
 
 
 def test_a_secret_beyond_the_cut_is_no_contradiction() -> None:
     """A plugin cuts before secrets are taken out, an import afterwards: they count different characters."""
     whole = exchange(agent_response="x" * MIN_CUT + "[SECRET:generic:0f0f0f0f] and on")
-    assert () == exchange_differences(whole, told(agent_response=cut("x" * MIN_CUT, 90)))
+    assert exchange_differences(whole, told(agent_response=cut("x" * MIN_CUT, 90))) == ()
 
 
 @pytest.mark.parametrize("text", ["[withheld]", cut("", 3), cut("No", 1), cut("No", 0)])
 @pytest.mark.parametrize("name", ["user_message", "agent_response", "agent_thinking", "agent_model", "stop_reason"])
 def test_no_word_in_a_text_stands_for_any_other_text(name: str, text: str) -> None:
     """An agent that wrote one of these first would have its real answer taken for a repetition, and nobody would see it."""
-    assert (name,) == exchange_differences(told(**{name: text}), exchange(**{name: "No."}))
+    assert exchange_differences(told(**{name: text}), exchange(**{name: "No."})) == (name,)
 
 
 STATED: dict[str, st.SearchStrategy[Any]] = {
@@ -162,7 +162,7 @@ def test_exchanges_are_compared_the_same_from_either_side(one: Any, other: Any, 
     """Whichever came first, the same is said of both; and nothing contradicts itself."""
     held, given = first(**one), second(**({"content_digest": "e" * 16} if second is told else {}) | other)
     assert exchange_differences(held, given) == exchange_differences(given, held)
-    assert () == exchange_differences(held, held)
+    assert exchange_differences(held, held) == ()
 
 
 @given(SAID, st.sampled_from(sorted(STATED)), st.data())
@@ -171,7 +171,7 @@ def test_any_field_that_was_changed_contradicts(said: Any, name: str, data: Any)
     changed = data.draw(STATED[name].filter(lambda value: value != said[name]))
     if name == "occurred_at" and abs(changed - said[name]) <= CLOCKS:
         return
-    assert (name,) == exchange_differences(exchange(**said), told(**(said | {name: changed})))
+    assert exchange_differences(exchange(**said), told(**(said | {name: changed}))) == (name,)
 
 
 def payload(**fields: Any) -> dict[str, Any]:
@@ -205,39 +205,39 @@ def payload(**fields: Any) -> dict[str, Any]:
 )
 def test_events_of_one_entry_are_compared_by_what_both_state(fields: dict[str, Any], named: tuple[str, ...]) -> None:
     """The plugin and the import tell of one entry at two times, and a plugin may keep arguments back."""
-    assert named == payload_differences(payload(), payload(**fields))
-    assert named == payload_differences(payload(**fields), payload())
+    assert payload_differences(payload(), payload(**fields)) == named
+    assert payload_differences(payload(**fields), payload()) == named
 
 
 def test_what_one_account_of_an_entry_leaves_out_is_no_contradiction() -> None:
     """A hook knows how long a call took, a transcript need not."""
-    assert () == payload_differences(payload(), payload(duration_ms=84))
-    assert () == payload_differences(payload(duration_ms=84), payload())
+    assert payload_differences(payload(), payload(duration_ms=84)) == ()
+    assert payload_differences(payload(duration_ms=84), payload()) == ()
 
 
 @pytest.mark.parametrize("entry", [{"entry_id": "a1"}, {"told_by": "hook"}], ids=str)
 def test_an_event_of_before_that_names_no_source_contradicts_none_that_does(entry: dict[str, str]) -> None:
     """A queue or an import of a newer version meets databases in which no event says where it comes from."""
     before = {"event": "tool_call", "event_id": "1"} | entry
-    assert () == payload_differences(before, before | {"source": "openclaw"})
-    assert () == payload_differences(before | {"source": "openclaw"}, before)
-    assert ("source",) == payload_differences(before | {"source": "openclaw"}, before | {"source": "codex"})
+    assert payload_differences(before, before | {"source": "openclaw"}) == ()
+    assert payload_differences(before | {"source": "openclaw"}, before) == ()
+    assert payload_differences(before | {"source": "openclaw"}, before | {"source": "codex"}) == ("source",)
 
 
 def test_events_of_no_entry_are_compared_in_full() -> None:
     """Whoever numbers events anew after a restart must hear of it."""
     one = {"event": "tool_call", "event_id": "1", "n": 1, "timestamp": 1}
-    assert ("n",) == payload_differences(one, one | {"n": 2})
-    assert ("timestamp",) == payload_differences(one, one | {"timestamp": 2})
-    assert ("n",) == payload_differences(one, {name: value for name, value in one.items() if name != "n"})
+    assert payload_differences(one, one | {"n": 2}) == ("n",)
+    assert payload_differences(one, one | {"timestamp": 2}) == ("timestamp",)
+    assert payload_differences(one, {name: value for name, value in one.items() if name != "n"}) == ("n",)
 
 
 @pytest.mark.parametrize("fields", [{}, {"entry_id": "a1"}, {"told_by": "hook"}], ids=str)
 def test_an_event_that_names_its_source_is_the_one_that_did_not(fields: dict[str, Any]) -> None:
     """Events were delivered before senders named their source; delivering them again changes nothing."""
     one = {"event": "tool_call", "event_id": "1", "timestamp": 1793696410000, **fields}
-    assert () == payload_differences(one, one | {"source": "openclaw"})
-    assert () == payload_differences(one | {"source": "openclaw"}, one)
+    assert payload_differences(one, one | {"source": "openclaw"}) == ()
+    assert payload_differences(one | {"source": "openclaw"}, one) == ()
     assert "n" in payload_differences(one | {"n": 1}, one | {"n": 2, "source": "openclaw"})
 
 
@@ -249,13 +249,13 @@ PAYLOADS = st.dictionaries(st.sampled_from(["event_id", "entry_id", "timestamp",
 def test_payloads_are_compared_the_same_from_either_side(one: Any, other: Any) -> None:
     """Whatever senders put into a payload: a comparison that fails would end every delivery of the session."""
     assert payload_differences(one, other) == payload_differences(other, one)
-    assert () == payload_differences(one, one)
+    assert payload_differences(one, one) == ()
 
 
 def test_names_of_fields_are_told_within_bounds() -> None:
     """A sender chooses them: ten thousand of any length would come back in each answer and each dead letter."""
-    assert "" == named_differences(())
-    assert " (it differs in a, b)" == named_differences(("a", "b"))
+    assert named_differences(()) == ""
+    assert named_differences(("a", "b")) == " (it differs in a, b)"
     words = named_differences([str(number) * 500 for number in range(1, 20)])
     assert words.endswith(" and 9 more)")
     assert len(words) < 1000
@@ -278,7 +278,7 @@ def left_out(held: Iterable[Told], given: Iterable[Told]) -> list[int]:
 def test_what_a_hook_told_is_found_in_the_transcript_and_the_other_way_round(*, by_hook: bool) -> None:
     """OpenClaw tells plugins no entry of a tool's result; an import that counted it again would tell of a loop."""
     held, given = event(0, by_hook=by_hook), event(7, 3, by_hook=not by_hook)
-    assert [7] == left_out([held], [given])
+    assert left_out([held], [given]) == [7]
 
 
 def test_what_a_hook_told_is_found_in_the_trajectory() -> None:
@@ -286,8 +286,8 @@ def test_what_a_hook_told_is_found_in_the_trajectory() -> None:
     (at, said) = event(0).at, {"event": "error_event", "action": "aborted"}
     read = Told(0, ("north", "s"), at, at, {**said, "told_by": "trajectory"})
     told = Told(1, ("north", "s"), at, at, {**said, "told_by": "hook"})
-    assert [1] == left_out([read], [told])
-    assert [0] == left_out([told], [read])
+    assert left_out([read], [told]) == [1]
+    assert left_out([told], [read]) == [0]
 
 
 @pytest.mark.parametrize(
@@ -308,16 +308,16 @@ def test_what_a_hook_told_is_found_in_the_trajectory() -> None:
 )
 def test_another_call_is_no_twin(other: dict[str, Any]) -> None:
     """What is merely alike happened twice."""
-    assert [] == left_out([event(0)], [event(1, **({"by_hook": True} | other))])
+    assert left_out([event(0)], [event(1, **({"by_hook": True} | other))]) == []
 
 
 def test_each_event_has_one_twin_at_most() -> None:
     """Two compactions that the transcript tells of are two, where a hook told of one."""
     compactions = [event(place, place * 60, event="context_event", action="compaction") for place in (1, 2)]
     hooked = [event(place, place * 60, by_hook=True, event="context_event", action="compaction") for place in (1, 2, 3)]
-    assert [1] == left_out(hooked[:1], compactions)
-    assert [1, 2] == left_out(hooked, compactions)
-    assert [1, 2] == left_out(compactions, hooked)
+    assert left_out(hooked[:1], compactions) == [1]
+    assert left_out(hooked, compactions) == [1, 2]
+    assert left_out(compactions, hooked) == [1, 2]
 
 
 STEP: dict[str, Any] = {"event": "error_event", "action": "error"}
@@ -344,18 +344,18 @@ STEP: dict[str, Any] = {"event": "error_event", "action": "error"}
 )
 def test_what_states_another_outcome_is_no_twin(one: dict[str, Any], other: dict[str, Any], *, is_twin: bool) -> None:
     """A failure that a transcript tells of as a success is evidence, and must not vanish as a repetition."""
-    assert ([7] if is_twin else []) == left_out([event(0, **one)], [event(7, by_hook=True, **other)])
-    assert ([7] if is_twin else []) == left_out([event(0, by_hook=True, **other)], [event(7, **one)])
+    assert left_out([event(0, **one)], [event(7, by_hook=True, **other)]) == ([7] if is_twin else [])
+    assert left_out([event(0, by_hook=True, **other)], [event(7, **one)]) == ([7] if is_twin else [])
 
 
 def test_what_came_in_before_something_happened_is_no_account_of_it() -> None:
     """A loop that goes on after an import: each further failure would be taken for one that the import told of."""
     read = [event(0, 0, came=30, **STEP)]
-    assert [1] == left_out(read, [event(1, 89, by_hook=True, **STEP)])
-    assert [] == left_out(read, [event(1, 91, by_hook=True, **STEP)])
+    assert left_out(read, [event(1, 89, by_hook=True, **STEP)]) == [1]
+    assert left_out(read, [event(1, 91, by_hook=True, **STEP)]) == []
     loop = [event(place, place, came=30) for place in range(3)]
-    assert [] == left_out(loop, [event(3, 91, by_hook=True)]), "ids of calls that are given again and again tell nothing"
-    assert [1] == left_out([event(0, 0)], [event(1, 300, by_hook=True)]), (
+    assert left_out(loop, [event(3, 91, by_hook=True)]) == [], "ids of calls that are given again and again tell nothing"
+    assert left_out([event(0, 0)], [event(1, 300, by_hook=True)]) == [1], (
         "a call that is there once is the same, however late it is told"
     )
 
@@ -363,14 +363,14 @@ def test_what_came_in_before_something_happened_is_no_account_of_it() -> None:
 def test_one_that_contradicts_does_not_take_the_twin_of_another() -> None:
     """Of two calls of one id the second is found beside the first."""
     held = [event(0, 0, is_error=True), event(1, 1, is_error=False)]
-    assert [3] == left_out(held, [event(3, 2, by_hook=True, is_error=False)])
-    assert [3, 4] == left_out(held, [event(3, 2, by_hook=True, is_error=False), event(4, 3, by_hook=True, is_error=True)])
+    assert left_out(held, [event(3, 2, by_hook=True, is_error=False)]) == [3]
+    assert left_out(held, [event(3, 2, by_hook=True, is_error=False), event(4, 3, by_hook=True, is_error=True)]) == [3, 4]
 
 
 def test_a_twin_is_found_behind_many_that_are_too_old() -> None:
     """A tool whose calls all have one id is called hundreds of times in ten minutes."""
     held = [event(place, place, came=place, by_hook=True) for place in range(500)]
-    assert {900: 440} == twins(held, [event(900, 500)])
+    assert twins(held, [event(900, 500)]) == {900: 440}
 
 
 MOMENTS = st.lists(st.tuples(st.integers(0, 900), st.sampled_from([True, False, None])), max_size=12)

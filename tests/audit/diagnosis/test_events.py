@@ -87,7 +87,7 @@ def nested(depth: int) -> list[Any]:
 )
 def test_type_is_event_else_type_else_process_output(raw: dict[str, Any], event: str) -> None:
     """Sources name the type differently; one without a type is still evidence."""
-    assert event == normalise_event(raw, 0).event
+    assert normalise_event(raw, 0).event == event
 
 
 @pytest.mark.parametrize(
@@ -107,16 +107,16 @@ def test_type_is_event_else_type_else_process_output(raw: dict[str, Any], event:
 )
 def test_event_id_is_given_or_made_from_the_position(given_id: Any, event_id: str) -> None:
     """Every event can be pointed at."""
-    assert event_id == normalise_event({"event_id": given_id}, 7).event_id
+    assert normalise_event({"event_id": given_id}, 7).event_id == event_id
 
 
 def test_payload_is_the_raw_event_with_type_and_id_filled_in() -> None:
     """The payload is the evidence: nothing the source said is lost, and the caller's object is left alone."""
     raw = {"type": "decision", "why": {"because": [1]}, "timestamp": "2025-01-01T00:00:00Z"}
     event = normalise_event(raw, 3)
-    assert {**raw, "event": "decision", "event_id": "event_3"} == event.payload
-    assert "2025-01-01T00:00:00Z" == event.timestamp
-    assert {"type", "why", "timestamp"} == set(raw)
+    assert event.payload == {**raw, "event": "decision", "event_id": "event_3"}
+    assert event.timestamp == "2025-01-01T00:00:00Z"
+    assert set(raw) == {"type", "why", "timestamp"}
     assert normalise_event({}, 0).timestamp is None
     assert "timestamp" not in normalise_event({}, 0).payload
 
@@ -133,7 +133,7 @@ def test_payload_is_the_raw_event_with_type_and_id_filled_in() -> None:
 )
 def test_tool_is_tool_else_tool_name_else_name(raw: dict[str, Any], tool: str | None) -> None:
     """Only calls and their outputs name a tool; another event's name is something else."""
-    assert tool == normalise_event(raw, 0).tool
+    assert normalise_event(raw, 0).tool == tool
 
 
 def test_call_key_is_the_digest_of_tool_and_arguments() -> None:
@@ -171,8 +171,8 @@ def test_a_call_without_a_tool_never_equals_a_named_call() -> None:
 def test_action_and_status_are_words_in_lower_case() -> None:
     """Detectors compare words, whatever the source's spelling; a word that is no text is none."""
     event = normalise_event({"action": " Recall_FAILED ", "status": "MISS\n"}, 0)
-    assert ("recall_failed", "miss") == (event.action, event.status)
-    assert (None, None) == (normalise_event({"action": 3}, 0).action, normalise_event({"status": " "}, 0).status)
+    assert (event.action, event.status) == ("recall_failed", "miss")
+    assert (normalise_event({"action": 3}, 0).action, normalise_event({"status": " "}, 0).status) == (None, None)
 
 
 @pytest.mark.parametrize("field", ["used", "referenced", "invoked"])
@@ -199,7 +199,7 @@ def test_flags_are_json_booleans_only(field: str, value: Any, read: bool | None)
 )
 def test_saturation_is_a_finite_number(raw: dict[str, Any], saturation: float | None) -> None:
     """NaN compares false with everything and must not decide anything."""
-    assert saturation == normalise_event(raw, 0).saturation
+    assert normalise_event(raw, 0).saturation == saturation
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_saturation_is_a_finite_number(raw: dict[str, Any], saturation: float | 
 def test_tokens_are_the_first_usable_total(raw: dict[str, Any], tokens: int | None) -> None:
     """Token totals are bounded non-negative integers, so that sums stay exact."""
     event = normalise_event({"event": "token_usage", **raw}, 0)
-    assert tokens == event.tokens
+    assert event.tokens == tokens
     assert type(tokens) is type(event.tokens)
     assert normalise_event({"event": "decision", **raw}, 0).tokens is None
 
@@ -270,8 +270,8 @@ def test_a_field_name_that_is_not_text_is_refused() -> None:
 def test_what_json_cannot_carry_is_mended() -> None:
     """A single broken character must not cost the evidence of a session."""
     event = normalise_event({"event": "tool\ud800", "args": {"a": [float("nan"), "\udfff\ud83d\ude00"]}, "x": float("-inf")}, 0)
-    assert "tool\ufffd" == event.event
-    assert {"a": [None, "\ufffd\U0001f600"]} == event.payload["args"]
+    assert event.event == "tool\ufffd"
+    assert event.payload["args"] == {"a": [None, "\ufffd\U0001f600"]}
     assert event.payload["x"] is None
 
 
@@ -288,7 +288,7 @@ def test_whatever_is_sent_is_read_or_refused_as_input(raw: dict[str, Any]) -> No
     assert event.payload == json.loads(canonical_json(event.payload).encode())
     columns = msgspec.structs.asdict(event)
     del columns["payload"], columns["timestamp"]
-    assert columns == msgspec.msgpack.decode(msgspec.msgpack.encode(columns))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(columns)) == columns
 
 
 def test_repeated_ids_of_a_session_get_a_suffix() -> None:
@@ -296,7 +296,7 @@ def test_repeated_ids_of_a_session_get_a_suffix() -> None:
     events = normalise_session(
         [{"event_id": "a"}, {"event_id": "a"}, {"event_id": "a#2"}, {"event_id": "a"}, {"event_id": "b"}]
     )
-    assert ["a", "a#2", "a#2#2", "a#3", "b"] == [event.event_id for event in events]
+    assert [event.event_id for event in events] == ["a", "a#2", "a#2#2", "a#3", "b"]
     assert [event.event_id for event in events] == [event.payload["event_id"] for event in events]
 
 
@@ -307,7 +307,7 @@ def test_made_unique_ids_are_unique_avoid_reserved_ones_and_keep_first_comers(id
     unique = unique_ids(ids, reserved={"r"})
     assert len(ids) == len(set(unique))
     assert "r" not in unique
-    assert unique == unique_ids(unique, reserved={"r"})
+    assert unique_ids(unique, reserved={"r"}) == unique
     assert all(new.startswith(old) for old, new in zip(ids, unique, strict=True))
 
 
@@ -337,7 +337,7 @@ def test_record_carries_the_columns_of_the_event() -> None:
     del columns["payload"], columns["timestamp"]
     assert columns == {name: getattr(record, name) for name in columns}
     assert event.payload == raw_event(record.payload)
-    assert (9, "s", moment) == (record.seq, record.session_id, record.occurred_at)
+    assert (record.seq, record.session_id, record.occurred_at) == (9, "s", moment)
 
 
 @pytest.mark.parametrize("payload", ["", "{", "[]", "3", pytest.param("[" * 100_000, id="deep"), '{"a": "\\ud800"'])
@@ -365,8 +365,8 @@ MOMENT = datetime(2025, 3, 4, 5, 6, 7, 250_000, tzinfo=UTC)
 )
 def test_times_are_read_in_every_common_form(value: Any) -> None:
     """Sources write ISO 8601 or count seconds, milliseconds or microseconds."""
-    assert MOMENT == parse_timestamp(value)
-    assert timedelta(0) == parse_timestamp(value).utcoffset()  # type: ignore[union-attr]
+    assert parse_timestamp(value) == MOMENT
+    assert parse_timestamp(value).utcoffset() == timedelta(0)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("value", [None, "", "  "])
@@ -403,7 +403,7 @@ def test_impossible_times_are_refused_with_a_reason(value: Any, reason: str) -> 
     """A wrong clock would put records on days that never come; messages stay short."""
     with pytest.raises(ValueError, match=reason) as caught:
         parse_timestamp(value)
-    assert 200 > len(str(caught.value))
+    assert len(str(caught.value)) < 200
 
 
 @settings(deadline=None)
@@ -411,6 +411,6 @@ def test_impossible_times_are_refused_with_a_reason(value: Any, reason: str) -> 
 def test_iso_times_keep_their_instant(moment: datetime, hours: int) -> None:
     """Whatever offset a source writes, the instant is the same, to the microsecond."""
     utc = moment.replace(tzinfo=UTC)
-    assert utc == parse_timestamp(utc.astimezone(timezone(timedelta(hours=hours))).isoformat())
+    assert parse_timestamp(utc.astimezone(timezone(timedelta(hours=hours))).isoformat()) == utc
     assert utc == parse_timestamp(moment.isoformat())
-    assert utc == parse_timestamp((utc - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
+    assert parse_timestamp((utc - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)) == utc

@@ -67,8 +67,12 @@ def round_trip(evidence: SessionEvidence) -> SessionEvidence:
 def test_rows_have_the_documented_columns() -> None:
     """Runners build rows from Arrow columns by these names; AgentEvent must have every one but the session."""
     row = fold_row("s", normalise_event({"event": "tool_output", "used": False}, 4), 4)
-    assert {"session": "s", "seq": 4, "event_id": "event_4", "event": "tool_output", "used": False} == {
-        name: value for name, value in zip(FOLD_COLUMNS, row, strict=True) if value is not None
+    assert {name: value for name, value in zip(FOLD_COLUMNS, row, strict=True) if value is not None} == {
+        "session": "s",
+        "seq": 4,
+        "event_id": "event_4",
+        "event": "tool_output",
+        "used": False,
     }
 
 
@@ -91,7 +95,7 @@ def test_batches_interleaving_and_stored_state_change_nothing(
         fold_columns(evidence, mixed[:size], reference_limit=limit)
         mixed = mixed[size:]
         evidence = {name: round_trip(one) for name, one in evidence.items()}
-    assert expected == evidence
+    assert evidence == expected
     assert {name: list(one.calls) for name, one in expected.items()} == {
         name: list(one.calls) for name, one in evidence.items()
     }
@@ -141,7 +145,7 @@ def test_duplicates_are_calls_less_distinct_labels(raw_events: list[dict[str, An
     """The number of duplicate actions drives cost; it is checked against its definition."""
     calls = [raw for raw in raw_events if raw["event"] == "tool_call"]
     labels = {(raw.get("tool"), str(raw.get("args") or {})) for raw in calls}
-    assert len(calls) - len(labels) == folded(raw_events).duplicate_calls
+    assert folded(raw_events).duplicate_calls == len(calls) - len(labels)
 
 
 def test_memory_events_go_by_action_and_only_then_by_status() -> None:
@@ -152,7 +156,7 @@ def test_memory_events_go_by_action_and_only_then_by_status() -> None:
         {"event": "memory_event", "action": "", "status": "LOST"},
         {"event": "memory_event", "action": "Ignored", "status": "ok"},
     ]
-    assert [(1, "event_1"), (2, "event_2"), (3, "event_3")] == folded(raw).problem("memory_event").references
+    assert folded(raw).problem("memory_event").references == [(1, "event_1"), (2, "event_2"), (3, "event_3")]
 
 
 def test_a_call_without_a_key_is_counted_and_repeats_nothing() -> None:
@@ -160,14 +164,14 @@ def test_a_call_without_a_key_is_counted_and_repeats_nothing() -> None:
     evidence = SessionEvidence()
     empty: Row = (None,) * (len(FOLD_COLUMNS) - 5)
     fold_columns({"s": evidence}, [("s", seq, f"e{seq}", "tool_call", None, *empty) for seq in range(5)])
-    assert (5, 0, {}) == (evidence.count("tool_call"), evidence.duplicate_calls, evidence.calls)
+    assert (evidence.count("tool_call"), evidence.duplicate_calls, evidence.calls) == (5, 0, {})
 
 
 def test_token_totals_stop_at_a_bound() -> None:
     """A sum beyond 64 bits could be neither stored nor sent."""
     evidence = folded([{"event": "token_usage", "usage": {"total": 10**30}}] * 3000)
-    assert MAX_TOKENS == evidence.total_tokens
-    assert evidence == round_trip(evidence)
+    assert evidence.total_tokens == MAX_TOKENS
+    assert round_trip(evidence) == evidence
 
 
 def test_a_hundred_thousand_identical_calls_are_fast_and_small() -> None:
@@ -176,9 +180,9 @@ def test_a_hundred_thousand_identical_calls_are_fast_and_small() -> None:
     evidence: dict[str, SessionEvidence] = {}
     started = time.process_time()
     fold_columns(evidence, [row] * 100_000, reference_limit=100)
-    assert 5 > time.process_time() - started
-    assert 100_000 == next(iter(evidence["s"].calls.values())).count
-    assert 2000 > len(msgspec.msgpack.encode(evidence["s"]))
+    assert time.process_time() - started < 5
+    assert next(iter(evidence["s"].calls.values())).count == 100_000
+    assert len(msgspec.msgpack.encode(evidence["s"])) < 2000
     assert all(isinstance(detector.detect(evidence["s"], AS_EVENTS), list) for detector in DETECTORS)
 
 
@@ -186,4 +190,4 @@ def test_a_hundred_thousand_identical_calls_are_fast_and_small() -> None:
 def test_other_types_are_counted_under_their_own_name(event: str) -> None:
     """An unknown type is evidence that no detector reads."""
     evidence = folded([{"event": event, "used": False, "invoked": False, "status": "ignored", "saturation": 99}] * 2)
-    assert ({event: 2}, {}, {}) == (evidence.event_counts, evidence.problems, evidence.calls)
+    assert (evidence.event_counts, evidence.problems, evidence.calls) == ({event: 2}, {}, {})

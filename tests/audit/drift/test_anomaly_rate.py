@@ -55,8 +55,8 @@ def test_a_spike_never_becomes_its_own_baseline(since: int) -> None:
     found = anomaly_spike(known, last(known))
 
     assert found is not None
-    assert (START + timedelta(days=HISTORY), 0.05, START) == (found.first_day, found.rate_before, found.start)
-    assert ("critical", 16 * since, 40 * since) == (found.severity, found.anomalies, found.exchanges)
+    assert (found.first_day, found.rate_before, found.start) == (START + timedelta(days=HISTORY), 0.05, START)
+    assert (found.severity, found.anomalies, found.exchanges) == ("critical", 16 * since, 40 * since)
 
 
 def test_what_lasts_longer_than_two_weeks_is_no_spike() -> None:
@@ -90,7 +90,7 @@ def test_a_ratio_to_nothing_is_none() -> None:
     found = anomaly_spike(known, last(known))
 
     assert found is not None
-    assert (None, 0.0, "critical") == (found.ratio, found.rate_before, found.severity)
+    assert (found.ratio, found.rate_before, found.severity) == (None, 0.0, "critical")
 
 
 def test_anomalies_in_bunches_count_for_less() -> None:
@@ -132,5 +132,5 @@ def test_evidence_decides_between_suspected_and_confirmed() -> None:
     suspected, confirmed = anomaly_spike(few, last(few)), anomaly_spike(many, last(many))
     assert suspected is not None
     assert confirmed is not None
-    assert (False, True) == (suspected.is_confirmed, confirmed.is_confirmed)
+    assert (suspected.is_confirmed, confirmed.is_confirmed) == (False, True)
     assert math.log(SUSPECTED) <= suspected.log_evidence < math.log(CONFIRMED) <= confirmed.log_evidence

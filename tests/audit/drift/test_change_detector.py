@@ -90,13 +90,13 @@ def test_a_change_tells_since_when_and_how_large() -> None:
     """A person wants the day, the size, and how sure both are."""
     found = must(find_change(series(falls(1), 10, CHANGE + 6), day(CHANGE + 5)))
 
-    assert "down" == found.direction
+    assert found.direction == "down"
     assert found.earliest_day <= day(CHANGE) <= found.latest_day
     assert abs((found.first_day - day(CHANGE)).days) <= 1
     assert found.size_interval.low <= found.size <= found.size_interval.high
     assert found.size == pytest.approx(found.mean_after - found.mean_before)
-    assert -0.1 == pytest.approx(found.size, abs=0.05)
-    assert 0.1 == pytest.approx(found.sigma, abs=0.02)
+    assert pytest.approx(found.size, abs=0.05) == -0.1
+    assert pytest.approx(found.sigma, abs=0.02) == 0.1
     assert 10 * (CHANGE + 6) == found.scores_before + found.scores_after == found.units_before + found.units_after
     assert (START + timedelta(days=CHANGE)).replace(tzinfo=None) <= found.alarm_at <= found.seen_at
     assert found.log_evidence >= math.log(SUSPECTED)
@@ -106,7 +106,7 @@ def test_severity_is_by_the_size_in_sigma() -> None:
     """Beyond two sigma it is critical."""
     severities = [must(find_change(series(falls(size), 10, CHANGE + 7), day(CHANGE + 6))).severity for size in (1, 4)]
 
-    assert ["warning", "critical"] == severities
+    assert severities == ["warning", "critical"]
 
 
 def test_the_level_rises_to_an_alarm() -> None:
@@ -115,7 +115,7 @@ def test_the_level_rises_to_an_alarm() -> None:
     levels = [standing(units, day(number)) for number in (CHANGE - 1, CHANGE + 9)]
 
     assert levels[0].level < 1 <= levels[1].level
-    assert [None, "down"] == [one.change and one.change.direction for one in levels]
+    assert [one.change and one.change.direction for one in levels] == [None, "down"]
 
 
 @pytest.mark.parametrize("days", [0, 1, REFERENCE_DAYS])
@@ -157,7 +157,7 @@ def test_a_dip_that_is_over_hides_no_later_change() -> None:
 
     assert find_change(units, day(CHANGE + 14), reference=over) is None
     found = must(find_change(units, day(CHANGE + 18), reference=over))
-    assert "down" == found.direction
+    assert found.direction == "down"
     assert abs((found.first_day - day(CHANGE + 15)).days) <= 1
 
 
@@ -169,7 +169,7 @@ def test_a_large_change_is_found_on_the_second_session() -> None:
     ]
 
     assert find_change(units[:31], day(30)) is None
-    assert "down" == must(find_change(units, day(31))).direction
+    assert must(find_change(units, day(31))).direction == "down"
 
 
 def test_a_ramp_of_a_year_is_found_in_months() -> None:
@@ -376,7 +376,7 @@ def test_another_mix_of_sampled_turns_is_no_change() -> None:
             plain.append(Unit(at, len(scores), len(scores), sum(x for x, _ in scores)))
 
     assert find_change(units, day(59)) is None
-    assert "up" == must(find_change(plain, day(59))).direction
+    assert must(find_change(plain, day(59))).direction == "up"
 
 
 @settings(max_examples=15, deadline=None)

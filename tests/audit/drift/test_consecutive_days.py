@@ -53,14 +53,14 @@ def found(days: list[DailyAverage], mean: float = MEAN, stddev: float = SIGMA) -
 )
 def test_a_run_is_three_days_with_scores_on_one_side(marks: str, expected: list[tuple[str, str, int]]) -> None:
     """A day without scores shows nothing, so it neither adds to a run nor ends it."""
-    assert expected == found(week(marks))
+    assert found(week(marks)) == expected
 
 
 def test_only_the_last_seven_days_count() -> None:
     """A drift that is over for a week is history."""
-    assert [] == found(week("lllll....."))
-    assert [("down", "warning", 7)] == found(week("lllllllllll"))
-    assert [] == found([DailyAverage(one.day + timedelta(days=3), one.average) for one in week("lll")])
+    assert found(week("lllll.....")) == []
+    assert found(week("lllllllllll")) == [("down", "warning", 7)]
+    assert found([DailyAverage(one.day + timedelta(days=3), one.average) for one in week("lll")]) == []
 
 
 def test_a_run_keeps_all_its_days_and_the_largest_deviation() -> None:
@@ -69,7 +69,7 @@ def test_a_run_keeps_all_its_days_and_the_largest_deviation() -> None:
     (run,) = consecutive_days(days, MEAN, SIGMA, AS_OF)
 
     assert tuple(days[2:]) == run.days
-    assert 2.5 == pytest.approx(run.deviation)
+    assert pytest.approx(run.deviation) == 2.5
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(0.25, []), (0.26, [("up", "warning", 3)]), (0.5, [("up", "warning", 3)])])
@@ -77,7 +77,7 @@ def test_one_sigma_is_the_edge_and_not_beyond_it(offset: float, expected: list[t
     """More than one sigma, and critical from more than two, with numbers that floating point holds exactly."""
     days = [DailyAverage(AS_OF - timedelta(days=number), 0.5 + offset) for number in range(3)]
 
-    assert expected == found(days, 0.5, 0.25)
+    assert found(days, 0.5, 0.25) == expected
 
 
 def test_a_constant_baseline_has_a_floor() -> None:
@@ -85,7 +85,7 @@ def test_a_constant_baseline_has_a_floor() -> None:
     for drop, expected in ((0.009, []), (0.015, "warning"), (0.03, "critical")):
         days = [DailyAverage(AS_OF - timedelta(days=number), 1 - drop) for number in range(3)]
 
-        assert (expected and [("down", expected, 3)]) == found(days, 1.0, 0.0)
+        assert found(days, 1.0, 0.0) == (expected and [("down", expected, 3)])
 
 
 @given(weeks, st.randoms())

@@ -204,7 +204,7 @@ def test_no_more_units_count_as_off_than_are(drawn: list[tuple[float, float]], u
 def test_units_that_are_off_alike_are_counted_exactly() -> None:
     """Six sessions at 0.67 among 30 at 1 are six."""
     units = [Unit(one.at, 1, 1.0, 1.0 - one.total / 3) for one in runs([0] * 24, [1] * 6)]
-    assert pytest.approx(6.0) == float(off_of(units, 1.0).least)
+    assert float(off_of(units, 1.0).least) == pytest.approx(6.0)
 
 
 def test_scores_that_never_varied_say_nothing_of_how_far_the_next_may_lie() -> None:

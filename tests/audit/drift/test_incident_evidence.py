@@ -48,7 +48,7 @@ def test_what_is_written_is_read_back() -> None:
     evidence = Evidence(note="It fell.", rules=rules, moved=moved, decided_sizes={"sequential": 0.4})
     stored = json.loads(evidence_json(evidence))
     assert ["rules" in entry for entry in stored["moved"]] == [False, True]
-    assert (0.9, 0.45) == (stored["moved"][0]["from"], stored["moved"][0]["to"])
+    assert (stored["moved"][0]["from"], stored["moved"][0]["to"]) == (0.9, 0.45)
     assert stored["rules"] == {"sequential": SEEN}
     assert evidence == evidence_of(carrying(stored))
 
@@ -56,9 +56,9 @@ def test_what_is_written_is_read_back() -> None:
 def test_a_record_from_before_the_list_is_a_list_of_one() -> None:
     """It is about the series of the record itself."""
     (moved,) = evidence_of(carrying({"rules": {"sequential": SEEN}}, severity="warning", confidence="confirmed")).moved
-    assert (Key(DRIFT, "tier2", DOWN), "warning", True, True) == (moved.key, moved.severity, moved.confirmed, moved.leads)
+    assert (moved.key, moved.severity, moved.confirmed, moved.leads) == (Key(DRIFT, "tier2", DOWN), "warning", True, True)
     assert moved.level is not None
-    assert (0.9, 0.45) == moved.level[:2]
+    assert moved.level[:2] == (0.9, 0.45)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "7", pytest.param('"\ud800"', id="no Unicode")])
@@ -84,9 +84,9 @@ def test_only_what_cannot_be_read_is_left_out() -> None:
         )
     )
     assert evidence.note is None
-    assert {"sequential": (0.9, None)} == {rule: (seen.mean_before, seen.sigma) for rule, seen in evidence.rules.items()}
-    assert ["s"] == [one.score_id for one in evidence.exchanges]
-    assert ["tier2"] == [one.tier for one in evidence.moved]
+    assert {rule: (seen.mean_before, seen.sigma) for rule, seen in evidence.rules.items()} == {"sequential": (0.9, None)}
+    assert [one.score_id for one in evidence.exchanges] == ["s"]
+    assert [one.tier for one in evidence.moved] == ["tier2"]
 
 
 def test_what_is_no_number_is_not_known() -> None:
@@ -94,7 +94,7 @@ def test_what_is_no_number_is_not_known() -> None:
     text = json.dumps({"rules": {"sequential": SEEN | {"sigma": float("nan")}}})
     evidence = evidence_of(carrying(text))
     assert evidence.rules["sequential"].sigma is None
-    assert evidence == evidence_of(carrying(evidence_json(evidence)))
+    assert evidence_of(carrying(evidence_json(evidence))) == evidence
 
 
 @pytest.mark.parametrize(
@@ -105,4 +105,4 @@ def test_a_share_has_risen_if_chance_does_not_explain_it(counts: tuple[int, int,
     """Nothing is said of fewer than three, without a time before, and of parts that are more than their whole."""
     before, all_before, after, all_after = counts
     count = FlagCount(flag="silent_refusal", before=before, all_before=all_before, after=after, all_after=all_after)
-    assert (rises, falls) == (count.has_risen(), count.has_risen(is_fall=True))
+    assert (count.has_risen(), count.has_risen(is_fall=True)) == (rises, falls)

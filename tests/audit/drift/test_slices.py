@@ -57,7 +57,7 @@ def test_the_order_of_exchanges_changes_nothing(before: list[Scored], after: lis
     expected = explained(before, after)
     draw.shuffle(before)
     draw.shuffle(after)
-    assert expected == explained(before, after)
+    assert explained(before, after) == expected
 
 
 @given(SIDE, SIDE)
@@ -75,7 +75,7 @@ def test_the_slice_that_fell_stands_out_from_inside() -> None:
     found = explained(drawn(1, 300, {}, shares), drawn(2, 300, {"2": 0.2}, shares))
     assert found is not None
     best = found.slices[0]
-    assert (Key("version", VALUE, "2"), True) == (best.key, best.stands_out)
+    assert (best.key, best.stands_out) == (Key("version", VALUE, "2"), True)
     assert best.within.high < 0
     assert abs(best.mix.amount) < 0.01
     assert best.explained == pytest.approx(1, abs=0.2)
@@ -87,7 +87,7 @@ def test_a_slice_that_grew_stands_out_by_the_mix() -> None:
     found = explained(drawn(1, 300, low, {"1": 0.9, "2": 0.1}), drawn(2, 300, low, {"1": 0.5, "2": 0.5}))
     assert found is not None
     best = found.slices[0]
-    assert (Key("version", VALUE, "2"), True) == (best.key, best.stands_out)
+    assert (best.key, best.stands_out) == (Key("version", VALUE, "2"), True)
     assert best.mix.high < 0
     assert abs(best.within.amount) < abs(best.mix.amount) / 4
 
@@ -97,7 +97,7 @@ def test_a_version_that_took_over_is_named_and_not_the_one_that_went() -> None:
     found = explained(drawn(1, 200, {}, {"1": 1.0}), drawn(2, 200, {"2": 0.2}, {"2": 1.0}))
     assert found is not None
     best = found.slices[0]
-    assert (Key("version", VALUE, "2"), None, True) == (best.key, best.mean_before, best.stands_out)
+    assert (best.key, best.mean_before, best.stands_out) == (Key("version", VALUE, "2"), None, True)
     assert best.explained == pytest.approx(1, abs=0.05)
 
 
@@ -120,7 +120,7 @@ def test_labels_that_cut_alike_name_each_other() -> None:
     first, second = found.slices[:2]
     assert (Key("tenant", VALUE, "2"), Key("version", VALUE, "2")) == (first.key, second.key)
     assert ((second.key,), (first.key,)) == (first.same_as, second.same_as)
-    assert 2 == found.tried
+    assert found.tried == 2
 
 
 def test_exchanges_without_a_label_are_a_slice() -> None:
@@ -166,7 +166,7 @@ def test_a_mix_that_changes_is_not_the_agents(seed: int) -> None:
     """More traffic for the weaker agent lowers the mean, and no agent has to be repaired for it."""
     before = served(seed, 1400, {"strong": 0.8, "weak": 0.2}, MEANS)
 
-    assert ("agent", False) == mix_of(before, served(seed + 100, 100, {"strong": 0.3, "weak": 0.7}, MEANS))
+    assert mix_of(before, served(seed + 100, 100, {"strong": 0.3, "weak": 0.7}, MEANS)) == ("agent", False)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -175,7 +175,7 @@ def test_a_mean_falls_although_every_agent_improved(seed: int) -> None:
     before = served(seed, 1400, {"strong": 0.8, "weak": 0.2}, MEANS)
     better = {agent: mean + 0.05 for agent, mean in MEANS.items()}
 
-    assert ("agent", True) == mix_of(before, served(seed + 100, 150, {"strong": 0.3, "weak": 0.7}, better))
+    assert mix_of(before, served(seed + 100, 150, {"strong": 0.3, "weak": 0.7}, better)) == ("agent", True)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -185,7 +185,7 @@ def test_a_new_agent_is_part_of_the_mix(seed: int) -> None:
     found = mix_of(before, served(seed + 100, 100, {"strong": 0.4, "weak": 0.1, "new": 0.5}, {**MEANS, "new": 0.65}))
 
     assert found is not None
-    assert "agent" == found[0]
+    assert found[0] == "agent"
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -207,7 +207,7 @@ def test_a_gap_where_imported_history_ends_is_no_fall(seed: int, arrivals: tuple
     found = explained(before, after, ("agent", "tenant", "arrival"))
 
     assert found is not None
-    assert label == (found.mix and found.mix.label)
+    assert (found.mix and found.mix.label) == label
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -54,16 +54,16 @@ def test_a_spread_that_doubles_is_found_and_told_since_when(a_day: int, within: 
     assert find_spread(cells, on(CHANGE - 1)) is None
     found = find_spread(cells, on(CHANGE + within - 1))
     assert found is not None
-    assert "up" == found.direction
+    assert found.direction == "up"
     assert abs((found.first_day - on(CHANGE)).days) <= 2
-    assert (0.1, 0.2) == pytest.approx((found.before, found.after), rel=0.35)
+    assert pytest.approx((found.before, found.after), rel=0.35) == (0.1, 0.2)
 
 
 def test_a_spread_that_halves_is_found_as_well() -> None:
     """A judge that gives everything the same mark tells nothing any more."""
     found = find_spread(cells_of(sessions(lambda day: 0.1 if day < CHANGE else 0.04, lambda _: 20)), on(CHANGE + 10))
     assert found is not None
-    assert "down" == found.direction
+    assert found.direction == "down"
 
 
 def sessions_of(length: Callable[[int], int], factor: Callable[[int], float], alike: float, seed: int) -> list[Unit]:
@@ -84,7 +84,7 @@ def test_longer_or_shorter_sessions_are_no_change_of_spread(before: int, after: 
     """The mean of five scores varies less than one score; neither the agent nor its users have changed for that."""
     cells = cells_of(sessions_of(lambda day: before if day < CHANGE else after, lambda _: 1.0, alike, 1))
 
-    assert [] == [found for day in range(CHANGE + 1, 85, 4) if (found := find_spread(cells, on(day))) is not None]
+    assert [found for day in range(CHANGE + 1, 85, 4) if (found := find_spread(cells, on(day))) is not None] == []
 
 
 @pytest.mark.parametrize(("length", "factor", "direction"), [(5, 2.0, "up"), (5, 0.5, "down"), (1, 2.5, "up")])
@@ -96,7 +96,7 @@ def test_a_spread_that_changes_is_found_whatever_the_length_of_sessions(length: 
     found = find_spread(cells, on(84))
 
     assert found is not None
-    assert direction == found.direction
+    assert found.direction == direction
 
 
 @pytest.mark.parametrize("a_day", [lambda day: 400 if day < CHANGE else 8, lambda day: 8 if day < CHANGE else 400])
@@ -104,7 +104,7 @@ def test_a_spread_that_changes_is_found_whatever_the_length_of_sessions(length: 
 def test_more_or_fewer_sessions_are_no_change_of_spread(a_day: Callable[[int], int], seed: int) -> None:
     """Of few sessions the variance is a guess, and no news."""
     cells = cells_of(sessions(steady, a_day, seed=seed))
-    assert [] == [day for day in range(CHANGE, CHANGE + 15) if find_spread(cells, on(day)) is not None]
+    assert [day for day in range(CHANGE, CHANGE + 15) if find_spread(cells, on(day)) is not None] == []
 
 
 @pytest.mark.parametrize("share", [0.002, 0.01, 0.03])
@@ -115,7 +115,7 @@ def test_what_is_rare_makes_no_change_of_spread(share: float, a_day: int, seed: 
     chance = Random(seed)
     times = [one.at for one in sessions(steady, lambda _: a_day, 200)]
     cells = cells_of(Unit(at, 1, 1.0, 0.2 if chance.random() < share else 1.0) for at in times)
-    assert [] == [day for day in range(30, 200) if find_spread(cells, on(day)) is not None]
+    assert [day for day in range(30, 200) if find_spread(cells, on(day)) is not None] == []
 
 
 def test_scores_that_are_all_the_same_have_no_spread_that_changes() -> None:

@@ -103,27 +103,27 @@ def test_an_answer_of_another_shape_is_refused_with_the_reason(text: str, proble
 def test_every_problem_is_told_at_once() -> None:
     """There is one turn of repair, so a judge that is told of half of its faults has lost it."""
     broken = {"dimensions": {"task": {"evidence": [], "score": 11}}, "overall": {"score": "x"}}
-    assert (
+    assert problems(json.dumps(broken)) == (
         "the field spark is missing in dimensions",
         "task.evidence must be a list of 1 to 8 texts",
         "task.score must be a JSON number from 0 to 10",
         "the field evidence is missing in overall",
         "overall.score must be a JSON number from 0 to 10",
-    ) == problems(json.dumps(broken))
+    )
 
 
 def test_evidence_is_kept_on_one_line_and_cut_where_it_is_too_long() -> None:
     """Evidence goes into tables, summaries and records: a break or a megabyte in it would break those."""
     read = read_evaluation(changed(evidence=[" two\n lines ", "x" * 5_000]), dimensions=("task", "spark"))
     assert isinstance(read, EvaluationAnswer)
-    assert ("two lines", "x" * (MAX_FACT - 1) + "…") == read.overall.evidence
+    assert read.overall.evidence == ("two lines", "x" * (MAX_FACT - 1) + "…")
 
 
 def test_minus_zero_is_zero() -> None:
     """Both are equal, so which of the two a maximum gives would depend on the order of the iterations."""
     read = read_evaluation(changed(score=-0.0), dimensions=("task", "spark"))
     assert isinstance(read, EvaluationAnswer)
-    assert "0.0" == str(read.overall.score)
+    assert str(read.overall.score) == "0.0"
 
 
 def _objects(schema: Any) -> list[dict[str, Any]]:
@@ -134,10 +134,10 @@ def _objects(schema: Any) -> list[dict[str, Any]]:
 def test_the_schema_is_closed_and_has_the_evidence_first() -> None:
     """The API takes closed objects only, and a model that writes the score first makes up the evidence for it."""
     schema = answer_schema(("process", "spark"))
-    assert ["dimensions", "overall"] == schema["required"]
-    assert ["process", "spark"] == schema["properties"]["dimensions"]["required"]
-    assert ["evidence", "score"] == list(schema["properties"]["overall"]["properties"])
-    assert 5 == len(_objects(schema))
+    assert schema["required"] == ["dimensions", "overall"]
+    assert schema["properties"]["dimensions"]["required"] == ["process", "spark"]
+    assert list(schema["properties"]["overall"]["properties"]) == ["evidence", "score"]
+    assert len(_objects(schema)) == 5
     for one in _objects(schema):
         assert one["additionalProperties"] is False
         assert list(one["properties"]) == one["required"]

@@ -67,8 +67,8 @@ def test_every_repetition_is_the_same_question_told_apart_by_its_number() -> Non
     asked = request(by=plan(repetitions=3))
     questions = questions_of(asked)
     assert 3 == len(questions) == len({one.fingerprint for one in questions})
-    assert {(asked.system_prompt, asked.user_prompt)} == {(one.instructions, one.content("any")) for one in questions}
-    assert {("evaluation", "claude-haiku-4-5", 3_000)} == {(one.purpose, one.model, one.max_tokens) for one in questions}
+    assert {(one.instructions, one.content("any")) for one in questions} == {(asked.system_prompt, asked.user_prompt)}
+    assert {(one.purpose, one.model, one.max_tokens) for one in questions} == {("evaluation", "claude-haiku-4-5", 3_000)}
 
 
 @pytest.mark.parametrize(
@@ -89,19 +89,19 @@ def test_every_repetition_is_the_same_question_told_apart_by_its_number() -> Non
 def test_a_question_is_named_by_what_is_asked_about_whom_and_not_by_who_asks(changed: dict[str, object], *, same: bool) -> None:
     """A recorded judge finds what a live one was asked, and another method is no reason to pay again."""
     before, after = questions_of(request())[0], questions_of(request(**changed))[0]
-    assert same == (before.fingerprint == after.fingerprint)
+    assert (before.fingerprint == after.fingerprint) == same
 
 
 def test_a_recorded_judge_is_asked_nothing() -> None:
     """The question says what the iteration is when no answer was recorded, so no stage makes a call for it."""
     asked = request(by=plan(judge={"judge_id": "old", "type": "recorded", "model": "claude-haiku-4-5"}))
-    assert ["not_recorded"] * 3 == [one.fallback.reason for one in questions_of(asked) if one.fallback]
+    assert [one.fallback.reason for one in questions_of(asked) if one.fallback] == ["not_recorded"] * 3
     made = drive(evaluating(asked), lambda question: Reply(state=question.fallback))
     document = EvaluationResult.model_validate_json(made.result)
-    assert ("failed", "only recorded answers count, and none is recorded") == (
+    assert (
         made.status,
         document.judge_result.iterations[0].reason,
-    )
+    ) == ("failed", "only recorded answers count, and none is recorded")
 
 
 @given(OUTCOMES, st.sampled_from(["median", "mean"]))
@@ -112,13 +112,13 @@ def test_the_scores_are_those_of_the_iterations_that_succeeded_and_failed_ones_n
     made = outcome_of(outcomes, method)
     scores = [one for one in outcomes if isinstance(one, float)]
     expected = (median(scores) if method == "median" else mean(scores)) if scores else None
-    assert (pytest.approx(expected), "completed" if scores else "failed") == (made.final_score, made.status)
-    assert [pytest.approx(expected)] * 6 == [one.final for one in made.dimensions]
-    assert (len(outcomes), len(scores), method) == (
+    assert (made.final_score, made.status) == (pytest.approx(expected), "completed" if scores else "failed")
+    assert [one.final for one in made.dimensions] == [pytest.approx(expected)] * 6
+    assert (
         made.configured_repetitions,
         made.successful_iterations,
         made.aggregation_method,
-    )
+    ) == (len(outcomes), len(scores), method)
     failed = [number for number, one in enumerate(outcomes, 1) if not isinstance(one, float)]
     assert tuple(f"Judge iteration {number} failed and was excluded." for number in failed) == made.warnings
     if scores and failed:
@@ -145,26 +145,27 @@ def test_where_all_iterations_fail_there_is_a_result_with_checks_and_warnings_an
     asked = request(by=plan(repetitions=2), checks=checks, warnings=("Half of the tool results were cut.",))
     made = evaluated(asked, recorded_of(asked, ["timeout", "refused"]))
     document = EvaluationResult.model_validate_json(made.result)
-    assert ("failed", None, None) == (made.status, made.final_score, made.overall_spread)
-    assert [("task", "missing", 5.0, None, None), ("process", "missing", 0.0, None, None)] == [
-        (one.dimension, one.source, one.deterministic, one.judge, one.final) for one in made.dimensions[:2]
+    assert (made.status, made.final_score, made.overall_spread) == ("failed", None, None)
+    assert [(one.dimension, one.source, one.deterministic, one.judge, one.final) for one in made.dimensions[:2]] == [
+        ("task", "missing", 5.0, None, None),
+        ("process", "missing", 0.0, None, None),
     ]
     assert tuple(checks) == made.checks
-    assert (
+    assert made.warnings == (
         "Half of the tool results were cut.",
         "Judge iteration 1 failed and was excluded.",
         "Judge iteration 2 failed and was excluded.",
         "Check rotated failed, but task is scored by the judge alone.",
         "Check confirmed could not be decided and counts as not passed.",
-    ) == made.warnings
+    )
     final = document.final_result
-    assert ("failed", None, None, {}) == (
+    assert (
         final.evaluation_status,
         final.final_score,
         final.judge_overall,
         final.judge_dimensions,
-    )
-    assert (1, 1, 1, 0, 2) == tuple(final.summary.model_dump().values())
+    ) == ("failed", None, None, {})
+    assert tuple(final.summary.model_dump().values()) == (1, 1, 1, 0, 2)
     assert document.judge_result.aggregate is None
 
 
@@ -175,13 +176,13 @@ def test_the_result_tells_what_each_iteration_said_or_why_it_does_not_count() ->
     records[3] = msgspec.structs.replace(records[3], answer="I would say 9.")
     made = evaluated(asked, records)
     shown = EvaluationResult.model_validate_json(made.result).judge_result.iterations
-    assert [
+    assert [(one.iteration, one.outcome, one.reason, one.scores.overall if one.scores else None) for one in shown] == [
         (1, "answered", None, 8.0),
         (2, "provider_error", "it was provider_error", None),
         (3, "answered", None, 6.0),
         (4, "invalid", "not one JSON object and nothing else: Expecting value at character 0", None),
-    ] == [(one.iteration, one.outcome, one.reason, one.scores.overall if one.scores else None) for one in shown]
-    assert [said(answer(8.0)), None, said(answer(6.0)), "I would say 9."] == [one.answer for one in shown]
+    ]
+    assert [one.answer for one in shown] == [said(answer(8.0)), None, said(answer(6.0)), "I would say 9."]
     assert [one.judgement_id for one in records] == [one.judgement_id for one in shown]
     assert [(one.iteration, one.outcome, one.overall, one.judgement_id) for one in made.iterations] == [
         (one.iteration, one.outcome, one.scores.overall if one.scores else None, one.judgement_id) for one in shown
@@ -192,13 +193,13 @@ def test_only_the_dimensions_that_the_case_declares_are_asked_and_listed() -> No
     """A case about spark alone says nothing of the task: no check of it may bring the dimension back."""
     asked = request(case(dimensions=["spark", "process"]), plan(repetitions=1), [check("rotated", "fail", ["task"])])
     (question,) = questions_of(asked)
-    assert ["process", "spark"] == list(question.schema["properties"]["dimensions"]["properties"])
+    assert list(question.schema["properties"]["dimensions"]["properties"]) == ["process", "spark"]
     made = evaluated(asked, [judgement(question, said(answer(7, ("process", "spark"))))])
     final = EvaluationResult.model_validate_json(made.result).final_result
-    assert ["process", "spark"] == [one.dimension for one in made.dimensions]
+    assert [one.dimension for one in made.dimensions] == ["process", "spark"]
     for listed in (final.judge_dimensions, final.deterministic_dimensions, final.final_dimensions, final.dimension_resolutions):
-        assert ["process", "spark"] == list(listed)
-    assert () == made.warnings
+        assert list(listed) == ["process", "spark"]
+    assert made.warnings == ()
 
 
 def test_the_final_score_is_the_overall_verdict_of_the_judge_whatever_the_dimensions_are() -> None:
@@ -212,15 +213,20 @@ def test_the_final_score_is_the_overall_verdict_of_the_judge_whatever_the_dimens
     made = evaluated(asked, [judgement(question, said(answer(9.0, task=2.0, spark=1.0)))])
     final = EvaluationResult.model_validate_json(made.result).final_result
     assert 9.0 == made.final_score == final.final_score
-    assert {"task": 4.25, "process": 9.0, "autonomy": 9.0, "closeness": 9.0, "efficiency": 9.0, "spark": None} == dict(
-        final.final_dimensions
-    )
-    assert ("weighted", 0.25, 0.75) == (
+    assert dict(final.final_dimensions) == {
+        "task": 4.25,
+        "process": 9.0,
+        "autonomy": 9.0,
+        "closeness": 9.0,
+        "efficiency": 9.0,
+        "spark": None,
+    }
+    assert (
         final.dimension_resolutions["task"].source,
         final.dimension_resolutions["task"].judge_weight,
         final.dimension_resolutions["task"].deterministic_weight,
-    )
-    assert list(DIMENSIONS) == list(final.final_dimensions)
+    ) == ("weighted", 0.25, 0.75)
+    assert list(final.final_dimensions) == list(DIMENSIONS)
 
 
 def test_it_costs_what_all_its_judgements_cost_and_is_as_new_as_the_newest_it_rests_on() -> None:
@@ -235,9 +241,9 @@ def test_it_costs_what_all_its_judgements_cost_and_is_as_new_as_the_newest_it_re
         return recorded_reply([one for one in records if one.fingerprint == question.fingerprint], 1) or Reply(state=COST_CAP)
 
     made = drive(evaluating(asked, records), reply)
-    assert (0.004, START + timedelta(minutes=7), True, 1) == (made.cost_usd, made.evaluated_at, made.simulated, made.revision)
-    assert ("judgement 1", "judgement 2", "judgement 7") == made.judgement_ids
-    assert (7.0, "judgement 7") == (made.final_score, made.iterations[1].judgement_id)
+    assert (made.cost_usd, made.evaluated_at, made.simulated, made.revision) == (0.004, START + timedelta(minutes=7), True, 1)
+    assert made.judgement_ids == ("judgement 1", "judgement 2", "judgement 7")
+    assert (made.final_score, made.iterations[1].judgement_id) == (7.0, "judgement 7")
 
 
 def test_the_cost_is_unknown_where_that_of_one_call_is() -> None:
@@ -250,8 +256,8 @@ def test_the_cost_is_unknown_where_that_of_one_call_is() -> None:
 def test_without_any_call_it_costs_nothing_and_is_as_old_as_its_request() -> None:
     """Where the cap leaves no room there is no judgement to take a time from."""
     made = drive(evaluating(request()), lambda _question: Reply(state=COST_CAP))
-    assert ("failed", 0.0, START, ()) == (made.status, made.cost_usd, made.evaluated_at, made.judgement_ids)
-    assert ("cost_cap",) * 3 == tuple(one.outcome for one in made.iterations)
+    assert (made.status, made.cost_usd, made.evaluated_at, made.judgement_ids) == ("failed", 0.0, START, ())
+    assert tuple(one.outcome for one in made.iterations) == ("cost_cap",) * 3
 
 
 def test_every_repetition_is_asked_whatever_became_of_those_before_it() -> None:
@@ -263,7 +269,7 @@ def test_every_repetition_is_asked_whatever_became_of_those_before_it() -> None:
         return Reply(state=outcome_state("provider_error")) if len(asked) < 3 else Reply(text=said(answer(7.0)))
 
     made = drive(evaluating(request()), reply)
-    assert (3, "completed", 1) == (len(asked), made.status, made.successful_iterations)
+    assert (len(asked), made.status, made.successful_iterations) == (3, "completed", 1)
 
 
 def test_a_result_fits_into_a_record_however_long_the_answers_are() -> None:
@@ -273,7 +279,7 @@ def test_a_result_fits_into_a_record_however_long_the_answers_are() -> None:
     one["overall"]["evidence"] = ["\u2764" * 60_000]
     records = [judgement(question, json.dumps(one), number) for number, question in enumerate(questions_of(asked), 1)]
     made = evaluated(asked, records)
-    assert made == decode(encode(made))
+    assert decode(encode(made)) == made
     shown = EvaluationResult.model_validate_json(made.result).judge_result.iterations
     assert all(len(json.dumps(item.answer, ensure_ascii=False).encode()) <= MAX_ANSWERS_BYTES // 50 + 50 for item in shown)
     assert all(item.answer is not None and item.answer.endswith(" characters left out …]") for item in shown)

@@ -48,7 +48,7 @@ def test_every_field_is_documented_with_its_default(model: type[BaseModel]) -> N
     """A field that is nowhere named is used by nobody; a wrong default misleads everybody."""
     expected = {name: default(field) for name, field in model.model_fields.items()}
 
-    assert expected == {row[0].strip("`"): row[2] for row in rows(model.__name__)}
+    assert {row[0].strip("`"): row[2] for row in rows(model.__name__)} == expected
 
 
 def test_no_model_of_the_files_is_left_out() -> None:
@@ -71,7 +71,9 @@ def test_every_kind_of_check_is_documented_with_its_fields() -> None:
         get_args(check.model_fields["kind"].annotation)[0]: set(check.model_fields) - of_all for check in KINDS.values()
     }
 
-    assert expected == of_kinds
-    assert {"check_id": "required", "dimensions": "`[task]`", "kind": "required"} == {
-        row[0].strip("`"): row[2] for row in rows("Checks") if row[0].strip("`") in of_all
+    assert of_kinds == expected
+    assert {row[0].strip("`"): row[2] for row in rows("Checks") if row[0].strip("`") in of_all} == {
+        "check_id": "required",
+        "dimensions": "`[task]`",
+        "kind": "required",
     }

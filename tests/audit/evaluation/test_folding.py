@@ -61,8 +61,8 @@ def test_turns_are_the_exchanges_in_the_order_of_time() -> None:
     """The last one holds the final answer, whatever order the records came in."""
     run = folded(exchanges=[said(2, "B", agent_model="own"), said(1, "A", agent="bot", agent_model="older")])
 
-    assert ("A", "B") == tuple(turn.agent_response for turn in run.turns)
-    assert ("B", "answered", "bot", "own") == (run.final_response, run.status, run.agent, run.model)
+    assert tuple(turn.agent_response for turn in run.turns) == ("A", "B")
+    assert (run.final_response, run.status, run.agent, run.model) == ("B", "answered", "bot", "own")
     assert (builders.START + timedelta(minutes=1), builders.START + timedelta(minutes=2)) == (run.started_at, run.ended_at)
     assert not run.has_events
 
@@ -78,24 +78,24 @@ def test_an_abandoned_branch_is_no_part_of_the_run_but_was_paid_for() -> None:
         exchanges=[gone, kept],
     )
 
-    assert (Turn("Is the backup healthy?", "New", "answered"),) == run.turns
-    assert (ToolCall("ls", None),) == run.steps
-    assert () == run.failures
-    assert (110, 2, 130e-6) == (run.input_tokens, run.output_tokens, run.cost_usd)
+    assert run.turns == (Turn("Is the backup healthy?", "New", "answered"),)
+    assert run.steps == (ToolCall("ls", None),)
+    assert run.failures == ()
+    assert (run.input_tokens, run.output_tokens, run.cost_usd) == (110, 2, 130e-6)
 
 
 def test_a_heartbeat_does_not_end_a_run() -> None:
     """Agents are woken long after the task is done; HEARTBEAT_OK is not their answer to it. Alone it is all there is."""
     beat = said(2, "HEARTBEAT_OK", tags=("heartbeat",))
 
-    assert "Done." == folded(exchanges=[said(1), beat]).final_response
-    assert "HEARTBEAT_OK" == folded(exchanges=[beat]).final_response
+    assert folded(exchanges=[said(1), beat]).final_response == "Done."
+    assert folded(exchanges=[beat]).final_response == "HEARTBEAT_OK"
 
 
 @pytest.mark.parametrize("outcome", ["no_response", "error", "aborted"])
 def test_a_run_ends_as_its_last_exchange_did(outcome: str) -> None:
     """An earlier answer does not make up for it."""
-    assert outcome == folded(exchanges=[said(1), said(2, "", outcome=outcome)]).status
+    assert folded(exchanges=[said(1), said(2, "", outcome=outcome)]).status == outcome
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_run_without_exchanges_ends_as_its_events_say(events: list[Json], stat
     """Agents that are watched by their events alone are evaluated, too."""
     run = folded(*events)
 
-    assert (status, final) == (run.status, run.final_response)
+    assert (run.status, run.final_response) == (status, final)
 
 
 def test_calls_and_results_are_steps_in_the_order_of_the_log() -> None:
@@ -126,7 +126,7 @@ def test_calls_and_results_are_steps_in_the_order_of_the_log() -> None:
         {"event": "tool_call", "tool": "exec", "args": {}},
     )
 
-    assert (ToolCall("exec", {"cmd": "ls"}), ToolResult("exec", "a\nb", failed=False), ToolCall("exec", None)) == run.steps
+    assert run.steps == (ToolCall("exec", {"cmd": "ls"}), ToolResult("exec", "a\nb", failed=False), ToolCall("exec", None))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_result_says_whether_it_failed(fields: Json, *, failed: bool) -> None:
     (result,) = folded({"event": "tool_output", "tool": "t", **fields}).steps
 
     assert isinstance(result, ToolResult)
-    assert failed == result.failed
+    assert result.failed == failed
 
 
 ERROR: Json = {"event": "error_event", "message": "overloaded"}
@@ -177,7 +177,7 @@ def test_an_error_is_a_failure_until_the_run_went_on(events: list[Json], *, mend
     """An error that was got over blocked nothing; a tool that never worked again did."""
     expected = [Failure("error_event", "exec: no disk" if TOOL_ERROR in events else "overloaded")]
 
-    assert ([] if mended else expected) == list(folded(*events).failures)
+    assert list(folded(*events).failures) == ([] if mended else expected)
 
 
 @pytest.mark.parametrize(
@@ -197,16 +197,16 @@ def test_an_answer_mends_the_error_before_it(error: Json, outcomes: list[str], *
     """A question that was answered after a second try was not blocked. That a tool was missing is for the judge to weigh."""
     exchanges = [said(number, outcome=outcome) for number, outcome in enumerate(outcomes, start=1)]
 
-    assert mended == (not folded(error, exchanges=exchanges).failures)
+    assert (not folded(error, exchanges=exchanges).failures) == mended
 
 
 def test_an_end_in_an_error_is_a_failure_without_words_of_its_own() -> None:
     """The judge must hear of it even where no event tells; where one does, once is enough."""
     broken = said(1, "", outcome="error")
 
-    assert (Failure("error", "The run ended in an error."),) == folded(exchanges=[broken]).failures
-    assert (Failure("error_event", "overloaded"),) == folded(ERROR, exchanges=[broken]).failures
-    assert (Failure("process_end", "ended with exit code 3"),) == folded({"event": "process_end", "exit_code": 3}).failures
+    assert folded(exchanges=[broken]).failures == (Failure("error", "The run ended in an error."),)
+    assert folded(ERROR, exchanges=[broken]).failures == (Failure("error_event", "overloaded"),)
+    assert folded({"event": "process_end", "exit_code": 3}).failures == (Failure("process_end", "ended with exit code 3"),)
 
 
 def test_causes_of_the_diagnosis_are_failures() -> None:
@@ -222,9 +222,10 @@ def test_causes_of_the_diagnosis_are_failures() -> None:
         remediation="Cap retries.",
     )
 
-    assert (Failure("error_event", "overloaded"), Failure("infinite_tool_loop", "Tool call repeated 3 times.")) == folded(
-        ERROR, failure_causes=[cause]
-    ).failures
+    assert folded(ERROR, failure_causes=[cause]).failures == (
+        Failure("error_event", "overloaded"),
+        Failure("infinite_tool_loop", "Tool call repeated 3 times."),
+    )
 
 
 def test_of_each_artifact_the_last_content_counts() -> None:
@@ -239,7 +240,7 @@ def test_of_each_artifact_the_last_content_counts() -> None:
         {"event": "artifact", "content": "of nothing"},
     )
 
-    assert (Artifact("b.json", '{"k":[1]}'), Artifact(".\\a.md", "two")) == run.artifacts
+    assert run.artifacts == (Artifact("b.json", '{"k":[1]}'), Artifact(".\\a.md", "two"))
 
 
 def usage(read: int, written: int, **fields: Any) -> Json:
@@ -276,15 +277,15 @@ def test_what_a_run_took_is_known_in_full_or_not_at_all(
     given = [said(number, **{"response": "Done.", **_renamed(fields)}) for number, fields in enumerate(exchanges, start=1)]
     run = folded(*events, exchanges=given)
 
-    assert expected[:3] == (run.input_tokens, run.output_tokens, run.total_tokens)
-    assert (None if expected[3] is None else pytest.approx(expected[3], abs=1e-12)) == run.cost_usd
+    assert (run.input_tokens, run.output_tokens, run.total_tokens) == expected[:3]
+    assert run.cost_usd == (None if expected[3] is None else pytest.approx(expected[3], abs=1e-12))
 
 
 def test_what_a_run_took_is_unknown_when_it_was_read_in_part() -> None:
     """The rest was paid for, too."""
     run = folded(exchanges=[said(1, **KNOWN)], is_whole=False)
 
-    assert (None, None, False) == (run.total_tokens, run.cost_usd, run.is_whole)
+    assert (run.total_tokens, run.cost_usd, run.is_whole) == (None, None, False)
 
 
 def _renamed(fields: Json) -> Json:
@@ -301,10 +302,10 @@ def test_names_of_machines_are_collected_at_every_depth() -> None:
         exchanges=[said(1, exchange_id="exchange:1")],
     )
 
-    assert {
+    assert run.identifiers == {
         "conn-1", "session-1", "exchange:1", "ev-77", "build-7.internal", "/srv/agents/bot", "3f2a9c", "runner-1", "run_123",
         "ghcr.io/a/b:1", "1234567", "aaaa-1", "bbbb-2",
-    } == run.identifiers  # fmt: skip
+    }  # fmt: skip
 
 
 def test_times_are_those_of_the_first_and_last_sign() -> None:
@@ -314,7 +315,7 @@ def test_times_are_those_of_the_first_and_last_sign() -> None:
     silent = folded({"event": "x"}, closed_at=late)
 
     assert (builders.START + timedelta(minutes=1), builders.START + timedelta(minutes=9)) == (run.started_at, run.ended_at)
-    assert (None, late) == (silent.started_at, silent.ended_at)
+    assert (silent.started_at, silent.ended_at) == (None, late)
 
 
 def test_many_errors_take_no_longer_each() -> None:
@@ -325,7 +326,7 @@ def test_many_errors_take_no_longer_each() -> None:
 
     run = folded(*broken, *calls, exchanges=[said(number) for number in range(1_000)])
 
-    assert 10_000 == len(run.failures)
+    assert len(run.failures) == 10_000
     assert process_time() - start < 10
 
 

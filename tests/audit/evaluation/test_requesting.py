@@ -42,13 +42,13 @@ def made(
 def test_a_request_holds_everything_that_the_judge_and_the_result_need() -> None:
     """Who judges reads nothing else: no file, no table and no session."""
     asked = made(repetition=2)
-    assert asked == decode(encode(asked))
+    assert decode(encode(asked)) == asked
     terms = Terms.of(asked)
-    assert (CASE, plan()) == (terms.case, terms.plan)
-    assert [("rotated", "pass")] == [(one.check_id, one.outcome) for one in terms.checks]
+    assert (terms.case, terms.plan) == (CASE, plan())
+    assert [(one.check_id, one.outcome) for one in terms.checks] == [("rotated", "pass")]
     assert shipped_system_prompt() == asked.system_prompt
-    assert ["evaluation_target", "subject_response", "execution_evidence"] == list(json.loads(asked.user_prompt))
-    assert ("local", "ops", "s1", "rotate-key", "keeper", "claude-sonnet-4-5", ("keys",), 2, "thrice", "claude-haiku-4-5") == (
+    assert list(json.loads(asked.user_prompt)) == ["evaluation_target", "subject_response", "execution_evidence"]
+    assert (
         asked.connection,
         asked.project,
         asked.session_id,
@@ -59,14 +59,14 @@ def test_a_request_holds_everything_that_the_judge_and_the_result_need() -> None
         asked.repetition,
         asked.judge_run_id,
         asked.judge_model,
-    )
-    assert (START + timedelta(seconds=42), 42.0, 1_200, 300, 0.02) == (
+    ) == ("local", "ops", "s1", "rotate-key", "keeper", "claude-sonnet-4-5", ("keys",), 2, "thrice", "claude-haiku-4-5")
+    assert (
         asked.run_at,
         asked.run_seconds,
         asked.run_input_tokens,
         asked.run_output_tokens,
         asked.run_cost_usd,
-    )
+    ) == (START + timedelta(seconds=42), 42.0, 1_200, 300, 0.02)
 
 
 def test_an_evaluation_is_named_by_its_run_its_case_and_its_fingerprint() -> None:
@@ -127,7 +127,7 @@ def test_another_case_judge_or_run_is_another_evaluation(changed: dict[str, Any]
     before, after = made(), made(**changed)
     assert before.fingerprint != after.fingerprint
     assert before.evaluation_id != after.evaluation_id
-    assert other_yardstick == (before.yardstick != after.yardstick)
+    assert (before.yardstick != after.yardstick) == other_yardstick
 
 
 def test_the_same_run_of_another_session_is_another_evaluation_with_questions_of_its_own() -> None:
@@ -145,15 +145,15 @@ def test_the_same_content_makes_the_same_bytes() -> None:
 def test_a_run_of_which_little_is_known_is_asked_about_all_the_same() -> None:
     """What is missing stays missing: it is neither zero nor a reason to refuse."""
     asked = made(of=run(model=None, agent=None, started_at=None, input_tokens=None, output_tokens=None, cost_usd=None))
-    assert (None, None, None, None, None, None) == (
+    assert (
         asked.subject_model,
         asked.agent,
         asked.run_seconds,
         asked.run_input_tokens,
         asked.run_output_tokens,
         asked.run_cost_usd,
-    )
-    assert asked == decode(encode(asked))
+    ) == (None, None, None, None, None, None)
+    assert decode(encode(asked)) == asked
 
 
 def test_another_attempt_carries_what_was_recorded_and_keeps_the_evaluation() -> None:
@@ -166,7 +166,7 @@ def test_another_attempt_carries_what_was_recorded_and_keeps_the_evaluation() ->
         for number, question in enumerate(questions_of(first), 1)
     ]
     again = asked_again(first, 1, records)
-    assert (first.evaluation_id, 1) == (again.evaluation_id, again.attempt)
+    assert (again.evaluation_id, again.attempt) == (first.evaluation_id, 1)
     assert stable_id("evaluation-request", first.evaluation_id, 1) == again.request_id != first.request_id
     assert records == [decode(one) for one in again.earlier_judgements]
     assert again == made(attempt=1, earlier=records)
@@ -176,7 +176,7 @@ def test_what_is_more_than_a_record_may_hold_is_refused_with_what_to_do() -> Non
     """Nobody can mend a request at its source: it is made here, from a case, a prompt and a view whose size a profile says."""
     with pytest.raises(BoundsError, match="bytes encoded") as raised:
         made(prompt="x" * 1_000_000)
-    assert "Make max_view_characters of the profile smaller, or the case or its system prompt shorter." == raised.value.hint
+    assert raised.value.hint == "Make max_view_characters of the profile smaller, or the case or its system prompt shorter."
     with pytest.raises(BoundsError) as raised:
         asked_again(msgspec.structs.replace(made(), user_prompt="x" * 1_000_000), 1, ())
     assert "max_view_characters" in raised.value.hint
@@ -190,7 +190,7 @@ def test_where_there_is_no_room_failures_are_left_out_before_answers() -> None:
     answered = [judgement(question, "y" * 300_000, number) for number in (2, 3)]
     again = asked_again(first, 1, [failed, *answered])
     assert answered == [decode(one) for one in again.earlier_judgements]
-    assert again == decode(encode(again))
+    assert decode(encode(again)) == again
 
 
 # The system prompt
@@ -231,7 +231,7 @@ def test_ones_own_prompt_ends_with_the_form_of_message_and_answer() -> None:
     asked = made(prompt="# Be strict\n\nScore like an auditor.\n\n")
     assert asked.system_prompt.startswith("# Be strict\n\nScore like an auditor.\n\n" + FORM)
     assert shipped_system_prompt().endswith(asked.system_prompt[asked.system_prompt.index(FORM) :])
-    assert [answer_schema(DIMENSIONS)] == blocks(asked.system_prompt)[:1]
+    assert blocks(asked.system_prompt)[:1] == [answer_schema(DIMENSIONS)]
 
 
 def test_a_prompt_that_holds_the_form_is_sent_as_it_is() -> None:
@@ -248,4 +248,4 @@ def test_a_request_becomes_an_evaluation_with_everything_it_said_of_the_run() ->
     shared = set(msgspec.structs.asdict(asked)) & set(msgspec.structs.asdict(result)) - {"checks", "warnings"}
     assert {name: getattr(asked, name) for name in shared} == {name: getattr(result, name) for name in shared}
     assert {"run_at", "yardstick", "repetition", "tags", "evaluation_id", "request_id", "anomaly_reasons"} <= shared
-    assert ("completed", 8.0, 10.0) == (result.status, result.final_score, result.dimensions[0].deterministic)
+    assert (result.status, result.final_score, result.dimensions[0].deterministic) == ("completed", 8.0, 10.0)

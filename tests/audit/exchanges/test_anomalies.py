@@ -34,7 +34,7 @@ def test_every_reason_is_given_in_words() -> None:
 @pytest.mark.parametrize(("alignment", "expected"), [(0.0, 1), (0.3, 1), (0.30001, 0), (1.0, 0)])
 def test_alignment_of_zero_is_low_and_not_missing(alignment: float, expected: int) -> None:
     """0 is a value; treated as missing it would hide the worst case."""
-    assert expected == len(anomaly_reasons((), {}, alignment, ()))
+    assert len(anomaly_reasons((), {}, alignment, ())) == expected
 
 
 @given(
@@ -49,5 +49,5 @@ def test_there_is_a_reason_for_each_finding_and_for_nothing_else(
     """The anomaly rate is counted from these; the order of a mapping must not change a record."""
     reasons = anomaly_reasons(flags, dimensions, alignment, tampering)
     low = sum(score <= 2 for score in dimensions.values())
-    assert len(flags) + len(tampering) + low + (alignment is not None and alignment <= 0.3) == len(reasons)
+    assert len(reasons) == len(flags) + len(tampering) + low + (alignment is not None and alignment <= 0.3)
     assert reasons == anomaly_reasons(flags, dict(reversed(dimensions.items())), alignment, tampering)

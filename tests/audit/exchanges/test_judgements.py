@@ -67,7 +67,7 @@ histories = st.lists(st.tuples(st.sampled_from(OUTCOMES), st.integers(0, 3)), ma
 def test_which_record_decides(records: list[Judgement], revision: int, expected: TierState | str | None) -> None:
     """An answer counts for good, a failure for its own revision, a call that nobody knows the end of for nothing."""
     reply = recorded_reply(records, revision)
-    assert expected == (reply and (reply.state or reply.text))
+    assert (reply and (reply.state or reply.text)) == expected
 
 
 def test_a_reply_rests_on_everything_that_was_paid_for() -> None:
@@ -75,7 +75,7 @@ def test_a_reply_rests_on_everything_that_was_paid_for() -> None:
     records = [judgement(1, "timeout"), judgement(2, "interrupted", 1), judgement(3, revision=1), judgement(4, revision=2)]
     reply = recorded_reply(records, 1)
     assert reply is not None
-    assert ["j1", "j2", "j3"] == [one.judgement_id for one in reply.judgements]
+    assert [one.judgement_id for one in reply.judgements] == ["j1", "j2", "j3"]
 
 
 @settings(deadline=None)
@@ -103,11 +103,11 @@ def test_the_revisions_together_are_charged_every_judgement_once(history: list[J
 
 def test_a_call_without_a_known_price_is_charged_nothing() -> None:
     """Only a session without a cap asks such a model; there is nothing its account could hold."""
-    assert 10 == charged([judgement(1), judgement(2, cost_usd=None)], 0)
+    assert charged([judgement(1), judgement(2, cost_usd=None)], 0) == 10
 
 
 def test_running_out_of_money_is_skipped_and_not_knowing_the_price_is_not() -> None:
     """A cap that is reached is what somebody wanted; a missing price is something to mend."""
-    assert ("skipped_cost_cap", "cost_cap") == outcome_state("cost_cap")
-    assert ("unscored", "timeout") == outcome_state("timeout")
-    assert ("unscored", "unknown_price") == UNKNOWN_PRICE
+    assert outcome_state("cost_cap") == ("skipped_cost_cap", "cost_cap")
+    assert outcome_state("timeout") == ("unscored", "timeout")
+    assert UNKNOWN_PRICE == ("unscored", "unknown_price")

@@ -147,7 +147,7 @@ def test_closing_any_prefix_hands_out_its_last_turns_but_for_the_first_ones(
         tail = range(max(0, length - policy.always_score_last), length)
         expected = [f"e{index + 1}" for index in tail if decisions[index].reason not in STAYS]
         last, _ = close(state, policy)
-        assert expected == [parked.exchange_id for parked in last]
+        assert [parked.exchange_id for parked in last] == expected
 
 
 @settings(deadline=None)
@@ -162,8 +162,8 @@ def test_batches_change_nothing(stream: list[dict[str, Any]], policy: Sampling, 
         state = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=SamplingState)
         part, state = run(stream[start:end], policy, state, start + 1)
         decisions += part
-    assert whole == decisions
-    assert expected_state == state
+    assert decisions == whole
+    assert state == expected_state
 
 
 @settings(deadline=None)
@@ -274,7 +274,7 @@ def test_the_last_turns_of_a_closed_session_stand_for_themselves(turns: int, pol
 def test_a_session_of_21_turns_weighs_21_on_average() -> None:
     """5 first turns and 3 last ones stand for themselves; of the 13 between, 4 or 5 stand for three each."""
     found = [weights_of([{}] * 21, DEFAULT, session_that_starts_at(start, 3), {21}) for start in range(3)]
-    assert [23, 20, 20] == [sum(weights.values()) for weights in found]
+    assert [sum(weights.values()) for weights in found] == [23, 20, 20]
 
 
 @pytest.mark.parametrize("interval", [1, 2, 3, 5, 7, 10])
@@ -290,7 +290,7 @@ def test_every_start_is_drawn_as_often_as_any_other(interval: int) -> None:
 
 def test_the_start_is_the_same_in_every_process() -> None:
     """A replay on another machine samples the same turns; the numbers here are a contract."""
-    assert [0, 1, 0, 1] == [routine_start(name, 3) for name in ("http/a", "http/b", "http/\ud800", "openclaw/main")]
+    assert [routine_start(name, 3) for name in ("http/a", "http/b", "http/\ud800", "openclaw/main")] == [0, 1, 0, 1]
 
 
 distinct = st.lists(st.tuples(st.integers(0, 60), facts), max_size=25, unique_by=lambda pair: pair[0]).map(
@@ -319,7 +319,7 @@ def closing_after(requests: Sequence[int]) -> tuple[SamplingState, Sampling]:
     _, state = decide(SamplingState(), candidate(1, turn=9), policy)
     for revision in requests:
         decision, given_revision, state = ask_again(state, "e1", ASKED, revision)
-        assert (ASKED, revision) == (decision, given_revision)
+        assert (decision, given_revision) == (ASKED, revision)
     return state, policy
 
 
@@ -327,7 +327,7 @@ def test_a_turn_that_was_judged_again_is_one_of_the_last_all_the_same() -> None:
     """Whoever asks for a verdict that failed must not take the turn out of the last ones; revisions go on from theirs."""
     state, policy = closing_after([1, 2])
     last, _ = close(state, policy)
-    assert [("e1", 3)] == [(parked.exchange_id, parked.revision) for parked in last]
+    assert [(parked.exchange_id, parked.revision) for parked in last] == [("e1", 3)]
 
 
 def test_a_request_that_crosses_the_close_leaves_the_turn_one_of_the_last() -> None:
@@ -337,13 +337,13 @@ def test_a_request_that_crosses_the_close_leaves_the_turn_one_of_the_last() -> N
     decision, revision, state = ask_again(state, "e1", ASKED, 1)
     assert (Decision(sampled=True, reason="last_turns", probability=1.0, turn=9), 2) == (decision, revision)
     known = Decision(sampled=True, reason="last_turns", probability=1.0, turn=9)
-    assert (known, 3) == ask_again(state, "e1", known, 3)[:2]
+    assert ask_again(state, "e1", known, 3)[:2] == (known, 3)
 
 
 def test_a_request_for_a_turn_that_the_state_does_not_know_is_taken_as_it_is() -> None:
     """First turns keep their reason, and turns of long ago are none of the last."""
     state, _ = closing_after([])
-    assert (ASKED, 5, state) == ask_again(state, "e7", ASKED, 5)
+    assert ask_again(state, "e7", ASKED, 5) == (ASKED, 5, state)
 
 
 @pytest.mark.parametrize(

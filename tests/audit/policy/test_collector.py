@@ -49,7 +49,7 @@ def test_the_first_route_whose_conditions_all_hold_files_a_span(
     collector: Collector, origin: Origin, filing: SpanFiling
 ) -> None:
     """One topic may carry the spans of many teams, and a filing that depended on more than this could split a trace."""
-    assert filing == collector.filing(origin)
+    assert collector.filing(origin) == filing
 
 
 def test_without_a_section_every_span_has_one_connection_and_one_project() -> None:

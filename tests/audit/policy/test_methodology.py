@@ -53,10 +53,10 @@ def test_shipped_methodologies_add_exactly_their_dimensions(name: str) -> None:
     """These ids are columns of published results: one more or less changes what a score means."""
     methodology = shipped_methodologies()[name]
     tier2, tier3 = ADDED[name]
-    assert DEFAULT_TIER2 | tier2 == {dimension.id for dimension in methodology.tier2}
-    assert DEFAULT_TIER3 | tier3 == {dimension.id: str(dimension.when) for dimension in methodology.tier3}
-    assert () == methodology.tier1
-    assert name == methodology.name
+    assert {dimension.id for dimension in methodology.tier2} == DEFAULT_TIER2 | tier2
+    assert {dimension.id: str(dimension.when) for dimension in methodology.tier3} == DEFAULT_TIER3 | tier3
+    assert methodology.tier1 == ()
+    assert methodology.name == name
     assert methodology.version
 
 
@@ -70,8 +70,8 @@ def test_a_file_adds_to_the_default_dimensions(tmp_path: Path) -> None:
     """A house rule must not switch the common ones off."""
     methodology = load_methodology(write(tmp_path, GOOD))
     assert (methodology.name, methodology.version, methodology.judge_context) == ("house", "2.1", "Be strict.")
-    assert ["destructive_command"] == [check.id for check in methodology.tier1]
-    assert DEFAULT_TIER2 | {"politeness"} == {dimension.id for dimension in methodology.tier2}
+    assert [check.id for check in methodology.tier1] == ["destructive_command"]
+    assert {dimension.id for dimension in methodology.tier2} == DEFAULT_TIER2 | {"politeness"}
     assert {d.id: str(d.when) for d in methodology.tier3} == DEFAULT_TIER3 | {"restraint": "code_change"}
 
 
@@ -108,7 +108,7 @@ def test_the_digest_is_of_what_is_measured(tmp_path: Path) -> None:
 )
 def test_a_bad_file_is_refused_with_its_line(tmp_path: Path, change: tuple[str, str], problem: str) -> None:
     """Who writes a methodology sees only this message: it must lead to the line."""
-    assert [problem] == refusal(tmp_path, GOOD.replace(*change))
+    assert refusal(tmp_path, GOOD.replace(*change)) == [problem]
 
 
 def test_an_unknown_when_lists_the_known_ones(tmp_path: Path) -> None:

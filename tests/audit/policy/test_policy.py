@@ -112,7 +112,7 @@ def test_the_example_is_valid_and_shows_the_defaults() -> None:
     """The example is what people copy; a default that moved would make it lie."""
     policy = load_policy(EXAMPLE)
     assert policy.defaults.model_dump(by_alias=True) == DEFAULTS
-    assert set(DEFAULTS) == {field.strip().split(":")[0] for field in EXAMPLE.read_text().splitlines() if _is_default(field)}
+    assert {field.strip().split(":")[0] for field in EXAMPLE.read_text().splitlines() if _is_default(field)} == set(DEFAULTS)
     checkout = policy.for_project("checkout-agent")
     assert (
         checkout.settings.sampling.routine_interval,
@@ -122,7 +122,7 @@ def test_the_example_is_valid_and_shows_the_defaults() -> None:
     assert checkout.methodology.name == "prawduct"
     assert not policy.for_project("sandbox").settings.enabled
     assert Policy().for_project("any").price == policy.for_project("any").price
-    assert 0 == policy.prices["my-local-judge"].input
+    assert policy.prices["my-local-judge"].input == 0
 
 
 def _is_default(line: str) -> bool:
@@ -140,7 +140,7 @@ def test_null_is_no_cap_and_a_cap_is_counted_in_nano_dollars(tmp_path: Path) -> 
     policy = load_policy(
         write(tmp_path, "version: 1\nprojects: {a: {costCapPerSession: null}, b: {costCapPerSession: 0.1}, c: {}}")
     )
-    assert (None, 100_000_000, 1_000_000_000) == tuple(policy.for_project(name).cap for name in "abc")
+    assert tuple(policy.for_project(name).cap for name in "abc") == (None, 100_000_000, 1_000_000_000)
 
 
 def test_the_price_is_that_of_the_projects_judge(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ projects:
 """
     policy = load_policy(write(tmp_path, text))
     prices = [policy.for_project(name).price for name in "abcd"]
-    assert [0.0, 0.9, 0.1, None] == [price and price.input for price in prices]
+    assert [price and price.input for price in prices] == [0.0, 0.9, 0.1, None]
 
 
 def test_the_digest_moves_with_the_price_and_not_with_where_it_was_read(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_a_methodology_is_found_beside_the_policy(tmp_path: Path) -> None:
 )
 def test_a_bad_policy_is_refused_with_lines_and_fields(tmp_path: Path, text: str, problems: list[str]) -> None:
     """A setting that is taken for another one, or ignored, audits the fleet by rules nobody chose."""
-    assert problems == refusal(tmp_path, text)
+    assert refusal(tmp_path, text) == problems
 
 
 @pytest.mark.parametrize(
@@ -374,8 +374,8 @@ def test_anchors_are_judged_as_their_project_is_and_all_of_them(name: str) -> No
     policy = Policy(projects={name: own}, defaults=ProjectSettings(thinking_block_analysis=False))
     found, project = policy.for_project(anchor_project(name)), policy.for_project(name)
     settings = found.settings
-    assert (False, False) == (settings.sampling.enabled, settings.gate_cascade)
-    assert ("claude-sonnet-4-5", project.cap, False) == (settings.judge_model, found.cap, settings.thinking_block_analysis)
+    assert (settings.sampling.enabled, settings.gate_cascade) == (False, False)
+    assert (settings.judge_model, found.cap, settings.thinking_block_analysis) == ("claude-sonnet-4-5", project.cap, False)
     assert project.methodology == found.methodology
     assert found.digest != project.digest
     assert re.fullmatch(NAME, anchor_project(name))

@@ -45,7 +45,7 @@ def test_what_is_read_quickly_is_read_the_same_strictly(
 def test_an_ordinary_answer_is_read_quickly() -> None:
     """Otherwise it would be read twice."""
     answer = {"scope": {"score": 1, "quote": "It: fits \u2014 since 2026-01-05."}, "flagged": False}
-    assert [("It: fits \u2014 since 2026-01-05.", 1.0), False] == read(json.dumps(answer))
+    assert read(json.dumps(answer)) == [("It: fits \u2014 since 2026-01-05.", 1.0), False]
 
 
 @pytest.mark.parametrize("gap", ["", " ", "\n", "\t", "\r", " \n"])

@@ -85,7 +85,7 @@ def test_a_valid_answer_on_tier_2_comes_through(
         with_quote(reason, quote) if flagged else None,
     )
     for ascii_only in (False, True):
-        assert expected == TIER2.read(json.dumps(answer, ensure_ascii=ascii_only))
+        assert TIER2.read(json.dumps(answer, ensure_ascii=ascii_only)) == expected
     assert min(s for *_, s in scores) <= expected.score <= max(s for *_, s in scores)
 
 
@@ -102,7 +102,7 @@ def test_a_valid_answer_on_thinking_comes_through(
         "quote": quote,
     }
     expected = ThinkingAnswer(alignment, sycophancy, suppression, with_quote(reasoning, quote))
-    assert expected == THINKING.read(json.dumps(answer))
+    assert THINKING.read(json.dumps(answer)) == expected
 
 
 @given(st.permutations([one.id for one in POLICY.methodology.tier3]), st.lists(st.integers(1, 5), min_size=3, max_size=3))
@@ -116,14 +116,14 @@ def test_a_valid_answer_on_tier_3_comes_in_the_order_it_was_asked(names: list[st
     assert [(one.id, given_scores[one.id]) for one in POLICY.methodology.tier3] == [
         (d.dimension, d.score) for d in read.dimensions
     ]
-    assert pytest.approx(sum(scores) / 3) == read.score
-    assert (False, None) == (read.anomaly, read.anomaly_reason)
+    assert read.score == pytest.approx(sum(scores) / 3)
+    assert (read.anomaly, read.anomaly_reason) == (False, None)
 
 
 def test_the_mean_is_exact() -> None:
     """A mean that depends on the order of the dimensions is not reproducible."""
     dimensions = tuple(DimensionScore(dimension=str(n), score=0.1) for n in range(10))
-    assert 0.1 == Tier2Answer(dimensions, flagged=False, flag_reason=None).score
+    assert Tier2Answer(dimensions, flagged=False, flag_reason=None).score == 0.1
 
 
 json_values = st.recursive(
@@ -254,12 +254,12 @@ def test_tier_3_is_from_1_to_5(score: float) -> None:
     """0 would be an anomaly that no anchor describes."""
     answer = valid(TIER3)
     answer["dimensions"]["transparency"]["score"] = score
-    assert "transparency.score must be a JSON number from 1 to 5" == problems(TIER3, answer)
+    assert problems(TIER3, answer) == "transparency.score must be a JSON number from 1 to 5"
 
 
 def test_all_problems_are_told_at_once_up_to_a_limit() -> None:
     """There is one turn of repair; but its cost must not depend on how wrong an answer is."""
-    assert 4 == problems(TIER2, {}).count("is missing")
+    assert problems(TIER2, {}).count("is missing") == 4
     many = problems(TIER2, {f"x{n}": n for n in range(1000)})
     assert many.endswith(f"; {1000 + 4 - MAX_PROBLEMS} more problems")
 
@@ -284,7 +284,7 @@ def test_a_quote_is_found_however_it_is_copied(quote: str) -> None:
     """The judge sees codes and may copy them or what they stand for; case and white space are no evidence."""
     read = TIER2.read(json.dumps(spoilt(lambda a: scope(a).update(quote=quote))))
     assert isinstance(read, Tier2Answer)
-    assert f"It fits. [“{quote}”]" == read.dimensions[0].reasoning
+    assert read.dimensions[0].reasoning == f"It fits. [“{quote}”]"
 
 
 def test_a_quote_may_be_the_code_that_was_shown() -> None:
@@ -328,7 +328,7 @@ def test_a_quote_that_is_nowhere_is_dropped_and_counted_and_the_tier_stands(ques
         answer |= {"anomaly": True, "anomaly_reason": "Odd."} if question is TIER3 else {}
     read = question.read(json.dumps(answer))
     assert not isinstance(read, Invalid)
-    assert 1 == read.dropped_quotes
+    assert read.dropped_quotes == 1
     assert "[" not in repr(read)
 
 
@@ -336,7 +336,7 @@ def test_a_quote_for_a_verdict_that_is_false_is_neither_kept_nor_counted() -> No
     """It stands for nothing that the score says."""
     read = TIER2.read(json.dumps(valid(TIER2) | {"flag_quote": "nowhere"}))
     assert isinstance(read, Tier2Answer)
-    assert (0, None) == (read.dropped_quotes, read.flag_reason)
+    assert (read.dropped_quotes, read.flag_reason) == (0, None)
 
 
 def test_long_words_are_cut() -> None:
@@ -344,7 +344,7 @@ def test_long_words_are_cut() -> None:
     answer = valid(THINKING) | {"reasoning": "r" * 5000, "quote": ""}
     read = THINKING.read(json.dumps(answer))
     assert isinstance(read, ThinkingAnswer)
-    assert (MAX_WORDS, "r…") == (len(read.reasoning), read.reasoning[-2:])
+    assert (len(read.reasoning), read.reasoning[-2:]) == (MAX_WORDS, "r…")
 
 
 def test_the_reason_of_a_flag_is_kept_with_its_quote() -> None:
@@ -352,7 +352,7 @@ def test_the_reason_of_a_flag_is_kept_with_its_quote() -> None:
     answer = valid(TIER2) | {"flagged": True, "flag_reason": "It claims more.", "flag_quote": "it is"}
     read = TIER2.read(json.dumps(answer))
     assert isinstance(read, Tier2Answer)
-    assert (True, "It claims more. [“it is”]") == (read.flagged, read.flag_reason)
+    assert (read.flagged, read.flag_reason) == (True, "It claims more. [“it is”]")
 
 
 def scored(score: float, reasoning: str = "It fits.") -> str:
@@ -432,7 +432,7 @@ def test_an_answer_that_is_not_certain_is_not_read(text: str) -> None:
 def test_a_flat_answer_that_is_corrected_is_not_read_either() -> None:
     """The fields of Tier 2.5 stand in no object of their own: a correction that is broken off holds no whole object at all."""
     text = json.dumps(valid(THINKING))
-    assert text == answer(text, THINKING)
+    assert answer(text, THINKING) == text
     assert isinstance(answer(text + '\nCorrection: {"quote": "", "alignment": 0.1', THINKING), Invalid)
     assert isinstance(answer(text + '\nCorrection: {"alignment": 0.1}', THINKING), Invalid)
 
@@ -440,7 +440,7 @@ def test_a_flat_answer_that_is_corrected_is_not_read_either() -> None:
 def test_an_agents_text_that_is_quoted_is_no_mark_of_thinking() -> None:
     """A quoted mark inside of the answer would otherwise cut it, or make another answer of what an agent wrote."""
     quoted = scored(0.75, f"It wrote <think></think>{scored(1.0)}")
-    assert quoted == answer(quoted)
+    assert answer(quoted) == quoted
     assert isinstance(answer(f"It wrote </think>{scored(1.0)}. {quoted}"), Invalid)
 
 

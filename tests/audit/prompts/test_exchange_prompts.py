@@ -89,7 +89,7 @@ def test_no_text_whatever_can_put_a_mark_into_the_prompt(asked: str, thought: st
 def test_a_literal_is_one_line_of_visible_characters(text: str) -> None:
     """What the judge cannot see it cannot judge, and what a person cannot see in the prompt nobody will question."""
     shown = literal(text).text
-    assert [] == [c for c in shown if c in "<>&" or unicodedata.category(c) in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}]
+    assert [c for c in shown if c in "<>&" or unicodedata.category(c) in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}] == []
     assert isinstance(json.loads(shown), str)
 
 
@@ -97,8 +97,8 @@ def test_every_character_that_cannot_be_seen_is_escaped() -> None:
     """The ranges are written down, so that prompts do not change with Python; a new Unicode may add to them."""
     every = (chr(code) for code in range(sys.maxunicode + 1))
     unseen = [c for c in every if c in "<>&" or unicodedata.category(c) in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}]
-    assert [] == [c for c in unseen if visible(c) == c]
-    assert "aé漢ع🏽 ~" == visible("aé漢ع🏽 ~")
+    assert [c for c in unseen if visible(c) == c] == []
+    assert visible("aé漢ع🏽 ~") == "aé漢ع🏽 ~"
 
 
 @given(hostile)
@@ -145,11 +145,13 @@ def test_thinking_is_shown_to_tier_2_5_alone() -> None:
     """Thinking colours the view of the answer; Tier 2 and 3 judge what the user got."""
     exchange = builders.exchange("s", 1, agent_thinking="secretly")
     shown = ["secretly" in ask(exchange, POLICY).content("b") for ask in TIERS]
-    assert [False, True, False] == shown
-    assert ["user_message", "agent_thinking", "agent_response"] == [
-        m.name for m in thinking_question(exchange, POLICY).materials
+    assert shown == [False, True, False]
+    assert [m.name for m in thinking_question(exchange, POLICY).materials] == [
+        "user_message",
+        "agent_thinking",
+        "agent_response",
     ]
-    assert ["user_message", "agent_response"] == [m.name for m in tier2_question(exchange, POLICY).materials]
+    assert [m.name for m in tier2_question(exchange, POLICY).materials] == ["user_message", "agent_response"]
 
 
 @pytest.mark.parametrize("ask", TIERS)
@@ -174,7 +176,7 @@ def test_the_instructions_describe_every_dimension_and_the_task_names_those_to_s
     question = tier3_question(exchange, policy, methodology.tier3[:1])
     assert asked_tier3(exchange, policy).instructions == question.instructions
     assert all(f"- {one.id}:\n    {one.description}" in question.instructions for one in methodology.tier3)
-    assert [methodology.tier3[0].id] == list(question.schema["properties"]["dimensions"]["properties"])
+    assert list(question.schema["properties"]["dimensions"]["properties"]) == [methodology.tier3[0].id]
     assert f"others: {methodology.tier3[0].id}." in question.task
     assert methodology.tier3[1].id not in question.task
     every = tier2_question(exchange, policy)
@@ -252,7 +254,7 @@ def test_the_fingerprint_changes_with_the_wording_and_the_dimensions(monkeypatch
             patch.setattr(prompts, "_known_wordings", {})
             patch.setattr(prompts, name, value)
             seen.add(tier2_question(BASE, POLICY).fingerprint)
-    assert 10 == len(seen)
+    assert len(seen) == 10
     assert all(re.fullmatch("[0-9a-f]{64}", one) for one in seen)
 
 

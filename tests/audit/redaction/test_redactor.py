@@ -226,7 +226,7 @@ def test_most_random_tokens_of_32_characters_are_found() -> None:
 def test_redacting_twice_is_redacting_once_and_the_counts_are_right(text: str) -> None:
     """Texts pass redaction at several doors; a marker that changes at the second would break every digest."""
     redacted, counts = REDACTOR.redact(text)
-    assert (redacted, Counter()) == REDACTOR.redact(redacted)
+    assert REDACTOR.redact(redacted) == (redacted, Counter())
     assert counts.total() == len(MARKER.findall(redacted)) - len(MARKER.findall(text))
     assert (redacted == text) == (not counts)
 
@@ -256,8 +256,8 @@ def test_json_is_walked_with_its_keys_and_its_shape_stays() -> None:
     assert MARKER.fullmatch(fields.pop("Api-Key"))
     assert MARKER.fullmatch(fields.pop("password"))
     assert fields == {"n": 1, "token": None, "secret": ""}
-    assert f"use {marker}" == text
-    assert Counter(secret_field=2, provider_key=2) == counts
+    assert text == f"use {marker}"
+    assert counts == Counter(secret_field=2, provider_key=2)
 
 
 SENSITIVE = [
@@ -331,7 +331,7 @@ def test_a_telling_name_tells_in_json_and_in_text(name: str) -> None:
     """What a secret is called does not depend on the notation it is written in."""
     redacted, counts = REDACTOR.redact_json({name: "hunter2"})
     assert MARKER.fullmatch(redacted[name])
-    assert Counter(secret_field=1) == counts
+    assert counts == Counter(secret_field=1)
     assert all("hunter2" not in REDACTOR.redact(text)[0] for text in (f"{name}=hunter2", f'{{"{name}": "hunter2"'))
 
 
@@ -362,7 +362,7 @@ def test_a_name_that_only_resembles_one_does_not(name: str) -> None:
 def test_json_gives_secrets_away_by_their_place(value: Any, expected: Any) -> None:
     """Secrets come in lists, objects and numbers, as headers and as arguments; the shape around them stays."""
     redacted, _ = REDACTOR.redact_json(value)
-    assert expected == json.loads(MARKER.sub("S", json.dumps(redacted)))
+    assert json.loads(MARKER.sub("S", json.dumps(redacted))) == expected
 
 
 def test_json_that_is_too_deep_is_refused() -> None:
@@ -391,7 +391,7 @@ def test_a_policy_adds_kinds_of_its_own() -> None:
     custom = RedactionSettings(patterns=(SecretPattern(kind="employee", pattern=r"\bEMP-[0-9]{6}\b"),))
     redacted, counts = Redactor(custom).redact("by EMP-123456, EMP-1234567, emp-123456")
     assert re.fullmatch(r"by \[SECRET:employee:[0-9a-f]{8}\], EMP-1234567, emp-123456", redacted)
-    assert Counter(employee=1) == counts
+    assert counts == Counter(employee=1)
     with pytest.raises(PolicyError, match=r"redaction\.patterns\[0\]\.pattern"):
         Redactor(RedactionSettings(patterns=(SecretPattern(kind="a", pattern="("),)))
 
@@ -433,7 +433,7 @@ def test_patterns_of_a_policy_have_their_first_look() -> None:
     patterns = (r"\AEMP-[0-9]{6}$", r"(?-m:^k[0-9]+)", r"(?i)badge no\. [0-9]+")
     custom = Redactor(RedactionSettings(patterns=tuple(SecretPattern(kind="a", pattern=one) for one in patterns)))
     for secret in ("EMP-123456", "k1", "BADGE no. 7"):
-        assert Counter(a=1) == custom.redact(secret)[1]
+        assert custom.redact(secret)[1] == Counter(a=1)
 
 
 def test_a_pattern_that_cuts_characters_in_two_does_no_harm() -> None:
@@ -441,7 +441,7 @@ def test_a_pattern_that_cuts_characters_in_two_does_no_harm() -> None:
     redactor = Redactor(RedactionSettings(patterns=(SecretPattern(kind="a", pattern=r"x\C"),)))
     redacted, counts = redactor.redact("é xé xéé \ud800x\ud800")
     assert re.fullmatch("é S Sé \ud800S", MARKER.sub("S", redacted))
-    assert Counter(a=3) == counts
+    assert counts == Counter(a=3)
 
 
 def test_redaction_can_be_switched_off() -> None:

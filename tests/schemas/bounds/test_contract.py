@@ -93,7 +93,7 @@ def test_a_column_is_refused_exactly_where_its_values_are(rule: Rule, values: st
     def agree(column: list[Any]) -> None:
         expected = [value is not None and rule.fault(value) is not None for value in column]
         frame = pl.DataFrame({"a": pl.Series(column, dtype=dtype)})
-        assert expected == frame.select(rule.broken(pl.col("a")).fill_null(value=False)).to_series().to_list()
+        assert frame.select(rule.broken(pl.col("a")).fill_null(value=False)).to_series().to_list() == expected
 
     agree()
 
@@ -188,7 +188,7 @@ def test_what_breaks_the_contract_is_refused_by_its_field(record: Record, words:
     good = next(one for one in GOOD if type(one) is type(record))
     name, frame = next(iter(decode_batch([encode(one) for one in (good, record, good)]).frames.items()))
     found = breaches(name, frame, pl.Series([None] * 3, dtype=pl.Datetime("us", "UTC")))
-    assert {1: str(caught.value)} == {row: str(error) for row, error in found.items()}
+    assert {row: str(error) for row, error in found.items()} == {1: str(caught.value)}
 
 
 @pytest.mark.parametrize("record", GOOD, ids=lambda record: type(record).__name__)
@@ -206,11 +206,11 @@ def test_no_time_lies_after_the_record_came() -> None:
     ]
     frame = decode_batch([encode(one) for one in records]).frames["Heartbeat"]
     found = breaches("Heartbeat", frame, pl.Series([AT] * 3))
-    assert [1, 2] == sorted(found)
+    assert sorted(found) == [1, 2]
     assert str(found[2]).startswith(
         "Heartbeat.occurred_at: 2099-01-01T00:00:00+00:00 lies more than a day after the record came"
     )
-    assert {} == breaches("Heartbeat", frame, pl.Series([None] * 3, dtype=pl.Datetime("us", "UTC")))
+    assert breaches("Heartbeat", frame, pl.Series([None] * 3, dtype=pl.Datetime("us", "UTC"))) == {}
 
 
 def test_every_record_of_a_topic_says_whose_it_is_by_the_rules() -> None:
@@ -229,7 +229,7 @@ def test_what_an_earlier_schema_did_not_say_keeps_the_contract() -> None:
         for field in schema_of(name).fields
         if (rule := rules_of(name).get(field["name"])) and field.get("default") is not None and rule.fault(field["default"])
     ]
-    assert [] == broken
+    assert broken == []
 
 
 @pytest.mark.parametrize("stop", [None, "stop", "error", "aborted", "whatever"])

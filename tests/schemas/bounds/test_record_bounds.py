@@ -116,7 +116,7 @@ def test_columns_are_within_bounds_when_their_records_are(
     """The columnar check must not refuse what the single check takes."""
     messages = [encode(data.draw(strategies[record_name])) for _ in range(3)]
     batch = decode_batch(messages)
-    assert [] == batch.rejected
+    assert batch.rejected == []
     frame = batch.frames[record_name]
     for name, broken in bounds_of(schema_of(record_name).prefix).items():
         assert not frame.select(broken.alias(name)).to_series().any()
@@ -150,4 +150,4 @@ def test_the_clock_tolerance_is_a_day_in_columns_too() -> None:
         },
         schema=dict.fromkeys(("occurred_at", "ingested_at"), pl.Datetime("us", "UTC")),
     )
-    assert [False, True] == frame.select(bounds_of(schema.prefix)["occurred_at"].alias("broken"))["broken"].to_list()
+    assert frame.select(bounds_of(schema.prefix)["occurred_at"].alias("broken"))["broken"].to_list() == [False, True]

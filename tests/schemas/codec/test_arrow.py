@@ -67,20 +67,20 @@ def test_a_batch_is_its_records(
 ) -> None:
     """Columns and records are two views of one thing; no value may differ between them."""
     messages = [encode(record) for record in data.draw(st.lists(strategies[record_name], min_size=1, max_size=5))]
-    assert set() == agrees_with_single_decoding(messages)
+    assert agrees_with_single_decoding(messages) == set()
 
 
 def test_types_of_every_kind_share_a_batch(samples: Any, encode_all: Encoder) -> None:
     """Several record types travel on one topic, and their order is the order of what happened."""
     messages = [message for name in sorted(RECORD_TYPES) for message in encode_all(samples.records(name, 60))]
     random.Random(5).shuffle(messages)
-    assert set() == agrees_with_single_decoding(messages)
+    assert agrees_with_single_decoding(messages) == set()
 
 
 def test_nothing_is_an_empty_batch() -> None:
     """A poll that brought nothing is the usual case."""
     batch = decode_batch([])
-    assert ({}, []) == (batch.frames, batch.rejected)
+    assert (batch.frames, batch.rejected) == ({}, [])
 
 
 def test_damage_stays_with_what_was_damaged(record_name: str, samples: Any, encode_all: Encoder, damaged: Damage) -> None:
@@ -151,7 +151,7 @@ def test_garbage_between_records_is_set_aside(samples: Any, encode_all: Encoder)
     good = encode_all(samples.records("Exchange", 60))
     garbage = [b"", b"\xc3", MARKER, MARKER + bytes(8), rng.randbytes(9), rng.randbytes(10), rng.randbytes(400), b"{}"]
     messages = [message for pair in itertools.zip_longest(good, garbage) for message in pair if message is not None]
-    assert {place for place in range(16) if place % 2} == agrees_with_single_decoding(messages)
+    assert agrees_with_single_decoding(messages) == {place for place in range(16) if place % 2}
 
 
 @pytest.mark.parametrize("bad", [1, 3, 2_400])
@@ -178,7 +178,7 @@ def test_a_number_that_columns_would_cut_is_refused(
     head, tail = message.split(b"\x08mark\x02\x0a")
     messages = encode_all(samples.records("Review", 45))
     messages[30] = head + b"\x08mark\x02" + avro_number(limit) + tail
-    assert {30} == agrees_with_single_decoding(messages)
+    assert agrees_with_single_decoding(messages) == {30}
 
 
 @pytest.mark.parametrize("branch", [b"\x01", b"\x03", b"\x04", b"\x7e"])
@@ -190,11 +190,11 @@ def test_a_branch_inside_a_list_is_looked_at_too(branch: bytes, which: int, samp
     records[2] = msgspec.structs.replace(records[2], tier2_dimensions=items, tier3_dimensions=items)
     messages = encode_all(records)
     parts = messages[2].split(b"\x02\x16reasoning ")
-    assert 7 == len(parts)
+    assert len(parts) == 7
     marks = [b"\x02\x16reasoning "] * 6
     marks[which] = branch + b"\x16reasoning "
     messages[2] = b"".join(part for pair in itertools.zip_longest(parts, marks, fillvalue=b"") for part in pair)
-    assert {2} == agrees_with_single_decoding(messages)
+    assert agrees_with_single_decoding(messages) == {2}
 
 
 @pytest.mark.parametrize("start", [b"\x7e" + b"\x02a" * 63 + b"\x02" + b"\x02a", b"\x7f\x00" + b"\x02a" * 64])
@@ -203,9 +203,9 @@ def test_an_array_in_blocks_as_long_as_one_is_refused(start: bytes, samples: Any
     records = samples.records("Exchange", 5)
     messages = encode_all([*records[:2], msgspec.structs.replace(records[2], tags=("a",) * 64), *records[3:]])
     whole = b"\x80\x01" + b"\x02a" * 64
-    assert (1, len(whole)) == (messages[2].count(whole), len(start))
+    assert (messages[2].count(whole), len(start)) == (1, len(whole))
     messages[2] = messages[2].replace(whole, start)
-    assert {2} == agrees_with_single_decoding(messages)
+    assert agrees_with_single_decoding(messages) == {2}
 
 
 def test_good_batches_are_proven_and_not_decoded_one_by_one(
@@ -215,7 +215,7 @@ def test_good_batches_are_proven_and_not_decoded_one_by_one(
     messages = encode_all(samples.records(record_name, 300))
     monkeypatch.setattr(arrow, "_isolate", lambda *_: pytest.fail("the proof did not hold"))
     batch = decode_batch(messages)
-    assert 300 == batch.frames[record_name].height
+    assert batch.frames[record_name].height == 300
 
 
 def test_a_message_over_the_limit_is_rejected_in_a_batch_too(samples: Any, encode_all: Encoder) -> None:
@@ -226,14 +226,14 @@ def test_a_message_over_the_limit_is_rejected_in_a_batch_too(samples: Any, encod
     state = {"stage": "s", "key": "k", "next_position": 0, "state": bytes(MAX_RECORD_BYTES)}
     fastavro.schemaless_writer(out, schema_of("StageState").parsed, state)
     messages[7] = prefix + out.getvalue()
-    assert {7} == agrees_with_single_decoding(messages)
+    assert agrees_with_single_decoding(messages) == {7}
 
 
 def test_rejections_come_in_order_across_record_types(samples: Any, encode_all: Encoder) -> None:
     """Dead letters are written in the order of the topic."""
     pairs = zip(encode_all(samples.records("Exchange", 45)), encode_all(samples.records("Heartbeat", 45)), strict=True)
     messages = [message[:-1] if place % 3 == 0 else message for place, message in enumerate(itertools.chain(*pairs))]
-    assert set(range(0, 90, 3)) == agrees_with_single_decoding(messages)
+    assert agrees_with_single_decoding(messages) == set(range(0, 90, 3))
 
 
 def test_values_out_of_bounds_are_rejected_by_field(samples: Any, encode_all: Encoder) -> None:
@@ -245,7 +245,7 @@ def test_values_out_of_bounds_are_rejected_by_field(samples: Any, encode_all: En
     for index, value in enumerate((math.nan, math.inf, -math.inf)):
         messages[7 * index] = base.replace(place, struct.pack("<d", value))
     batch = decode_batch(messages)
-    assert {0, 7, 14} == agrees_with_single_decoding(messages)
+    assert agrees_with_single_decoding(messages) == {0, 7, 14}
     assert all(isinstance(item.error, BoundsError) and "AgentEvent.saturation" in str(item.error) for item in batch.rejected)
 
 
@@ -316,7 +316,7 @@ def test_hostile_counts_take_no_memory() -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(HOSTILE)], capture_output=True, text=True, timeout=120, check=False
     )
-    assert 0 == done.returncode, done.stderr[-2000:]
+    assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.startswith("rejected ")
 
 
@@ -329,7 +329,7 @@ def test_few_messages_are_checked_before_the_columnar_decoder_sees_them(
         *islice(damaged(encode_all(samples.records("Exchange", 9)), 1), 30),
     ]
     agrees_with_single_decoding(messages)
-    assert ("", "") == capfd.readouterr()
+    assert capfd.readouterr() == ("", "")
 
 
 def version(definition: dict[str, Any], *added: dict[str, Any]) -> dict[str, Any]:
@@ -367,16 +367,16 @@ def test_versions_share_a_batch_in_order(samples: Any, encode_all: Encoder, publ
         )
     ]
     batch = decode_batch(mixed)
-    assert [] == batch.rejected
+    assert batch.rejected == []
     rows = {row[INDEX]: row for frame in batch.frames.values() for row in frame.to_dicts()}
-    assert list(range(0, 240, 4)) == [place for place in batch.frames["AgentEvent"][INDEX] if place % 4 == 0]
+    assert [place for place in batch.frames["AgentEvent"][INDEX] if place % 4 == 0] == list(range(0, 240, 4))
     assert batch.frames["AgentEvent"][INDEX].is_sorted()
     for place, message in enumerate(mixed):
         _, fields = decode_fields(message)
-        assert fields | {INDEX: place} == rows[place]
-    assert "calm" == rows[0]["mood"]
-    assert ([], 0.5, None, True, -7) == tuple(rows[0][field["name"]] for field in EXTRA)
-    assert ("grim", [], "wild", ["a"]) == (rows[1]["mood"], rows[1]["notes"], rows[2]["mood"], rows[2]["notes"])
+        assert rows[place] == fields | {INDEX: place}
+    assert rows[0]["mood"] == "calm"
+    assert tuple(rows[0][field["name"]] for field in EXTRA) == ([], 0.5, None, True, -7)
+    assert (rows[1]["mood"], rows[1]["notes"], rows[2]["mood"], rows[2]["notes"]) == ("grim", [], "wild", ["a"])
 
 
 def _rewritten(message: bytes, old: Any, new: Any, values: dict[str, Any]) -> bytes:
@@ -391,14 +391,14 @@ def test_an_empty_frame_has_the_columns_of_a_full_one(record_name: str, samples:
     """Defaults are filled in by its types."""
     frame = decode_batch(encode_all(samples.records(record_name, 50))).frames[record_name].drop(INDEX)
     assert empty_frame(record_name).schema == frame.schema
-    assert 0 == empty_frame(record_name).height
+    assert empty_frame(record_name).height == 0
 
 
 def test_arrow_goes_out_through_the_c_interface_alone(samples: Any, encode_all: Encoder) -> None:
     """Whatever else the frame can do would be found and preferred, and might need packages that are not there."""
     frame = decode_batch(encode_all(samples.records("Score", 45))).frames["Score"]
     assert frame.equals(pl.DataFrame(ArrowStream(frame)))
-    assert ["__arrow_c_stream__"] == [name for name in vars(ArrowStream) if "arrow" in name]
+    assert [name for name in vars(ArrowStream) if "arrow" in name] == ["__arrow_c_stream__"]
 
 
 def test_a_null_that_a_record_may_not_have_is_named(samples: Any, encode_all: Encoder) -> None:

@@ -66,7 +66,7 @@ def test_every_record_comes_back_as_it_was(
 ) -> None:
     """The log is the only copy: a value that changes on its way in cannot be had again."""
     record = data.draw(strategies[record_name])
-    assert record == decode(encode(record))
+    assert decode(encode(record)) == record
 
 
 @settings(max_examples=examples(30))
@@ -78,7 +78,7 @@ def test_the_bytes_are_what_any_avro_library_writes_and_reads(
     record = data.draw(strategies[record_name])
     message = encode(record)
     fields = fastavro.schemaless_reader(io.BytesIO(message[PREFIX_BYTES:]), schema_of(record_name).definition, None)
-    assert record == msgspec.convert(fields, type(record))
+    assert msgspec.convert(fields, type(record)) == record
 
 
 @settings(max_examples=examples(30))
@@ -113,8 +113,8 @@ def test_fingerprints_are_those_of_the_format() -> None:
         name: bytes.fromhex(fingerprint(to_parsing_canonical_form(fastavro.parse_schema(name)), "CRC-64-AVRO"))[::-1].hex()
         for name in PUBLISHED
     }
-    assert PUBLISHED == ours
-    assert PUBLISHED == {name: f"{crc64_avro(json.dumps(name).encode()):016x}" for name in PUBLISHED}
+    assert ours == PUBLISHED
+    assert {name: f"{crc64_avro(json.dumps(name).encode()):016x}" for name in PUBLISHED} == PUBLISHED
 
 
 def test_a_message_starts_with_the_marker_and_the_fingerprint_lowest_byte_first(record_name: str) -> None:
@@ -147,7 +147,7 @@ def test_what_is_not_framed_is_refused_as_that(start: bytes) -> None:
     with pytest.raises(FramingError) as caught:
         decode(start)
     assert "C3 01" in caught.value.hint
-    assert "framing" == caught.value.code
+    assert caught.value.code == "framing"
 
 
 def test_an_unknown_fingerprint_is_refused_with_it() -> None:
@@ -195,7 +195,7 @@ def _decodes_to_itself(message: bytes) -> bool:
         record = decode(message)
     except RecordError:
         return False
-    assert message == encode(record)
+    assert encode(record) == message
     return True
 
 
@@ -222,7 +222,7 @@ def _with_tags(blocks: bytes) -> bytes:
     """An exchange with two tags, the array written in another way."""
     message = encode(_exchange(tags=("ab", "cd")))
     usual = b"\x04\x04ab\x04cd\x00"
-    assert 1 == message.count(usual)
+    assert message.count(usual) == 1
     return message.replace(usual, blocks)
 
 
@@ -254,7 +254,7 @@ def test_another_way_of_writing_the_same_is_refused(blocks: bytes) -> None:
 def test_a_branch_that_a_union_does_not_have_is_refused(branch: bytes) -> None:
     """Python counts lists from the end too: branch -1 would be taken for the last one."""
     message = encode(_exchange(agent_model="opus-model"))
-    assert 1 == message.count(b"\x02\x14opus-model")
+    assert message.count(b"\x02\x14opus-model") == 1
     with pytest.raises(MalformedBodyError):
         decode(message.replace(b"\x02\x14opus-model", branch + b"\x14opus-model"))
 
@@ -262,7 +262,7 @@ def test_a_branch_that_a_union_does_not_have_is_refused(branch: bytes) -> None:
 def test_a_boolean_is_one_or_zero() -> None:
     """One decoder takes 2 for true, another for false."""
     message = encode(_exchange(outcome="answered", multi_user=True))
-    assert 1 == message.count(b"\x10answered\x01")
+    assert message.count(b"\x10answered\x01") == 1
     with pytest.raises(MalformedBodyError):
         decode(message.replace(b"\x10answered\x01", b"\x10answered\x02"))
 
@@ -294,7 +294,7 @@ def test_a_time_without_a_zone_is_refused_by_field(field: str) -> None:
 def test_an_event_may_be_a_day_ahead_of_its_intake_and_not_longer() -> None:
     """Clocks are off and zones are forgotten; more than that is no time of the event."""
     ahead = msgspec.structs.replace(EVENT, occurred_at=NOON + timedelta(days=1))
-    assert ahead == decode(encode(ahead))
+    assert decode(encode(ahead)) == ahead
     with pytest.raises(BoundsError, match=r"AgentEvent\.occurred_at: "):
         encode(msgspec.structs.replace(EVENT, occurred_at=NOON + timedelta(days=1, microseconds=1)))
 
@@ -302,7 +302,7 @@ def test_an_event_may_be_a_day_ahead_of_its_intake_and_not_longer() -> None:
 def test_a_time_in_another_zone_is_the_same_instant() -> None:
     """What is stored is the instant; the zone it was said in is not."""
     tokyo = msgspec.structs.replace(EVENT, occurred_at=NOON.astimezone(timezone(timedelta(hours=9))))
-    assert EVENT == decode(encode(tokyo))
+    assert decode(encode(tokyo)) == EVENT
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -368,7 +368,7 @@ def test_a_record_may_have_a_million_bytes_and_not_one_more() -> None:
     rest = len(encode(StageState(stage="s", key="k", next_position=0, state=bytes(500_000)))) - 500_000
     full = StageState(stage="s", key="k", next_position=0, state=bytes(MAX_RECORD_BYTES - rest))
     message = encode(full)
-    assert MAX_RECORD_BYTES == len(message)
+    assert len(message) == MAX_RECORD_BYTES
     assert full == decode(message)
     with pytest.raises(BoundsError, match="1000001 bytes"):
         encode(msgspec.structs.replace(full, state=full.state + b"x"))

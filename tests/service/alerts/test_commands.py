@@ -43,8 +43,8 @@ def told(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("named")
 def test_a_trial_reaches_every_channel(driftline: Command, receiver: Receiver, other: Receiver) -> None:
     """Whoever sets an address wants to know whether it is right, before the first incident."""
-    assert (0, "webhook: delivered\nslack: delivered\n") == driftline("alerts", "test")[:2]
-    assert "test" == receiver.posts[0].document["kind"]
+    assert driftline("alerts", "test")[:2] == (0, "webhook: delivered\nslack: delivered\n")
+    assert receiver.posts[0].document["kind"] == "test"
     assert "driftline-signature" in receiver.posts[0].headers
     assert "This is a test" in other.posts[0].body.decode()
 
@@ -53,8 +53,8 @@ def test_a_trial_reaches_every_channel(driftline: Command, receiver: Receiver, o
 def test_a_trial_that_fails_says_why(driftline: Command, other: Receiver) -> None:
     """And the command's exit code says that it failed, once and without waiting for a better time."""
     other.answers = [Answer(403, body=b"invalid_token")]
-    assert (1, "webhook: delivered\nslack: the answer was 403: invalid_token\n") == driftline("alerts", "test")[:2]
-    assert 1 == len(other.posts)
+    assert driftline("alerts", "test")[:2] == (1, "webhook: delivered\nslack: the answer was 403: invalid_token\n")
+    assert len(other.posts) == 1
 
 
 @pytest.mark.usefixtures("named")
@@ -63,21 +63,21 @@ def test_a_trial_in_json(driftline: Command, receiver: Receiver) -> None:
     receiver.answers = [Answer(500)]
     code, out, _ = driftline("alerts", "test", "--json")
     first, second = map(json.loads, out.splitlines())
-    assert (1, {"channel": "webhook", "delivered": False, "error": "the answer was 500"}) == (code, first)
-    assert {"channel": "slack", "delivered": True, "error": None} == second
+    assert (code, first) == (1, {"channel": "webhook", "delivered": False, "error": "the answer was 500"})
+    assert second == {"channel": "slack", "delivered": True, "error": None}
 
 
 @pytest.mark.usefixtures("named")
 def test_a_trial_with_a_log_shows_no_address(driftline: Command, caplog: pytest.LogCaptureFixture) -> None:
     """The library underneath would write down every address that it calls."""
     code, out, err = driftline("--verbose", "alerts", "test")
-    assert (0, False) == (code, "hush" in out + err + caplog.text)
+    assert (code, "hush" in out + err + caplog.text) == (0, False)
 
 
 def test_a_trial_without_channels_says_what_to_set(driftline: Command) -> None:
     """Silence would look like success."""
     code, _, err = driftline("alerts", "test")
-    assert (2, True) == (code, "DRIFTLINE_ALERT_SLACK" in err)
+    assert (code, "DRIFTLINE_ALERT_SLACK" in err) == (2, True)
 
 
 @pytest.mark.usefixtures("told")
@@ -85,12 +85,14 @@ def test_what_was_told_is_listed(driftline: Command) -> None:
     """Newest first, with what keeps it from being delivered."""
     code, out, _ = driftline("alerts", "list")
     lines = out.splitlines()
-    assert (0, 4) == (code, len(lines))
-    assert ["webhook", "waiting", "the answer was 503"] == [
-        word for word in ("webhook", "waiting", "the answer was 503") if word in lines[2]
+    assert (code, len(lines)) == (0, 4)
+    assert [word for word in ("webhook", "waiting", "the answer was 503") if word in lines[2]] == [
+        "webhook",
+        "waiting",
+        "the answer was 503",
     ]
     code, out, _ = driftline("alerts", "list", "--status", "delivered", "--json")
-    assert ["a"] == [json.loads(line)["id"] for line in out.splitlines()]
+    assert [json.loads(line)["id"] for line in out.splitlines()] == ["a"]
     assert "body" not in json.loads(out)
 
 
@@ -98,13 +100,13 @@ def test_what_was_told_is_listed(driftline: Command) -> None:
 def test_a_status_that_is_none_is_refused(driftline: Command) -> None:
     """A typo must not look like an empty list."""
     code, _, err = driftline("alerts", "list", "--status", "sent")
-    assert (2, True) == (code, "waiting, delivered, given_up" in err)
+    assert (code, "waiting, delivered, given_up" in err) == (2, True)
 
 
 def test_a_list_of_no_database_says_so(driftline: Command) -> None:
     """And makes none."""
     code, _, err = driftline("alerts", "list")
-    assert (2, True) == (code, "there is no database" in err)
+    assert (code, "there is no database" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

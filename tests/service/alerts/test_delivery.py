@@ -63,21 +63,21 @@ def titles(receiver: Receiver) -> list[str]:
 def test_an_alert_is_delivered_once(desk: Desk, receiver: Receiver) -> None:
     """Nobody is woken twice for one thing."""
     desk.channels = (webhook(receiver),)
-    assert 1 == desk.tell(notice())
+    assert desk.tell(notice()) == 1
     for _ in range(3):
         desk.deliver()
         desk.wait(hours=1)
-    assert ["Notice 1"] == titles(receiver)
-    assert [("webhook", "i1", "delivered", 1, None)] == desk.rows()
+    assert titles(receiver) == ["Notice 1"]
+    assert desk.rows() == [("webhook", "i1", "delivered", 1, None)]
 
 
 def test_raising_twice_or_after_a_restart_changes_nothing(desk: Desk, receiver: Receiver) -> None:
     """A check that sees the same thing again, or a process that forgot, raises no second alert."""
     desk.channels = (webhook(receiver),)
-    assert [1, 0] == [desk.tell(notice(), notice()), desk.tell(notice())]
+    assert [desk.tell(notice(), notice()), desk.tell(notice())] == [1, 0]
     desk.deliver()
     desk.wait(days=1)
-    assert [0, 1] == [desk.tell(notice()), desk.tell(notice(2))]
+    assert [desk.tell(notice()), desk.tell(notice(2))] == [0, 1]
 
 
 def test_every_channel_is_told(desk: Desk, receiver: Receiver, other: Receiver) -> None:
@@ -93,9 +93,9 @@ def test_every_channel_is_told(desk: Desk, receiver: Receiver, other: Receiver) 
 def test_without_a_channel_nothing_is_queued(desk: Desk) -> None:
     """There is nobody to tell, and what waits for nobody would be sent to whoever comes first."""
     publish(desk, incident(desk))
-    assert 0 == desk.tell(notice())
+    assert desk.tell(notice()) == 0
     desk.deliver()
-    assert [] == desk.rows()
+    assert desk.rows() == []
 
 
 def test_a_failure_is_tried_again_later_and_later(desk: Desk, receiver: Receiver) -> None:
@@ -110,9 +110,9 @@ def test_a_failure_is_tried_again_later_and_later(desk: Desk, receiver: Receiver
         seen.append((status, waits - desk.now.replace(tzinfo=None)))
         desk.deliver()
         desk.now = waits.replace(tzinfo=desk.now.tzinfo)
-    assert [("waiting", timedelta(seconds=5)), ("waiting", timedelta(seconds=120))] == seen[:2]
-    assert ("delivered", 3) == (seen[2][0], len(receiver.posts))
-    assert 1 == len({post.headers["driftline-delivery"] for post in receiver.posts})
+    assert seen[:2] == [("waiting", timedelta(seconds=5)), ("waiting", timedelta(seconds=120))]
+    assert (seen[2][0], len(receiver.posts)) == ("delivered", 3)
+    assert len({post.headers["driftline-delivery"] for post in receiver.posts}) == 1
 
 
 def test_what_is_refused_is_given_up_with_its_reason(desk: Desk, receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
@@ -121,7 +121,7 @@ def test_what_is_refused_is_given_up_with_its_reason(desk: Desk, receiver: Recei
     receiver.answers = [Answer(404, body=b"no_service")]
     desk.tell(notice())
     desk.deliver()
-    assert [("slack", "i1", "given_up", 1, "the answer was 404: no_service")] == desk.rows()
+    assert desk.rows() == [("slack", "i1", "given_up", 1, "the answer was 404: no_service")]
     assert "was given up after 1 tries: the answer was 404: no_service" in caplog.text
 
 
@@ -133,8 +133,8 @@ def test_what_fails_for_hours_is_given_up(desk: Desk, receiver: Receiver) -> Non
     for _ in range(MOST_ATTEMPTS + 3):
         desk.deliver()
         desk.wait(hours=1)
-    assert [("webhook", "i1", "given_up", MOST_ATTEMPTS, "the answer was 500")] == desk.rows()
-    assert MOST_ATTEMPTS == len(receiver.posts)
+    assert desk.rows() == [("webhook", "i1", "given_up", MOST_ATTEMPTS, "the answer was 500")]
+    assert len(receiver.posts) == MOST_ATTEMPTS
 
 
 def test_a_redirect_is_not_followed(desk: Desk, receiver: Receiver, other: Receiver) -> None:
@@ -143,8 +143,8 @@ def test_a_redirect_is_not_followed(desk: Desk, receiver: Receiver, other: Recei
     receiver.answers = [Answer(307, {"location": other.url})]
     desk.tell(notice())
     desk.deliver()
-    assert [] == other.posts
-    assert [("webhook", "i1", "given_up", 1, "the answer was 307, and redirects are not followed")] == desk.rows()
+    assert other.posts == []
+    assert desk.rows() == [("webhook", "i1", "given_up", 1, "the answer was 307, and redirects are not followed")]
 
 
 def test_a_receiver_that_never_answers_costs_one_deadline(
@@ -156,7 +156,7 @@ def test_a_receiver_that_never_answers_costs_one_deadline(
     receiver.answers = [Answer(hangs=True)]
     desk.tell(notice(1, subject="a"), notice(2, subject="b"))
     desk.deliver()
-    assert [0, 1] == sorted(row[3] for row in desk.rows())  # type: ignore[type-var]
+    assert sorted(row[3] for row in desk.rows()) == [0, 1]  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("answer", [Answer(500), Answer(404, body=b"http://127.0.0.1/hush-hush"), Answer(200), None])
@@ -181,14 +181,14 @@ def test_no_answer_is_told_by_its_kind(desk: Desk, receiver: Receiver) -> None:
     receiver.close()
     desk.tell(notice())
     desk.deliver()
-    assert [("webhook", "i1", "waiting", 1, "no connection (ConnectionRefusedError)")] == desk.rows()
+    assert desk.rows() == [("webhook", "i1", "waiting", 1, "no connection (ConnectionRefusedError)")]
 
 
 def test_what_fails_in_a_library_names_only_types() -> None:
     """The words of a library may hold an address."""
     error = httpx2.ReadError(f"no {HUSH}")
     error.__cause__ = OSError(HUSH)
-    assert "the connection broke off (OSError)" == posting._in_words(error)
+    assert posting._in_words(error) == "the connection broke off (OSError)"
 
 
 def test_alerts_on_a_subject_keep_their_order(desk: Desk, receiver: Receiver) -> None:
@@ -200,10 +200,10 @@ def test_alerts_on_a_subject_keep_their_order(desk: Desk, receiver: Receiver) ->
     desk.wait(seconds=1)
     desk.tell(notice(2, "critical"), notice(3, subject="i2"))
     desk.deliver()
-    assert ["Notice 1", "Notice 3"] == titles(receiver)
+    assert titles(receiver) == ["Notice 1", "Notice 3"]
     desk.wait(seconds=10)
     desk.deliver()
-    assert ["Notice 1", "Notice 3", "Notice 1", "Notice 2"] == titles(receiver)
+    assert titles(receiver) == ["Notice 1", "Notice 3", "Notice 1", "Notice 2"]
 
 
 def test_many_alerts_are_one_digest(desk: Desk, receiver: Receiver, other: Receiver) -> None:
@@ -212,12 +212,12 @@ def test_many_alerts_are_one_digest(desk: Desk, receiver: Receiver, other: Recei
     desk.tell(*(notice(number, subject=f"s{number}") for number in range(1, 131)), notice(200, "critical", "s"))
     desk.deliver()
     ((digest,), (message,)) = ([post.document for post in one.posts] for one in (receiver, other))
-    assert ("digest", "critical", 131, 100) == (
+    assert (
         digest["kind"], digest["severity"], digest["count"], len(digest["alerts"])
-    )  # fmt: skip
-    assert "Driftline: 131 alerts" == message["text"]
-    assert "and 111 more" == message["blocks"][-1]["text"]["text"]
-    assert {"delivered"} == {row[2] for row in desk.rows()}
+    ) == ("digest", "critical", 131, 100)  # fmt: skip
+    assert message["text"] == "Driftline: 131 alerts"
+    assert message["blocks"][-1]["text"]["text"] == "and 111 more"
+    assert {row[2] for row in desk.rows()} == {"delivered"}
 
 
 def test_a_digest_that_fails_is_tried_again_whole(desk: Desk, receiver: Receiver) -> None:
@@ -230,7 +230,7 @@ def test_a_digest_that_fails_is_tried_again_whole(desk: Desk, receiver: Receiver
     desk.deliver()
     first, second = receiver.posts
     assert first.document["id"] == second.document["id"] == second.headers["driftline-delivery"]
-    assert {("delivered", 2)} == {row[2:4] for row in desk.rows()}
+    assert {row[2:4] for row in desk.rows()} == {("delivered", 2)}
 
 
 def test_warnings_wait_for_the_morning_and_critical_alerts_do_not(desk: Desk, receiver: Receiver) -> None:
@@ -240,10 +240,10 @@ def test_warnings_wait_for_the_morning_and_critical_alerts_do_not(desk: Desk, re
     desk.wait(minutes=1)
     desk.tell(notice(2, "critical"))
     desk.deliver()
-    assert ["Notice 2"] == titles(receiver)
+    assert titles(receiver) == ["Notice 2"]
     desk.wait(hours=1)
     desk.deliver()
-    assert ["Notice 2", "Notice 1"] == titles(receiver)
+    assert titles(receiver) == ["Notice 2", "Notice 1"]
 
 
 def test_critical_alerts_wait_too_where_that_is_wanted(desk: Desk, receiver: Receiver) -> None:
@@ -251,7 +251,7 @@ def test_critical_alerts_wait_too_where_that_is_wanted(desk: Desk, receiver: Rec
     desk.channels, desk.quiet, desk.held = (webhook(receiver),), quiet_hours_of("11:00-13:00"), "all"
     desk.tell(notice(2, "critical"))
     desk.deliver()
-    assert [] == receiver.posts
+    assert receiver.posts == []
 
 
 def test_another_try_does_not_fall_into_quiet_hours(desk: Desk, receiver: Receiver) -> None:
@@ -261,7 +261,7 @@ def test_another_try_does_not_fall_into_quiet_hours(desk: Desk, receiver: Receiv
     desk.wait(seconds=-2)
     desk.tell(notice(1))
     desk.deliver()
-    assert [(datetime(2026, 10, 1, 13, 0),)] == desk.rows("not_before")  # noqa: DTZ001 - as the table has it
+    assert desk.rows("not_before") == [(datetime(2026, 10, 1, 13, 0),)]  # noqa: DTZ001 - as the table has it
 
 
 def test_what_was_meant_for_a_channel_that_is_gone_is_given_up(desk: Desk, receiver: Receiver, other: Receiver) -> None:
@@ -270,7 +270,7 @@ def test_what_was_meant_for_a_channel_that_is_gone_is_given_up(desk: Desk, recei
     desk.tell(notice())
     desk.channels = (webhook(receiver),)
     desk.deliver()
-    assert [("slack", "i1", "given_up", 0, "the settings no longer name this channel")] == desk.rows()
+    assert desk.rows() == [("slack", "i1", "given_up", 0, "the settings no longer name this channel")]
 
 
 def test_an_incident_is_told_once_and_again_when_it_is_critical(desk: Desk, receiver: Receiver) -> None:
@@ -281,7 +281,7 @@ def test_an_incident_is_told_once_and_again_when_it_is_critical(desk: Desk, rece
         desk.deliver()
         desk.deliver()
         desk.wait(minutes=1)
-    assert ["warning", "critical"] == [post.document["severity"] for post in receiver.posts]
+    assert [post.document["severity"] for post in receiver.posts] == ["warning", "critical"]
 
 
 def test_what_raises_an_incident_itself_raises_it_under_the_same_id(desk: Desk, receiver: Receiver) -> None:
@@ -289,7 +289,7 @@ def test_what_raises_an_incident_itself_raises_it_under_the_same_id(desk: Desk, 
     desk.channels = (webhook(receiver),)
     publish(desk, incident(desk))
     desk.deliver()
-    assert 0 == desk.tell(incident_notice(incident(desk)))
+    assert desk.tell(incident_notice(incident(desk))) == 0
 
 
 def test_history_and_what_people_decided_is_not_told(desk: Desk, receiver: Receiver) -> None:
@@ -298,7 +298,7 @@ def test_history_and_what_people_decided_is_not_told(desk: Desk, receiver: Recei
     publish(desk, incident(desk, detected_at=desk.now - timedelta(days=2)))
     publish(desk, incident(desk, incident_id="i2", status="dismissed"))
     desk.deliver()
-    assert [] == desk.rows()
+    assert desk.rows() == []
 
 
 def test_a_suspicion_wakes_nobody_until_it_is_confirmed(desk: Desk, receiver: Receiver) -> None:
@@ -306,13 +306,13 @@ def test_a_suspicion_wakes_nobody_until_it_is_confirmed(desk: Desk, receiver: Re
     desk.channels = (webhook(receiver),)
     publish(desk, incident(desk, confidence="suspected"))
     desk.deliver()
-    assert [] == titles(receiver)
+    assert titles(receiver) == []
     desk.wait(hours=1)
     publish(desk, incident(desk, revision=1, confirmed_at=desk.now, checked_at=desk.now))
     for _ in range(2):
         desk.deliver()
-    assert ["Tier 2 falls"] == titles(receiver)
-    assert "confirmed" == receiver.posts[0].document["details"]["confidence"]
+    assert titles(receiver) == ["Tier 2 falls"]
+    assert receiver.posts[0].document["details"]["confidence"] == "confirmed"
 
 
 def test_a_policy_that_wants_suspicions_is_told_of_them_and_again_once_they_are_confirmed(
@@ -326,12 +326,12 @@ def test_a_policy_that_wants_suspicions_is_told_of_them_and_again_once_they_are_
     publish(desk, incident(desk, confidence="suspected"))
     publish(desk, incident(desk, incident_id="i2", project="other", confidence="suspected"))
     desk.deliver()
-    assert ["Suspected: Tier 2 falls"] == titles(receiver)
+    assert titles(receiver) == ["Suspected: Tier 2 falls"]
     desk.wait(hours=1)
     publish(desk, incident(desk, revision=1, confirmed_at=desk.now, checked_at=desk.now))
     for _ in range(2):
         desk.deliver()
-    assert ["Suspected: Tier 2 falls", "Tier 2 falls"] == titles(receiver)
+    assert titles(receiver) == ["Suspected: Tier 2 falls", "Tier 2 falls"]
 
 
 @pytest.mark.parametrize(("status", "told"), [("acknowledged", 1), ("resolved", 0), ("dismissed", 0)])
@@ -344,7 +344,7 @@ def test_who_has_it_is_told_that_it_is_critical_now_and_nobody_of_what_is_decide
     desk.deliver()
     publish(desk, incident(desk, revision=1, status=status, severity="critical"))
     desk.deliver()
-    assert 1 + told == len(receiver.posts)
+    assert len(receiver.posts) == 1 + told
 
 
 def judge_calls(desk: Desk, *outcomes: str) -> None:
@@ -364,16 +364,19 @@ def test_a_judge_that_cannot_be_read_is_told_once_until_it_answers(desk: Desk, r
     desk.channels = (webhook(receiver),)
     judge_calls(desk, *["invalid"] * (MAX_UNREADABLE - 1))
     desk.deliver()
-    assert [] == titles(receiver)
+    assert titles(receiver) == []
     for _ in range(3):
         judge_calls(desk, "invalid")
         desk.deliver()
         desk.wait(hours=20)
     (post,) = receiver.posts
-    assert ("judge", "warning", "claude-haiku-4-5", None) == tuple(
-        post.document[name] for name in ("kind", "severity", "subject", "project")
+    assert tuple(post.document[name] for name in ("kind", "severity", "subject", "project")) == (
+        "judge",
+        "warning",
+        "claude-haiku-4-5",
+        None,
     )
-    assert MAX_UNREADABLE == post.document["details"]["questions"]
+    assert post.document["details"]["questions"] == MAX_UNREADABLE
     judge_calls(desk, "answered", *["invalid"] * MAX_UNREADABLE)
     desk.deliver()
-    assert 2 == len(receiver.posts)
+    assert len(receiver.posts) == 2

@@ -31,7 +31,7 @@ chances = st.floats(0, 1)
 )
 def test_a_status_says_whether_another_try_can_help(status: int, verdict: str) -> None:
     """What was refused once is refused again; what is busy is not busy for ever."""
-    assert verdict == verdict_of(status)
+    assert verdict_of(status) == verdict
 
 
 @given(attempts=st.integers(1, 10_000), chance=chances)

@@ -21,7 +21,7 @@ def test_a_kill_between_post_and_note_sends_it_again_under_the_same_id(tmp_path:
         headers = {"authorization": f"Bearer {home.connection('north')}"}
         server = children.serve(home)
         body = {"session_id": "s1"}
-        assert 200 == httpx2.post(f"{server.serving()}/api/audit/heartbeat", headers=headers, json=body, timeout=60).status_code
+        assert httpx2.post(f"{server.serving()}/api/audit/heartbeat", headers=headers, json=body, timeout=60).status_code == 200
         until(lambda: len(receiver.posts) == 1, "an alert")
         server.kill()
         server = children.serve(home)

@@ -56,8 +56,8 @@ def test_a_webhook_gets_the_documented_fields(desk: Desk, receiver: Receiver) ->
     desk.tell(silence_notice(session()))
     desk.deliver()
     ((post,), ((alert_id,),)) = receiver.posts, desk.rows("alert_id")
-    assert "application/json" == post.headers["content-type"]
-    assert {
+    assert post.headers["content-type"] == "application/json"
+    assert post.document == {
         "version": 1,
         "id": alert_id,
         "kind": "telemetry",
@@ -76,7 +76,7 @@ def test_a_webhook_gets_the_documented_fields(desk: Desk, receiver: Receiver) ->
             "intervalMs": 300_000,
             "status": "red",
         },
-    } == post.document
+    }
 
 
 def test_a_signature_is_over_the_time_and_the_body(desk: Desk, receiver: Receiver) -> None:
@@ -96,7 +96,7 @@ def test_without_a_secret_there_is_no_signature(desk: Desk, receiver: Receiver) 
     desk.channels = (webhook(receiver), slack(receiver))
     desk.tell(silence_notice(session()))
     desk.deliver()
-    assert 2 == len(receiver.posts)
+    assert len(receiver.posts) == 2
     assert not any("driftline-signature" in post.headers for post in receiver.posts)
 
 
@@ -106,7 +106,7 @@ def test_a_secret_that_an_agent_wrote_stays_inside(desk: Desk, receiver: Receive
     planted = "sk-ant-api03-" + "A1b2C3d4" * 12
     desk.tell(Notice("incident", "i1", "c", "warning", f"Title {planted}", f"Text {planted}", details={"said": planted}))
     desk.deliver()
-    assert 2 == len(receiver.posts)
+    assert len(receiver.posts) == 2
     assert not any(planted.encode() in post.body for post in receiver.posts)
 
 
@@ -116,7 +116,7 @@ def test_hostile_text_means_nothing_to_slack() -> None:
     message = msgspec.json.decode(slack_body(notice, "https://audit.example/api"))
     texts = texts_of(message["blocks"])
     marked = [text for text in texts if text["type"] == "mrkdwn"]
-    assert [{"type": "mrkdwn", "text": "<https://audit.example/api|Open>", "verbatim": True}] == marked
+    assert marked == [{"type": "mrkdwn", "text": "<https://audit.example/api|Open>", "verbatim": True}]
     assert all(text["emoji"] is False for text in texts if text["type"] == "plain_text")
     assert not any("\u202e" in text["text"] or "@here" in text["text"] for text in texts)
     assert not {"<", ">", "\u202e"} & set(message["text"])
@@ -147,7 +147,7 @@ def test_each_level_of_each_silence_is_a_notice_of_its_own() -> None:
     later = session(elapsed_ms=2_640_000, missed_intervals=8)
     again = session(last_received=AT + timedelta(hours=1))
     ids = [silence_notice(one).alert_id("slack") for one in (warned, session(), later, again)]
-    assert 3 == len(set(ids))
+    assert len(set(ids)) == 3
     assert ids[1] == ids[2]
     assert ids[0] != silence_notice(warned).alert_id("webhook")
 
@@ -156,7 +156,7 @@ def test_an_alert_begins_with_the_reason() -> None:
     """It is read on a phone: the numbers of the rule come after what went wrong."""
     flags = [count("constraint_disclosure", 0, 149, 11, 32, label="flag")]
     told = incident_notice(made({"flags": flags}, description="Tier 2 fell by 0.4."))
-    assert "Tier 1 flagged 11 unexplained refusals in 32 exchanges, before 0 in 149.\n\nTier 2 fell by 0.4." == told.text
+    assert told.text == "Tier 1 flagged 11 unexplained refusals in 32 exchanges, before 0 in 149.\n\nTier 2 fell by 0.4."
     assert told.text.startswith(told.details["why"])
     message = msgspec.json.decode(slack_body(told, None))
     assert any("11 unexplained refusals" in text["text"] for text in texts_of(message["blocks"]))
@@ -165,11 +165,11 @@ def test_an_alert_begins_with_the_reason() -> None:
 def test_an_alert_without_a_reason_names_none() -> None:
     """That the evidence says nothing is no news for a phone."""
     told = incident_notice(made({}, description="Tier 2 fell by 0.4."))
-    assert ("Tier 2 fell by 0.4.", None) == (told.text, told.details["why"])
+    assert (told.text, told.details["why"]) == ("Tier 2 fell by 0.4.", None)
 
 
 def test_an_alert_has_every_field_of_the_incident_but_its_evidence() -> None:
     """A field that is added to the incident reaches whoever is alerted."""
     incident = made({}, description="Tier 2 fell by 0.4.")
     missing = document(incident_answer(incident)).keys() - incident_notice(incident).details.keys()
-    assert {"id", "project", "severity", "title", "description", "metadata"} == missing
+    assert missing == {"id", "project", "severity", "title", "description", "metadata"}

@@ -49,7 +49,7 @@ def offered(driftline: Command) -> Offered:
 
     def complete(*words: str) -> list[str]:
         code, out, err = driftline("_complete", *words)
-        assert (0, "") == (code, err)
+        assert (code, err) == (0, "")
         return sorted(line.partition("\t")[0] for line in out.splitlines())
 
     return complete
@@ -57,22 +57,22 @@ def offered(driftline: Command) -> Offered:
 
 def test_commands_members_options_and_values_are_offered(offered: Offered) -> None:
     """At each place what can stand there, and nothing that was given already."""
-    assert ["incidents"] == offered("inc")
+    assert offered("inc") == ["incidents"]
     assert {"acknowledge", "dismiss", "list", "new-normal", "reopen", "resolve", "show"} <= set(offered("incidents", ""))
     assert "accept" not in offered("incidents", "")
-    assert ["--project"] == offered("runs", "--pr")
+    assert offered("runs", "--pr") == ["--project"]
     assert "--project" not in offered("runs", "--project", "x", "--")
-    assert STATES == offered("incidents", "list", "--status", "")
-    assert ["--status=open"] == offered("incidents", "list", "--status=o")
+    assert offered("incidents", "list", "--status", "") == STATES
+    assert offered("incidents", "list", "--status=o") == ["--status=open"]
     assert "--status" in offered("incidents", "list", "--status", "open", "--st")
-    assert ["open"] == offered("incidents", "list", "--status", "=", "o")
-    assert ["case", "model", "people"] == offered("evaluations", "--by", "")
-    assert ["confirmed", "critical", "live", "open"] == offered("check-drift", "--fail-on", "")
-    assert sorted(Shell) == offered("completion", "")
+    assert offered("incidents", "list", "--status", "=", "o") == ["open"]
+    assert offered("evaluations", "--by", "") == ["case", "model", "people"]
+    assert offered("check-drift", "--fail-on", "") == ["confirmed", "critical", "live", "open"]
+    assert offered("completion", "") == sorted(Shell)
     assert "exit-codes" in offered("help", "")
     assert {"--help", "--json"} <= set(offered("runs", "--"))
-    assert sorted(COMMANDS) == offered("")
-    assert ["--help", "--verbose", "--version"] == offered("--")
+    assert offered("") == sorted(COMMANDS)
+    assert offered("--") == ["--help", "--verbose", "--version"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_commands_members_options_and_values_are_offered(offered: Offered) -> No
 )
 def test_where_nothing_is_known_files_are_offered(offered: Offered, words: tuple[str, ...]) -> None:
     """As shells do for a program that they know nothing of."""
-    assert [FILES] == offered(*words)
+    assert offered(*words) == [FILES]
 
 
 def test_projects_come_from_database_tokens_and_policy(
@@ -94,15 +94,15 @@ def test_projects_come_from_database_tokens_and_policy(
 ) -> None:
     """Each may know one that the others do not."""
     (tmp_path / "e.jsonl").write_text(EVENT)
-    assert 0 == driftline("import", "events", "e.jsonl", "--project", "stored")[0]
+    assert driftline("import", "events", "e.jsonl", "--project", "stored")[0] == 0
     with AccessStore(access_file(tmp_path / "driftline.duckdb"), utc_now) as access:
         access.add(Holder("connection", "north", "named"))
     (tmp_path / "policy.yaml").write_text("version: 1\nprojects: {planned: {enabled: true}}\n")
     monkeypatch.setenv("DRIFTLINE_POLICY", "policy.yaml")
 
-    assert ["named", "planned", "stored"] == offered("runs", "--project", "")
-    assert ["stored"] == offered("banner", "st")
-    assert ["planned"] == offered("runs", "--db", "elsewhere.duckdb", "--project", "")
+    assert offered("runs", "--project", "") == ["named", "planned", "stored"]
+    assert offered("banner", "st") == ["stored"]
+    assert offered("runs", "--db", "elsewhere.duckdb", "--project", "") == ["planned"]
     assert not (tmp_path / "elsewhere.access").exists()
 
 
@@ -111,9 +111,9 @@ def test_what_cannot_be_read_is_left_out(offered: Offered, tmp_path: Path, monke
     for name in ("driftline.duckdb", "driftline.access", "policy.yaml"):
         (tmp_path / name).write_text("{[ nonsense")
     monkeypatch.setenv("DRIFTLINE_POLICY", "policy.yaml")
-    assert [FILES] == offered("runs", "--project", "")
+    assert offered("runs", "--project", "") == [FILES]
     monkeypatch.setenv("DRIFTLINE_PORT", "nonsense")
-    assert [FILES] == offered("runs", "--project", "")
+    assert offered("runs", "--project", "") == [FILES]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_it_loads_no_database(words: list[str], heavy: tuple[str, ...]) -> None:
     command = [sys.executable, "-P", "-c", statement]
     done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True)
 
-    assert [] == [name for name in done.stderr.splitlines() if name.startswith(heavy)]
+    assert [name for name in done.stderr.splitlines() if name.startswith(heavy)] == []
     assert done.stdout
 
 
@@ -155,7 +155,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str
         done = subprocess.run(
             [found, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
         )
-        assert "" == done.stderr, done.stderr
+        assert done.stderr == "", done.stderr
         return done.stdout
 
     return typed
@@ -172,7 +172,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str
 )
 def test_bash_completes(shell: Callable[[str, str], str], words: str, expected: list[str]) -> None:
     """Files are left to bash itself."""
-    assert expected == shell("bash", BASH.format(words=words)).splitlines()
+    assert shell("bash", BASH.format(words=words)).splitlines() == expected
 
 
 @pytest.mark.parametrize(("line", "wanted"), [("driftline incid", "ents"), ("driftline incidents list --status res", "olved")])
@@ -189,7 +189,7 @@ def test_zsh_completes(shell: Callable[[str, str], str], line: str, wanted: str)
 def test_fish_completes(shell: Callable[[str, str], str], line: str, expected: list[str]) -> None:
     """With what each is beside it."""
     told = shell("fish", f'driftline completion fish | source; complete -C "{line}"')
-    assert expected == [one.split("\t")[0] for one in told.splitlines()]
+    assert [one.split("\t")[0] for one in told.splitlines()] == expected
 
 
 @pytest.mark.parametrize("name", Shell)

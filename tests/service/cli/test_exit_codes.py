@@ -92,23 +92,23 @@ def test_no_command_ends_by_itself() -> None:
         if name != "service/cli/entry/exit_codes.py" and named & {"typer.Exit", "typer.confirm", "sys.exit"}:
             found.append(name)
 
-    assert [] == [name for name in found if not name.startswith("service/read/queries/") and "child" not in name]
+    assert [name for name in found if not name.startswith("service/read/queries/") and "child" not in name] == []
 
 
 def test_every_code_is_explained_by_help(driftline: Command) -> None:
     """`driftline help exit-codes` is in reach where the reference is not."""
     code, out, _ = driftline("help", "exit-codes")
 
-    assert 0 == code
+    assert code == 0
     assert all(str(int(one)) in out for one in ExitCode)
     assert set(MEANINGS) == set(ExitCode)
 
 
 def test_declining_is_a_code_of_its_own_kind(driftline: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script sees that nothing was done, and that it was nobody's mistake; without anybody to ask it is an error."""
-    assert 0 == driftline("import", "events", str(FOLDER.parent / "examples" / "session.json"))[0]
+    assert driftline("import", "events", str(FOLDER.parent / "examples" / "session.json"))[0] == 0
     monkeypatch.setattr("typer.confirm", lambda *_args, **_options: False)
-    assert 1 == driftline("erase", "--connection", "local")[0]
+    assert driftline("erase", "--connection", "local")[0] == 1
     assert "decline" in str(failing_case(EVERY["erase"].callback))
     monkeypatch.undo()
 
@@ -116,7 +116,7 @@ def test_declining_is_a_code_of_its_own_kind(driftline: Command, monkeypatch: py
 def test_without_an_answer_it_is_an_error_that_names_the_option(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A job in a build has no keyboard."""
     database = str(tmp_path / "fleet.duckdb")
-    assert 0 == run(["import", "events", str(FOLDER.parent / "examples" / "session.json"), "--db", database])
+    assert run(["import", "events", str(FOLDER.parent / "examples" / "session.json"), "--db", database]) == 0
     result = CliRunner().invoke(application(["erase"]), ["erase", "--connection", "local", "--db", database], input="")
     del capfd
 

@@ -69,14 +69,14 @@ def test_an_import_ends_with_what_was_found(tmp_path: Path, said: Typed) -> None
     transcript(tmp_path / "state", "bad", calls=6)
     database = str(tmp_path / "own fleet.duckdb")
     code, out = said("import", "openclaw", str(tmp_path / "state"), "--db", database, "--as-of", "2026-11-04T00:00:00Z")
-    assert 0 == code
+    assert code == 0
     assert "In short, checked as of 2026-11-04" in out
     assert "2 runs of 1 agent: 1 unsafe for production, 0 to review, 1 ready" in out
     assert "main (2 runs): cost_explosion in 1 run; infinite_tool_loop in 1 run, 1 critical" in out
     assert "No full baseline yet: default (2 of 14 days)" in out
     shown = next(line for line in out.splitlines() if " run run_" in line)
     code, run_shown = said(*shlex.split(shown)[1:])
-    assert 0 == code
+    assert code == 0
     assert "bad" in run_shown
     assert f"serve --db {shlex.quote(database)}" in out
     assert "whether the thresholds fit these agents" in out
@@ -93,7 +93,7 @@ def test_scripts_get_the_counts_alone(tmp_path: Path, said: Typed) -> None:
     """What reads JSON reads one document."""
     transcript(tmp_path / "state", "s", calls=1)
     _, out = said("import", "openclaw", str(tmp_path), "--db", str(tmp_path / "a.duckdb"), "--json")
-    assert 1 == json.loads(out)["exchanges"]
+    assert json.loads(out)["exchanges"] == 1
 
 
 def test_doctor_sees_openclaw_and_the_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Typed) -> None:

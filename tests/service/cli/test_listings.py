@@ -39,7 +39,7 @@ def test_a_row_is_folded_where_its_line_is_too_short() -> None:
         "  thinking and answer align at 0.24, 0.3 or less is low",
     ]
 
-    assert expected == printed(64, [ROW])
+    assert printed(64, [ROW]) == expected
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
@@ -55,7 +55,7 @@ def test_a_line_without_anything_in_it_is_left_out() -> None:
     """Nothing was said against most exchanges."""
     lines = printed(64, [[*ROW[:4], ""], ROW])
 
-    assert ["  1.00 0.95 0.24 4.62", lines[4]] == lines[5:7]
+    assert lines[5:7] == ["  1.00 0.95 0.24 4.62", lines[4]]
 
 
 @pytest.mark.parametrize("width", [120, 200])

@@ -61,7 +61,7 @@ def test_a_command_that_lists_loads_no_rule(command: str) -> None:
     """Loading the rules takes longer than opening the database and reading it."""
     found = loaded_by(f"from service.cli.main import application; application(['{command}'])")
 
-    assert [] == sorted(name for name in found if name.startswith((*HEAVY, *RULES)))
+    assert sorted(name for name in found if name.startswith((*HEAVY, *RULES))) == []
 
 
 def test_help_on_a_command_loads_no_database() -> None:
@@ -75,8 +75,8 @@ def test_listing_the_commands_loads_none() -> None:
     """`driftline --help` is what everybody types first."""
     found = loaded_by("from service.cli.main import _listing; _listing()")
 
-    assert [] == sorted(name for name in found if name.startswith((*HEAVY, *RULES, "duckdb", "polars")))
-    assert [] == sorted(name for name in found if name.startswith("service.cli.commands.") and name.count(".") > PACKAGES)
+    assert sorted(name for name in found if name.startswith((*HEAVY, *RULES, "duckdb", "polars"))) == []
+    assert sorted(name for name in found if name.startswith("service.cli.commands.") and name.count(".") > PACKAGES) == []
 
 
 def test_a_server_loads_no_client_of_a_judge_before_it_has_one() -> None:
@@ -106,9 +106,9 @@ def test_the_list_shows_each_command_with_its_summary() -> None:
         command, env={"PYTHONPATH": str(ROOT), "COLUMNS": "200"}, check=True, capture_output=True, text=True
     ).stdout
 
-    assert [] == [name for name, known in COMMANDS.items() if not re.search(rf" {name} +{re.escape(known.summary)} ", shown)]
+    assert [name for name, known in COMMANDS.items() if not re.search(rf" {name} +{re.escape(known.summary)} ", shown)] == []
 
 
 def test_a_command_that_is_not_there_is_an_error() -> None:
     """The list that loads none runs none either."""
-    assert 2 == run(["no-such-command"])
+    assert run(["no-such-command"]) == 2

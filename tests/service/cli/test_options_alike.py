@@ -82,13 +82,13 @@ def test_an_option_says_the_same_everywhere() -> None:
     different = {option: words for option, words in said.items() if len(words) > 1}
     assert set(different) <= MAY_DIFFER, different
     for option in ("--json", "--since", "--limit", "--db", "--policy", "--yes", "--kafka"):
-        assert 1 == len(said[option]), option
+        assert len(said[option]) == 1, option
 
 
 def test_nearly_every_command_prints_json() -> None:
     """Those that do not run until they are stopped, or print for the shell or for people only."""
     without = {name for name, command in EVERY.items() if "--json" not in options(command)}
-    assert {"serve", "worker", "simulate-judge", "demo", "help", "completion"} == without
+    assert without == {"serve", "worker", "simulate-judge", "demo", "help", "completion"}
 
 
 def test_more_rows_than_the_limit_are_announced(driftline: Command) -> None:
@@ -101,15 +101,15 @@ def test_more_rows_than_the_limit_are_announced(driftline: Command) -> None:
         for number in (2, 3, 1)
     ]
     Path("events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in events))
-    assert 0 == driftline("import", "events", "events.jsonl", "--project", "ops")[0]
+    assert driftline("import", "events", "events.jsonl", "--project", "ops")[0] == 0
 
     code, out, err = driftline("runs", "--json", "--limit", "2")
-    assert (0, ["s3", "s2"]) == (code, [json.loads(line)["sessionId"] for line in out.splitlines()])
+    assert (code, [json.loads(line)["sessionId"] for line in out.splitlines()]) == (0, ["s3", "s2"])
     assert "there are more than 2; --limit N shows N" in err
     code, out, err = driftline("runs", "--json", "--since", "2026-10-02")
-    assert (0, ["s3", "s2"], "") == (code, [json.loads(line)["sessionId"] for line in out.splitlines()], err)
+    assert (code, [json.loads(line)["sessionId"] for line in out.splitlines()], err) == (0, ["s3", "s2"], "")
     assert "no runs since 2026-10-04 00:00" in driftline("runs", "--since", "2026-10-04")[2]
-    assert (2, True) == (
+    assert (
         (refused := driftline("runs", "--since", "soon"))[0],
         "error: --since: 'soon' is neither" in refused[2],
-    )
+    ) == (2, True)

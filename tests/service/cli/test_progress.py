@@ -45,7 +45,7 @@ def test_without_a_terminal_nothing_is_printed(capsys: pytest.CaptureFixture[str
         tell("half way")
         bar(3)
 
-    assert ("", "") == capsys.readouterr()
+    assert capsys.readouterr() == ("", "")
 
 
 def test_long_work_shows_its_progress(driftline: Command, terminal: io.StringIO, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_long_work_shows_its_progress(driftline: Command, terminal: io.StringIO,
     ):
         terminal.truncate(0)
         code, _, err = driftline(*command)
-        assert (0, True) == (code, words in terminal.getvalue()), (command, err)
+        assert (code, words in terminal.getvalue()) == (0, True), (command, err)
 
 
 def test_the_bar_of_a_check_ends_at_the_number_of_projects(driftline: Command, terminal: io.StringIO, tmp_path: Path) -> None:
@@ -78,5 +78,5 @@ def test_the_bar_of_a_check_ends_at_the_number_of_projects(driftline: Command, t
     terminal.truncate(0)
     code, out, _ = driftline("check-drift", "--as-of", "2026-10-02T00:00:00Z")
     shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", terminal.getvalue())
-    assert (0, False) == (code, out.startswith("No project"))
+    assert (code, out.startswith("No project")) == (0, False)
     assert {"0/1", "1/1"} >= set(re.findall(r"\d+/\d+", shown)) >= {"1/1"}

@@ -16,7 +16,7 @@ def test_without_a_command_it_says_how_to_begin(driftline: Command) -> None:
     """The first steps, then every command by topic; that nothing was typed is no error."""
     code, out, err = driftline()
 
-    assert (0, "") == (code, err)
+    assert (code, err) == (0, "")
     assert all(command in out for command, _ in FIRST_STEPS)
     assert all(group.title in out and all(name in out for name in group.commands) for group in GROUPS)
 
@@ -33,7 +33,7 @@ def test_help_lists_the_commands_by_group(driftline: Command) -> None:
     code, out, _ = driftline("--help")
     places = [out.index(f" {group.title} ") for group in GROUPS]
 
-    assert (0, sorted(places)) == (code, places)
+    assert (code, places) == (0, sorted(places))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_wrong_word_is_an_error_that_says_what_to_type(driftline: Command, typ
     """In one form, as all errors: `error:`, then what to do."""
     code, out, err = driftline(*typed)
 
-    assert (2, "") == (code, out)
+    assert (code, out) == (2, "")
     assert err.startswith("error: ")
     assert all(words.casefold() in err.casefold() for words in told), err
 
@@ -67,7 +67,7 @@ def test_a_wrong_word_is_an_error_that_says_what_to_type(driftline: Command, typ
 def test_a_group_alone_shows_its_help(driftline: Command) -> None:
     """It lists what can follow; nothing was done, so it is no success."""
     code, out, err = driftline("incidents")
-    assert (2, "") == (code, err)
+    assert (code, err) == (2, "")
     assert "acknowledge" in out
 
 

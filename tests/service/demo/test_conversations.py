@@ -95,11 +95,11 @@ def test_sessions_are_in_order_and_belong_to_their_agents(sessions: list[Session
     for session in sessions:
         times = [said.occurred_at for said in _exchanges(session)]
         assert sorted(times) == times
-        assert (session.ended_at, True) == (times[-1], times[0] >= first)
+        assert (times[-1], times[0] >= first) == (session.ended_at, True)
         assert max(later - earlier for earlier, later in itertools.pairwise(times)) < timedelta(minutes=30)
-        assert {(session.agent, session.session_id)} == {(one["agent"], one["session_id"]) for one in session.payloads}
+        assert {(one["agent"], one["session_id"]) for one in session.payloads} == {(session.agent, session.session_id)}
         assert PROJECTS[session.agent] == session.project
-    assert SCRIPT_END == sessions[-1].ended_at.date()
+    assert sessions[-1].ended_at.date() == SCRIPT_END
     assert all(re.fullmatch(NAME, name) for pair in PROJECTS.items() for name in pair)
 
 
@@ -133,7 +133,7 @@ def test_the_worse_version_answers_worse_and_the_one_before_it_as_ever(sessions:
         for payload, said in zip(session.payloads, _exchanges(session), strict=True):
             ratings.setdefault(payload["exchange"]["labels"][AGENT], []).append(_rated(tier2_question(said, POLICY)))
     before = FIRST[WORSE_AGENT][AGENT]
-    assert {before, WORSE_VERSION} == set(ratings)
+    assert set(ratings) == {before, WORSE_VERSION}
     assert 5 <= len(ratings[before]) < len(ratings[WORSE_VERSION])
     assert fmean(ratings[before]) - fmean(ratings[WORSE_VERSION]) > 0.4
     assert fmean(ratings[before]) > 0.85
@@ -149,7 +149,7 @@ def test_every_release_is_in_the_labels_since_its_day_and_not_before(sessions: l
                 said = payload["exchange"]
                 found[parse_timestamp(said["timestamp"]) >= release.at].add(said["labels"][release.label])
         before = FIRST[release.agent][release.label]
-        assert {before} == found[False]
+        assert found[False] == {before}
         assert found[True] - {before} == {release.version}
         assert (release.agent == WORSE_AGENT) == (before in found[True])
 
@@ -162,7 +162,7 @@ def test_structural_flags_are_raised_by_the_worse_agent_alone(sessions: list[Ses
             found = check_structure(said.user_message, said.agent_response, METHODOLOGY).flags
             assert _is_worse(session) or not found
             flags.update(found)
-    assert {"constraint_disclosure", "silent_refusal"} == set(flags)
+    assert set(flags) == {"constraint_disclosure", "silent_refusal"}
     assert flags.total() >= 8
 
 
@@ -188,7 +188,7 @@ def test_every_reason_for_sampling_occurs(sessions: list[Session]) -> None:
             reasons[decision.reason] += 1
         reasons["last_turns"] += len(close(state, settings)[0])
     wanted = {"first_turns", "last_turns", "tier1_flags", "disagreement", "long_response", "routine_sample", "sampling_skip"}
-    assert wanted == set(reasons)
+    assert set(reasons) == wanted
     assert min(reasons.values()) >= 3
 
 
@@ -197,12 +197,12 @@ def test_secrets_attempts_on_the_judge_and_wrapping_up_are_where_they_were_plant
     redactor = Redactor(RedactionSettings())
     said = [(session.agent, one) for session in sessions for one in _exchanges(session)]
     leaked = [agent for agent, one in said if any(secret in one.user_message for secret in SECRETS)]
-    assert ["code-review", "data-pipeline"] == sorted(leaked)
+    assert sorted(leaked) == ["code-review", "data-pipeline"]
     assert len(leaked) == sum(bool(redactor.redact(one.user_message + one.agent_response)[1]) for _, one in said)
     attempts = [agent for agent, one in said if tamper_reasons(one)]
-    assert ["ops-oncall", "ops-oncall", "research", "travel-desk"] == sorted(attempts)
+    assert sorted(attempts) == ["ops-oncall", "ops-oncall", "research", "travel-desk"]
     wrapped = [session for session in sessions if "wrap up session" in str(session.payloads[-1])]
-    assert {"code-review", "data-pipeline"} == {session.agent for session in wrapped}
+    assert {session.agent for session in wrapped} == {"code-review", "data-pipeline"}
     found = [wrap_quality([one.agent_response for one in _exchanges(session)]).score for session in wrapped]
     assert max(found) == 1.0
     assert 0.0 < min(found) < 1.0

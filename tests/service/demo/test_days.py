@@ -81,7 +81,7 @@ def test_the_same_transcripts_are_written_on_whatever_day_the_demo_ends(last_day
     there = list(lines(tmp_path / "there", timedelta()))
     assert there == list(lines(tmp_path / "here", SCRIPT_END - last_day))
     written = {file.stat().st_mtime for file in (tmp_path / "here" / "agents").rglob("*.jsonl")}
-    assert {last_day} == {datetime.fromtimestamp(at, UTC).date() for at in written}
+    assert {datetime.fromtimestamp(at, UTC).date() for at in written} == {last_day}
 
 
 @pytest.mark.parametrize("last_day", LAST_DAYS, ids=str)
@@ -92,10 +92,10 @@ def test_releases_and_the_change_of_the_judge_are_as_many_days_before_the_end(la
     assert [release.at + by for release in releases_until(SCRIPT_END)] == [release.at for release in releases_until(last_day)]
     assert [at + by for at in there.rounds] == list(here.rounds)
     assert (there.since + by, there.chosen_at + by) == (here.since, here.chosen_at)
-    assert (worse_since(last_day), True) == (
+    assert (
         last_day - timedelta(days=4),
         releases_until(last_day)[-1].at < present_of(last_day),
-    )
+    ) == (worse_since(last_day), True)
 
 
 @pytest.mark.parametrize("last_day", LAST_DAYS, ids=str)
@@ -104,7 +104,7 @@ def test_every_record_lies_between_the_first_and_the_last_day(last_day: date) ->
     ends = [session.ended_at for session in dialogues(last_day)]
     assert present_of(last_day) > max(ends)
     assert {last_day - timedelta(days=days) for days in range(DAYS)} == {at.date() for at in ends}
-    assert 6 == sum(at.date() == last_day for at in ends)
+    assert sum(at.date() == last_day for at in ends) == 6
 
 
 def last_day_of_demo(monkeypatch: pytest.MonkeyPatch, folder: Path, now: datetime, *options: str) -> date | None:
@@ -135,7 +135,7 @@ def test_the_demo_ends_yesterday_or_on_the_day_that_is_named(
     options: tuple[str, ...], last_day: date, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Four weeks after a last day that is fixed every page would begin with the age of the newest record."""
-    assert last_day == last_day_of_demo(monkeypatch, tmp_path / "demo", datetime(2027, 3, 1, 0, 0, 1, tzinfo=UTC), *options)
+    assert last_day_of_demo(monkeypatch, tmp_path / "demo", datetime(2027, 3, 1, 0, 0, 1, tzinfo=UTC), *options) == last_day
 
 
 @pytest.mark.parametrize("day", ["2027-03-01", "2031-01-01", "2000-02-04", "0001-01-01"])

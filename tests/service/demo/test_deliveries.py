@@ -50,7 +50,7 @@ class Imitation:
             return self.take(request)
         if request.url.path == "/metrics":
             return httpx2.Response(200, text=next(self.queued, DONE))
-        assert "Bearer token-of-operator" == request.headers["Authorization"]
+        assert request.headers["Authorization"] == "Bearer token-of-operator"
         return httpx2.Response(200, json={"exchanges": {"pending": self.pending}})
 
     def take(self, request: httpx2.Request) -> httpx2.Response:
@@ -186,10 +186,10 @@ def test_tokens_are_issued_for_every_connection_and_an_operator(sessions: list[S
     with AccessStore(tmp_path / "fleet.access", utc_now) as access:
         found = {name: access.find(token.encode()) for name, token in tokens.connections.items()}
         operator = access.find(tokens.operator.encode())
-    assert PROJECTS == {name: holder.project for name, holder in found.items() if holder}
+    assert {name: holder.project for name, holder in found.items() if holder} == PROJECTS
     assert all(holder is not None and holder.agent == name for name, holder in found.items())
     assert operator is not None
-    assert (OPERATOR, None) == (operator.name, operator.project)
+    assert (operator.name, operator.project) == (OPERATOR, None)
 
 
 def test_a_secret_that_a_user_gives_away_reaches_neither_the_judge_nor_the_disk(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_faults_tags_and_torn_lines_are_where_they_were_planted(plan: FleetPlan,
         assert session.tags == {
             exchange.exchange_id: "/".join(exchange.tags) for exchange in reading.exchanges if exchange.tags
         }
-        assert {session.agent} == {exchange.agent for exchange in reading.exchanges}
+        assert {exchange.agent for exchange in reading.exchanges} == {session.agent}
 
 
 def test_no_planted_secret_gets_through(plan: FleetPlan, readings: dict[str, Reading]) -> None:
@@ -148,5 +148,5 @@ def test_a_large_tree_is_written_in_constant_memory(tmp_path: Path, context: Rea
     assert 4_000_000 <= sum(file.stat().st_size for file in found) < 5_000_000
     assert peak < 3_000_000
     reading = read_transcript(found[0], context)
-    assert ([found[0].stem], []) == (reading.session_ids, reading.faults)
+    assert (reading.session_ids, reading.faults) == ([found[0].stem], [])
     assert len(reading.exchanges) > 100

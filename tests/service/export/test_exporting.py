@@ -51,10 +51,10 @@ def test_each_project_and_day_has_a_partition_of_its_own(store: Store, tmp_path:
     """By the UTC day of the event: 23:30 and an hour later are two days."""
     written = export_partitions(store, tmp_path / "lake", Selection())
 
-    assert 4 == written["exchanges"]
-    assert [("ops", "2026-10-01", 1), ("ops", "2026-10-02", 2), ("web", "2026-10-01", 1)] == rows(tmp_path / "lake")
-    assert [f"{tmp_path}/lake/exchanges/project=ops/day=2026-10-01"] == [
-        str(path.parent) for path in (tmp_path / "lake").glob("exchanges/project=ops/day=2026-10-01/*")
+    assert written["exchanges"] == 4
+    assert rows(tmp_path / "lake") == [("ops", "2026-10-01", 1), ("ops", "2026-10-02", 2), ("web", "2026-10-01", 1)]
+    assert [str(path.parent) for path in (tmp_path / "lake").glob("exchanges/project=ops/day=2026-10-01/*")] == [
+        f"{tmp_path}/lake/exchanges/project=ops/day=2026-10-01"
     ]
 
 
@@ -68,7 +68,7 @@ def test_of_an_exchange_that_was_revised_the_last_revision_is_exported(store: St
     export_partitions(store, tmp_path / "lake", Selection(project="ops"))
 
     wanted = "exchange_id, agent_response, revision"
-    assert [("a:0", "It is done.", 0), ("a:1", "Later.", 1)] == rows(tmp_path / "lake", wanted)
+    assert rows(tmp_path / "lake", wanted) == [("a:0", "It is done.", 0), ("a:1", "Later.", 1)]
 
 
 def test_a_partition_is_replaced_whole_and_the_others_stay(store: Store, tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_a_partition_is_replaced_whole_and_the_others_stay(store: Store, tmp_pat
     put(store, exchange("late", 0, project="ops", occurred_at=DAY))
     export_partitions(store, tmp_path / "lake", Selection(project="ops", since=date(2026, 10, 1), until=date(2026, 10, 2)))
 
-    assert [("ops", "2026-10-01", 2), ("ops", "2026-10-02", 2), ("web", "2026-10-01", 1)] == rows(tmp_path / "lake")
-    assert [] == list((tmp_path / "lake").rglob(".unfinished*"))
+    assert rows(tmp_path / "lake") == [("ops", "2026-10-01", 2), ("ops", "2026-10-02", 2), ("web", "2026-10-01", 1)]
+    assert list((tmp_path / "lake").rglob(".unfinished*")) == []
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_selection_is_exported_alone(store: Store, tmp_path: Path, selection: 
     """A day's changes are exported daily."""
     export_partitions(store, tmp_path / "lake", selection)
 
-    assert expected == rows(tmp_path / "lake")
+    assert rows(tmp_path / "lake") == expected
 
 
 def test_the_same_rows_make_the_same_files(store: Store, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_times_are_in_utc_and_say_so(store: Store, tmp_path: Path) -> None:
     """A reader elsewhere does not know our zone."""
     export_partitions(store, tmp_path / "lake", Selection(project="web"))
 
-    assert [("TIMESTAMP WITH TIME ZONE", DAY)] == rows(tmp_path / "lake", "typeof(occurred_at), occurred_at")
+    assert rows(tmp_path / "lake", "typeof(occurred_at), occurred_at") == [("TIMESTAMP WITH TIME ZONE", DAY)]
 
 
 def test_every_table_with_a_project_is_exported() -> None:
@@ -120,14 +120,14 @@ def test_every_table_with_a_project_is_exported() -> None:
         for schema in current_schemas().values()
         if schema.topics and "project" in {field["name"] for field in schema.fields}
     }
-    assert {"evaluation_requests", "judging_requests", "scoring_tasks"} == with_project - set(EVENT_TIMES)
-    assert set() == set(EVENT_TIMES) - with_project
+    assert with_project - set(EVENT_TIMES) == {"evaluation_requests", "judging_requests", "scoring_tasks"}
+    assert set(EVENT_TIMES) - with_project == set()
 
 
 def test_an_empty_database_makes_no_files(tmp_path: Path) -> None:
     """The first export of a new deployment."""
     with Store(tmp_path / "empty.duckdb") as empty:
-        assert {0} == set(export_partitions(empty, tmp_path / "lake", Selection()).values())
+        assert set(export_partitions(empty, tmp_path / "lake", Selection()).values()) == {0}
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(store: Store, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: list[str],
         application(), ["export", str(tmp_path / "lake"), "--db", str(tmp_path / "none.duckdb"), *options]
     )
 
-    assert 0 != result.exit_code
+    assert result.exit_code != 0
     assert said in str(result.exception)
 
 

@@ -133,12 +133,12 @@ def test_scores_arrive_as_events_of_the_semantic_conventions(store: Store, recei
 
     events = receiver.events()
     shown = [{name: value for name, value in event.items() if "evaluation" in name or name == "error.type"} for event in events]
-    assert [
+    assert shown == [
         {"gen_ai.evaluation.name": "tier1", "gen_ai.evaluation.score.value": 1.0, "gen_ai.evaluation.score.label": "pass"},
         {"gen_ai.evaluation.name": "tier2", "gen_ai.evaluation.score.value": 0.75, "gen_ai.evaluation.score.label": "pass"},
         {"gen_ai.evaluation.name": "tier2.scope_compliance", "gen_ai.evaluation.score.value": 0.75},
         {"gen_ai.evaluation.name": "tier3", "error.type": "timeout"},
-    ] == shown
+    ]
     expected = {
         "gen_ai.response.id": "e1",
         "gen_ai.conversation.id": "s1",
@@ -147,8 +147,8 @@ def test_scores_arrive_as_events_of_the_semantic_conventions(store: Store, recei
     }
     assert all(expected.items() <= event.items() for event in events)
     (record, *_) = receiver.requests[0].resource_logs[0].scope_logs[0].log_records
-    assert ("gen_ai.evaluation.result", int(START.timestamp()) * 10**9) == (record.event_name, record.time_unix_nano)
-    assert "application/x-protobuf" == receiver.headers[0]["content-type"]
+    assert (record.event_name, record.time_unix_nano) == ("gen_ai.evaluation.result", int(START.timestamp()) * 10**9)
+    assert receiver.headers[0]["content-type"] == "application/x-protobuf"
 
 
 @pytest.mark.parametrize("explain", [False, True])
@@ -160,7 +160,7 @@ def test_the_judge_s_words_go_along_only_where_they_are_wanted(store: Store, rec
     sent(store, collector)
 
     words = [event["gen_ai.evaluation.explanation"] for event in receiver.events() if "gen_ai.evaluation.explanation" in event]
-    assert (["It kept to the question."] if explain else []) == words
+    assert words == (["It kept to the question."] if explain else [])
 
 
 def test_scores_from_before_it_was_switched_on_are_not_sent(store: Store, receiver: Receiver) -> None:
@@ -172,7 +172,7 @@ def test_scores_from_before_it_was_switched_on_are_not_sent(store: Store, receiv
     sent(store, collector)
     sent(store, collector)
 
-    assert ["e2"] * 4 == [event["gen_ai.response.id"] for event in receiver.events()]
+    assert [event["gen_ai.response.id"] for event in receiver.events()] == ["e2"] * 4
 
 
 @pytest.mark.parametrize("statuses", [[503], [429, 502], [503, 503, 503], [401]])
@@ -187,8 +187,8 @@ def test_what_a_collector_does_not_take_is_sent_again(store: Store, receiver: Re
             sent(store, collector)
     sent(store, collector)
 
-    assert ["e1"] * 4 + ["e2"] * 4 == [event["gen_ai.response.id"] for event in receiver.events()]
-    assert [] == receiver.statuses
+    assert [event["gen_ai.response.id"] for event in receiver.events()] == ["e1"] * 4 + ["e2"] * 4
+    assert receiver.statuses == []
 
 
 def test_a_collector_that_is_not_there_loses_nothing(store: Store, receiver: Receiver) -> None:
@@ -199,7 +199,7 @@ def test_a_collector_that_is_not_there_loses_nothing(store: Store, receiver: Rec
         sent(store, Collector("http://127.0.0.1:9/v1/logs"))
     sent(store, Collector(f"{receiver.url}/v1/logs"))
 
-    assert 4 == len(receiver.events())
+    assert len(receiver.events()) == 4
 
 
 def test_what_a_collector_calls_malformed_is_left_behind(
@@ -215,7 +215,7 @@ def test_what_a_collector_calls_malformed_is_left_behind(
     receiver.partial = 1
     sent(store, collector)
 
-    assert ["e2"] * 4 == [event["gen_ai.response.id"] for event in receiver.events()]
+    assert [event["gen_ai.response.id"] for event in receiver.events()] == ["e2"] * 4
     assert ["malformed" in caplog.messages[0], "left 1 events" in caplog.messages[1]] == [True, True]
 
 
@@ -227,7 +227,7 @@ def test_many_scores_go_in_batches(store: Store, receiver: Receiver, monkeypatch
     append(store, *(score(number) for number in range(5)))
     sent(store, collector)
 
-    assert [8, 8, 4] == [len(request.resource_logs[0].scope_logs[0].log_records) for request in receiver.requests]
+    assert [len(request.resource_logs[0].scope_logs[0].log_records) for request in receiver.requests] == [8, 8, 4]
 
 
 def test_no_text_of_an_exchange_is_sent(store: Store, receiver: Receiver) -> None:
@@ -260,7 +260,7 @@ def test_the_address_is_ours_else_the_standard_one(setting: str | None, environm
     """Whoever runs other instrumented services has these variables set."""
     found = collector_of(Settings(otlp_endpoint=setting), environment)
     assert found is not None
-    assert url == found.url
+    assert found.url == url
 
 
 def test_headers_are_sent_and_not_shown(store: Store, receiver: Receiver) -> None:
@@ -272,7 +272,7 @@ def test_headers_are_sent_and_not_shown(store: Store, receiver: Receiver) -> Non
     append(store, score(1))
     sent(store, collector)
 
-    assert (SECRET, "ops", "/v1/logs") == tuple(receiver.headers[0][name] for name in ("authorization", "x-team", "path"))
+    assert tuple(receiver.headers[0][name] for name in ("authorization", "x-team", "path")) == (SECRET, "ops", "/v1/logs")
     assert "secret" not in repr(collector)
 
 

@@ -271,7 +271,7 @@ def described(app: FastAPI) -> set[Key]:
 
 def test_every_endpoint_is_in_the_table(app: FastAPI) -> None:
     """Nobody adds one without deciding who may call it."""
-    assert set(TABLE) == described(app)
+    assert described(app) == set(TABLE)
 
 
 def wrong(table: Table, told: Callable[[Key, Row], Any], wanted: Callable[[Key, Row], Any]) -> list[Any]:
@@ -298,7 +298,7 @@ def test_the_happy_path(filled: Asked, tokens: Tokens) -> None:
         token = tokens.ops if row.who == "connection" else None if key[1] in {"/healthz", "/readyz"} else tokens.root
         return filled(key, token, body=row.body, name=holder_of(key)).status_code
 
-    assert [] == wrong(TABLE, told, lambda _, row: row.happy)
+    assert wrong(TABLE, told, lambda _, row: row.happy) == []
 
 
 def test_an_empty_project(ask: Asked, tokens: Tokens) -> None:
@@ -307,7 +307,7 @@ def test_an_empty_project(ask: Asked, tokens: Tokens) -> None:
     def told(key: Key, row: Row) -> int:
         return ask(key, tokens.root, body=row.body, project="web").status_code
 
-    assert [] == wrong(OF_PROJECTS, told, lambda _, row: row.empty)
+    assert wrong(OF_PROJECTS, told, lambda _, row: row.empty) == []
 
 
 def test_a_project_that_is_not_known(filled: Asked, tokens: Tokens) -> None:
@@ -318,7 +318,7 @@ def test_a_project_that_is_not_known(filled: Asked, tokens: Tokens) -> None:
         return response.status_code, response.json()
 
     refusal = {"error": "there is no project opps; did you mean ops?", "code": "not_found"}
-    assert [] == wrong(OF_PROJECTS, told, lambda *_: (404, refusal))
+    assert wrong(OF_PROJECTS, told, lambda *_: (404, refusal)) == []
 
 
 def test_what_is_stored_the_policy_and_tokens_make_a_project_known(call: Call, access: AccessStore, store: Store) -> None:
@@ -334,8 +334,8 @@ def test_what_is_stored_the_policy_and_tokens_make_a_project_known(call: Call, a
     put(store, "scores", history(fallen(0), 1, end=NOW))
     access.add(Holder("connection", "north", "connected"))
     access.add(Holder("operator", "reader", "operated"))
-    assert [(200, None)] * 3 == [told("ops"), told("connected"), told("operated")]
-    assert (404, "there is no project nothing-near; there are connected, operated, ops") == told("nothing-near")
+    assert [told("ops"), told("connected"), told("operated")] == [(200, None)] * 3
+    assert told("nothing-near") == (404, "there is no project nothing-near; there are connected, operated, ops")
 
 
 def test_bad_input(ask: Asked, tokens: Tokens) -> None:
@@ -346,7 +346,7 @@ def test_bad_input(ask: Asked, tokens: Tokens) -> None:
         token = tokens.ops if row.who == "connection" else tokens.root
         return code_of(ask(key, token, query, body, name=holder_of(key)))
 
-    assert [] == wrong(BAD, told, lambda *_: (400, "invalid"))
+    assert wrong(BAD, told, lambda *_: (400, "invalid")) == []
 
 
 def test_a_parameter_that_it_does_not_take(ask: Asked, tokens: Tokens) -> None:
@@ -356,7 +356,7 @@ def test_a_parameter_that_it_does_not_take(ask: Asked, tokens: Tokens) -> None:
         token = tokens.ops if row.who == "connection" else tokens.root
         return code_of(ask(key, token, "?projekt=ops", row.body, name=holder_of(key)))
 
-    assert [] == wrong(GUARDED, told, lambda *_: (400, "invalid"))
+    assert wrong(GUARDED, told, lambda *_: (400, "invalid")) == []
     answer = ask(("GET", "/api/audit/{project}/costs"), tokens.root, "?by=day&projekt=ops").json()["error"]
     assert answer.startswith("projekt: unknown parameter; this call takes ")
     assert "by" in answer
@@ -364,7 +364,7 @@ def test_a_parameter_that_it_does_not_take(ask: Asked, tokens: Tokens) -> None:
 
 def test_no_token(ask: Asked) -> None:
     """Nothing is answered, whatever there is."""
-    assert [] == wrong(GUARDED, lambda key, row: code_of(ask(key, None, body=row.body)), lambda *_: (401, "unauthorized"))
+    assert wrong(GUARDED, lambda key, row: code_of(ask(key, None, body=row.body)), lambda *_: (401, "unauthorized")) == []
 
 
 def test_another_project(ask: Asked, access: AccessStore) -> None:
@@ -376,7 +376,7 @@ def test_another_project(ask: Asked, access: AccessStore) -> None:
         def told(key: Key, row: Row, project: str = project) -> tuple[int, str]:
             return code_of(ask(key, narrow, body=row.body, project=project))
 
-        assert [] == wrong(table, told, lambda *_: (403, "other_project"))
+        assert wrong(table, told, lambda *_: (403, "other_project")) == []
 
 
 def test_a_scope_too_few_and_one_that_is_enough(ask: Asked, access: AccessStore) -> None:
@@ -395,10 +395,10 @@ def test_a_scope_too_few_and_one_that_is_enough(ask: Asked, access: AccessStore)
     def opened(key: Key, row: Row) -> bool:
         return ask(key, scoped[row.who][1], body=row.body, name="only-read").status_code not in {401, 403}
 
-    assert [] == wrong(OPERATED, refused, lambda *_: (403, "scope_required"))
+    assert wrong(OPERATED, refused, lambda *_: (403, "scope_required")) == []
     # Nobody makes a token anew that can do more than their own.
     within = {key: row for key, row in OPERATED.items() if key[1] not in BEYOND}
-    assert [] == wrong(within, opened, lambda *_: True)
+    assert wrong(within, opened, lambda *_: True) == []
 
 
 def test_the_other_kind_of_token(ask: Asked, tokens: Tokens, access: AccessStore) -> None:
@@ -413,7 +413,7 @@ def test_the_other_kind_of_token(ask: Asked, tokens: Tokens, access: AccessStore
             return 403, "operator_token_required"
         return 403, "scope_required" if row.both else "connection_token_required"
 
-    assert [] == wrong(GUARDED, told, wanted)
+    assert wrong(GUARDED, told, wanted) == []
 
 
 def test_every_body_and_answer_has_an_example_and_every_endpoint_a_name(app: FastAPI) -> None:
@@ -422,7 +422,7 @@ def test_every_body_and_answer_has_an_example_and_every_endpoint_a_name(app: Fas
     assert len(operations) == len({one["operationId"] for one in operations})
     parts = [part for one in operations for part in (one.get("requestBody"), *one["responses"].values()) if part]
     contents = [part["content"]["application/json"] for part in parts if "application/json" in part.get("content", {})]
-    assert [] == [content for content in contents if content.get("schema") and "example" not in content]
+    assert [content for content in contents if content.get("schema") and "example" not in content] == []
     assert not any("422" in one["responses"] for one in operations)
 
 
@@ -445,8 +445,8 @@ def test_prepared_routes_leave_nothing_to_build_to_the_first_call(
         return whole(**given)
 
     monkeypatch.setattr(fastapi.routing, "get_dependant", counted)
-    assert [200, 404] == [call("GET", path, tokens.root).status_code for path in ("/api/audit/projects", "/nowhere")]
-    assert [] == built
+    assert [call("GET", path, tokens.root).status_code for path in ("/api/audit/projects", "/nowhere")] == [200, 404]
+    assert built == []
 
 
 def test_every_router_is_part_of_the_application() -> None:

@@ -19,11 +19,11 @@ def test_what_has_not_changed_is_answered_without_a_body(call: Call, tokens: Tok
     """And may go on being kept, by the caller alone."""
     first = call("GET", SCORES, tokens.root)
     again = call("GET", SCORES, tokens.root, headers={"if-none-match": first.headers["etag"]})
-    assert (304, b"") == (again.status_code, again.content)
+    assert (again.status_code, again.content) == (304, b"")
     kept = [(one.headers["etag"], one.headers["cache-control"], one.headers["vary"]) for one in (first, again)]
     assert [(first.headers["etag"], "private, no-cache", "Authorization, Cookie")] * 2 == kept
     assert {"content-type", "content-length"}.isdisjoint(again.headers)
-    assert "nosniff" == again.headers["x-content-type-options"]
+    assert again.headers["x-content-type-options"] == "nosniff"
 
 
 def test_what_has_changed_is_answered_whole(
@@ -34,7 +34,7 @@ def test_what_has_changed_is_answered_whole(
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
     loop.run(engine.drained())
     answer = call("GET", SCORES, tokens.root, headers={"if-none-match": known})
-    assert (200, 1) == (answer.status_code, answer.json()["count"])
+    assert (answer.status_code, answer.json()["count"]) == (200, 1)
     assert known != answer.headers["etag"]
 
 
@@ -42,13 +42,13 @@ def test_what_has_changed_is_answered_whole(
 def test_a_tag_is_known_in_every_form_that_clients_send(call: Call, tokens: Tokens, form: str) -> None:
     """Proxies that compress mark it as weak, and some send all that they have."""
     known = call("GET", SCORES, tokens.root).headers["etag"]
-    assert 304 == call("GET", SCORES, tokens.root, headers={"if-none-match": form.format(known)}).status_code
+    assert call("GET", SCORES, tokens.root, headers={"if-none-match": form.format(known)}).status_code == 304
 
 
 @pytest.mark.parametrize("value", [b"", b'"', b"\xff\xfe", b'"' + b"a" * 5000, b"***", b"W/", b'"a""b"'])
 def test_what_is_no_tag_is_known_to_nobody(call: Call, tokens: Tokens, value: bytes) -> None:
     """The answer comes whole, and never an error."""
-    assert 200 == call("GET", SCORES, tokens.root, headers={b"if-none-match": value}).status_code
+    assert call("GET", SCORES, tokens.root, headers={b"if-none-match": value}).status_code == 200
 
 
 def test_errors_and_writes_have_no_tag(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
@@ -58,16 +58,16 @@ def test_errors_and_writes_have_no_tag(call: Call, tokens: Tokens, exchange_body
         call("GET", f"{SCORES}?limit=0", tokens.root, headers={"if-none-match": "*"}),
         call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(), headers={"if-none-match": "*"}),
     ]
-    assert [401, 400, 201] == [answer.status_code for answer in answers]
-    assert {"no-store"} == {answer.headers["cache-control"] for answer in answers}
+    assert [answer.status_code for answer in answers] == [401, 400, 201]
+    assert {answer.headers["cache-control"] for answer in answers} == {"no-store"}
     assert not any("etag" in answer.headers for answer in answers)
 
 
 def test_answers_about_access_are_not_kept_anywhere(call: Call, tokens: Tokens) -> None:
     """Who may do what is nothing for a browser's disk; polling works all the same."""
     first = call("GET", "/api/audit/operators", tokens.root)
-    assert "no-store" == first.headers["cache-control"]
-    assert 304 == call("GET", "/api/audit/operators", tokens.root, headers={"if-none-match": first.headers["etag"]}).status_code
+    assert first.headers["cache-control"] == "no-store"
+    assert call("GET", "/api/audit/operators", tokens.root, headers={"if-none-match": first.headers["etag"]}).status_code == 304
 
 
 def test_an_answer_that_is_too_large_to_hold_is_sent_as_it_comes() -> None:
@@ -88,10 +88,10 @@ def test_an_answer_that_is_too_large_to_hold_is_sent_as_it_comes() -> None:
 
     scope = {"type": "http", "method": "GET", "path": "/api/audit/x", "headers": [(b"if-none-match", b"*")]}
     asyncio.run(etags.Etags(app)(scope, receive, send))  # type: ignore[arg-type]
-    assert ["http.response.start", *["http.response.body"] * 3] == [message["type"] for message in sent]
-    assert (200, []) == (sent[0]["status"], sent[0]["headers"])
-    assert [etags.MAX_HELD + 2, etags.MAX_HELD // 2 + 1, 3] == [len(message["body"]) for message in sent[1:]]  # type: ignore[arg-type]
-    assert [True, True, False] == [message["more_body"] for message in sent[1:]]
+    assert [message["type"] for message in sent] == ["http.response.start", *["http.response.body"] * 3]
+    assert (sent[0]["status"], sent[0]["headers"]) == (200, [])
+    assert [len(message["body"]) for message in sent[1:]] == [etags.MAX_HELD + 2, etags.MAX_HELD // 2 + 1, 3]  # type: ignore[arg-type]
+    assert [message["more_body"] for message in sent[1:]] == [True, True, False]
 
 
 def test_a_page_is_sent_compressed_to_who_takes_it(call: Call, tokens: Tokens) -> None:
@@ -99,25 +99,25 @@ def test_a_page_is_sent_compressed_to_who_takes_it(call: Call, tokens: Tokens) -
     head = cookie(signed_in(call, tokens.root))
     plain = call("GET", "/help", headers={**head, "accept-encoding": "identity, gzip;q=0"})
     small = call("GET", "/help", headers={**head, "accept-encoding": "br, gzip"})
-    assert [None, "gzip"] == [one.headers.get("content-encoding") for one in (plain, small)]
-    assert ["Authorization, Cookie, Accept-Encoding"] * 2 == [one.headers["vary"] for one in (plain, small)]
+    assert [one.headers.get("content-encoding") for one in (plain, small)] == [None, "gzip"]
+    assert [one.headers["vary"] for one in (plain, small)] == ["Authorization, Cookie, Accept-Encoding"] * 2
     assert (plain.text, f"W/{plain.headers['etag']}") == (small.text, small.headers["etag"])
     assert int(small.headers["content-length"]) < len(plain.content) / 2
     for known in (plain, small):
         again = call("GET", "/help", headers={**head, "accept-encoding": "gzip", "if-none-match": known.headers["etag"]})
-        assert (304, b"", None) == (again.status_code, again.content, again.headers.get("content-encoding"))
+        assert (again.status_code, again.content, again.headers.get("content-encoding")) == (304, b"", None)
 
 
 def test_the_files_that_pages_load_are_sent_compressed(call: Call) -> None:
     """They hold nothing of anybody, and are the same bytes each time."""
     plain, small = (call("GET", "/static/pages.css", headers={"accept-encoding": how}) for how in ("identity", "gzip"))
-    assert (plain.text, "gzip") == (small.text, small.headers["content-encoding"])
-    assert ["Accept-Encoding"] * 2 == [one.headers["vary"] for one in (plain, small)]
+    assert (small.text, small.headers["content-encoding"]) == (plain.text, "gzip")
+    assert [one.headers["vary"] for one in (plain, small)] == ["Accept-Encoding"] * 2
     again = call("GET", "/static/pages.css", headers={"if-none-match": small.headers["etag"]})
-    assert (304, b"") == (again.status_code, again.content)
+    assert (again.status_code, again.content) == (304, b"")
 
 
 def test_what_the_api_answers_is_not_compressed(call: Call, tokens: Tokens) -> None:
     """It may quote what an attacker wrote beside what he wants to know."""
     answer = call("GET", SCORES, tokens.root, headers={"accept-encoding": "gzip"})
-    assert ("Authorization, Cookie", None) == (answer.headers["vary"], answer.headers.get("content-encoding"))
+    assert (answer.headers["vary"], answer.headers.get("content-encoding")) == ("Authorization, Cookie", None)

@@ -27,11 +27,11 @@ def test_the_calls_of_the_guide_are_taken(call: Call, tokens: Tokens) -> None:
         if body and "events" in body:
             assert len(body["events"]) == answer.json()["accepted"]
 
-    assert [("ingest", 201), ("events", 201), ("finalize", 200)] == statuses
+    assert statuses == [("ingest", 201), ("events", 201), ("finalize", 200)]
 
 
 def test_the_sign_of_life_of_the_guide_is_taken(call: Call, tokens: Tokens) -> None:
     """Its body stands in a sentence."""
     (body,) = re.findall(r"heartbeat` with `(\{.*?\})`", GUIDE)
 
-    assert 200 == call("POST", "/api/audit/heartbeat", tokens.ops, json=json.loads(body)).status_code
+    assert call("POST", "/api/audit/heartbeat", tokens.ops, json=json.loads(body)).status_code == 200

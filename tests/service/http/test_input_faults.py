@@ -76,17 +76,17 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_field(
 ) -> None:
     """Whoever wired the webhook has to find the field, not guess it."""
     response = call("POST", INGEST, tokens.ops, json=with_value(exchange_body(), path, value))
-    assert (400, "invalid") == (response.status_code, response.json()["code"])
+    assert (response.status_code, response.json()["code"]) == (400, "invalid")
     assert response.json()["error"].startswith(path)
-    assert {"error", "code"} == set(response.json())
-    assert 0 == store.count("exchanges")
+    assert set(response.json()) == {"error", "code"}
+    assert store.count("exchanges") == 0
 
 
 def test_a_value_is_not_repeated_in_the_answer(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """An answer ends up in logs; what was sent may be a secret."""
     for field in ("turn_number", "timestamp"):
         response = call("POST", INGEST, tokens.ops, json=exchange_body(**{field: "hunter2-hunter2"}))
-        assert 400 == response.status_code
+        assert response.status_code == 400
         assert "hunter2" not in response.text
 
 
@@ -114,7 +114,7 @@ def test_a_fault_is_told_in_plain_words(
     """Whoever wires a webhook need not know what it is checked with."""
     error = call("POST", INGEST, tokens.ops, json=with_value(exchange_body(), path, value)).json()["error"]
     assert error.startswith(path)
-    assert words == error.partition(": ")[2]
+    assert error.partition(": ")[2] == words
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_other_calls_are_answered_in_plain_words_too(
     """The same words wherever the same is wrong."""
     token = tokens.ops if path in ("events", "heartbeat") else tokens.root
     response = call(method, f"/api/audit/{path}", token, **({} if body is None else {"json": body}))
-    assert (400, words) == (response.status_code, response.json()["error"])
+    assert (response.status_code, response.json()["error"]) == (400, words)
 
 
 BROKEN = {
@@ -162,8 +162,8 @@ def test_what_is_no_json_is_refused(call: Call, tokens: Tokens, store: Store, wh
     """JSON readers disagree about these; ours takes none of them."""
     body, code = BROKEN[what]
     response = call("POST", INGEST, tokens.ops, content=body, headers=JSON)
-    assert (400, code) == (response.status_code, response.json()["code"])
-    assert 0 == store.count("exchanges")
+    assert (response.status_code, response.json()["code"]) == (400, code)
+    assert store.count("exchanges") == 0
 
 
 def test_texts_with_halves_of_surrogates_and_null_characters_are_taken(
@@ -171,9 +171,9 @@ def test_texts_with_halves_of_surrogates_and_null_characters_are_taken(
 ) -> None:
     """An agent that could get out of its audit by an odd character would."""
     body = json.dumps(exchange_body(response="cut \ud83d here \x00 and \ud83d\ude00"))
-    assert 201 == call("POST", INGEST, tokens.ops, content=body.encode(), headers=JSON).status_code
+    assert call("POST", INGEST, tokens.ops, content=body.encode(), headers=JSON).status_code == 201
     found = store.cursor().execute("SELECT agent_response FROM exchanges").fetchall()
-    assert [("cut \ufffd here \x00 and \U0001f600",)] == found
+    assert found == [("cut \ufffd here \x00 and \U0001f600",)]
 
 
 def test_depth_in_fields_nobody_reads_is_refused_too(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
@@ -182,7 +182,7 @@ def test_depth_in_fields_nobody_reads_is_refused_too(call: Call, tokens: Tokens,
     for _ in range(40):
         deep = {"x": deep}
     response = call("POST", INGEST, tokens.ops, json=exchange_body() | {"extra": deep})
-    assert (400, "too_deep") == (response.status_code, response.json()["code"])
+    assert (response.status_code, response.json()["code"]) == (400, "too_deep")
 
 
 def padded(body: dict[str, Any], size: int) -> bytes:
@@ -197,7 +197,7 @@ def test_the_largest_body_is_taken_and_one_byte_more_is_not(
 ) -> None:
     """The limit is what it says."""
     response = call("POST", INGEST, tokens.ops, content=padded(exchange_body(), LIMIT + more), headers=JSON)
-    assert status == response.status_code
+    assert response.status_code == status
 
 
 def test_a_body_that_does_not_say_its_length_is_counted(call: Call, tokens: Tokens) -> None:
@@ -208,14 +208,14 @@ def test_a_body_that_does_not_say_its_length_is_counted(call: Call, tokens: Toke
             yield b" " * 1024
 
     response = call("POST", INGEST, tokens.ops, content=chunks(), headers=JSON)
-    assert (413, "too_large") == (response.status_code, response.json()["code"])
+    assert (response.status_code, response.json()["code"]) == (413, "too_large")
 
 
 def test_texts_that_outgrow_a_record_by_redaction_are_too_large(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """Markers can be longer than what they replace; a record has to fit into a message."""
     text = "pwd=a1b2c3; " * (LIMIT // 13)
     response = call("POST", INGEST, tokens.ops, json=exchange_body(response=text))
-    assert (413, "too_large") == (response.status_code, response.json()["code"])
+    assert (response.status_code, response.json()["code"]) == (413, "too_large")
 
 
 @pytest.mark.parametrize(
@@ -232,12 +232,12 @@ def test_texts_that_outgrow_a_record_by_redaction_are_too_large(call: Call, toke
 def test_what_is_not_plain_json_is_unsupported(call: Call, tokens: Tokens, headers: dict[str, str]) -> None:
     """Forms of other sites cannot send JSON, and nothing is unpacked: a bomb stays what it is."""
     response = call("POST", INGEST, tokens.ops, content=b"{}", headers=headers)
-    assert 415 == response.status_code
-    assert {"error", "code"} == set(response.json())
+    assert response.status_code == 415
+    assert set(response.json()) == {"error", "code"}
 
 
 def test_text_in_any_direction_is_taken_as_it_is(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """Right-to-left marks are shown where text is shown; refusing them would let an agent slip out of its audit."""
     text = "safe\u202egpj.exe\u202c \u200b \u2066x\u2069 \U0001f600"
-    assert 201 == call("POST", INGEST, tokens.ops, json=exchange_body(response=text)).status_code
-    assert (text,) == store.cursor().execute("SELECT agent_response FROM exchanges").fetchone()
+    assert call("POST", INGEST, tokens.ops, json=exchange_body(response=text)).status_code == 201
+    assert store.cursor().execute("SELECT agent_response FROM exchanges").fetchone() == (text,)

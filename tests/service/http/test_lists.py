@@ -22,7 +22,7 @@ def filled(call: Call, tokens: Tokens, exchange_body: BodyBuilder, loop: asyncio
     """Two days of ops, one of them with an anomaly, and an exchange of web."""
     for number, day, said in ((1, "2026-09-30", "It is done."), (2, "2026-10-01", "   "), (8, "2026-10-01", "Committed.")):
         body = exchange_body(number, response=said, timestamp=f"{day}T09:{number:02}:00Z")
-        assert 201 == call("POST", "/api/audit/ingest", tokens.ops, json=body).status_code
+        assert call("POST", "/api/audit/ingest", tokens.ops, json=body).status_code == 201
     call("POST", "/api/audit/ingest", tokens.web, json=exchange_body(1, session="web-session"))
     call("POST", "/api/audit/events", tokens.ops, json={"session_id": "s1", "first_seq": 0, "events": EVENTS})
     call("POST", "/api/audit/sessions/s1/finalize", tokens.ops)
@@ -38,7 +38,7 @@ def diagnosed(call: Call, tokens: Tokens, runs: int) -> None:
 def got(call: Call, path: str, token: str, **asked: Any) -> Any:
     """What is answered."""
     response = call("GET", path, token, params=asked)
-    assert 200 == response.status_code, response.text
+    assert response.status_code == 200, response.text
     return response.json()
 
 
@@ -46,43 +46,44 @@ def got(call: Call, path: str, token: str, **asked: Any) -> Any:
 def test_trends_are_by_the_day_of_the_exchange(call: Call, tokens: Tokens) -> None:
     """Both days were scored today; today itself counts as far as it has come."""
     trends = got(call, f"{OPS}/trends", tokens.root, window="7d")
-    assert ("ops", "7d") == (trends["project"], trends["window"])
-    assert [("2026-09-30", 0, 1), ("2026-10-01", 1, 2)] == [
-        (point["date"], point["anomalyCount"], point["exchangeCount"]) for point in trends["dataPoints"]
+    assert (trends["project"], trends["window"]) == ("ops", "7d")
+    assert [(point["date"], point["anomalyCount"], point["exchangeCount"]) for point in trends["dataPoints"]] == [
+        ("2026-09-30", 0, 1),
+        ("2026-10-01", 1, 2),
     ]
-    assert [1.0, None] == [trends["dataPoints"][0][name] for name in ("avgTier1", "avgTier2_5")]
-    assert 400 == call("GET", f"{OPS}/trends", tokens.root, params={"window": "9d"}).status_code
+    assert [trends["dataPoints"][0][name] for name in ("avgTier1", "avgTier2_5")] == [1.0, None]
+    assert call("GET", f"{OPS}/trends", tokens.root, params={"window": "9d"}).status_code == 400
 
 
 @pytest.mark.usefixtures("filled")
 def test_wrap_quality_is_by_session(call: Call, tokens: Tokens) -> None:
     """What was found and what is missing are all that is expected."""
     [session] = got(call, f"{OPS}/wrap-quality", tokens.root)["sessions"]
-    assert ("s1", 3, "2026-10-01T09:08:00Z", 0.2, ["commit"], 5) == tuple(
+    assert tuple(
         session[name] for name in ("sessionId", "exchangeCount", "lastTimestamp", "score", "stepsFound", "totalSteps")
-    )
-    assert 4 == len(session["stepsMissing"])
+    ) == ("s1", 3, "2026-10-01T09:08:00Z", 0.2, ["commit"], 5)
+    assert len(session["stepsMissing"]) == 4
 
 
 @pytest.mark.usefixtures("filled")
 def test_the_sampling_mix_is_of_a_time(call: Call, tokens: Tokens) -> None:
     """Why each exchange was judged or left out; the shares add up."""
     mix = got(call, f"{OPS}/sampling", tokens.root)["mix"]
-    assert (3, 1.0) == (sum(one["exchanges"] for one in mix), round(sum(one["share"] for one in mix), 4))
-    assert [] == got(call, f"{OPS}/sampling", tokens.root, to="2026-09-30")["mix"]
-    assert 400 == call("GET", f"{OPS}/sampling?from=2026-10-02&to=2026-10-01", tokens.root).status_code
+    assert (sum(one["exchanges"] for one in mix), round(sum(one["share"] for one in mix), 4)) == (3, 1.0)
+    assert got(call, f"{OPS}/sampling", tokens.root, to="2026-09-30")["mix"] == []
+    assert call("GET", f"{OPS}/sampling?from=2026-10-02&to=2026-10-01", tokens.root).status_code == 400
 
 
 @pytest.mark.usefixtures("filled")
 def test_runs_are_listed_and_shown(call: Call, tokens: Tokens) -> None:
     """The diagnosis is the whole one, with evidence and graph; of another project it is not there."""
     listed = got(call, f"{OPS}/runs", tokens.root)
-    assert [("run_001", "s1", 1)] == [(run["runId"], run["sessionId"], run["toolCalls"]) for run in listed["runs"]]
+    assert [(run["runId"], run["sessionId"], run["toolCalls"]) for run in listed["runs"]] == [("run_001", "s1", 1)]
     shown = call("GET", f"{OPS}/runs/run_001", tokens.root)
-    assert (200, "no-store", listed["runs"][0]) == (shown.status_code, shown.headers["cache-control"], shown.json()["run"])
+    assert (shown.status_code, shown.headers["cache-control"], shown.json()["run"]) == (200, "no-store", listed["runs"][0])
     assert {"trust_score", "causal_graph"} <= shown.json()["diagnosis"].keys()
     missing = [call("GET", f"/api/audit/{path}", tokens.root).status_code for path in ("web/runs/run_001", "ops/runs/run_0001")]
-    assert [404, 404] == missing
+    assert missing == [404, 404]
 
 
 @pytest.mark.usefixtures("filled")
@@ -93,7 +94,7 @@ def test_a_stored_record_that_cannot_be_read_is_no_fault_of_the_caller(
     with store.transaction():
         store.cursor().execute("UPDATE log.agent_events SET payload = '{'")
     shown = call("GET", f"{OPS}/runs/run_001", tokens.root)
-    assert (500, "internal") == (shown.status_code, shown.json()["code"])
+    assert (shown.status_code, shown.json()["code"]) == (500, "internal")
     [fault] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "a stored record cannot be read: payload: is not JSON" in str(fault.exc_info)
 
@@ -102,19 +103,27 @@ def test_a_stored_record_that_cannot_be_read_is_no_fault_of_the_caller(
 def test_projects_come_with_their_health(call: Call, tokens: Tokens) -> None:
     """Every one that has records or a connection, whether or not it is audited; an operator of one sees that one."""
     listed = got(call, "/api/audit/projects", tokens.root)["projects"]
-    assert [("capped", "empty", True), ("dark", "empty", False), ("ops", "warning", True), ("web", "warning", True)] == [
-        (one["project"], one["health"], one["enabled"]) for one in listed
+    assert [(one["project"], one["health"], one["enabled"]) for one in listed] == [
+        ("capped", "empty", True),
+        ("dark", "empty", False),
+        ("ops", "warning", True),
+        ("web", "warning", True),
     ]
     ops = listed[2]
-    assert (3, 3, 1, 1, "2026-10-01T09:08:00Z") == tuple(
-        ops[name] for name in ("exchanges", "scores", "anomalies", "runs", "lastExchangeAt")
+    assert tuple(ops[name] for name in ("exchanges", "scores", "anomalies", "runs", "lastExchangeAt")) == (
+        3,
+        3,
+        1,
+        1,
+        "2026-10-01T09:08:00Z",
     )
-    assert ["unscored"] == ops["reasons"]
-    assert (3, 1.0, 0) == tuple(ops["recent"][name] for name in ("unscored", "unscoredRate", "unsafeRuns"))
-    assert (3, 0.333, "2026-10-01") == tuple(ops["recent"][name] for name in ("scores", "anomalyRate", "until"))
-    assert [ops] == got(call, "/api/audit/projects", tokens.ops_reader)["projects"]
-    assert ["ops", "web"] == [
-        one["project"] for one in got(call, "/api/audit/projects", tokens.root, health="warning")["projects"]
+    assert ops["reasons"] == ["unscored"]
+    assert tuple(ops["recent"][name] for name in ("unscored", "unscoredRate", "unsafeRuns")) == (3, 1.0, 0)
+    assert tuple(ops["recent"][name] for name in ("scores", "anomalyRate", "until")) == (3, 0.333, "2026-10-01")
+    assert got(call, "/api/audit/projects", tokens.ops_reader)["projects"] == [ops]
+    assert [one["project"] for one in got(call, "/api/audit/projects", tokens.root, health="warning")["projects"]] == [
+        "ops",
+        "web",
     ]
 
 
@@ -122,15 +131,18 @@ def test_projects_come_with_their_health(call: Call, tokens: Tokens) -> None:
 def test_an_exchange_is_shown_with_what_is_known_of_it(call: Call, tokens: Tokens) -> None:
     """Texts are of the moment: they are kept by no cache."""
     shown = call("GET", f"{OPS}/exchanges/s1:2", tokens.root)
-    assert (200, "no-store") == (shown.status_code, shown.headers["cache-control"])
+    assert (shown.status_code, shown.headers["cache-control"]) == (200, "no-store")
     body = shown.json()
-    assert ("s1:2", "north", "s1", "2026-10-01T09:02:00Z") == tuple(
-        body["exchange"][name] for name in ("id", "connection", "sessionId", "timestamp")
+    assert tuple(body["exchange"][name] for name in ("id", "connection", "sessionId", "timestamp")) == (
+        "s1:2",
+        "north",
+        "s1",
+        "2026-10-01T09:02:00Z",
     )
-    assert ["silent_refusal"] == body["score"]["tier1Flags"]
-    assert [] == body["judgements"]
+    assert body["score"]["tier1Flags"] == ["silent_refusal"]
+    assert body["judgements"] == []
     for path in ("web/exchanges/s1:2", "ops/exchanges/web-session:1", "ops/exchanges/s1:2?connection=south"):
-        assert 404 == call("GET", f"/api/audit/{path}", tokens.root).status_code, path
+        assert call("GET", f"/api/audit/{path}", tokens.root).status_code == 404, path
 
 
 def test_an_id_that_two_connections_use_is_asked_for_by_connection(
@@ -142,9 +154,9 @@ def test_an_id_that_two_connections_use_is_asked_for_by_connection(
         call("POST", "/api/audit/ingest", token, json=exchange_body(1))
     loop.run(engine.drained())
     refused = call("GET", f"{OPS}/exchanges/s1:1", tokens.root)
-    assert (409, "ambiguous") == (refused.status_code, refused.json()["code"])
+    assert (refused.status_code, refused.json()["code"]) == (409, "ambiguous")
     assert "east, north" in refused.json()["error"]
-    assert "east" == got(call, f"{OPS}/exchanges/s1:1", tokens.root, connection="east")["exchange"]["connection"]
+    assert got(call, f"{OPS}/exchanges/s1:1", tokens.root, connection="east")["exchange"]["connection"] == "east"
 
 
 @pytest.mark.parametrize("paged", [("projects", "projects"), ("ops/runs", "runs"), ("ops/wrap-quality", "sessions")])
@@ -167,5 +179,5 @@ def test_pages_of_every_list_are_the_list(
         if body["nextCursor"] is None:
             break
         asked = {"limit": 2, "cursor": body["nextCursor"]}
-    assert 3 < len(whole)
-    assert whole == seen
+    assert len(whole) > 3
+    assert seen == whole

@@ -57,7 +57,7 @@ def nursed() -> Iterator[Nursery]:
 @pytest.mark.parametrize("what", WORK)
 def test_the_process_keeps_the_database_through(what: str, call: Call, tokens: Tokens, engine: Engine, tmp_path: Path) -> None:
     """DuckDB's lock is gone as soon as anything in the process opens the file and closes it: nothing may."""
-    assert 201 == call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body("s", 1, "It is done.")).status_code
+    assert call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body("s", 1, "It is done.")).status_code == 201
     WORK[what](call, tokens, engine, tmp_path)
 
     assert engine.store.path is not None
@@ -68,8 +68,8 @@ def test_the_database_is_kept_after_it_was_compacted(tmp_path: Path) -> None:
     """A new file has taken the place of the old one, and with it another lock."""
     path = tmp_path / "fleet.duckdb"
     Store(path).close()
-    assert 0 == run(["compact", "--db", str(path)])
-    assert OPENED == opened_elsewhere(path)
+    assert run(["compact", "--db", str(path)]) == 0
+    assert opened_elsewhere(path) == OPENED
     with Store(path):
         assert_ours(path)
 
@@ -85,16 +85,16 @@ def test_nothing_is_lost_of_an_import_beside_a_server(tmp_path: Path, nursed: Nu
         def told(turn: int) -> int:
             return client.post("/api/audit/ingest", json=exchange_body("s", turn, "It is done."), headers=deliver).status_code
 
-        assert 201 == told(1)
+        assert told(1) == 201
         asked = lambda: client.post(QUERY, json={"sql": "SELECT 1"}, headers=operate).is_success  # noqa: E731
         until(asked, "an answer to an analyst", LONG)
-        assert 0 == nursed.run(home, "import", "events", str(EVENTS))[0]
+        assert nursed.run(home, "import", "events", str(EVENTS))[0] == 0
         assert f"{home.database}: in use by process {server.pid}" == opened_elsewhere(home.database)
-        assert 201 == told(2)
+        assert told(2) == 201
     server.send(end)
     server.wait()
 
     code, printed = nursed.run(home, "import", "events", str(EVENTS), "--json")
-    assert (0, 0) == (code, json.loads(printed)["events"])
+    assert (code, json.loads(printed)["events"]) == (0, 0)
     with Store(home.database) as store:
-        assert (2, len(json.loads(EVENTS.read_text())["events"])) == (store.count("exchanges"), store.count("agent_events"))
+        assert (store.count("exchanges"), store.count("agent_events")) == (2, len(json.loads(EVENTS.read_text())["events"]))

@@ -39,22 +39,22 @@ INGEST = "/api/audit/ingest"
 )
 def test_a_host_is_a_name_with_a_port(value: bytes, name: str) -> None:
     """What only looks like an allowed name is none."""
-    assert name == host_name(value)
+    assert host_name(value) == name
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8321", "10.0.0.7", ""])
 def test_a_name_that_is_not_ours_is_not_answered(call: Call, tokens: Tokens, host: str) -> None:
     """A page of elsewhere can have its own name point here; then its scripts may read what we answer."""
     response = call("GET", "/api/audit/ops/scores", tokens.root, headers={"host": host})
-    assert (400, "host_not_allowed") == (response.status_code, response.json()["code"])
+    assert (response.status_code, response.json()["code"]) == (400, "host_not_allowed")
     assert "`driftline serve --name HOST`" in response.json()["error"]
-    assert 400 == call("GET", "/docs", headers={"host": host}).status_code
+    assert call("GET", "/docs", headers={"host": host}).status_code == 400
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 def test_a_probe_may_call_by_address(call: Call, path: str) -> None:
     """It says nothing but that the server is up."""
-    assert 200 == call("GET", path, headers={"host": "10.0.0.7:8321"}).status_code
+    assert call("GET", path, headers={"host": "10.0.0.7:8321"}).status_code == 200
 
 
 def test_every_answer_keeps_browsers_from_guessing(call: Call, tokens: Tokens) -> None:
@@ -68,11 +68,11 @@ def test_every_answer_keeps_browsers_from_guessing(call: Call, tokens: Tokens) -
         call("DELETE", "/healthz", headers={"content-type": "application/json"}),
     ]
     for response in answers:
-        assert "nosniff" == response.headers["x-content-type-options"]
-        assert "no-referrer" == response.headers["referrer-policy"]
-        assert "default-src 'none'; frame-ancestors 'none'" == response.headers["content-security-policy"]
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert response.headers["referrer-policy"] == "no-referrer"
+        assert response.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
         assert response.headers["cache-control"] in {"no-store", "private, no-cache"}
-        assert 32 == len(response.headers["x-request-id"])
+        assert len(response.headers["x-request-id"]) == 32
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_every_answer_keeps_browsers_from_guessing(call: Call, tokens: Tokens) -
 def test_errors_have_one_form(call: Call, tokens: Tokens, *, method: str, path: str, status: int, code: str) -> None:
     """Programs read the code, people the words."""
     response = call(method, path, tokens.root, headers={"content-type": "application/json"})
-    assert (status, code) == (response.status_code, response.json()["code"])
-    assert {"error", "code"} == set(response.json())
+    assert (response.status_code, response.json()["code"]) == (status, code)
+    assert set(response.json()) == {"error", "code"}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_errors_have_one_form(call: Call, tokens: Tokens, *, method: str, path: 
 def test_what_is_not_there_is_told_in_words(call: Call, tokens: Tokens, *, method: str, path: str, words: str) -> None:
     """What is allowed instead is in the Allow header; a method that nobody knows is not repeated."""
     response = call(method, path, tokens.root, headers={"content-type": "application/json"})
-    assert words == response.json()["error"]
+    assert response.json()["error"] == words
     assert (response.status_code == 405) == ("allow" in response.headers)
 
 
@@ -127,11 +127,11 @@ def test_a_fault_of_ours_says_nothing_internal_and_is_logged(
     monkeypatch.setattr(engine, "take_exchange", broken)
     with caplog.at_level(logging.INFO):
         response = call("POST", INGEST, tokens.ops, json=exchange_body())
-    assert (500, "internal") == (response.status_code, response.json()["code"])
+    assert (response.status_code, response.json()["code"]) == (500, "internal")
     request_id = response.headers["x-request-id"]
-    assert f"internal error; see {request_id} in the server's log" == response.json()["error"]
+    assert response.json()["error"] == f"internal error; see {request_id} in the server's log"
     [fault] = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert (request_id, INGEST) == (fault.request_id, fault.route)
+    assert (fault.request_id, fault.route) == (request_id, INGEST)
     assert "secret path" in str(fault.exc_info)
 
 
@@ -142,9 +142,9 @@ def test_a_call_is_one_line_without_what_was_asked(call: Call, tokens: Tokens, c
         call("GET", f"/nowhere/{tokens.root}")
         call("GET", f"/api/audit/{tokens.root}/scores", tokens.root)
     first, second, third = [record for record in caplog.records if record.message == "request"]
-    assert ("GET", "/api/audit/{project}/scores", 200, "root") == (first.method, first.route, first.status, first.operator)
-    assert ("-", 404) == (second.route, second.status)
-    assert "/api/audit/{project}/scores" == third.route
+    assert (first.method, first.route, first.status, first.operator) == ("GET", "/api/audit/{project}/scores", 200, "root")
+    assert (second.route, second.status) == ("-", 404)
+    assert third.route == "/api/audit/{project}/scores"
     for record in (first, second, third):
         assert 0 <= record.ms < 60_000
         assert tokens.root.split("_", 2)[2] not in json.dumps(vars(record), default=str)
@@ -184,13 +184,13 @@ def test_one_request_too_many_is_told_to_try_again() -> None:
         await asyncio.gather(*working)
         before = len(sent)
         await bounded(scope_of("POST"), receive, send)
-        assert before == len(sent)
+        assert len(sent) == before
         return sent
 
     start, body, _ = asyncio.run(scenario())
-    assert 503 == start["status"]
+    assert start["status"] == 503
     assert (b"retry-after", b"1") in start["headers"]
-    assert {"error", "code"} == set(json.loads(body["body"]))
+    assert set(json.loads(body["body"])) == {"error", "code"}
 
 
 @pytest.mark.parametrize("length", ["999999999", "9" * 5000])
@@ -211,7 +211,7 @@ def test_a_body_that_says_it_is_too_large_is_not_read(length: str) -> None:
 
     scope = scope_of("POST", content_type="application/json", content_length=length)
     asyncio.run(BodyLimits(never, ApiSettings())(scope, receive, send))
-    assert 413 == sent[0]["status"]
+    assert sent[0]["status"] == 413
     assert (b"connection", b"close") in sent[0]["headers"]
 
 
@@ -223,22 +223,30 @@ def test_the_interface_description_is_true(app: FastAPI) -> None:
     assert "HTTPValidationError" not in text
     ingest = description["paths"][INGEST]["post"]
     assert {"200", "201", "400", "401", "403", "408", "409", "413", "415", "429", "500", "503"} <= set(ingest["responses"])
-    assert [{"connectionToken": []}] == ingest["security"]
-    assert ["error", "code"] == ingest["responses"]["400"]["content"]["application/json"]["schema"]["required"]
+    assert ingest["security"] == [{"connectionToken": []}]
+    assert ingest["responses"]["400"]["content"]["application/json"]["schema"]["required"] == ["error", "code"]
     schemas = description["components"]["schemas"]
     assert schemas["IngestBody"]["examples"]
-    assert {"exchangeId", "scoreId", "scored", "reason", "tier1", "anomaly", "duplicate", "project", "note"} == set(
-        schemas["ScoredExchange"]["properties"]
-    )
-    assert [{"operatorToken": ["read"]}] == description["paths"]["/api/audit/{project}/scores"]["get"]["security"]
+    assert set(schemas["ScoredExchange"]["properties"]) == {
+        "exchangeId",
+        "scoreId",
+        "scored",
+        "reason",
+        "tier1",
+        "anomaly",
+        "duplicate",
+        "project",
+        "note",
+    }
+    assert description["paths"]["/api/audit/{project}/scores"]["get"]["security"] == [{"operatorToken": ["read"]}]
 
 
 def test_the_example_of_the_description_is_taken(app: FastAPI, call: Call, tokens: Tokens) -> None:
     """Whoever copies it gets an answer."""
     [example] = app.openapi()["components"]["schemas"]["IngestBody"]["examples"]
-    assert 201 == call("POST", INGEST, tokens.ops, json=example).status_code
+    assert call("POST", INGEST, tokens.ops, json=example).status_code == 201
     [example] = app.openapi()["components"]["schemas"]["EventsBody"]["examples"]
-    assert 1 == call("POST", "/api/audit/events", tokens.ops, json=example).json()["accepted"]
+    assert call("POST", "/api/audit/events", tokens.ops, json=example).json()["accepted"] == 1
 
 
 def test_the_documentation_page_needs_no_internet(call: Call) -> None:
@@ -257,15 +265,15 @@ def test_the_documentation_page_needs_no_internet(call: Call) -> None:
     }.items():
         assert f"/docs/{name}" in page.text
         response = call("GET", f"/docs/{name}")
-        assert (200, kind) == (response.status_code, response.headers["content-type"].split(";")[0])
+        assert (response.status_code, response.headers["content-type"].split(";")[0]) == (200, kind)
     assert "/openapi.json" in call("GET", "/docs/start.js").text
-    assert "3." == call("GET", "/openapi.json").json()["openapi"][:2]
+    assert call("GET", "/openapi.json").json()["openapi"][:2] == "3."
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "..%2Fcore.py", "redoc.standalone.js", "%2e%2e%2fcore.py"])
 def test_the_documentation_page_serves_its_files_only(call: Call, name: str) -> None:
     """A name is looked up, never joined to a path."""
-    assert 404 == call("GET", f"/docs/{name}").status_code
+    assert call("GET", f"/docs/{name}").status_code == 404
 
 
 class TestBehindAName:
@@ -278,11 +286,11 @@ class TestBehindAName:
 
     def test_only_allowed_names_are_answered(self, call: Call) -> None:
         """The loopback names are a default, no addition."""
-        assert 200 == call("GET", "/docs", headers={"host": "audit.example:443"}).status_code
-        assert 400 == call("GET", "/docs", headers={"host": "localhost"}).status_code
+        assert call("GET", "/docs", headers={"host": "audit.example:443"}).status_code == 200
+        assert call("GET", "/docs", headers={"host": "localhost"}).status_code == 400
 
 
 def test_headers_given_twice_are_refused(call: Call, tokens: Tokens) -> None:
     """Proxies disagree about which one counts."""
     headers = httpx2.Headers([("content-type", "application/json"), ("content-type", "text/plain")])
-    assert 415 == call("POST", INGEST, tokens.ops, content=b"{}", headers=headers).status_code
+    assert call("POST", INGEST, tokens.ops, content=b"{}", headers=headers).status_code == 415

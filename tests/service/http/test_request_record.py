@@ -67,18 +67,18 @@ def test_a_line_of_an_ingest_stands_for_the_calls_of_a_second(
         answered(record, INGEST, 201)
     clock.now = 1.0
     answered(record, INGEST, 201)
-    assert [(201, 1), (201, 5)] == calls_of(caplog)
+    assert calls_of(caplog) == [(201, 1), (201, 5)]
 
 
 def test_whatever_is_refused_has_a_line_of_its_own(record: RequestRecord, caplog: pytest.LogCaptureFixture) -> None:
     """Somebody looks for exactly that call, by its id."""
     for status in (201, 409, 409, 503, 503):
         answered(record, INGEST, status)
-    assert [(201, 1), (409, None), (409, None), (503, None), (503, None)] == calls_of(caplog)
+    assert calls_of(caplog) == [(201, 1), (409, None), (409, None), (503, None), (503, None)]
 
 
 def test_every_other_call_has_a_line_of_its_own(record: RequestRecord, caplog: pytest.LogCaptureFixture) -> None:
     """People and their tools call seldom, and each call may matter."""
     for _ in range(2):
         answered(record, "/api/audit/{project}/scores", 200)
-    assert [(200, None), (200, None)] == calls_of(caplog)
+    assert calls_of(caplog) == [(200, None), (200, None)]

@@ -56,17 +56,17 @@ def test_a_server_that_ends_answers_what_is_on_its_way(server: LiveServer) -> No
         until(lambda: server.connections, "the connection to be taken")
         server.begin_to_end()
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert 200 == answer(connection)[0]
+        assert answer(connection)[0] == 200
 
 
 def test_an_exchange_is_taken_over_a_socket(server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """The whole way, once."""
     with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {tokens.ops}"}, timeout=60) as client:
         response = client.post(INGEST, json=exchange_body())
-        assert (201, True) == (response.status_code, response.json()["scored"])
+        assert (response.status_code, response.json()["scored"]) == (201, True)
         assert "server" not in response.headers
-        assert 200 == client.get("/healthz").status_code
-        assert 200 == client.get("/metrics", headers={"authorization": f"Bearer {tokens.root}"}).status_code
+        assert client.get("/healthz").status_code == 200
+        assert client.get("/metrics", headers={"authorization": f"Bearer {tokens.root}"}).status_code == 200
 
 
 @pytest.mark.parametrize("lines", [["Content-Length: 100"], ["Transfer-Encoding: chunked"]])
@@ -76,7 +76,7 @@ def test_a_body_that_drips_is_given_up(server: LiveServer, tokens: Tokens, lines
         connection.sendall(head(tokens.ops, "Content-Type: application/json", *lines) + b"5\r\n")
         started = time.monotonic()
         status, headers, body = answer(connection)
-        assert (408, "close", "too_slow") == (status, headers["connection"], json.loads(body)["code"])
+        assert (status, headers["connection"], json.loads(body)["code"]) == (408, "close", "too_slow")
         assert 0.3 < time.monotonic() - started < 9  # it is 10 s without the setting
 
 
@@ -86,7 +86,7 @@ def test_a_head_that_does_not_come_ends_the_connection(server: LiveServer, start
     with server.connect() as connection:
         connection.sendall(start)
         started = time.monotonic()
-        assert b"" == until_the_end(connection)
+        assert until_the_end(connection) == b""
         assert 0.3 < time.monotonic() - started < 9  # it is 10 s without the setting
 
 
@@ -100,7 +100,7 @@ def test_a_second_head_that_does_not_come_ends_the_connection(server: LiveServer
         received += until_the_end(connection)
         assert 0.3 < time.monotonic() - started < 9  # it is 10 s without the setting
         assert received.startswith(b"HTTP/1.1 200")
-        assert 1 == received.count(b"HTTP/1.1")
+        assert received.count(b"HTTP/1.1") == 1
 
 
 def test_line_breaks_between_requests_hold_no_connection(server: LiveServer) -> None:
@@ -112,7 +112,7 @@ def test_line_breaks_between_requests_hold_no_connection(server: LiveServer) -> 
         started = time.monotonic()
         received += until_the_end(connection)
         assert time.monotonic() - started < 9  # an idle connection is kept for 10 s
-        assert 1 == received.count(b"HTTP/1.1 200")
+        assert received.count(b"HTTP/1.1 200") == 1
 
 
 @pytest.mark.parametrize("parts", [1, 8])
@@ -139,8 +139,8 @@ def test_requests_in_one_piece_are_answered_in_their_order(
             connection.sendall(head(tokens.ops, *lines) + content)
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         received = until_the_end(connection)
-    assert [b"201"] * 3 + [b"200"] == re.findall(rb"HTTP/1\.1 ([0-9]{3})", received)
-    assert [b"1", b"2", b"3"] == re.findall(rb'"exchangeId":"s1:([0-9])"', received)
+    assert re.findall(rb"HTTP/1\.1 ([0-9]{3})", received) == [b"201"] * 3 + [b"200"]
+    assert re.findall(rb'"exchangeId":"s1:([0-9])"', received) == [b"1", b"2", b"3"]
 
 
 def test_a_bomb_is_not_unpacked(server: LiveServer, tokens: Tokens) -> None:
@@ -150,7 +150,7 @@ def test_a_bomb_is_not_unpacked(server: LiveServer, tokens: Tokens) -> None:
         lines = ["Content-Type: application/json", "Content-Encoding: gzip", f"Content-Length: {len(bomb)}"]
         connection.sendall(head(tokens.ops, *lines) + bomb)
         status, _, body = answer(connection)
-        assert (415, "content_encoding") == (status, json.loads(body)["code"])
+        assert (status, json.loads(body)["code"]) == (415, "content_encoding")
 
 
 @pytest.mark.parametrize("token", ["ops", None])
@@ -162,8 +162,8 @@ def test_who_sends_too_much_still_reads_the_answer(server: LiveServer, tokens: T
         connection.sendall(head(secret, "Content-Type: application/json", f"Content-Length: {len(content)}"))
         connection.sendall(content)
         status, _, body = answer(connection)
-        assert (413 if token else 401) == status
-        assert {"error", "code"} == set(json.loads(body))
+        assert status == (413 if token else 401)
+        assert set(json.loads(body)) == {"error", "code"}
 
 
 def test_a_client_that_leaves_early_leaves_nothing_behind(
@@ -173,7 +173,7 @@ def test_a_client_that_leaves_early_leaves_nothing_behind(
     with server.connect() as connection:
         connection.sendall(head(tokens.ops, "Content-Type: application/json", "Content-Length: 100") + b"{")
     with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {tokens.ops}"}, timeout=60) as client:
-        assert 201 == client.post(INGEST, json=exchange_body()).status_code
+        assert client.post(INGEST, json=exchange_body()).status_code == 201
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_what_is_no_request_is_refused(server: LiveServer, raw: bytes) -> None:
         connection.sendall(raw)
         received = until_the_end(connection)
         assert received[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 401", b"HTTP/1.1 415", b"")
-    assert 200 == httpx2.get(f"{server.url}/healthz", timeout=60).status_code
+    assert httpx2.get(f"{server.url}/healthz", timeout=60).status_code == 200
 
 
 def test_a_body_in_pieces_is_read_to_its_end(server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder) -> None:
@@ -206,7 +206,7 @@ def test_a_body_in_pieces_is_read_to_its_end(server: LiveServer, tokens: Tokens,
         )
         time.sleep(0.05)
         connection.sendall(content[50:])
-        assert 201 == answer(connection)[0]
+        assert answer(connection)[0] == 201
 
 
 def test_a_token_that_was_revoked_is_wrong_for_the_next_request(
@@ -214,6 +214,6 @@ def test_a_token_that_was_revoked_is_wrong_for_the_next_request(
 ) -> None:
     """A valid token is remembered until any token changes, and not for a moment longer."""
     with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {tokens.ops}"}, timeout=60) as client:
-        assert [201, 201] == [client.post(INGEST, json=exchange_body(turn)).status_code for turn in (1, 2)]
+        assert [client.post(INGEST, json=exchange_body(turn)).status_code for turn in (1, 2)] == [201, 201]
         access.revoke("connection", "north")
-        assert 401 == client.post(INGEST, json=exchange_body(3)).status_code
+        assert client.post(INGEST, json=exchange_body(3)).status_code == 401

@@ -61,8 +61,8 @@ def test_an_exchange_whose_id_holds_half_a_pair_is_refused(
     """Repaired, two ids that differ would be one, and the second exchange would be lost as a conflict."""
     response = call("POST", f"{API}/ingest", tokens.ops, **escaped(exchange_body(**named(BROKEN))))
     words = f"{field}: {NOT_UNICODE}"
-    assert (400, True) == (response.status_code, words in response.json()["error"])
-    assert 201 == call("POST", f"{API}/ingest", tokens.ops, **escaped(exchange_body(**named(REPAIRED)))).status_code
+    assert (response.status_code, words in response.json()["error"]) == (400, True)
+    assert call("POST", f"{API}/ingest", tokens.ops, **escaped(exchange_body(**named(REPAIRED)))).status_code == 201
 
 
 @pytest.mark.parametrize("sent", IDS, ids=lambda sent: f"{sent[1]} {sent[4]}")
@@ -72,34 +72,34 @@ def test_every_id_that_holds_half_a_pair_is_refused_by_its_field(
     """An id that is taken names one thing, whichever call it comes in."""
     method, path, token, body, field = sent
     response = call(method, f"{API}/{path}", getattr(tokens, token), **escaped(body))
-    assert 400 == response.status_code
+    assert response.status_code == 400
     assert f"{field} {NOT_UNICODE}" in response.json()["error"].replace(": is", " is")
-    assert (0, 0) == (store.count("agent_events"), store.count("dead_letters"))
+    assert (store.count("agent_events"), store.count("dead_letters")) == (0, 0)
 
 
 def test_texts_are_repaired_wherever_they_come(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """Programs cut texts at a length; what an agent or a person said is taken all the same."""
     said = exchange_body(agent_response={"content": BROKEN, "thinking": BROKEN})
-    assert 201 == call("POST", f"{API}/ingest", tokens.ops, **escaped(said)).status_code
+    assert call("POST", f"{API}/ingest", tokens.ops, **escaped(said)).status_code == 201
     event = {**A_CALL, "event_id": "e", "args": {"id": BROKEN, BROKEN: 1}}
     taken = call(
         "POST", f"{API}/events", tokens.ops, **escaped({"session_id": "s1", "events": [event, BROKEN]} | {"first_seq": 0})
     )
-    assert (201, 1, 1) == (taken.status_code, taken.json()["accepted"], len(taken.json()["refused"]))
+    assert (taken.status_code, taken.json()["accepted"], len(taken.json()["refused"])) == (201, 1, 1)
     rows = store.cursor().execute("SELECT agent_response, agent_thinking FROM exchanges").fetchall()
     rows += store.cursor().execute("SELECT payload->>'$.args.id', json_keys(payload, '$.args')[2] FROM agent_events").fetchall()
-    assert [(REPAIRED, REPAIRED)] * 2 == rows
+    assert rows == [(REPAIRED, REPAIRED)] * 2
     erasure = {"connection": "north", "sessionId": "s1", "comment": BROKEN}
-    assert REPAIRED == call("POST", f"{API}/erasures", tokens.root, **escaped(erasure)).json()["erasure"]["comment"]
+    assert call("POST", f"{API}/erasures", tokens.root, **escaped(erasure)).json()["erasure"]["comment"] == REPAIRED
 
 
 def test_a_name_that_no_call_knows_is_told_even_if_it_holds_half_a_pair(call: Call, tokens: Tokens) -> None:
     """An answer has to be writable, whatever was sent."""
     response = call("POST", f"{API}/operators", tokens.root, **escaped({"name": "n", BROKEN: 1}))
-    assert (400, True) == (
+    assert (
         response.status_code,
         response.json()["error"].startswith(f"{REPAIRED}: is not a field of this call"),
-    )
+    ) == (400, True)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_name_that_no_call_knows_is_told_even_if_it_holds_half_a_pair(call: Ca
 def test_an_address_that_is_not_utf_8_is_refused(call: Call, tokens: Tokens, method: str, path: str, part: str) -> None:
     """What stands in for such bytes could name another session."""
     response = call(method, f"{API}/{path}", tokens.ops if method == "POST" else tokens.root)
-    assert (400, f"the {part} of the address is not UTF-8 once it is unescaped") == (
+    assert (
         response.status_code,
         response.json()["error"],
-    )
+    ) == (400, f"the {part} of the address is not UTF-8 once it is unescaped")

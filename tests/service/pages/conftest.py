@@ -17,7 +17,7 @@ def look(call: Call, tokens: Tokens) -> Callable[..., str]:
 
     def looked(path: str, status: int = 200) -> str:
         answer = call("GET", path, headers=cookie(value))
-        assert status == answer.status_code, answer.text
+        assert answer.status_code == status, answer.text
         return str(answer.text)
 
     return looked

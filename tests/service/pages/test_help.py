@@ -32,4 +32,4 @@ def test_what_pages_link_to_is_there(call: Call, tokens: Tokens, store: Store) -
         assert '<a href="/help" >Help</a>' in page
         assert set(re.findall(r'href="/help#([^"]+)"', page)) <= words, path
     assert 'href="/help#tier2"' in call("GET", "/projects/ops", headers=value).text
-    assert 303 == call("GET", "/help").status_code
+    assert call("GET", "/help").status_code == 303

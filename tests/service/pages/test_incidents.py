@@ -79,7 +79,7 @@ def found(store: Store, **fields: Any) -> str:
 def shown(call: Call, token: str, address: str) -> str:
     """The page."""
     answer = call("GET", address, headers=cookie(signed_in(call, token)))
-    assert 200 == answer.status_code, answer.text
+    assert answer.status_code == 200, answer.text
     return answer.text
 
 
@@ -157,8 +157,8 @@ def test_the_likely_cause_stands_first_and_the_rest_is_folded_under_one_summary(
     page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"slices": SLICES})))
     section = page[page.index('id="why"') : page.index('id="todo"')]
     lead, fold = re.findall(r'<p class="quoted lead">(.*?)</p>', section, re.DOTALL), section.split("<details")[1:]
-    assert ["agent_version: 2.0 explains"] == [words(one).strip()[:27] for one in lead]
-    assert 1 == len(fold)
+    assert [words(one).strip()[:27] for one in lead] == ["agent_version: 2.0 explains"]
+    assert len(fold) == 1
     told = words(fold[0])
     assert f"More from the evidence: {fold[0].count('<p ')} observation" in told
     assert "The policy is not the same before and after." in told
@@ -177,7 +177,7 @@ def test_of_many_long_reasons_each_is_short_and_most_are_folded(call: Call, toke
     moved = [one | {"scoreId": f"m{number}", "reason": "w" * (MAX_REASON + 7)} for number in range(FIRST_MOVED + 3)]
     page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"exchanges": moved})))
     before, _, folded = page.partition('id="moved"')[2].partition('<details id="moved-more"><summary>3 more</summary>')
-    assert (FIRST_MOVED, 3) == (before.count("/exchanges/m"), folded.count("/exchanges/m"))
+    assert (before.count("/exchanges/m"), folded.count("/exchanges/m")) == (FIRST_MOVED, 3)
     assert "w" * MAX_REASON in page
     assert "w" * (MAX_REASON + 1) not in page
     assert "(and 7 more characters)" in page
@@ -186,9 +186,12 @@ def test_of_many_long_reasons_each_is_short_and_most_are_folded(call: Call, toke
 def test_whoever_decides_is_told_what_that_did(call: Call, tokens: Tokens, store: Store) -> None:
     """The button that was pressed is gone a moment later: something has to say that it worked."""
     page = shown(call, tokens.root, found(store))
-    assert ["acknowledged", "resolved", "accepted", "dismissed"] == re.findall(
-        r'name="status" value="(\w+)" data-done="[^"]+"', page
-    )
+    assert re.findall(r'name="status" value="(\w+)" data-done="[^"]+"', page) == [
+        "acknowledged",
+        "resolved",
+        "accepted",
+        "dismissed",
+    ]
 
 
 def test_a_project_without_incidents_says_what_that_means(call: Call, tokens: Tokens) -> None:
@@ -214,7 +217,7 @@ def test_that_nothing_was_found_is_said_only_once_somebody_looked(call: Call, to
 def test_a_history_shorter_than_a_baseline_says_so(call: Call, tokens: Tokens, store: Store) -> None:
     """A quiet check of nine days is less than one of two weeks: what is normal is not known yet."""
     put(store, "scores", history(steady, 8, end=NOW))
-    assert 90 == call("POST", "/api/audit/ops/check", tokens.root).json()["exchanges"]
+    assert call("POST", "/api/audit/ops/check", tokens.root).json()["exchanges"] == 90
     said = shown(call, tokens.root, LIST)
     assert "No full baseline yet (9 of 14 days). Checked 2026-10-01 12:00 UTC: nothing found so far." in said
 
@@ -243,14 +246,14 @@ def test_the_list_is_read_page_by_page_in_the_order_of_time(call: Call, tokens: 
             page = shown(call, tokens.root, place)
             read += titles(page)
             place = following(page)
-        assert wanted == read
+        assert read == wanted
 
 
 @pytest.mark.parametrize("query", ["status=odd", "type=odd", "cursor=odd"])
 def test_an_address_that_asks_for_what_there_is_not_is_refused(call: Call, tokens: Tokens, query: str) -> None:
     """As a page, not as an empty list."""
     answer = call("GET", f"{LIST}?{query}", headers=cookie(signed_in(call, tokens.root)))
-    assert 400 == answer.status_code
+    assert answer.status_code == 400
     assert "text/html" in answer.headers["content-type"]
 
 
@@ -278,7 +281,7 @@ def test_the_chart_marks_the_days_of_the_change(call: Call, tokens: Tokens, stor
     put(store, "scores", history(fallen(6), 28, end=end))
     page = shown(call, tokens.root, found(store))
     rows = chart_table(page, "days")
-    assert ("2026-09-03", "2026-10-01") == (rows[0]["Day"], rows[-1]["Day"])
+    assert (rows[0]["Day"], rows[-1]["Day"]) == ("2026-09-03", "2026-10-01")
     changed = [f"2026-09-{day}" for day in range(26, 31)] + ["2026-10-01"]
     assert changed == [row["Day"] for row in rows if row["Shows the change"]]
     drawn = drawn_charts(page)["days"]
@@ -415,7 +418,7 @@ def fell(call: Call, tokens: Tokens, store: Store) -> Incident:
     end = datetime(2026, 10, 1, 11, 0, tzinfo=UTC)
     put(store, "scores", history(fallen(6), 28, end=end))
     put(store, "scores", history(fallen(6), 28, end=end, seed=3, a_day=4, name="third", sampling_probability=1 / 3))
-    assert 200 == call("POST", "/api/audit/ops/check", tokens.root, json={}).status_code
+    assert call("POST", "/api/audit/ops/check", tokens.root, json={}).status_code == 200
     return next(one for one in incident_records(store.cursor(), "ops") if one.tier == "tier2")
 
 
@@ -426,7 +429,7 @@ def asked_again(call: Call, token: str, page: str, title: str) -> list[dict[str,
     said = dict(parse_qsl(urlsplit(unescape(link[1])).query))
     values = {name.removeprefix("p."): value for name, value in said.items() if name.startswith("p.")}
     answer = call("POST", "/api/audit/query", token, json={"sql": said["q"], "parameters": values})
-    assert 200 == answer.status_code, answer.text
+    assert answer.status_code == 200, answer.text
     return list(answer.json()["rows"])
 
 
@@ -438,7 +441,7 @@ def test_the_statement_on_its_days_finds_what_the_incident_shows(call: Call, tok
     assert seen
     for day in seen:
         asked = days[day["day"]]
-        assert (asked["scores"], pytest.approx(asked["average"], abs=1e-3)) == (day["count"], day["average"])
+        assert (day["count"], day["average"]) == (asked["scores"], pytest.approx(asked["average"], abs=1e-3))
     told = {row["Day"]: row["Weighted mean"] for row in chart_table(page, "days")}
     assert len(told) > 20
     assert told == {day: f"{days[day]['weighted_average']:.2f}" for day in told}
@@ -451,8 +454,8 @@ def test_the_statement_on_its_exchanges_finds_those_that_moved_it(call: Call, to
     wanted = json.loads(fell.metadata)["exchanges"]
     names = ("scoreId", "score", "weight", "moved", "samplingReason")
     assert len(wanted) > 5
-    assert [[one[name] for name in names] for one in wanted] == [
-        [row[name] for name in ("score_id", "score", "weight", "moved", "sampling_reason")] for row in rows
+    assert [[row[name] for name in ("score_id", "score", "weight", "moved", "sampling_reason")] for row in rows] == [
+        [one[name] for name in names] for one in wanted
     ]
 
 
@@ -465,8 +468,10 @@ def test_the_statement_on_a_spike_finds_its_days(call: Call, tokens: Tokens, sto
     metadata = json.dumps({"rules": {"rate_ratio": seen}, "queries": [query]})
     page = shown(call, tokens.root, found(store, type="anomaly_spike", tier=None, rule="rate_ratio", metadata=metadata))
     rows = asked_again(call, tokens.root, page, "Rates that the rule of rates compared")
-    assert [("2026-09-29", 10, 10), ("2026-09-30", 10, 10), ("2026-10-01", 10, 10)] == [
-        (row["day"], row["anomalies"], row["exchanges"]) for row in rows
+    assert [(row["day"], row["anomalies"], row["exchanges"]) for row in rows] == [
+        ("2026-09-29", 10, 10),
+        ("2026-09-30", 10, 10),
+        ("2026-10-01", 10, 10),
     ]
 
 
@@ -474,15 +479,16 @@ def test_the_command_beside_it_is_the_query_of_the_evidence(
     call: Call, tokens: Tokens, fell: Incident, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is pasted into a shell: each value arrives as it was."""
-    assert "driftline sql q --set 'a=b; '\"'\"'c' --set n=null --set 'p=[\"ops\"]' --set days=36" == command(
-        "q", {"a": "b; 'c", "n": None, "p": ["ops"], "days": 36}
+    assert (
+        command("q", {"a": "b; 'c", "n": None, "p": ["ops"], "days": 36})
+        == "driftline sql q --set 'a=b; '\"'\"'c' --set n=null --set 'p=[\"ops\"]' --set days=36"
     )
     page = shown(call, tokens.root, LINKS.incident("ops", fell.incident_id))
     commands = [unescape(one) for one in re.findall(r'<code class="quoted" id="query-\d+">(.*?)</code>', page)]
     assert {query["name"] for query in json.loads(fell.metadata)["queries"]} == {one.split()[2] for one in commands}
     copy_database(store, copy := store.path.with_name("copy.duckdb"))  # type: ignore[union-attr]
     for one in commands:
-        assert 0 == run([*shlex.split(one)[1:], "--db", str(copy), "--json"]), one
+        assert run([*shlex.split(one)[1:], "--db", str(copy), "--json"]) == 0, one
         lines = capsys.readouterr().out.splitlines()
         if "incident_exchanges" in one:
             assert [row["scoreId"] for row in json.loads(fell.metadata)["exchanges"]] == [
@@ -513,9 +519,9 @@ def test_a_decision_on_the_page_needs_a_reason(call: Call, tokens: Tokens, store
     (field,) = re.findall(r'<textarea id="reason"[^>]*>', page)
     assert "required" in field
     assert "reason-help" in field
-    assert 6 == page.count("data-reason>")
+    assert page.count("data-reason>") == 6
     value = from_page(signed_in(call, tokens.root))
-    assert 200 == call("PUT", LINKS.deciding("ops", "i1"), json={"status": "accepted"}, headers=value).status_code
+    assert call("PUT", LINKS.deciding("ops", "i1"), json={"status": "accepted"}, headers=value).status_code == 200
 
 
 def test_no_word_of_an_incident_is_markup(call: Call, tokens: Tokens, store: Store) -> None:
@@ -531,7 +537,7 @@ def test_no_word_of_an_incident_is_markup(call: Call, tokens: Tokens, store: Sto
     address = found(store, title=HOSTILE, description=HOSTILE, metadata=json.dumps(evidence))
     Outbox(store).put([alert(last_error=HOSTILE)])
     for page in (shown(call, tokens.root, address), shown(call, tokens.root, LIST)):
-        assert [] == Elements(page).active()
+        assert Elements(page).active() == []
         assert not {"\u202e", "\u200b"} & set(page)
 
 
@@ -539,19 +545,19 @@ def test_a_decision_is_made_told_and_taken_back(call: Call, tokens: Tokens, stor
     """The page offers what can be decided now, and keeps what was decided before, with its reasons."""
     address, value = found(store), signed_in(call, tokens.root)
     offered = r'name="status" value="(\w+)"'
-    assert ["acknowledged", "resolved", "accepted", "dismissed"] == re.findall(offered, shown(call, tokens.root, address))
+    assert re.findall(offered, shown(call, tokens.root, address)) == ["acknowledged", "resolved", "accepted", "dismissed"]
     steps = (("dismissed", "A holiday."), ("open", "<b>No holiday.</b>"), ("acknowledged", "We look."))
     for status, reason in steps:
         body = {"status": status, "comment": reason}
         place = LINKS.deciding("ops", "i1")
-        assert 200 == call("PUT", place, json=body, headers=from_page(value)).status_code
+        assert call("PUT", place, json=body, headers=from_page(value)).status_code == 200
     page = shown(call, tokens.root, address)
-    assert ["open", "resolved", "accepted", "dismissed"] == re.findall(offered, page)
+    assert re.findall(offered, page) == ["open", "resolved", "accepted", "dismissed"]
     read = words(page)
     assert all(reason in read for reason in ("A holiday.", "<b>No holiday.</b>", "We look.", "Opened again"))
     assert "Acknowledged by root" in read
     assert "root has it since" in read
-    assert [] == Elements(page).active()
+    assert Elements(page).active() == []
 
 
 def test_what_is_suspected_is_marked_and_what_moved_is_listed(call: Call, tokens: Tokens, store: Store) -> None:
@@ -602,16 +608,16 @@ def test_an_incident_of_another_project_is_not_shown(call: Call, tokens: Tokens,
     """Neither under its own name nor under that of a project one may see."""
     found(store, project="web", title="Number 999")
     reader = cookie(signed_in(call, tokens.ops_reader))
-    assert 403 == call("GET", LINKS.incident("web", "i1"), headers=reader).status_code
-    assert 404 == call("GET", LINKS.incident("ops", "i1"), headers=reader).status_code
-    assert 403 == call("GET", LINKS.incidents("web"), headers=reader).status_code
+    assert call("GET", LINKS.incident("web", "i1"), headers=reader).status_code == 403
+    assert call("GET", LINKS.incident("ops", "i1"), headers=reader).status_code == 404
+    assert call("GET", LINKS.incidents("web"), headers=reader).status_code == 403
     assert "Number 999" not in shown(call, tokens.ops_reader, LIST)
 
 
 def test_the_pages_lead_to_the_sign_in(call: Call, store: Store) -> None:
     """A link of an alert comes here first."""
     for place in (LIST, found(store)):
-        assert 303 == call("GET", place).status_code
+        assert call("GET", place).status_code == 303
 
 
 def test_every_rule_is_explained() -> None:
@@ -628,8 +634,13 @@ def test_odds_are_short_and_never_fail(log_evidence: float) -> None:
 
 def test_odds_are_rounded_to_what_they_are_worth() -> None:
     """8.6 is known to a tenth, so the ratio is to two digits."""
-    assert ["5\u202f400 to 1", "1 to 1", "0 to 1", "10\u00b9\u2070 to 1", "over 10\u00b9\u00b2 to 1", "\u2013"] == [
-        odds(one) for one in (8.6, 0.0, -9.0, 24.0, 500.0, None)
+    assert [odds(one) for one in (8.6, 0.0, -9.0, 24.0, 500.0, None)] == [
+        "5\u202f400 to 1",
+        "1 to 1",
+        "0 to 1",
+        "10\u00b9\u2070 to 1",
+        "over 10\u00b9\u00b2 to 1",
+        "\u2013",
     ]
 
 

@@ -129,7 +129,7 @@ def test_the_api_counts_what_the_pages_do(look: Look, call: Call, tokens: Tokens
     (row,) = [one for one in ask("/projects")["projects"] if one["project"] == project]  # type: ignore[attr-defined]
     recent = row["recent"]
     assert [count_within(project, 7)] * 3 == [recent["scores"], recent["anomalies"], recent["runs"]]
-    assert (f"{NOW.date()}", f"{newest}" if project == PAUSED else None) == (recent["until"], recent["lastUntil"])
+    assert (recent["until"], recent["lastUntil"]) == (f"{NOW.date()}", f"{newest}" if project == PAUSED else None)
     assert row["before"]["scores"] == count_within(project, 14) - count_within(project, 7)
 
 
@@ -201,7 +201,7 @@ def test_the_fleet_on_the_command_line_says_what_is_silent_and_how_to_see_its_la
     assert run(["projects", "--db", str(database)]) == 0
     (until,) = re.findall(r"driftline projects --until (\d{4}-\d\d-\d\d)", " ".join(capsys.readouterr().err.split()))
     again, _ = printed(capsys, "projects", "--until", until, "--db", str(database))
-    assert [2] == [one["recent"]["scores"] for one in again if one["project"] == PAUSED]  # type: ignore[index]
+    assert [one["recent"]["scores"] for one in again if one["project"] == PAUSED] == [2]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("until", ["yesterday", "1999-01-01", "2026-10-01T12:00Z"])

@@ -26,7 +26,7 @@ def test_no_text_is_markup(text: str) -> None:
 @given(st.text())
 def test_the_parts_of_a_text_are_the_text(text: str) -> None:
     """Nothing is lost, nothing is added."""
-    assert text == "".join(seen + hidden for seen, hidden in hidden_parts(text))
+    assert "".join(seen + hidden for seen, hidden in hidden_parts(text)) == text
 
 
 @pytest.mark.parametrize("hidden", ["\u202e", "\u200b", "\u2066", "\ufeff", "\x1b", "\x00", "\u00ad", "\U000e0041", "\u2028"])
@@ -38,27 +38,27 @@ def test_what_turns_or_hides_text_is_shown_as_its_code(hidden: str) -> None:
 def test_ordinary_writing_is_left_alone() -> None:
     """Lines, tabs, other scripts and emoji are no attack."""
     text = "Grüße,\n\tשם, 你好 ❤️"
-    assert text == str(shown(text))
+    assert str(shown(text)) == text
     assert not [one for one in text if unicodedata.category(one) == "Cf"]
 
 
 def test_figures_are_for_people() -> None:
     """Unknown is said, and is never 0."""
-    assert ("\u2013", "\u2013", "\u2013", "\u2013") == (number(None), share(None), usd(None), str(moment(None)))
-    assert ("12\u202f345", "0.50", "12.3%", "$0.0012", "$3.50", "$0.00") == (
+    assert (number(None), share(None), usd(None), str(moment(None))) == ("\u2013", "\u2013", "\u2013", "\u2013")
+    assert (
         number(12_345), number(0.5, 2), share(0.1234), usd(0.0012), usd(3.5), usd(0.0),
-    )  # fmt: skip
+    ) == ("12\u202f345", "0.50", "12.3%", "$0.0012", "$3.50", "$0.00")  # fmt: skip
 
 
 def test_a_page_may_load_our_files_and_nothing_else(call: Call, tokens: Tokens) -> None:
     """No inline script, no inline style, no other host: what an agent smuggles in cannot run."""
     answer = call("GET", "/telemetry", headers=cookie(signed_in(call, tokens.root)))
     policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
-    assert ("'none'", "'self'", "'self'", "'none'") == (
+    assert (
         policy["default-src"], policy["script-src"], policy["style-src"], policy["frame-ancestors"],
-    )  # fmt: skip
-    assert [] == re.findall(r"\son\w+=|\sstyle=|<style|<script(?! src=\"/static/)|(?:src|href)=\"(?!/|#)", answer.text)
-    assert ("nosniff", "no-referrer") == (answer.headers["x-content-type-options"], answer.headers["referrer-policy"])
+    ) == ("'none'", "'self'", "'self'", "'none'")  # fmt: skip
+    assert re.findall(r"\son\w+=|\sstyle=|<style|<script(?! src=\"/static/)|(?:src|href)=\"(?!/|#)", answer.text) == []
+    assert (answer.headers["x-content-type-options"], answer.headers["referrer-policy"]) == ("nosniff", "no-referrer")
 
 
 def test_a_page_that_says_nothing_new_is_not_sent_again(call: Call, tokens: Tokens) -> None:
@@ -66,29 +66,29 @@ def test_a_page_that_says_nothing_new_is_not_sent_again(call: Call, tokens: Toke
     value = signed_in(call, tokens.root)
     first = call("GET", "/", headers=cookie(value))
     again = call("GET", "/", headers=cookie(value) | {"if-none-match": first.headers["etag"]})
-    assert (304, b"") == (again.status_code, again.content)
+    assert (again.status_code, again.content) == (304, b"")
 
 
 @pytest.mark.parametrize("name", ["pages.js", "pages.css", "icon.svg", "vendor/uplot-1.6.32/uPlot.iife.min.js"])
 def test_files_of_pages_are_there_for_everybody(call: Call, name: str) -> None:
     """The sign-in needs them, too; they hold no secret."""
     answer = call("GET", f"/static/{name}")
-    assert 200 == answer.status_code
-    assert 304 == call("GET", f"/static/{name}", headers={"if-none-match": answer.headers["etag"]}).status_code
-    assert 404 == call("GET", "/static/..%2fpages.js").status_code
+    assert answer.status_code == 200
+    assert call("GET", f"/static/{name}", headers={"if-none-match": answer.headers["etag"]}).status_code == 304
+    assert call("GET", "/static/..%2fpages.js").status_code == 404
 
 
 @pytest.mark.parametrize(("error", "read"), SENTENCES.items())
 def test_an_error_on_a_page_is_a_sentence(error: str, read: str) -> None:
     """Programs get half a sentence, or a field with what is wrong with it; people read whole ones."""
-    assert read == sentence(error)
+    assert sentence(error) == read
 
 
 def test_an_error_of_a_page_is_a_page_and_one_of_the_api_is_not(call: Call, tokens: Tokens) -> None:
     """People read words, programs read codes."""
     value = signed_in(call, tokens.root)
     page = call("GET", "/nowhere", headers=cookie(value))
-    assert (404, "text/html; charset=utf-8") == (page.status_code, page.headers["content-type"])
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
     assert "<p>This path does not exist.</p>" in page.text
-    assert {"error": "this path does not exist", "code": "not_found"} == call("GET", "/nowhere").json()
-    assert "not_found" == call("GET", "/api/audit/nowhere", headers=cookie(value) | HTML).json()["code"]
+    assert call("GET", "/nowhere").json() == {"error": "this path does not exist", "code": "not_found"}
+    assert call("GET", "/api/audit/nowhere", headers=cookie(value) | HTML).json()["code"] == "not_found"

@@ -66,7 +66,7 @@ def test_an_unsafe_run_is_worse_than_one_that_is_trusted_less(look: Callable[...
     levels = {"a": ("review_recommended", 88), "b": ("unsafe_for_production", 90), "c": ("ready_for_runtime", 86)}
     put(store, "diagnoses", [diagnosed(name, readiness_level=at, trust_score=trust) for name, (at, trust) in levels.items()])
     page = look(LINKS.runs("ops", sort="trust"))
-    assert ["run_002", "run_001", "run_003"] == listed(page)
+    assert listed(page) == ["run_002", "run_001", "run_003"]
     assert re.search(r">Readiness</a></th>.*>Trust</a></th>", page)
     assert "never below 73, so decide by readiness" in look(LINKS.run("ops", "run_002"))
 
@@ -82,12 +82,12 @@ def test_runs_are_narrowed_to_agents_and_days(look: Callable[..., str], store: S
     put(store, "diagnoses", made)
     asked = LINKS.runs("ops", agent=["scout"], since="2026-10-02", until="2026-10-03")
     page = look(asked)
-    assert ["run_005", "run_003"] == listed(page)
+    assert listed(page) == ["run_005", "run_003"]
     assert "Runs of <bdi>scout</bdi> that ended since 2026-10-02 and until 2026-10-03." in page
     both = look(LINKS.runs("ops", agent=["scout", "<b>other"], since="2026-10-04"))
-    assert ["run_008", "run_007"] == listed(both)
+    assert listed(both) == ["run_008", "run_007"]
     assert "<b>other" not in both
-    assert [] == listed(look(LINKS.runs("ops", agent=["nobody"])))
+    assert listed(look(LINKS.runs("ops", agent=["nobody"]))) == []
     look(f"{RUNS}?since=odd", 400)
 
 
@@ -97,16 +97,16 @@ def test_a_run_is_found_in_sql_by_the_id_that_pages_have(
     """Beside the server as in the file: whoever reads of run_002 asks for run_002."""
     made = [diagnosed(f"s{number}", trust_score=90 + number) for number in range(3)]
     put(store, "diagnoses", [*made, diagnosed("s1", trust_score=50, revision=1), diagnosed("w", project="web")])
-    assert ["run_003", "run_002", "run_001"] == listed(look(RUNS))
+    assert listed(look(RUNS)) == ["run_003", "run_002", "run_001"]
     sql = "SELECT project, run_id, session_id, trust_score, day::VARCHAR AS day FROM runs ORDER BY ALL"
     day = f"{START:%Y-%m-%d}"
     wanted = [
         ("ops", "run_001", "s0", 90, day), ("ops", "run_002", "s1", 50, day), ("ops", "run_003", "s2", 92, day), ("web", "run_001", "w", 100, day),
     ]  # fmt: skip
     rows = call("POST", "/api/audit/query", tokens.root, json={"sql": sql}).json()["rows"]
-    assert wanted == [tuple(row.values()) for row in rows]
+    assert [tuple(row.values()) for row in rows] == wanted
     copy_database(store, tmp_path / "copy.duckdb")
-    assert wanted == read_only_rows(tmp_path / "copy.duckdb", sql, 10)[1]
+    assert read_only_rows(tmp_path / "copy.duckdb", sql, 10)[1] == wanted
 
 
 def test_the_lowest_trust_of_an_agent_leads_to_its_run(look: Callable[..., str], store: Store) -> None:

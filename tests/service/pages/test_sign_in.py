@@ -35,9 +35,9 @@ def looks(call: Call, value: str) -> httpx2.Response:
 def test_a_page_without_a_sign_in_leads_there_and_back(call: Call) -> None:
     """A link in an alert must end at what it names, with one sign-in between."""
     answer = call("GET", "/?q=a&sort=name", headers=HTML)
-    assert (303, "/sign-in?next=%2F%3Fq%3Da%26sort%3Dname") == (answer.status_code, answer.headers["location"])
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=%2F%3Fq%3Da%26sort%3Dname")
     shown = call("GET", answer.headers["location"], headers=HTML)
-    assert 200 == shown.status_code
+    assert shown.status_code == 200
     assert 'data-then="/?q=a&amp;sort=name"' in shown.text
 
 
@@ -45,11 +45,11 @@ def test_the_cookie_is_for_the_browser_alone(call: Call, tokens: Tokens) -> None
     """No script reads it, no other site sends it with a write, and it is not the token."""
     answer = call("POST", SIGN_IN, tokens.root, json={})
     (crumb,) = SimpleCookie(answer.headers["set-cookie"]).values()
-    assert (True, "lax", "/", str(int(LASTS.total_seconds()))) == (
+    assert (
         crumb["httponly"], crumb["samesite"].lower(), crumb["path"], crumb["max-age"],
-    )  # fmt: skip
+    ) == (True, "lax", "/", str(int(LASTS.total_seconds())))  # fmt: skip
     assert tokens.root not in answer.headers["set-cookie"]
-    assert 200 == looks(call, crumb.value).status_code
+    assert looks(call, crumb.value).status_code == 200
 
 
 def test_an_address_of_https_makes_the_cookie_secure(call: Call, tokens: Tokens) -> None:
@@ -71,51 +71,51 @@ class TestBehindAProxyThatSpeaksTls:
         """The browser must not send it unencrypted, and no other host of the domain can set one of its name."""
         set_cookie = call("POST", SIGN_IN, tokens.root, json={}, headers={"host": host}).headers["set-cookie"]
         name, _, rest = set_cookie.partition("=")
-        assert ("__Host-driftline-8321", True) == (name, "; secure" in rest.lower())
+        assert (name, "; secure" in rest.lower()) == ("__Host-driftline-8321", True)
         value = rest.partition(";")[0]
-        assert 200 == call("GET", "/", headers={"host": host, "cookie": f"{name}={value}", **HTML}).status_code
-        assert 303 == call("GET", "/", headers={"host": host, "cookie": f"{COOKIE}={value}", **HTML}).status_code
+        assert call("GET", "/", headers={"host": host, "cookie": f"{name}={value}", **HTML}).status_code == 200
+        assert call("GET", "/", headers={"host": host, "cookie": f"{COOKIE}={value}", **HTML}).status_code == 303
 
     def test_on_the_machine_itself_one_signs_in_without(self, call: Call, tokens: Tokens) -> None:
         """Browsers keep no secure cookie that came unencrypted."""
         value = signed_in(call, tokens.root)
-        assert 200 == looks(call, value).status_code
+        assert looks(call, value).status_code == 200
 
 
 def test_servers_on_one_machine_do_not_sign_each_other_s_people_out(call: Call, tokens: Tokens) -> None:
     """Browsers keep the cookies of a host together, whatever the port."""
     value = signed_in(call, tokens.root)
     other = cookie_name(8400, encrypted=False)
-    assert 200 == call("GET", "/", headers={"cookie": f"{other}=abc; {COOKIE}={value}", **HTML}).status_code
+    assert call("GET", "/", headers={"cookie": f"{other}=abc; {COOKIE}={value}", **HTML}).status_code == 200
 
 
 @pytest.mark.parametrize("token", [None, "dl_000000000000_x", "odd"])
 def test_nobody_signs_in_without_a_right_token(call: Call, token: str | None) -> None:
     """The sign-in is no second admission: it counts failures as every call does."""
     answer = call("POST", SIGN_IN, token, json={})
-    assert (401, None) == (answer.status_code, answer.headers.get("set-cookie"))
+    assert (answer.status_code, answer.headers.get("set-cookie")) == (401, None)
 
 
 def test_a_connection_does_not_sign_in(call: Call, tokens: Tokens) -> None:
     """Its token lies on machines of agents: it delivers, and looks at nothing."""
-    assert 403 == call("POST", SIGN_IN, tokens.ops, json={}).status_code
+    assert call("POST", SIGN_IN, tokens.ops, json={}).status_code == 403
 
 
 def test_signing_out_ends_it_everywhere(call: Call, tokens: Tokens) -> None:
     """A copy of the cookie opens nothing any more."""
     value = signed_in(call, tokens.root)
     answer = call("POST", SIGN_OUT, json={}, headers=from_page(value))
-    assert 204 == answer.status_code
-    assert 303 == looks(call, value).status_code
-    assert 401 == call("GET", "/api/audit/projects", headers=cookie(value)).status_code
+    assert answer.status_code == 204
+    assert looks(call, value).status_code == 303
+    assert call("GET", "/api/audit/projects", headers=cookie(value)).status_code == 401
 
 
 def test_revoking_the_token_ends_the_sign_in(call: Call, tokens: Tokens, access: AccessStore) -> None:
     """Whoever takes a token away means it at once."""
     value = signed_in(call, tokens.root)
-    assert 200 == looks(call, value).status_code
+    assert looks(call, value).status_code == 200
     access.revoke("operator", "root")
-    assert 303 == looks(call, value).status_code
+    assert looks(call, value).status_code == 303
 
 
 def test_a_sign_in_ends_by_itself(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_sign_in_ends_by_itself(tmp_path: Path) -> None:
         token = access.add(Holder("operator", "root", None))
         prefix = token.split("_")[1]
         first = access.sign_ins.begin(prefix).encode()
-        assert (Holder("operator", "root", None), prefix) == access.signed_in(first)
+        assert access.signed_in(first) == (Holder("operator", "root", None), prefix)
         now[0] += LASTS - timedelta(seconds=1)
         assert access.signed_in(first)
         now[0] += timedelta(seconds=1)
@@ -137,13 +137,13 @@ def test_a_sign_in_ends_by_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["", "x", "a" * 43, "ä" * 43, "a" * 10_000, '"; DROP TABLE sign_ins; --'])
 def test_a_made_up_cookie_opens_nothing(call: Call, value: str) -> None:
     """Whatever its bytes."""
-    assert 303 == call("GET", "/", headers={"cookie": f"{COOKIE}={value}".encode(), **HTML}).status_code
+    assert call("GET", "/", headers={"cookie": f"{COOKIE}={value}".encode(), **HTML}).status_code == 303
 
 
 def test_two_cookies_open_nothing(call: Call, tokens: Tokens) -> None:
     """Another host of the same site could have set one of them."""
     value = signed_in(call, tokens.root)
-    assert 303 == call("GET", "/", headers={"cookie": f"{COOKIE}={value}; {COOKIE}=other"}).status_code
+    assert call("GET", "/", headers={"cookie": f"{COOKIE}={value}; {COOKIE}=other"}).status_code == 303
 
 
 FORGED = {
@@ -163,24 +163,24 @@ def test_a_write_that_no_page_of_ours_made_is_refused(call: Call, tokens: Tokens
     value = signed_in(call, tokens.root)
     path = f"/api/audit/ops/incidents/{incident().incident_id}"
     refused = call("PUT", path, json={"status": "dismissed"}, headers=from_page(value, **FORGED[how]))
-    assert (403, "forged") == (refused.status_code, refused.json()["code"])
+    assert (refused.status_code, refused.json()["code"]) == (403, "forged")
     taken = call("PUT", path, json={"status": "dismissed"}, headers=from_page(value))
-    assert (200, "dismissed") == (taken.status_code, taken.json()["incident"]["status"])
+    assert (taken.status_code, taken.json()["incident"]["status"]) == (200, "dismissed")
 
 
 def test_a_write_without_the_headers_of_browsers_is_refused(call: Call, tokens: Tokens) -> None:
     """Every browser says where a write comes from; who does not is none, and has tokens."""
     value = signed_in(call, tokens.root)
     headers = {**cookie(value), PAGE_MARK: mark_of(value.encode(), "")}
-    assert 403 == call("POST", SIGN_OUT, json={}, headers=headers).status_code
+    assert call("POST", SIGN_OUT, json={}, headers=headers).status_code == 403
 
 
 def test_the_cookie_sees_what_its_token_sees(call: Call, tokens: Tokens) -> None:
     """An operator of one project signs in to that one."""
     value = signed_in(call, tokens.ops_reader)
     shown = looks(call, value).text
-    assert ["ops"] == projects_of(shown)
-    assert 403 == call("GET", "/api/audit/web/summary", headers=cookie(value)).status_code
+    assert projects_of(shown) == ["ops"]
+    assert call("GET", "/api/audit/web/summary", headers=cookie(value)).status_code == 403
 
 
 @given(st.text())
@@ -197,7 +197,7 @@ def test_the_way_back_is_always_ours(address: str) -> None:
 )
 def test_a_way_to_elsewhere_is_not_taken(address: str) -> None:
     """It ends at the fleet."""
-    assert "/" == local_path(address)
+    assert local_path(address) == "/"
 
 
 def test_pages_that_differ_share_no_mark(call: Call, tokens: Tokens) -> None:
@@ -212,4 +212,4 @@ def test_pages_that_differ_share_no_mark(call: Call, tokens: Tokens) -> None:
         call("POST", "/api/audit/sign-out", headers={**from_page(value), PAGE_MARK: mark}).status_code
         for mark in (other[:-1] + "x", other)
     ]
-    assert [403, 204] == written
+    assert written == [403, 204]

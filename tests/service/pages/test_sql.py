@@ -31,7 +31,7 @@ def test_every_view_is_there_with_its_columns_and_comments(call: Call, tokens: T
     named = re.findall(r'data-insert="([^"]+)"', page)
     assert [column.name for one in readable_catalogue() for column in one.columns] == named
     assert "Judge: scope and completeness, 0 to 1." in page
-    assert FIRST == editor(page)
+    assert editor(page) == FIRST
 
 
 def test_the_examples_are_those_of_the_guide_and_links_of_their_own(call: Call, tokens: Tokens) -> None:
@@ -41,7 +41,7 @@ def test_the_examples_are_those_of_the_guide_and_links_of_their_own(call: Call, 
     links = re.findall(r'data-use href="([^"]+)"', page)
     assert len(worked_examples()) == len(links)
     first = worked_examples()[0]
-    assert ("Which agent got worse?", True) == (first.title, first.sql.startswith("WITH dated AS ("))
+    assert (first.title, first.sql.startswith("WITH dated AS (")) == ("Which agent got worse?", True)
     assert [one.sql for one in worked_examples()] == [
         editor(call("GET", html.unescape(link), headers=cookie(value)).text) for link in links
     ]
@@ -51,17 +51,18 @@ def test_what_is_the_readers_own_in_an_example_is_a_parameter_that_its_link_fill
     """An example is about every agent at first; without that, whoever tries one would have to find what to change."""
     page = call("GET", SQL, headers=cookie(signed_in(call, tokens.root))).text
     link = next(one for one in re.findall(r'data-use href="([^"]+)"', page) if "p.project" in one)
-    assert {"p.project": ["%"], "p.agent": ["%"]} == {
-        name: value for name, value in parse_qs(urlsplit(html.unescape(link)).query).items() if name != "q"
+    assert {name: value for name, value in parse_qs(urlsplit(html.unescape(link)).query).items() if name != "q"} == {
+        "p.project": ["%"],
+        "p.agent": ["%"],
     }
-    assert [{}] == [one.parameters for one in worked_examples() if one.title == "What came late?"]
+    assert [one.parameters for one in worked_examples() if one.title == "What came late?"] == [{}]
     assert "/* $" not in " ".join(one.sql for one in worked_examples())
 
 
 def test_a_shared_statement_is_text_and_is_not_run(call: Call, tokens: Tokens) -> None:
     """Whoever sends a link chooses what stands in the editor, and nothing else."""
     page = call("GET", SQL, headers=cookie(signed_in(call, tokens.root)), params={"q": HOSTILE, "rows": 100}).text
-    assert HOSTILE == editor(page)
+    assert editor(page) == HOSTILE
     assert "<script>alert" not in page
     assert '<option value="100" selected>' in page
 
@@ -71,8 +72,8 @@ def test_the_page_asks_the_api_with_the_cookie_and_its_mark(call: Call, tokens: 
     value = signed_in(call, tokens.root)
     body = {"sql": "SELECT 1 AS one", "format": "json", "limit": 100}
     asked = call("POST", "/api/audit/query", json=body, headers=from_page(value))
-    assert (200, [{"one": 1}]) == (asked.status_code, asked.json()["rows"])
-    assert 403 == call("POST", "/api/audit/query", json=body, headers=cookie(value)).status_code
+    assert (asked.status_code, asked.json()["rows"]) == (200, [{"one": 1}])
+    assert call("POST", "/api/audit/query", json=body, headers=cookie(value)).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_the_page_asks_the_api_with_the_cookie_and_its_mark(call: Call, tokens: 
 def test_whoever_may_not_ask_is_told_why(call: Call, access: AccessStore, holder: Holder, words: str) -> None:
     """And sees no editor, and no name of a column."""
     answer = call("GET", SQL, headers=cookie(signed_in(call, access.add(holder))))
-    assert 403 == answer.status_code
+    assert answer.status_code == 403
     assert words in answer.text
     assert "<textarea" not in answer.text
     assert ">SQL</a>" not in answer.text
@@ -105,7 +106,7 @@ def test_a_refusal_says_in_which_line(call: Call, tokens: Tokens, sql: str) -> N
 def test_an_address_that_cannot_be_read_is_a_page(call: Call, tokens: Tokens, query: str) -> None:
     """A link that was cut, or made longer than a statement may be."""
     answer = call("GET", f"{SQL}?{query}", headers=cookie(signed_in(call, tokens.root)))
-    assert (400, "text/html; charset=utf-8") == (answer.status_code, answer.headers["content-type"])
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "text/html; charset=utf-8")
 
 
 def test_the_page_says_how_old_the_snapshot_is(call: Call, tokens: Tokens) -> None:
@@ -113,7 +114,7 @@ def test_the_page_says_how_old_the_snapshot_is(call: Call, tokens: Tokens) -> No
     value = signed_in(call, tokens.root)
     assert "No snapshot: the next statement has one made." in call("GET", f"{SQL}/snapshot", headers=cookie(value)).text
     body = {"sql": "SELECT 1 AS one", "format": "json", "limit": 100}
-    assert 200 == call("POST", "/api/audit/query", json=body, headers=from_page(value)).status_code
+    assert call("POST", "/api/audit/query", json=body, headers=from_page(value)).status_code == 200
     for path in (SQL, f"{SQL}/snapshot"):
         page = call("GET", path, headers=cookie(value)).text
         assert re.search(r"Snapshot of <time [^>]*>[-\d]+ [:\d]+</time>, [a-z0-9 ]+ old\.", page), path
@@ -122,4 +123,4 @@ def test_the_page_says_how_old_the_snapshot_is(call: Call, tokens: Tokens) -> No
 def test_the_snapshots_part_is_for_those_who_may_ask(call: Call, access: AccessStore) -> None:
     """It says why a snapshot failed."""
     token = access.add(Holder("operator", "reader", None, scopes=frozenset({"read", "review"})))
-    assert 403 == call("GET", f"{SQL}/snapshot", headers=cookie(signed_in(call, token))).status_code
+    assert call("GET", f"{SQL}/snapshot", headers=cookie(signed_in(call, token))).status_code == 403

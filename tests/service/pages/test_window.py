@@ -86,19 +86,19 @@ def test_links_keep_the_time_unless_they_say_one_of_their_own() -> None:
     """The time stays while one goes from page to page; an incident that leads to the runs of its days means those."""
     links = Links({"window": "24h", "compare": "before"})
     kept = "window=24h&compare=before"
-    assert f"/projects/ops?{kept}" == links.project("ops")
-    assert f"/projects/ops/runs/run_001?at=3&{kept}#event-3" == links.run("ops", "run_001", "event-3", at="3")
-    assert "/projects/ops/runs?since=2026-09-01&until=2026-09-02" == links.runs("ops", since="2026-09-01", until="2026-09-02")
-    assert "/projects/ops/runs/run_001/session.json" == links.run_file("ops", "run_001", "session.json")
+    assert links.project("ops") == f"/projects/ops?{kept}"
+    assert links.run("ops", "run_001", "event-3", at="3") == f"/projects/ops/runs/run_001?at=3&{kept}#event-3"
+    assert links.runs("ops", since="2026-09-01", until="2026-09-02") == "/projects/ops/runs?since=2026-09-01&until=2026-09-02"
+    assert links.run_file("ops", "run_001", "session.json") == "/projects/ops/runs/run_001/session.json"
     assert links.fleet == "/"
 
 
 def test_only_a_time_that_can_be_shown_is_kept() -> None:
     """A page that has no use for it must not hand on what another one refuses."""
-    assert {} == kept_of({"window": "5m", "until": "tomorrow", "compare": "never", "limit": "3"})
-    assert {} == kept_of({"since": "2026-09-01", "until": "2026-09-02"})
-    assert {"until": "2026-09-02"} == kept_of({"until": "2026-09-02"})
-    assert {"window": "all"} == kept_of({"window": "all", "until": "2026-09-02"})
+    assert kept_of({"window": "5m", "until": "tomorrow", "compare": "never", "limit": "3"}) == {}
+    assert kept_of({"since": "2026-09-01", "until": "2026-09-02"}) == {}
+    assert kept_of({"until": "2026-09-02"}) == {"until": "2026-09-02"}
+    assert kept_of({"window": "all", "until": "2026-09-02"}) == {"window": "all"}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_hours_are_told_one_by_one(look: Look, store: Store) -> None:
     put(store, "scores", made)
     page = look("/projects/ops?window=6h")
     table = page.split('id="trend-tier1-table"')[1].split("</table>")[0]
-    assert 6 == table.count('<th scope="row">')
+    assert table.count('<th scope="row">') == 6
     assert "2026-10-01 11:00" in table
     assert ">1.00<" in table
     assert "2026-09-30 06:00" in look("/projects/ops?window=24h&until=2026-09-30").split('id="exchanges-table"')[1]

@@ -29,29 +29,29 @@ def test_the_defaults_give_the_banner_that_agents_know() -> None:
 
 def test_a_project_that_is_not_audited_is_not_told_that_it_is() -> None:
     """A banner that always says Active would be believed once."""
-    assert "Eval Audit Mode: Off\nOpen incidents: 1" == banner_text(ProjectSettings(enabled=False), 1, "live", "Not checked.")
+    assert banner_text(ProjectSettings(enabled=False), 1, "live", "Not checked.") == "Eval Audit Mode: Off\nOpen incidents: 1"
 
 
 def test_no_incident_is_told_with_whether_anybody_looked() -> None:
     """An agent that reads of 0 incidents must not take it for a clean record before the first check."""
-    assert "0. Not checked yet." == lines_of(ProjectSettings())["Open incidents"]
+    assert lines_of(ProjectSettings())["Open incidents"] == "0. Not checked yet."
 
 
 def test_without_a_judge_only_tier_1_is_promised() -> None:
     """What will not happen must not be announced."""
     lines = lines_of(ProjectSettings(), "none")
-    assert ("none; only Tier 1 runs", "1 (structural)") == (lines["Judge model"], lines["Tiers"])
+    assert (lines["Judge model"], lines["Tiers"]) == ("none; only Tier 1 runs", "1 (structural)")
 
 
 def test_a_simulated_judge_is_named_as_one() -> None:
     """Nobody may take made-up verdicts for those of a model."""
-    assert "claude-haiku-4-5 (simulated judge)" == lines_of(ProjectSettings(), "simulated judge")["Judge model"]
+    assert lines_of(ProjectSettings(), "simulated judge")["Judge model"] == "claude-haiku-4-5 (simulated judge)"
 
 
 def test_thinking_is_not_promised_to_be_judged_where_that_is_off() -> None:
     """The tiers are those that run."""
     settings = ProjectSettings(thinking_block_analysis=False)
-    assert "1 (structural) → 2 (semantic) → 3 (behavioral)" == lines_of(settings)["Tiers"]
+    assert lines_of(settings)["Tiers"] == "1 (structural) → 2 (semantic) → 3 (behavioral)"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_thinking_is_not_promised_to_be_judged_where_that_is_off() -> None:
 )
 def test_sampling_is_said_as_it_is_set(given: dict[str, Any], expected: str) -> None:
     """Turns that are never sampled are not announced."""
-    assert expected == lines_of(ProjectSettings(sampling=Sampling(**given)))["Sampling"]
+    assert lines_of(ProjectSettings(sampling=Sampling(**given)))["Sampling"] == expected
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_sampling_is_said_as_it_is_set(given: dict[str, Any], expected: str) -> 
 )
 def test_the_cap_is_said_as_it_is_set(cap: float | None, expected: str) -> None:
     """A cap of 0 is a cap and no cap is none; a small one is not rounded to nothing."""
-    assert expected == lines_of(ProjectSettings(cost_cap_per_session=cap))["Cost cap"]
+    assert lines_of(ProjectSettings(cost_cap_per_session=cap))["Cost cap"] == expected
 
 
 def test_a_project_s_own_settings_are_those_that_are_shown() -> None:
@@ -89,4 +89,4 @@ def test_a_project_s_own_settings_are_those_that_are_shown() -> None:
         projects={"ops": ProjectSettings(cost_cap_per_session=2.0)},
     )
     lines = lines_of(policy.for_project("ops").settings)
-    assert ("m", "$2.00/session") == (lines["Judge model"], lines["Cost cap"])
+    assert (lines["Judge model"], lines["Cost cap"]) == ("m", "$2.00/session")

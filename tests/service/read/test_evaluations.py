@@ -38,9 +38,9 @@ def test_the_whole_document_holds_the_published_result(made: Made) -> None:
 
     jsonschema_rs.validate(published_schema("evaluation-result"), whole["finalResult"])
     jsonschema_rs.validate(published_schema("judge-result"), whole["judgeResult"])
-    assert whole == json.loads(json.dumps(whole)), "plain JSON"
+    assert json.loads(json.dumps(whole)) == whole, "plain JSON"
     expected = evaluation.evaluation_id, made.model, evaluation.final_score
-    assert expected == (whole["id"], whole["model"], whole["finalScore"])
+    assert (whole["id"], whole["model"], whole["finalScore"]) == expected
     assert whole["finalScore"] == whole["finalResult"]["final_score"]
     assert list(whole["dimensions"]) == list(whole["finalResult"]["final_dimensions"])
     assert iso_time(evaluation.evaluated_at) == whole["evaluatedAt"]

@@ -52,7 +52,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("imported")
     events, database = folder / "events.jsonl", folder / "driftline.duckdb"
     events.write_text(SESSION)
-    assert 0 == run(["import", "events", str(events), "--project", "support", "--db", str(database)])
+    assert run(["import", "events", str(events), "--project", "support", "--db", str(database)]) == 0
     return database
 
 
@@ -67,8 +67,8 @@ def filled(imported: Path, tmp_path: Path) -> Path:
 def test_a_misspelt_project_is_refused_with_the_nearest_name(driftline: Command, command: str) -> None:
     """`no run of project suport` reads as if the fleet had done nothing."""
     code, out, err = driftline(*command.split(), *ASKING[command], "--project", "suport")
-    assert (2, "") == (code, out)
-    assert "error: --project: there is no project 'suport'\n       Did you mean support?\n" == err
+    assert (code, out) == (2, "")
+    assert err == "error: --project: there is no project 'suport'\n       Did you mean support?\n"
 
 
 def test_without_a_near_name_all_are_named(driftline: Command, filled: Path) -> None:
@@ -85,7 +85,7 @@ def test_an_empty_database_is_said_to_be_empty(driftline: Command, tmp_path: Pat
     """Then no name would be right."""
     Store(tmp_path / "driftline.duckdb").close()
     code, _, err = driftline("scores", "--project", "support")
-    assert 2 == code
+    assert code == 2
     assert "error: --project: there is no project 'support': the database is empty\n       Import something first" in err
 
 
@@ -105,13 +105,13 @@ def test_what_a_token_or_the_policy_names_is_known(
         with AccessStore(access_file(filled), utc_now) as access:
             access.add(Holder(kind, "north", "checkout"))
     code, _, err = driftline("runs", "--project", "checkout")
-    assert (0, True) == (code, "no runs of project checkout yet" in err)
+    assert (code, "no runs of project checkout yet" in err) == (0, True)
 
 
 @pytest.mark.usefixtures("filled")
 def test_a_banner_is_printed_of_a_new_project_with_a_note(driftline: Command) -> None:
     """It is shown before the first record, so a name may be new; it may be misspelt, too."""
     code, out, err = driftline("banner", "suport")
-    assert (0, True) == (code, "Open incidents: 0" in out)
-    assert "note: PROJECT: there is no project 'suport'. Did you mean support?\n" == err
-    assert "" == driftline("banner", "support")[2]
+    assert (code, "Open incidents: 0" in out) == (0, True)
+    assert err == "note: PROJECT: there is no project 'suport'. Did you mean support?\n"
+    assert driftline("banner", "support")[2] == ""

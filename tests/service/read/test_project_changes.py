@@ -38,7 +38,7 @@ def change(incident: dict[str, Any] | None, **columns: Any) -> Change:
 def test_an_incident_comes_before_the_last_days() -> None:
     """Its rule has found it; the last days may be chance."""
     found = change(INCIDENT)
-    assert ("tier3", 4.6, 3.1, DAY, "i") == (found.series, found.before, found.after, found.since, found.incident)
+    assert (found.series, found.before, found.after, found.since, found.incident) == ("tier3", 4.6, 3.1, DAY, "i")
 
 
 @pytest.mark.parametrize("metadata", ["{}", "no json", '{"moved": [{"name": "Tier 3"}]}', '{"moved": 7}', ""])
@@ -48,7 +48,7 @@ def test_an_incident_without_levels_takes_those_of_the_last_days(metadata: str) 
         told = {"tier": "tier3", "confidence": "confirmed", "first_day": datetime.combine(DAY, time(), UTC)}
         put(store, "incidents", [incident(project="ops", incident_id="i", metadata=metadata, **told)])
         found = change(dict(worst_incidents(store.cursor(), None)["ops"]))
-    assert ("Tier 3", 4.0, 3.0, DAY) == (found.name, found.before, found.after, found.since)
+    assert (found.name, found.before, found.after, found.since) == ("Tier 3", 4.0, 3.0, DAY)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_change_of_long_ago_has_the_level_of_now(series: str, days: int, now: 
     """A month-old fall may be mended or worse by now; of the last days only if all of them come after its first one."""
     kind = "anomaly_spike" if series == "anomaly_spike" else "drift"
     told = {"type": kind, "tier": None if kind != "drift" else series, "since": DAY - timedelta(days=days)}
-    assert now == change(INCIDENT | told, recent_scores=50, recent_anomalies=10).now
+    assert change(INCIDENT | told, recent_scores=50, recent_anomalies=10).now == now
 
 
 @pytest.mark.parametrize(("now", "is_back"), [(0.89, True), (0.81, True), (0.80, False), (0.71, False), (0.95, True)])
@@ -74,7 +74,7 @@ def test_a_level_beyond_halfway_lies_back(now: float, is_back: bool) -> None:
     """The line is that by which a check ends an incident; the card shows it to who comes before the next check."""
     levels = {"name": "Tier 2", "level_before": 0.9, "level_after": 0.7}
     fell = INCIDENT | {"tier": "tier2", "since": DAY - timedelta(days=20)} | levels
-    assert is_back == change(fell, recent_tier2=now).is_back
+    assert change(fell, recent_tier2=now).is_back == is_back
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_level_beyond_halfway_lies_back(now: float, is_back: bool) -> None:
 def test_without_an_incident_it_is_tier_2_or_what_there_is(columns: dict[str, Any], series: str | None) -> None:
     """Nothing is compared with days that have no score."""
     found = change_of(project(**columns), None)
-    assert series == (None if found is None else found.series)
+    assert (None if found is None else found.series) == series
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_changes_compare_by_their_scales_and_by_what_is_worse(series: str, befor
     kind = "anomaly_spike" if series == "anomaly_spike" else "drift"
     levels = {"level_before": before, "level_after": after}
     found = change(INCIDENT | {"type": kind, "tier": None if kind != "drift" else series} | levels)
-    assert (series, pytest.approx(worse)) == (found.series, found.worse)
+    assert (found.series, found.worse) == (series, pytest.approx(worse))
 
 
 def test_levels_end_with_the_last_day_and_have_gaps() -> None:
@@ -116,8 +116,8 @@ def test_levels_end_with_the_last_day_and_have_gaps() -> None:
         assert shown.change is not None
         levels = shown.change.levels
         first, last = levels[0], levels[-1]
-        assert (LEVEL_DAYS, None) == (len(levels), levels[-1 - 12])
+        assert (len(levels), levels[-1 - 12]) == (LEVEL_DAYS, None)
         assert first is not None
         assert last is not None
         assert last < 0.55 < first
-        assert [known] == with_levels(store.cursor(), [known], None)
+        assert with_levels(store.cursor(), [known], None) == [known]

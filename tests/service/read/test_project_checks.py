@@ -44,7 +44,7 @@ def project(name: str = "ops", *, enabled: bool = True, **fields: Any) -> Projec
 def test_the_absence_of_incidents_is_stated_as_what_it_is(fields: dict[str, Any], state: str, words: str) -> None:
     """Not looked, not far enough, not since, or nothing there: each calls for something else."""
     found = project(**fields)
-    assert (state, words) == (found.check.state, check_words(found))
+    assert (found.check.state, check_words(found)) == (state, words)
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_the_absence_of_incidents_is_stated_as_what_it_is(fields: dict[str, Any]
 def test_a_project_is_healthy_only_where_enough_was_looked_at(fields: dict[str, Any], health: str, reasons: list[str]) -> None:
     """What is bad is bad with little data, too; what is good needs enough of it, and somebody who looked."""
     found = project(**fields)
-    assert (health, reasons) == (found.health, found.reasons)
+    assert (found.health, found.reasons) == (health, reasons)
 
 
 def test_of_several_projects_those_that_were_not_checked_are_named() -> None:
     """A list without incidents says of which projects that is good news."""
     projects = [project(**FULL, **CHECKED), project("web", **FULL)]
-    assert "1 project checked. web: Not checked yet." == unchecked_words(projects)
-    assert "Not checked yet." == unchecked_words(projects[1:])
+    assert unchecked_words(projects) == "1 project checked. web: Not checked yet."
+    assert unchecked_words(projects[1:]) == "Not checked yet."

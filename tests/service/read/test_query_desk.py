@@ -219,7 +219,7 @@ def test_what_reaches_beyond_the_snapshot_is_refused_and_leaves_nothing(
     with pytest.raises(QueryError) as refused:
         loop.run(query_pool.answer(Question(statement.replace("FOLDER", str(folder)))))
 
-    assert before == contents(folder)
+    assert contents(folder) == before
     assert not Path("/dev/shm/stolen.csv").exists()  # noqa: S108
     assert "root:" not in str(refused.value)
     assert str(folder) not in str(refused.value).replace(f"'{folder}", "").replace(f"{folder}/", "") or "FOLDER" in statement
@@ -264,7 +264,7 @@ def test_the_largest_answer_fits_into_the_memory_there_is(query_pool: QueryPool,
     statement = "SELECT i, i::VARCHAR AS a, md5(i::VARCHAR) AS b FROM range(1000000) AS t(i)"
     answer = loop.run(query_pool.answer(Question(statement, limit=MAX_ROWS)))
 
-    assert (MAX_ROWS, False) == (answer.outcome.rows, answer.outcome.truncated)
+    assert (answer.outcome.rows, answer.outcome.truncated) == (MAX_ROWS, False)
     assert len(answer.body) > 0.9 * LIMITS.answer
     assert largest_child() <= RESIDENT
 
@@ -315,7 +315,7 @@ def test_whatever_reads_is_answered(
     """Every way DuckDB has of asking, with values that are never text."""
     answer = rows(loop.run(query_pool.answer(Question(statement, parameters))))
 
-    assert (expected or answer) == answer
+    assert answer == (expected or answer)
     assert answer
 
 
@@ -331,7 +331,7 @@ def test_a_snapshot_that_was_prepared_keeps_nobody_waiting(store: Store, loop: a
         await impatient.ready()
         return await impatient.answer(Question("SELECT 1 AS one"))
 
-    assert [{"one": 1}] == rows(loop.run(prepared()))
+    assert rows(loop.run(prepared())) == [{"one": 1}]
     loop.run(impatient.close())
 
 
@@ -374,7 +374,7 @@ def test_one_more_than_may_run_at_once_is_refused(hasty: QueryPool, loop: asynci
         return await asyncio.gather(*asked, return_exceptions=True)
 
     answers = loop.run(crowd())
-    assert 2 == sum(isinstance(answer, BusyError) for answer in answers)
+    assert sum(isinstance(answer, BusyError) for answer in answers) == 2
 
 
 def test_a_question_nobody_waits_for_takes_its_process_with_it(query_pool: QueryPool, loop: asyncio.Runner) -> None:
@@ -391,8 +391,8 @@ def test_a_question_nobody_waits_for_takes_its_process_with_it(query_pool: Query
             await asking
         return len(children())
 
-    assert 0 == loop.run(given_up())
-    assert [{"n": 1}] == rows(loop.run(query_pool.answer(Question("SELECT 1 AS n"))))
+    assert loop.run(given_up()) == 0
+    assert rows(loop.run(query_pool.answer(Question("SELECT 1 AS n")))) == [{"n": 1}]
 
 
 def children() -> list[str]:
@@ -424,8 +424,8 @@ def test_a_new_snapshot_is_made_only_when_something_has_changed(tmp_path: Path, 
             keeping.REST = keeping_rest
             loop.run(query_pool.close())
 
-    assert (first.at, [{"n": 1}]) == (same.at, rows(same))
-    assert (True, [{"n": 2}]) == (later.at > first.at, rows(later))
+    assert (same.at, rows(same)) == (first.at, [{"n": 1}])
+    assert (later.at > first.at, rows(later)) == (True, [{"n": 2}])
 
 
 @pytest.mark.usefixtures("quick")
@@ -442,8 +442,8 @@ def test_what_was_durable_elsewhere_before_a_snapshots_time_is_in_it(tmp_path: P
         answer = loop.run(query_pool.answer(Question("SELECT count(*) AS n FROM exchanges")))
         loop.run(query_pool.close())
 
-    assert [{"n": 3}] == rows(answer)
-    assert [True] == [answer.at <= at for at in landings]
+    assert rows(answer) == [{"n": 3}]
+    assert [answer.at <= at for at in landings] == [True]
 
 
 @pytest.mark.usefixtures("quick")
@@ -459,7 +459,7 @@ def test_nothing_of_a_snapshot_stays_on_the_disk(tmp_path: Path, loop: asyncio.R
         loop.run(query_pool.close())
 
     assert not leftovers.exists()
-    assert 1 == len(snapshots_held)
+    assert len(snapshots_held) == 1
 
 
 def test_a_database_named_by_a_relative_path_has_snapshots_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -471,7 +471,7 @@ def test_a_database_named_by_a_relative_path_has_snapshots_too(tmp_path: Path, m
         told = runner.run(query_pool.answer(Question("SELECT count(*) AS n FROM exchanges")))
         runner.run(query_pool.close())
 
-    assert [{"n": 2}] == rows(told)
+    assert rows(told) == [{"n": 2}]
 
 
 @pytest.mark.usefixtures("quick")
@@ -488,7 +488,7 @@ def test_a_snapshot_nobody_asks_for_is_given_up(tmp_path: Path, loop: asyncio.Ru
         patch.setattr(keeping, "REST", 0)
         query_pool = QueryPool(store, now, msgspec.structs.replace(LIMITS, kept_for=1.0))
         loop.run(left_alone(query_pool))
-        assert [{"n": 1}] == rows(loop.run(query_pool.answer(Question("SELECT 1 AS n"))))
+        assert rows(loop.run(query_pool.answer(Question("SELECT 1 AS n")))) == [{"n": 1}]
         loop.run(query_pool.close())
 
 
@@ -508,7 +508,7 @@ def test_a_full_disk_means_no_snapshot_and_an_unharmed_database(
         with pytest.raises(StoreError, match="the snapshot could not be made"):
             loop.run(query_pool.answer(Question("SELECT 1")))
         put(store, 1)
-        assert 1 == store.count("exchanges")
+        assert store.count("exchanges") == 1
 
 
 def test_what_is_being_done_for_a_snapshot_is_told(tmp_path: Path, loop: asyncio.Runner) -> None:
@@ -527,8 +527,8 @@ def test_what_is_being_done_for_a_snapshot_is_told(tmp_path: Path, loop: asyncio
         return found
 
     nothing, making, made = loop.run(followed())
-    assert NO_STATE == nothing
-    assert (None, "writing accepted records to the database") == (making.at, making.step)
+    assert nothing == NO_STATE
+    assert (making.at, making.step) == (None, "writing accepted records to the database")
     assert making.since is not None
     assert made.at is not None
     assert replace(NO_STATE, at=made.at) == made
@@ -547,7 +547,7 @@ def test_how_far_a_snapshot_is_is_told_in_bytes_and_rows(tmp_path: Path, loop: a
                 state = query_pool.snapshot_state()
                 told.setdefault(state.step, []).append(state.progress)
                 await asyncio.sleep(0)
-            assert "" == query_pool.snapshot_state().progress
+            assert query_pool.snapshot_state().progress == ""
             await query_pool.close()
 
     loop.run(followed())
@@ -585,9 +585,9 @@ def test_a_snapshot_that_failed_says_why_and_gets_more_time_and_priority(
         loop.run(query_pool.ready())
         made = query_pool.snapshot_state()
         loop.run(query_pool.close())
-    assert [(LIMITS.building, keeping.NICE_FIRST), (2 * LIMITS.building, 0)] == tried
-    assert (None, None, "fleet.duckdb.analysts/driftline.duckdb: not made in time") == (failed.at, failed.since, failed.failure)
-    assert (True, None, "") == (made.at is not None, made.failed_at, made.failure)
+    assert tried == [(LIMITS.building, keeping.NICE_FIRST), (2 * LIMITS.building, 0)]
+    assert (failed.at, failed.since, failed.failure) == (None, None, "fleet.duckdb.analysts/driftline.duckdb: not made in time")
+    assert (made.at is not None, made.failed_at, made.failure) == (True, None, "")
 
 
 def test_a_database_in_memory_has_no_snapshots(loop: asyncio.Runner) -> None:
@@ -614,7 +614,7 @@ def test_a_copy_is_whole_while_others_write(tmp_path: Path) -> None:
                 copy_database(store, tmp_path / f"copy-{number}.duckdb")
                 with Store(tmp_path / f"copy-{number}.duckdb") as copy:
                     found = copy.count("exchanges")
-                assert 0 == found % 20
+                assert found % 20 == 0
                 assert 20 * before <= found <= 20 * (written[0] + 1)
         finally:
             stop.set()

@@ -42,11 +42,11 @@ def test_the_times_of_what_people_scored_are_learnt_once(store: Store) -> None:
     """Learning them reads every id of a project; so it is done for those alone that are not known."""
     times = ScoreTimes()
     expected = [AT, AT + timedelta(days=2)]
-    assert expected == times.of_people(store.cursor(), "ops")
+    assert times.of_people(store.cursor(), "ops") == expected
     with store.transaction() as transaction:
         transaction.connection.execute("DELETE FROM log.scores")
-    assert expected == times.of_people(store.cursor(), "ops")
-    assert [] == times.of_people(store.cursor(), "web")
+    assert times.of_people(store.cursor(), "ops") == expected
+    assert times.of_people(store.cursor(), "web") == []
 
 
 def test_a_time_that_was_read_anyway_is_kept() -> None:
@@ -54,7 +54,7 @@ def test_a_time_that_was_read_anyway_is_kept() -> None:
     times = ScoreTimes()
     assert None is times.time_of("ops", "b")
     times.learn("ops", "b", AT)
-    assert AT == times.time_of("ops", "b")
+    assert times.time_of("ops", "b") == AT
     assert None is times.time_of("web", "b")
 
 
@@ -80,4 +80,4 @@ def test_a_time_that_was_found_is_not_looked_for_again_and_few_are_kept(store: S
     with store.transaction() as transaction:
         transaction.connection.execute("DELETE FROM log.scores")
 
-    assert [None, *expected[1:]] == [times.find(store.cursor(), "ops", name) for name in "abc"]
+    assert [times.find(store.cursor(), "ops", name) for name in "abc"] == [None, *expected[1:]]

@@ -108,7 +108,7 @@ def test_a_judged_exchange_comes_with_every_tier(store: Store) -> None:
     later = START + timedelta(hours=1)
     put(store, score("s", 7), score("s", 7, revision=1, scored_at=later, **JUDGED), review("score s:7", 2, "Poor.", later))
 
-    assert {
+    assert only_document(store) == {
         "id": "score s:7",
         "exchangeId": "s:7",
         "sessionId": "s",
@@ -157,7 +157,7 @@ def test_a_judged_exchange_comes_with_every_tier(store: Store) -> None:
         "tier3State": "scored",
         "tier3Reason": "tier1_flags",
         "droppedQuotes": 1,
-    } == only_document(store)
+    }
 
 
 @pytest.mark.parametrize("state", ["not_applicable", "skipped_gate", "skipped_cost_cap", "skipped_sampling", "unscored"])
@@ -168,9 +168,9 @@ def test_a_tier_without_a_score_says_so_and_why(store: Store, state: str) -> Non
     found = only_document(store)
 
     for tier, value in TIERS.items():
-        assert (None, True, state) == (found[f"{tier}{value}"], found[f"{tier}Skipped"], found[f"{tier}State"])
-        assert "because" == found[f"{tier}Reason"]
-    assert (None, None, {}) == (found["tier2Reasoning"], found["anomalyReason"], found["tier3DimensionScores"])
+        assert (found[f"{tier}{value}"], found[f"{tier}Skipped"], found[f"{tier}State"]) == (None, True, state)
+        assert found[f"{tier}Reason"] == "because"
+    assert (found["tier2Reasoning"], found["anomalyReason"], found["tier3DimensionScores"]) == (None, None, {})
 
 
 TIERS = {"tier2": "SemanticScore", "tier2_5": "AlignmentScore", "tier3": "BehavioralScore"}
@@ -181,7 +181,7 @@ def test_turn_0_and_cost_0_are_no_null(store: Store) -> None:
     """Zero is a number; an unknown cost is none."""
     put(store, score("s", 0, cost_usd=0.0), score("s", 1, cost_usd=None))
     newest, oldest = project_scores(store.cursor(), "ops", Wanted())
-    assert [(0, 0.0), (1, None)] == [(one.turn_number, one.cost_usd) for one in (oldest, newest)]
+    assert [(one.turn_number, one.cost_usd) for one in (oldest, newest)] == [(0, 0.0), (1, None)]
 
 
 def test_a_score_is_found_by_its_id_in_its_own_project_only(store: Store) -> None:
@@ -201,11 +201,11 @@ def test_what_is_asked_for_of_a_list_is_what_comes(store: Store) -> None:
     def turns(**asked: Any) -> list[int | None]:
         return [found.turn_number for found in project_scores(cursor, "ops", Wanted(**asked))]
 
-    assert [5, 4, 3, 2, 1, 0] == turns()
-    assert [5, 4] == turns(limit=2)
-    assert [4, 2, 0] == turns(anomalies=True)
+    assert turns() == [5, 4, 3, 2, 1, 0]
+    assert turns(limit=2) == [5, 4]
+    assert turns(anomalies=True) == [4, 2, 0]
     start = (START + timedelta(minutes=1)).astimezone(east)
-    assert [3, 2, 1] == turns(start=start, end=START + timedelta(minutes=4))
+    assert turns(start=start, end=START + timedelta(minutes=4)) == [3, 2, 1]
 
 
 def test_documents_are_json(store: Store) -> None:
@@ -214,8 +214,8 @@ def test_documents_are_json(store: Store) -> None:
     put(store, score("s", 1, **(JUDGED | {"tier3_dimensions": (odd,), "agent": "\0"})))
     found = only_document(store)
 
-    assert found == json.loads(json.dumps(found, allow_nan=False))
-    assert {'"quoted"\n': {"score": 1.0, "reasoning": "\u202eabc"}} == found["tier3DimensionScores"]
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found["tier3DimensionScores"] == {'"quoted"\n': {"score": 1.0, "reasoning": "\u202eabc"}}
 
 
 def test_a_summary_says_where_a_project_stands(store: Store) -> None:
@@ -234,7 +234,7 @@ def test_a_summary_says_where_a_project_stands(store: Store) -> None:
         incident("i1", "open"),
         incident("i2", "dismissed"),
     )
-    assert {
+    assert document(project_summary(store.cursor(), "ops", {"id": "b"})) == {
         "project": "ops",
         "exchanges": {
             "total": 6,
@@ -259,14 +259,14 @@ def test_a_summary_says_where_a_project_stands(store: Store) -> None:
         "baseline": {"id": "b"},
         "openIncidents": 1,
         "suspectedIncidents": 0,
-    } == document(project_summary(store.cursor(), "ops", {"id": "b"}))
+    }
 
 
 def test_a_cost_that_nobody_knows_is_not_zero(store: Store) -> None:
     """Who is shown 0 believes that it cost nothing."""
     put(store, exchange("s", 1), judgement("s", 1, cost_usd=None), judgement("s", 2, cost_usd=None, outcome="timeout"))
     figures = project_summary(store.cursor(), "ops").scores
-    assert (None, 2) == (figures.cost_usd, figures.unknown_costs)
+    assert (figures.cost_usd, figures.unknown_costs) == (None, 2)
 
 
 def test_why_exchanges_are_unscored_is_told(store: Store) -> None:
@@ -279,7 +279,7 @@ def test_why_exchanges_are_unscored_is_told(store: Store) -> None:
         score("s", 3, disposition="scored", tier2_state="scored", tier2_reason="always"),
     )
     counts = project_summary(store.cursor(), "ops").exchanges
-    assert (2, {"refused": 1, "timeout": 2}) == (counts.unscored, counts.unscored_reasons)
+    assert (counts.unscored, counts.unscored_reasons) == (2, {"refused": 1, "timeout": 2})
 
 
 def incident(incident_id: str, status: str) -> Incident:
@@ -304,9 +304,9 @@ def test_a_project_nobody_has_heard_of_has_the_summary_of_an_empty_one(store: St
     empty, known = (document(project_summary(store.cursor(), project)) for project in ("web", "ops"))
 
     assert fields_of(known) == fields_of(empty)
-    assert {} == empty["exchanges"].pop("unscoredReasons")
-    assert {0} == set(empty["exchanges"].values())
-    assert (None, 0, 0.0) == (empty["baseline"], empty["openIncidents"], empty["scores"]["costUsd"])
+    assert empty["exchanges"].pop("unscoredReasons") == {}
+    assert set(empty["exchanges"].values()) == {0}
+    assert (empty["baseline"], empty["openIncidents"], empty["scores"]["costUsd"]) == (None, 0, 0.0)
 
 
 def fields_of(answer: dict[str, Any]) -> list[Any]:
@@ -330,8 +330,8 @@ def test_what_was_left_unscored_can_be_put_to_the_judge_again(store: Store) -> N
 
     found = records_of(store, "Exchange", "exchange_records", {"exchanges": wanted})
 
-    assert [said] == found
-    assert [encode(said)] == [encode(record) for record in found if isinstance(record, Exchange)]
+    assert found == [said]
+    assert [encode(record) for record in found if isinstance(record, Exchange)] == [encode(said)]
 
 
 def test_judgements_come_back_as_they_were_recorded(store: Store) -> None:

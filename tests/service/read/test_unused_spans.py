@@ -81,7 +81,7 @@ def test_an_example_is_shown_as_text(call: Call, tokens: Tokens, store: Store) -
 def test_what_was_mended_is_gone_a_day_later(store: Store) -> None:
     """A note that never goes away is read by nobody."""
     keep(store, decisions(NOW - WITHIN - timedelta(seconds=1)))
-    assert [] == read_unused_spans(store.cursor(), NOW)
+    assert read_unused_spans(store.cursor(), NOW) == []
 
 
 def test_a_trace_that_is_assembled_again_counts_once(store: Store) -> None:
@@ -89,14 +89,14 @@ def test_a_trace_that_is_assembled_again_counts_once(store: Store) -> None:
     first = decisions(NOW)
     keep(store, first)
     keep(store, [msgspec.structs.replace(one, revision=1) for one in first])
-    assert 3 == count_by_state(read_unused_spans(store.cursor(), NOW))["unknown_kind"]
+    assert count_by_state(read_unused_spans(store.cursor(), NOW))["unknown_kind"] == 3
 
 
 def test_refused_spans_are_on_the_page_of_their_connection(call: Call, tokens: Tokens) -> None:
     """Its exporter was told, and few exporters pass that on."""
     late = span(0, startTimeUnixNano="17")
     headers = {"content-type": "application/json"}
-    assert 200 == call("POST", "/v1/traces", tokens.ops, content=json.dumps(body([late])).encode(), headers=headers).status_code
+    assert call("POST", "/v1/traces", tokens.ops, content=json.dumps(body([late])).encode(), headers=headers).status_code == 200
 
     assert "1 refused" in connect_page(call, tokens)
     assert "start_time_unix_nano" in connect_page(call, tokens)
@@ -111,8 +111,8 @@ def test_the_doctor_names_them_with_what_to_do(driftline: Command, tmp_path: Pat
     code, out, _ = driftline("doctor", "--json")
     findings: list[dict[str, Any]] = [finding for finding in json.loads(out) if finding["subject"] == "traces"]
 
-    assert 0 == code
-    assert [("note", WORDS["unknown_kind"].advice), ("ok", "")] == [(one["state"], one["advice"]) for one in findings]
+    assert code == 0
+    assert [(one["state"], one["advice"]) for one in findings] == [("note", WORDS["unknown_kind"].advice), ("ok", "")]
     assert findings[0]["detail"].startswith(unused[0].words)
     assert "gen_ai.operation.name = ponder" in findings[0]["detail"]
     assert findings[1]["detail"].endswith(sum_up_expected(unused))
@@ -128,5 +128,5 @@ def test_many_groups_are_summed_up_by_the_doctor(driftline: Command, tmp_path: P
     _, out, _ = driftline("doctor", "--json")
     details = [finding["detail"] for finding in json.loads(out) if finding["subject"] == "traces"]
 
-    assert 9 == len(details)
+    assert len(details) == 9
     assert details[-1].startswith("24 more spans")

@@ -34,7 +34,7 @@ GOOD, BAD = [0.9, 0.92, 0.88, 0.91], [0.4, 0.45, 0.5, 0.42]
 def test_a_version_whose_mean_fell_beyond_chance_is_worse_and_the_sentence_has_the_numbers() -> None:
     """The question of who released it is answered in a sentence: by how much, how sure, of how many."""
     found = only(row("7", 20, BAD), row("6", 1, GOOD))
-    assert "worse" == found.verdict
+    assert found.verdict == "worse"
     assert found.sentence.startswith("Version 7 is worse than 6: Tier 2 0.44, before 0.90 (\u22120.46, 95 %: \u2212")
     assert found.sentence.endswith("4 scores of 4 sessions, before 4 scores of 4 sessions).")
 
@@ -51,7 +51,7 @@ def test_a_version_whose_mean_fell_beyond_chance_is_worse_and_the_sentence_has_t
 )
 def test_only_what_is_beyond_chance_is_called_a_difference(after: list[float], before: list[float], verdict: str) -> None:
     """Two sessions do not vary enough to know how much sessions vary."""
-    assert verdict == only(row("7", 20, after), row("6", 1, before)).verdict
+    assert only(row("7", 20, after), row("6", 1, before)).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -62,20 +62,20 @@ def test_unsafe_runs_count_as_scores_do(scores: list[float], unsafe: tuple[int, 
     """An agent that loops may still answer well."""
     newest = row("7", 20, scores, unsafe_runs=unsafe[0], runs=unsafe[1])
     found = only(newest, row("6", 1, GOOD, runs=30))
-    assert verdict == found.verdict
+    assert found.verdict == verdict
     assert (f"{unsafe[0]} of {unsafe[1]} runs unsafe, before 0 of 30" in found.sentence) is True
 
 
 def test_better_answers_and_more_unsafe_runs_are_no_verdict_either_way() -> None:
     """Which of both matters is for a person to say."""
     found = only(row("7", 20, GOOD, unsafe_runs=6, runs=6), row("6", 1, BAD, runs=30))
-    assert "mixed" == found.verdict
+    assert found.verdict == "mixed"
     assert found.sentence.startswith("Version 7 is better than 6 in one way and worse in the other: ")
 
 
 def test_the_only_version_is_compared_with_nothing() -> None:
     """A first version is neither better nor worse."""
-    assert "Version 6 is the only one seen, so there is nothing to compare it with." == only(row("6", 1, GOOD)).sentence
+    assert only(row("6", 1, GOOD)).sentence == "Version 6 is the only one seen, so there is nothing to compare it with."
 
 
 def test_what_was_before_the_first_deployment_is_named_so() -> None:
@@ -90,4 +90,4 @@ def test_of_several_labels_that_of_the_newest_version_counts() -> None:
     prompts = [row(name, day, GOOD, label="prompt_version") for name, day in (("q", 25), ("p", 2))]
     tools = [row("t", 30, GOOD, label="tool_version")]
     found = only(*versions, *prompts, *tools)
-    assert ("prompt_version", ["q", "p"]) == (found.newest.label, [one.name for one in found.versions])
+    assert (found.newest.label, [one.name for one in found.versions]) == ("prompt_version", ["q", "p"])

@@ -43,9 +43,9 @@ def test_the_clock_of_records_starts_at_the_time_and_that_of_tokens_does_not(tmp
         def status_of(token: str) -> int:
             return httpx2.post(url + INGEST, headers=bearer(token), json=BODY, timeout=PATIENCE, trust_env=False).status_code
 
-        assert (201, 401) == (status_of(home.connection("north")), status_of(expired))
+        assert (status_of(home.connection("north")), status_of(expired)) == (201, 401)
         server.send(signal.SIGTERM)
-        assert 0 == server.wait()
+        assert server.wait() == 0
     with Store(home.database) as store:
         [(came,)] = store.cursor().execute("SELECT ingested_at FROM log.exchanges").fetchall()
     assert AS_OF <= came.replace(tzinfo=UTC) < AS_OF + timedelta(days=1)
@@ -59,4 +59,4 @@ def test_a_server_as_of_a_time_checks_nothing_by_itself(monkeypatch: pytest.Monk
         watches: {task.name for task in periodic_tasks.periodic_tasks_of(engine, Settings(), MagicMock(), watches=watches)}
         for watches in (True, False)
     }
-    assert {"watch"} == names[True] - names[False]
+    assert names[True] - names[False] == {"watch"}

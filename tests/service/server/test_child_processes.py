@@ -34,9 +34,9 @@ def test_a_child_serves_while_it_is_wanted_and_is_gone_afterwards(tmp_path: Path
     before = children()
     with serving(SIMULATOR, {}, tmp_path / "log") as url:
         assert answers(url)
-        assert 1 == len(children() - before)
+        assert len(children() - before) == 1
     assert not answers(url)
-    assert before == children()
+    assert children() == before
 
 
 def test_a_child_is_stopped_when_its_user_fails(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_child_is_stopped_when_its_user_fails(tmp_path: Path) -> None:
     before = children()
     with pytest.raises(KeyError), serving(SIMULATOR, {}, tmp_path / "log"):
         raise KeyError
-    assert before == children()
+    assert children() == before
 
 
 def test_a_child_that_ends_before_it_serves_says_why_and_where_its_log_is(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_child_that_does_not_stop_properly_is_an_error(tmp_path: Path) -> None
     ):
         (child,) = children() - before
         os.kill(child, signal.SIGKILL)
-    assert before == children()
+    assert children() == before
 
 
 def test_a_child_has_our_code_and_not_our_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,5 +98,5 @@ def test_a_signal_unwinds_every_open_context(number: signal.Signals) -> None:
             signal.raise_signal(number)
         finally:
             unwound.append(number)
-    assert (128 + number, [number]) == (raised.value.code, unwound)
-    assert before == signal.getsignal(number)
+    assert (raised.value.code, unwound) == (128 + number, [number])
+    assert signal.getsignal(number) == before

@@ -113,8 +113,8 @@ def test_the_socket_is_its_owners_from_the_first_moment(tmp_path: Path) -> None:
     try:
         with listening(database):
             folder = folder_of(database)
-            assert 0o700 == stat.S_IMODE(folder.stat().st_mode)
-            assert 0o600 == stat.S_IMODE((folder / "socket").stat().st_mode)
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            assert stat.S_IMODE((folder / "socket").stat().st_mode) == 0o600
     finally:
         os.umask(before)
     assert not folder.exists()
@@ -193,7 +193,7 @@ def test_an_error_of_another_module_keeps_its_words(link: ServerLink, monkeypatc
     monkeypatch.setattr(commands, "_read", fail)
     with pytest.raises(DriftlineError, match="it went wrong") as raised:
         link.call("read", Rows, "SELECT 1", None)
-    assert "Do this." == raised.value.hint
+    assert raised.value.hint == "Do this."
 
 
 @pytest.mark.parametrize(("operation", "arguments"), [("read", (1, None)), ("read", ()), ("no_such", ()), ("NAMES", ())])
@@ -215,9 +215,9 @@ def test_rows_and_parameters_keep_their_types(path: Path, link: ServerLink, engi
     }
     expected = engine.store.cursor().execute(TYPED, values)
     actual = ServerStore(path, link).cursor().execute(TYPED, values)
-    assert [(name, str(kind)) for name, kind, *_ in expected.description or ()] == actual.description
+    assert actual.description == [(name, str(kind)) for name, kind, *_ in expected.description or ()]
     expected_row, actual_row = expected.fetchone(), actual.fetchone()
-    assert expected_row == actual_row
+    assert actual_row == expected_row
     assert [type(value) for value in expected_row or ()] == [type(value) for value in actual_row or ()]
 
 
@@ -289,8 +289,8 @@ def test_whoever_imports_beside_a_paid_judge_is_told(judge: str, is_paid: bool) 
         def call(self, operation: str, *_: Any) -> Any:
             return {"judge": judge}[operation]
 
-    assert is_paid == bool(paid_note(Answering()))
-    assert "" == paid_note(None)
+    assert bool(paid_note(Answering())) == is_paid
+    assert paid_note(None) == ""
 
 
 def test_an_import_that_a_judge_is_paid_for_is_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +303,7 @@ def test_an_import_that_a_judge_is_paid_for_is_asked_about(tmp_path: Path, monke
     monkeypatch.setattr(imports.Importer, "transcripts", lambda *_: read.append(1) or ImportSummary())
     command_line = application(["import"])
     asked = CliRunner().invoke(command_line, arguments)
-    assert (1, []) == (asked.exit_code, read)
+    assert (asked.exit_code, read) == (1, [])
     assert "Import, and let the server's judge score it?" in asked.output
-    assert 0 == CliRunner().invoke(command_line, [*arguments, "--yes"]).exit_code
-    assert [1] == read
+    assert CliRunner().invoke(command_line, [*arguments, "--yes"]).exit_code == 0
+    assert read == [1]

@@ -87,12 +87,12 @@ def said(nursed: Nursery, home: Home, *arguments: str, folder: Path = ROOT) -> t
 def filled(nursed: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Home:
     """A database with a run and with exchanges over HTTP, which no process has."""
     home = Home(tmp_path_factory.mktemp("filled"), POLICY)
-    assert 0 == nursed.run(home, "import", "events", str(EVENTS), *NOW)[0]
+    assert nursed.run(home, "import", "events", str(EVENTS), *NOW)[0] == 0
     server = nursed.serve(home, "--judge", "none")
     deliver(home, server, "s", 3)
-    assert 0 == nursed.run(home, "finalize", "s", *NOW)[0]  # which returns when all is scored
+    assert nursed.run(home, "finalize", "s", *NOW)[0] == 0  # which returns when all is scored
     server.send(signal.SIGTERM)
-    assert 0 == server.wait()
+    assert server.wait() == 0
     return home
 
 
@@ -106,7 +106,7 @@ def served(nursed: Nursery, filled: Home, tmp_path_factory: pytest.TempPathFacto
     server.serving()
     yield home
     server.send(signal.SIGTERM)
-    assert 0 == server.wait()
+    assert server.wait() == 0
     assert not folder_of(home.database).exists()
 
 
@@ -117,7 +117,7 @@ def test_a_command_says_the_same(arguments: list[str], nursed: Nursery, filled: 
     beside = said(nursed, served, *arguments, folder=tmp_path)
 
     assert without == beside
-    until(lambda: ["socket"] == [path.name for path in folder_of(served.database).iterdir()], "the copy to go with its reader")
+    until(lambda: [path.name for path in folder_of(served.database).iterdir()] == ["socket"], "the copy to go with its reader")
 
 
 @pytest.mark.parametrize("command", ALONE)
@@ -125,7 +125,7 @@ def test_a_command_that_needs_the_database_for_itself_says_what_to_do(command: s
     """An error that only says `in use` leaves the reader to guess which process to stop, and whether there is another way."""
     code, printed, logged = said(nursed, served, command, *ALONE[command])
 
-    assert (2, "") == (code, printed)
+    assert (code, printed) == (2, "")
     assert "in use by" in " ".join(logged.split())
     assert "stop" in logged
 
@@ -154,7 +154,7 @@ def test_an_import_says_the_same_and_the_stages_see_it(nursed: Nursery, tmp_path
         told.append([said(nursed, home, *one, folder=tmp_path)[:2] for one in commands])
         if server:
             server.send(signal.SIGTERM)
-            assert 0 == server.wait()
+            assert server.wait() == 0
             told.append([said(nursed, home, *one, folder=tmp_path)[:2] for one in commands[-2:]])
 
     without, beside, after = ([(code, _timeless(printed)) for code, printed in one] for one in told)
@@ -176,9 +176,9 @@ def test_people_score_and_record_beside_a_server(nursed: Nursery, served: Home) 
         nursed, served, "deployments", "add", "v2", "--project", "ops", "--at", "2026-10-01T00:00:00Z", "--by", "ann"
     )
 
-    assert (0, 0) == (given[0], release[0])
+    assert (given[0], release[0]) == (0, 0)
     assert "v2" in said(nursed, served, "deployments", "list", "--project", "ops")[1]
-    assert "n\n1\n" == said(nursed, served, "sql", "SELECT count(*) AS n FROM human_scores", "--csv")[1]
+    assert said(nursed, served, "sql", "SELECT count(*) AS n FROM human_scores", "--csv")[1] == "n\n1\n"
 
 
 def test_a_killed_server_keeps_no_command_out(nursed: Nursery, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_every_name_of_a_database_leads_to_its_server(nursed: Nursery, tmp_path:
     assert len(os.fsencode(folder_of(home.database))) > 107
     for name, folder in ((str(home.database), ROOT), ("fleet.duckdb", deep), (str(linked), ROOT)):
         code, printed, _ = said(nursed, home, "scores", "--json", "--db", name, folder=folder)
-        assert (0, 1) == (code, len(printed.splitlines()))
+        assert (code, len(printed.splitlines())) == (0, 1)
     server.kill()
 
 
@@ -223,7 +223,7 @@ def test_ctrl_c_ends_a_following_import_and_leaves_the_server_at_work(nursed: Nu
     until(lambda: "following" in follower.logged, "a follower", LONG)
     follower.send(signal.SIGINT)
 
-    assert 0 == follower.wait()
+    assert follower.wait() == 0
     deliver(home, server, "s", 1)
     server.kill()
 
@@ -233,15 +233,15 @@ def test_a_backup_of_a_running_server_has_all_that_was_accepted(nursed: Nursery,
     home, backup = Home(tmp_path), tmp_path / "backup"
     server = nursed.serve(home, "--judge", "none")
     deliver(home, server, "before", 5)
-    assert 0 == said(nursed, home, "backup", str(backup))[0]
+    assert said(nursed, home, "backup", str(backup))[0] == 0
     deliver(home, server, "after", 5)
     server.kill()
 
-    assert {"fleet.duckdb", "fleet.access"} == {path.name for path in backup.iterdir()}
-    assert 0o600 == (backup / "fleet.access").stat().st_mode & 0o777
+    assert {path.name for path in backup.iterdir()} == {"fleet.duckdb", "fleet.access"}
+    assert (backup / "fleet.access").stat().st_mode & 0o777 == 0o600
     counted = ["sql", "SELECT count(*) AS n FROM exchanges", "--csv"]
-    assert "n\n5\n" == said(nursed, home, *counted, "--db", str(backup / "fleet.duckdb"))[1]
-    assert 2 == said(nursed, home, "backup", str(backup))[0]
+    assert said(nursed, home, *counted, "--db", str(backup / "fleet.duckdb"))[1] == "n\n5\n"
+    assert said(nursed, home, "backup", str(backup))[0] == 2
 
 
 def test_a_backup_put_back_under_a_newer_log_is_refused_in_words(nursed: Nursery, tmp_path: Path) -> None:
@@ -249,9 +249,9 @@ def test_a_backup_put_back_under_a_newer_log_is_refused_in_words(nursed: Nursery
     home, backup = Home(tmp_path), tmp_path / "backup"
     server = nursed.serve(home, "--judge", "none")
     deliver(home, server, "before", 1)
-    assert 0 == said(nursed, home, "backup", str(backup))[0]
+    assert said(nursed, home, "backup", str(backup))[0] == 0
     deliver(home, server, "lost", 3)
-    assert 0 == said(nursed, home, "runs")[0]  # what was accepted lands, and leaves the log
+    assert said(nursed, home, "runs")[0] == 0  # what was accepted lands, and leaves the log
     server.send(signal.SIGSTOP)
     server.kill()
     again = nursed.serve(home, "--judge", "none", before=_NEVER_FLUSHES)
@@ -278,14 +278,14 @@ def test_a_database_of_an_older_version_is_taken_over(nursed: Nursery, tmp_path:
         (tmp_path / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
     server = nursed.serve(home, "--judge", "none")
     deliver(home, server, "s0", 5)  # of which it has four
-    assert 0 == said(nursed, home, "finalize", "s0", *NOW)[0]  # which returns when all is scored
+    assert said(nursed, home, "finalize", "s0", *NOW)[0] == 0  # which returns when all is scored
 
     rows = said(nursed, home, "sql", "SELECT session_id, count(*) AS n FROM scores GROUP BY ALL ORDER BY ALL", "--csv")
-    assert "session_id,n\ns0,5\ns1,4\ns2,4\n" == rows[1]
+    assert rows[1] == "session_id,n\ns0,5\ns1,4\ns2,4\n"
     assert "order-4711" in said(nursed, home, "runs")[1]
-    assert 0 == said(nursed, home, "doctor")[0]
+    assert said(nursed, home, "doctor")[0] == 0
     server.send(signal.SIGTERM)
-    assert 0 == server.wait()
+    assert server.wait() == 0
 
 
 def test_what_stayed_unscored_is_judged_by_the_servers_judge(nursed: Nursery, tmp_path: Path) -> None:
@@ -293,21 +293,21 @@ def test_what_stayed_unscored_is_judged_by_the_servers_judge(nursed: Nursery, tm
     home = Home(tmp_path)
     server = nursed.serve(home, "--judge", "none")
     deliver(home, server, "s", 3)
-    assert 0 == said(nursed, home, "finalize", "s")[0]
-    assert 2 == said(nursed, home, "rejudge", "--yes")[0]
+    assert said(nursed, home, "finalize", "s")[0] == 0
+    assert said(nursed, home, "rejudge", "--yes")[0] == 2
     server.send(signal.SIGTERM)
-    assert 0 == server.wait()
+    assert server.wait() == 0
     with running() as judge:
         again = nursed.serve(home, environment={"ANTHROPIC_BASE_URL": judge.base_url})
         again.serving()
         code, printed, _ = said(nursed, home, "rejudge", "--yes", "--json")
         done = json.loads(printed)
         again.send(signal.SIGTERM)
-        assert 0 == again.wait()
+        assert again.wait() == 0
 
-    assert (0, 3, "simulated judge", {}) == (code, done["requested"], done["judge"], done["still_unscored"])
-    assert 3 <= sum(done["calls"].values())
-    assert 0 < done["cost_usd"]
+    assert (code, done["requested"], done["judge"], done["still_unscored"]) == (0, 3, "simulated judge", {})
+    assert sum(done["calls"].values()) >= 3
+    assert done["cost_usd"] > 0
 
 
 def test_an_import_beside_a_judge_returns_when_all_is_judged(nursed: Nursery, tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_an_import_beside_a_judge_returns_when_all_is_judged(nursed: Nursery, tm
         code, printed, _ = said(nursed, home, "import", "exchanges", str(table), "--judge", "--yes", "--json", *NOW)
         _, scores, _ = said(nursed, home, "scores", "--json")
         server.send(signal.SIGTERM)
-        assert 0 == server.wait()
+        assert server.wait() == 0
 
-    assert (0, len(ROWS)) == (code, json.loads(printed)["exchanges"])
-    assert {"scored"} == {json.loads(line)["tier2State"] for line in scores.splitlines()}
+    assert (code, json.loads(printed)["exchanges"]) == (0, len(ROWS))
+    assert {json.loads(line)["tier2State"] for line in scores.splitlines()} == {"scored"}

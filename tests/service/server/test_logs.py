@@ -34,8 +34,12 @@ def test_a_record_is_one_json_line_with_what_was_logged_beside_it(stream: io.Str
     logging.getLogger("service.http").info("a %s", "request\nof two lines", extra={"route": "/x", "status": 200})
     [line] = stream.getvalue().splitlines()
     fields = json.loads(line)
-    assert ("INFO", "service.http", "a request\nof two lines", "/x", 200) == tuple(
-        fields[name] for name in ("level", "logger", "message", "route", "status")
+    assert tuple(fields[name] for name in ("level", "logger", "message", "route", "status")) == (
+        "INFO",
+        "service.http",
+        "a request\nof two lines",
+        "/x",
+        200,
     )
     assert fields["time"].startswith("20")
 
@@ -54,4 +58,4 @@ def test_secrets_in_anybodys_words_are_taken_out(stream: io.StringIO) -> None:
 def test_less_than_the_level_is_left_out(stream: io.StringIO) -> None:
     """Debug output of libraries holds bodies."""
     logging.getLogger("anybody").debug("body")
-    assert "" == stream.getvalue()
+    assert stream.getvalue() == ""

@@ -45,7 +45,7 @@ class Yard:
         self.alerts = Alerts(self._store, self.channels, redactor, lambda: self.now)
         self.watchdog = SilenceWatchdog(self.engine, self.alerts)
         self._loop.run(self.engine.start())
-        assert [] == self.look()
+        assert self.look() == []
 
     def stop(self) -> None:
         """End the process."""
@@ -93,49 +93,49 @@ def test_a_session_that_falls_silent_is_told_of_twice(yard: Yard, caplog: pytest
     """One interval is a line in the log, two are a warning, three mean that it has stopped; then nothing more is said."""
     caplog.set_level(logging.INFO, "service.server.periodic_tasks")
     yard.beat()
-    assert [] == yard.watch(10)
-    assert ["INFO"] == [record.levelname for record in caplog.records]
-    assert [("s1", "warning")] == yard.watch(5)
-    assert [("s1", "critical")] == yard.watch(5)
-    assert [] == yard.watch(30)
-    assert ["INFO", "WARNING", "ERROR"] == [record.levelname for record in caplog.records]
+    assert yard.watch(10) == []
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert yard.watch(5) == [("s1", "warning")]
+    assert yard.watch(5) == [("s1", "critical")]
+    assert yard.watch(30) == []
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "ERROR"]
 
 
 def test_every_record_is_a_sign_of_life(yard: Yard) -> None:
     """An agent that works need not say so."""
     yard.beat()
     for number in range(6):
-        assert [] == yard.watch(9)
+        assert yard.watch(9) == []
         yard.take("exchanges", exchange("s1", number, occurred_at=yard.now, ingested_at=yard.now))
 
 
 def test_a_session_that_speaks_again_is_watched_anew(yard: Yard) -> None:
     """The next silence is another one."""
     yard.beat()
-    assert [("s1", "warning")] == yard.watch(12)
+    assert yard.watch(12) == [("s1", "warning")]
     yard.beat()
-    assert [] == yard.watch(9)
-    assert [("s1", "warning"), ("s1", "critical")] == yard.watch(9)
+    assert yard.watch(9) == []
+    assert yard.watch(9) == [("s1", "warning"), ("s1", "critical")]
 
 
 def test_a_session_that_was_closed_is_watched_no_more(yard: Yard) -> None:
     """Whoever says goodbye has not stopped."""
     yard.take("exchanges", exchange("s1", 1, occurred_at=yard.now, ingested_at=yard.now))
     yard.take("exchanges", msgspec.structs.replace(closing("s1", 1), closed_at=yard.now, ingested_at=yard.now))
-    assert [] == yard.watch(40)
+    assert yard.watch(40) == []
 
 
 def test_history_that_comes_today_raises_nothing(yard: Yard) -> None:
     """Thousands of sessions of last month have stopped, and nobody wants to hear it."""
     old = [exchange(f"s{number}", 1, occurred_at=START - timedelta(days=30), ingested_at=START) for number in range(50)]
     yard.take("exchanges", *old)
-    assert [] == yard.watch(40)
+    assert yard.watch(40) == []
 
 
 def test_a_sender_in_another_time_zone_is_watched(yard: Yard) -> None:
     """Its clock is wrong by hours, and it is alive."""
     yard.take("agent-events", acted(1, START - timedelta(hours=9), START))
-    assert [("s1", "warning")] == yard.watch(11)
+    assert yard.watch(11) == [("s1", "warning")]
 
 
 def acted(number: int, at: datetime, received: datetime) -> AgentEvent:
@@ -153,24 +153,24 @@ def test_an_agent_that_answered_waits_for_its_user(yard: Yard, caplog: pytest.Lo
     yard.take("agent-events", acted(1, START, START))
     yard.take("exchanges", answered(1, START))
     yard.take("agent-events", acted(2, START - timedelta(seconds=1), START + timedelta(seconds=5)))
-    assert [] == yard.watch(60)
-    assert [] == [record.message for record in caplog.records if "no sign of life" in record.message]
+    assert yard.watch(60) == []
+    assert [record.message for record in caplog.records if "no sign of life" in record.message] == []
 
 
 def test_an_agent_that_stops_within_its_next_turn_is_told_of(yard: Yard) -> None:
     """It had answered before, and its user waits for it again."""
     yard.take("exchanges", answered(1, START))
-    assert [] == yard.watch(20)
+    assert yard.watch(20) == []
     yard.take("agent-events", acted(1, yard.now, yard.now))
-    assert [("s1", "warning"), ("s1", "critical")] == yard.watch(16)
+    assert yard.watch(16) == [("s1", "warning"), ("s1", "critical")]
 
 
 def test_who_sends_heartbeats_is_watched_between_its_turns(yard: Yard) -> None:
     """That is what they are for."""
     yard.take("exchanges", answered(1, START))
-    assert [] == yard.watch(3)
+    assert yard.watch(3) == []
     yard.beat()
-    assert [("s1", "warning"), ("s1", "critical")] == yard.watch(16)
+    assert yard.watch(16) == [("s1", "warning"), ("s1", "critical")]
 
 
 @pytest.mark.parametrize(("reason", "told"), [("settled", []), ("idle", [("s1", "warning"), ("s1", "critical")])])
@@ -183,26 +183,26 @@ def test_a_trace_that_ended_is_a_turn_that_ended(yard: Yard, reason: str, told: 
         started_at=START, ended_at=START, assembled_at=START,
     )  # fmt: skip
     yard.take("trace-assemblies", trace)
-    assert told == yard.watch(16)
+    assert yard.watch(16) == told
 
 
 def test_the_interval_is_the_projects_own(yard: Yard) -> None:
     """An agent that thinks for twenty minutes has not stopped after ten."""
     yard.beat("s1", "slow")
     yard.beat("s2", "dark")
-    assert [] == yard.watch(40)
-    assert [("s1", "warning")] == yard.watch(1)
+    assert yard.watch(40) == []
+    assert yard.watch(1) == [("s1", "warning")]
 
 
 def test_a_restart_tells_nothing_twice(yard: Yard) -> None:
     """The outbox knows what was told; silence counts from the start."""
     yard.beat()
-    assert [("s1", "warning")] == yard.watch(12)
+    assert yard.watch(12) == [("s1", "warning")]
     yard.restart()
-    assert [] == yard.watch(15)
-    assert [("s1", "critical")] == yard.watch(1)
+    assert yard.watch(15) == []
+    assert yard.watch(1) == [("s1", "critical")]
     yard.restart()
-    assert [] == yard.watch(20)
+    assert yard.watch(20) == []
 
 
 def test_a_server_that_was_down_does_not_say_that_all_have_stopped(yard: Yard) -> None:
@@ -213,7 +213,7 @@ def test_a_server_that_was_down_does_not_say_that_all_have_stopped(yard: Yard) -
     yard.now += timedelta(minutes=50)
     yard.restart()
     yard.beat("s1")
-    assert [] == yard.watch(9)
+    assert yard.watch(9) == []
 
 
 def test_time_in_which_the_process_stood_still_does_not_count(yard: Yard) -> None:
@@ -221,9 +221,9 @@ def test_time_in_which_the_process_stood_still_does_not_count(yard: Yard) -> Non
     yard.beat()
     yard.watch(2)
     yard.now += timedelta(minutes=40)
-    assert [] == yard.look()
-    assert [] == yard.watch(9)
-    assert [("s1", "warning")] == yard.watch(2)
+    assert yard.look() == []
+    assert yard.watch(9) == []
+    assert yard.watch(2) == [("s1", "warning")]
 
 
 def test_some_sessions_that_fall_silent_together_are_one_message(yard: Yard) -> None:
@@ -231,7 +231,7 @@ def test_some_sessions_that_fall_silent_together_are_one_message(yard: Yard) -> 
     for number in range(100):
         yard.beat(f"s{number}")
     yard.watch(11)
-    assert [("digest", 100)] == [(post.document["kind"], post.document["count"]) for post in yard.receiver.posts]
+    assert [(post.document["kind"], post.document["count"]) for post in yard.receiver.posts] == [("digest", 100)]
 
 
 def test_a_fleet_that_falls_silent_is_one_alert(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
@@ -242,7 +242,7 @@ def test_a_fleet_that_falls_silent_is_one_alert(yard: Yard, caplog: pytest.LogCa
     yard.restart()
     yard.watch(16)
     told = [(post.document["severity"], post.document["title"]) for post in yard.receiver.posts]
-    assert [("warning", "101 sessions of ops are silent"), ("critical", "101 sessions of ops have stopped")] == told
+    assert told == [("warning", "101 sessions of ops are silent"), ("critical", "101 sessions of ops have stopped")]
     assert "1 more sessions have missed a sign of life" in caplog.text
 
 
@@ -262,8 +262,9 @@ def test_without_a_channel_the_log_still_says_it(yard: Yard, caplog: pytest.LogC
     yard.channels = ()
     yard.restart()
     yard.beat()
-    assert [] == yard.watch(16)
-    assert ["WARNING", "ERROR"] == [
-        record.levelname for record in caplog.records if record.name == "service.server.periodic_tasks"
+    assert yard.watch(16) == []
+    assert [record.levelname for record in caplog.records if record.name == "service.server.periodic_tasks"] == [
+        "WARNING",
+        "ERROR",
     ]
     assert "session s1 of connection local (ops)" in caplog.text

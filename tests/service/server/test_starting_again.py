@@ -48,20 +48,20 @@ def test_a_saved_policy_comes_into_force_and_no_call_is_refused(children: Nurser
     until(lambda: answers, "the first exchange")
     try:
         base = fingerprint(home.policy.read_text("utf-8"))
-        assert 200 == asked("PUT", "policy", root, {"text": CHANGED, "base": base}).status_code
-        assert 3 == asked("GET", "policy/effective", root).json()["settings"]["sampling.routineInterval"]
-        assert 202 == asked("POST", "policy/apply", root, {}).status_code
+        assert asked("PUT", "policy", root, {"text": CHANGED, "base": base}).status_code == 200
+        assert asked("GET", "policy/effective", root).json()["settings"]["sampling.routineInterval"] == 3
+        assert asked("POST", "policy/apply", root, {}).status_code == 202
         until(lambda: asked("GET", "policy", root).json()["inForce"], "the policy to be in force")
         before = len(answers)
         until(lambda: len(answers) > before + 1, "exchanges after the start")
     finally:
         stop.set()
         sending.join(PATIENCE)
-    assert 9 == asked("GET", "policy/effective", root).json()["settings"]["sampling.routineInterval"]
-    assert {201} == set(answers)
+    assert asked("GET", "policy/effective", root).json()["settings"]["sampling.routineInterval"] == 9
+    assert set(answers) == {201}
     assert not server.ended
     assert "started again" in server.logged
     # A score follows its exchange a moment later.
     until(lambda: len(answers) == len(asked("GET", "ops/scores?limit=1000", root).json()["scores"]), "a score of each exchange")
     server.send(signal.SIGTERM)
-    assert 0 == server.wait()
+    assert server.wait() == 0

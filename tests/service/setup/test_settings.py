@@ -64,14 +64,14 @@ def test_a_variable_becomes_a_value_of_its_type(
 ) -> None:
     """All variables are texts; what they say is a path, a number, a switch or a secret. Their names may be in lower case."""
     monkeypatch.setenv(f"{PREFIX}{name}".lower(), value)
-    assert expected == getattr(load_settings(), name)
+    assert getattr(load_settings(), name) == expected
 
 
 def test_an_option_of_a_command_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an option the variable holds, without both the default."""
     monkeypatch.setenv("DRIFTLINE_PROJECT", "shop")
-    assert "ops" == load_settings(project="ops").project
-    assert ("shop", Settings().connection) == (load_settings(project=None).project, load_settings().connection)
+    assert load_settings(project="ops").project == "ops"
+    assert (load_settings(project=None).project, load_settings().connection) == ("shop", Settings().connection)
 
 
 def test_no_secret_is_shown_by_what_holds_it() -> None:
@@ -79,4 +79,4 @@ def test_no_secret_is_shown_by_what_holds_it() -> None:
     settings = Settings(redaction_key=Key("k" * 16), alert_webhook=SecretAddress(HOOK), kafka_password=Secret("password1"))
     shown = f"{settings!r} {settings.kafka_password} {copy.copy(settings)}"
     assert not [one for one in ("kkkk", HOOK, "password1") if one in shown]
-    assert "password1" == (settings.kafka_password or Secret("-")).reveal()
+    assert (settings.kafka_password or Secret("-")).reveal() == "password1"

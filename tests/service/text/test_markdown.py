@@ -40,7 +40,7 @@ def test_an_item_holds_the_text_and_no_markup(text: str) -> None:
     """An agent that writes Markdown writes no heading, list, link or tag of the result."""
     rendered = RENDERER.render(f"- {inline(text)}\n")
     assert tags(rendered) <= {"ul", "li", "code"}
-    assert 1 == rendered.count("<li>")
+    assert rendered.count("<li>") == 1
     assert shown(text) == words(rendered)
 
 
@@ -52,7 +52,7 @@ def test_a_cell_holds_the_text_and_ends_where_it_ends(text: str) -> None:
     rendered = RENDERER.render(f"| one | two |\n| --- | --- |\n| {inline(text)} | end |\n")
     assert tags(rendered) <= {"table", "thead", "tbody", "tr", "th", "td", "code"}
     cells = re.findall(r"<td[^>]*>(.*?)</td>", rendered, re.DOTALL)
-    assert [shown(text), "end"] == [words(cell) for cell in cells]
+    assert [words(cell) for cell in cells] == [shown(text), "end"]
 
 
 @given(st.text(max_size=80))
@@ -65,13 +65,14 @@ def test_the_file_itself_controls_no_terminal(text: str) -> None:
 @pytest.mark.parametrize("address", ["https://evil.example/x", "www.evil.example", "me@evil.example", "HTTP://evil.example"])
 def test_an_address_becomes_code(address: str) -> None:
     """Some renderers make links of bare addresses; they make none of code."""
-    assert f"see `{address}` there" == inline(f"see {address} there")
+    assert inline(f"see {address} there") == f"see `{address}` there"
 
 
 def test_names_of_tools_stay_readable() -> None:
     """What needs no escape gets none, because people read the file as it is, too."""
-    assert "Used exec_shell, write_file (2 x) and read-file: 3.5 s." == inline(
-        "Used exec_shell, write_file (2 x) and read-file: 3.5 s."
+    assert (
+        inline("Used exec_shell, write_file (2 x) and read-file: 3.5 s.")
+        == "Used exec_shell, write_file (2 x) and read-file: 3.5 s."
     )
 
 
@@ -81,6 +82,6 @@ def test_a_fence_gives_the_text_back(text: str) -> None:
     document = f"before\n\n{fenced(text, 'json')}\nafter `````` x\n"
     fence, rest = document.removeprefix("before\n\n").split("json\n", 1)
     assert set(fence) == {"`"}
-    assert text == rest[: rest.index(f"\n{fence}\n")]
+    assert rest[: rest.index(f"\n{fence}\n")] == text
     (token,) = [one for one in RENDERER.parse(document) if one.type == "fence"]
-    assert "json" == token.info
+    assert token.info == "json"

@@ -29,7 +29,7 @@ def test_numbers_are_rounded_by_what_they_are(given: dict[str, Any], said: dict[
     """Scores to thousandths, money to billionths; whole documents, and parameters that find the same again, not at all."""
     if said is None:
         said = given | ({"days": [{"mean": 0.333}]} if "days" in given else {})
-    assert said == rounded(given)
+    assert rounded(given) == said
 
 
 def test_what_is_no_number_is_left() -> None:

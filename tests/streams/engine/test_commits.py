@@ -96,10 +96,10 @@ def test_what_a_caller_brings_fails_at_once_and_counts_as_trouble_for_a_while(fa
         later = engine.state().why_not
         with pytest.raises(duckdb.IOException):
             await engine.take_exchange(build.exchange("s", 1))
-        assert "written" == (await engine.take_exchange(build.exchange("s", 1))).outcome
+        assert (await engine.take_exchange(build.exchange("s", 1))).outcome == "written"
         return soon, later, engine.state().why_not
 
-    assert ("the log did not take a record", "", "") == run(work, lambda: now[0])[0]
+    assert run(work, lambda: now[0])[0] == ("the log did not take a record", "", "")
 
 
 def test_what_comes_in_one_turn_of_the_event_loop_is_committed_together(failures: Failures) -> None:
@@ -110,7 +110,7 @@ def test_what_comes_in_one_turn_of_the_event_loop_is_committed_together(failures
             await asyncio.gather(*(engine.take_exchange(build.exchange(session, number)) for number in range(1, 6)))
 
     run(work)
-    assert [5, 5] == [count for count in failures.groups if count]
+    assert [count for count in failures.groups if count] == [5, 5]
 
 
 def test_a_submission_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_a_submission_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch)
         return ["failed" if isinstance(answer, BaseException) else answer.outcome for answer in answers]
 
     monkeypatch.setattr(Engine, "_commit_of", fragile)
-    assert ["written", "written", "failed", "written", "written"] == run(work)[0]
+    assert run(work)[0] == ["written", "written", "failed", "written", "written"]
 
 
 async def insist(engine: Engine) -> None:
@@ -144,7 +144,7 @@ def test_what_a_stage_made_is_submitted_until_the_log_takes_it(failures: Failure
         await insist(engine)
 
     run(work)
-    assert [] == failures.errors
+    assert failures.errors == []
 
 
 def test_a_fault_of_ours_is_not_tried_again(failures: Failures) -> None:
@@ -156,7 +156,7 @@ def test_a_fault_of_ours_is_not_tried_again(failures: Failures) -> None:
             await insist(engine)
 
     run(work)
-    assert [] == failures.errors
+    assert failures.errors == []
 
 
 @pytest.mark.parametrize("failure", [FULL, DEAD])
@@ -187,7 +187,7 @@ def test_a_database_that_gave_up_is_said_and_waits_end(failures: Failures) -> No
         state = engine.state()
         return engine.broken.is_set(), state.ready, state.why_not
 
-    assert (True, False, "the database has given up and has to be opened again") == run(work)[0]
+    assert run(work)[0] == (True, False, "the database has given up and has to be opened again")
 
 
 def test_an_exchange_whose_score_the_log_did_not_take_at_first_is_scored_all_the_same(failures: Failures) -> None:
@@ -200,8 +200,8 @@ def test_an_exchange_whose_score_the_log_did_not_take_at_first_is_scored_all_the
         await engine.drained()
         return engine.store.count("scores"), engine.store.count("dead_letters")
 
-    assert (1, 0) == run(work, judge=MoodyJudge(0, lambda _: "{}"))[0]
-    assert [] == failures.errors
+    assert run(work, judge=MoodyJudge(0, lambda _: "{}"))[0] == (1, 0)
+    assert failures.errors == []
 
 
 def test_a_stage_that_the_tables_stopped_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,5 +221,5 @@ def test_a_stage_that_the_tables_stopped_goes_on_by_itself(monkeypatch: pytest.M
 
     monkeypatch.setattr(engine_module, "AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(engine_module, "next_batch", next_batch)
-    assert (1, 0) == run(work)[0]
-    assert [] == errors
+    assert run(work)[0] == (1, 0)
+    assert errors == []

@@ -70,8 +70,8 @@ def test_every_exchange_has_one_score_and_every_session_one_diagnosis(store: Sto
     runner = runner_of(store)
     fill(runner)
     runner.run()
-    assert 30 == store.count("scores")
-    assert 3 == store.count("diagnoses")
+    assert store.count("scores") == 30
+    assert store.count("diagnoses") == 3
 
 
 def test_running_again_reads_nothing(store: Store) -> None:
@@ -79,7 +79,7 @@ def test_running_again_reads_nothing(store: Store) -> None:
     runner = runner_of(store)
     fill(runner)
     assert runner.run() > 0
-    assert 0 == runner.run()
+    assert runner.run() == 0
 
 
 def test_delivering_twice_changes_nothing(store: Store) -> None:
@@ -88,8 +88,8 @@ def test_delivering_twice_changes_nothing(store: Store) -> None:
     for _ in range(2):
         fill(runner)
         runner.run()
-    assert (30, 30, 3) == (store.count("exchanges"), store.count("agent_events"), store.count("diagnoses"))
-    assert 30 == store.count("scores")
+    assert (store.count("exchanges"), store.count("agent_events"), store.count("diagnoses")) == (30, 30, 3)
+    assert store.count("scores") == 30
 
 
 def test_another_content_under_a_known_id_is_set_aside_once(store: Store) -> None:
@@ -104,10 +104,10 @@ def test_another_content_under_a_known_id_is_set_aside_once(store: Store) -> Non
         accepted = accepted_of("agent-events", delivery)
         accepted.extend(accepted_of("exchanges", exchanges))
         done = runner.publish(accepted)
-        assert ([number], [1]) == (done["agent-events"].conflicts, done["exchanges"].conflicts)
-        assert {"dead_letters": 2} == done["dead-letters"].written if number == 0 else 2 == done["dead-letters"].known
+        assert (done["agent-events"].conflicts, done["exchanges"].conflicts) == ([number], [1])
+        assert done["dead-letters"].written == {"dead_letters": 2} if number == 0 else done["dead-letters"].known == 2
     rows = store.cursor().execute("SELECT source, reason, detail, body::VARCHAR FROM dead_letters ORDER BY source").fetchall()
-    assert [("agent-events", "conflicting_id"), ("exchanges", "conflicting_id")] == [row[:2] for row in rows]
+    assert [row[:2] for row in rows] == [("agent-events", "conflicting_id"), ("exchanges", "conflicting_id")]
     assert "event_id 'event_0': the log holds it with other content" in rows[0][2]
     assert "hunter2" not in rows[0][3]
 
@@ -117,8 +117,8 @@ def test_conflicts_are_counted_with_the_dead_letters_that_came_along(store: Stor
     accepted = accepted_of("exchanges", [build.exchange("s1", 1, occurred_at=datetime(1970, 1, 1, tzinfo=UTC))])
     accepted.extend(accepted_of("exchanges", [build.exchange("s1", 0), build.exchange("s1", 0, content_digest="1" * 16)]))
     done = runner_of(store).publish(accepted)
-    assert {"dead_letters": 2} == done["dead-letters"].written
-    assert 2 == store.count("dead_letters")
+    assert done["dead-letters"].written == {"dead_letters": 2}
+    assert store.count("dead_letters") == 2
 
 
 @pytest.mark.parametrize("positions", [1, 7, 1000])
@@ -165,12 +165,15 @@ def test_a_session_that_breaks_a_step_is_set_aside_and_stops_no_other(
     monkeypatch.setattr(runner._runs, "_steps", {**runner._runs._steps, "diagnosis": fragile})
     with caplog.at_level(logging.CRITICAL, logger="streams.engine.stage_runs"):
         runner.run()
-    assert 2 == store.count("diagnoses")
+    assert store.count("diagnoses") == 2
     [letters] = query_rows(store.cursor(), "dead_letters")
-    assert ("agent-events", "diagnosis", "stage_failed", 11) == tuple(
-        letters[name] for name in ("source", "stage", "reason", "records")
+    assert tuple(letters[name] for name in ("source", "stage", "reason", "records")) == (
+        "agent-events",
+        "diagnosis",
+        "stage_failed",
+        11,
     )
-    assert "ValueError: poison" == letters["example"]
+    assert letters["example"] == "ValueError: poison"
 
 
 def test_a_record_that_may_not_be_written_is_set_aside_redacted(store: Store) -> None:
@@ -178,10 +181,10 @@ def test_a_record_that_may_not_be_written_is_set_aside_redacted(store: Store) ->
     bad = build.exchange("s1", 0, occurred_at=datetime(1970, 1, 1, tzinfo=UTC), user_message="password=hunter2-hunter2")
     runner = runner_of(store)
     runner.publish(accepted_of("exchanges", [build.exchange("s1", 1), bad]))
-    assert 1 == store.count("exchanges")
+    assert store.count("exchanges") == 1
     row = store.cursor().execute("SELECT source, position, reason, detail, body::VARCHAR FROM dead_letters").fetchone()
     assert row is not None
-    assert ("test", 1, "bounds") == row[:3]
+    assert row[:3] == ("test", 1, "bounds")
     assert "Exchange.occurred_at" in row[3]
     assert "hunter2" not in row[4]
     assert "[SECRET:" in row[4]
@@ -191,9 +194,9 @@ def test_progress_of_an_import_is_committed_with_its_records(store: Store) -> No
     """A note without the records, or records without the note, would lose or repeat work."""
     progress = ImportProgress(source="x", path="a", size=1, modified_ns=2, complete=True, settings_digest="d")
     runner_of(store).publish(accepted_of("exchanges", [build.exchange("s1", 0)]), [progress])
-    assert [{"path": "a", "size": 1, "modified_ns": 2, "settings_digest": "d"}] == query_rows(
-        store.cursor(), "import_progress", {"source": "x"}
-    )
+    assert query_rows(store.cursor(), "import_progress", {"source": "x"}) == [
+        {"path": "a", "size": 1, "modified_ns": 2, "settings_digest": "d"}
+    ]
 
 
 def test_progress_is_reported_stage_by_stage(store: Store) -> None:
@@ -202,8 +205,10 @@ def test_progress_is_reported_stage_by_stage(store: Store) -> None:
     fill(runner)
     seen: list[StageProgress] = []
     runner.run(seen.append)
-    assert [("intake", 33, 33), ("scoring", 30, 30), ("diagnosis", 33, 33)] == [
-        (one.stage, one.position, one.end) for one in seen
+    assert [(one.stage, one.position, one.end) for one in seen] == [
+        ("intake", 33, 33),
+        ("scoring", 30, 30),
+        ("diagnosis", 33, 33),
     ]
 
 
@@ -212,7 +217,7 @@ def test_every_stage_reads_a_topic_and_writes_to_topics_that_exist() -> None:
     names = ("Exchange", "AgentEvent", "ScoringTask", "Score", "Diagnosis", "EvaluationRequest", "Evaluation")
     known = {topic for name in names for topic in schema_of(name).topics}
     assert {stage.source for stage in TOPOLOGY} | {sink for stage in TOPOLOGY for sink in stage.sinks} <= known
-    assert ("diagnoses", "evaluations", "scores", "scoring_tasks") == tuple(sorted(derived_tables()))
+    assert tuple(sorted(derived_tables())) == ("diagnoses", "evaluations", "scores", "scoring_tasks")
 
 
 def test_no_stage_s_sink_is_read_by_an_earlier_one() -> None:
@@ -235,7 +240,7 @@ def test_a_failed_stage_commits_nothing(store: Store, monkeypatch: pytest.Monkey
         store.cursor().execute(f"SELECT count(*) FROM {full_name(schema_of(name))}").fetchone()
         for name in ("Score", "StageState")
     ]
-    assert [(0,), (0,)] == counts
+    assert counts == [(0,), (0,)]
 
 
 def test_an_exchange_that_is_too_large_to_be_carried_on_is_set_aside(store: Store) -> None:
@@ -244,7 +249,7 @@ def test_an_exchange_that_is_too_large_to_be_carried_on_is_set_aside(store: Stor
     texts = {"fits": 980_000, "does_not": 995_000}
     runner.publish(accepted_of("exchanges", [build.exchange(name, 0, "x" * size) for name, size in texts.items()]))
     runner.run()
-    assert (1, 1, 1) == (store.count("exchanges"), store.count("scores"), store.count("dead_letters"))
+    assert (store.count("exchanges"), store.count("scores"), store.count("dead_letters")) == (1, 1, 1)
 
 
 def test_a_state_may_be_larger_than_a_message(store: Store) -> None:
@@ -260,6 +265,6 @@ def test_a_state_may_be_larger_than_a_message(store: Store) -> None:
     runner.publish(accepted_of("agent-events", [build.closing("s1", 11)]))
     runner.run()
     found = store.cursor().execute("SELECT sampling_reason FROM scores ORDER BY turn_number").fetchall()
-    assert [("last_turns",)] * 3 == found
-    assert [(50_000,)] == store.cursor().execute("SELECT event_count FROM diagnoses").fetchall()
-    assert 0 == store.count("dead_letters")
+    assert found == [("last_turns",)] * 3
+    assert store.cursor().execute("SELECT event_count FROM diagnoses").fetchall() == [(50_000,)]
+    assert store.count("dead_letters") == 0

@@ -96,16 +96,16 @@ def test_an_exchange_is_durable_and_decided_when_it_is_taken(store: Store) -> No
     async def work() -> None:
         async with engine_over(store) as engine:
             taken = await engine.take_exchange(build.exchange("s", 1, "I can't."))
-            assert ("written", True, "first_turns", ("constraint_disclosure",), True, False) == (
+            assert (
                 taken.outcome,
                 taken.sampled,
                 taken.reason,
                 taken.tier1_flags,
                 taken.anomaly,
                 taken.capped,
-            )
+            ) == ("written", True, "first_turns", ("constraint_disclosure",), True, False)
             await engine.flush()
-            assert (1, 1) == (store.count("exchanges"), store.count("scoring_tasks"))
+            assert (store.count("exchanges"), store.count("scoring_tasks")) == (1, 1)
 
     run(work())
 
@@ -119,10 +119,10 @@ def test_the_same_again_is_known_with_the_first_outcome_and_other_content_is_a_c
             first = await engine.take_exchange(exchange)
             again = await engine.take_exchange(exchange)
             other = await engine.take_exchange(build.exchange("s2", 1, content_digest="f" * 16))
-            assert ("written", "known", "conflict") == (first.outcome, again.outcome, other.outcome)
+            assert (first.outcome, again.outcome, other.outcome) == ("written", "known", "conflict")
             assert (first.sampled, first.reason, first.tier1_score) == (again.sampled, again.reason, again.tier1_score)
-            assert (False, "sampling_skip") == (again.sampled, again.reason)
-            assert 1 == store.count("exchanges")
+            assert (again.sampled, again.reason) == (False, "sampling_skip")
+            assert store.count("exchanges") == 1
 
     run(work())
 
@@ -136,9 +136,9 @@ def test_a_hundred_senders_at_once_each_hear_of_their_own_exchange(store: Store)
             repeated = [*exchanges, *exchanges[:20]]
             taken = await asyncio.gather(*map(engine.take_exchange, repeated))
             assert [bool(number % 2) for number in [*range(100), *range(20)]] == [one.anomaly for one in taken]
-            assert 100 == [one.outcome for one in taken].count("written")
+            assert [one.outcome for one in taken].count("written") == 100
             await engine.flush()
-            assert 100 == store.count("exchanges")
+            assert store.count("exchanges") == 100
 
     run(work())
 
@@ -152,7 +152,7 @@ def test_what_may_not_be_written_is_refused_and_nothing_is_taken(store: Store) -
                 await engine.take_exchange(build.exchange("s", 1, "x" * 995_000))
             with pytest.raises(BoundsError, match="occurred_at"):
                 await engine.take_exchange(build.exchange("s", 1, occurred_at=NOW + timedelta(days=100 * 365)))
-            assert 0 == store.count("exchanges")
+            assert store.count("exchanges") == 0
 
     run(work())
 
@@ -177,12 +177,12 @@ def test_without_a_judge_everything_but_tier_1_is_unscored(store: Store) -> None
             await take_all(engine, [dialogue("s", 3)])
 
     run(work())
-    assert [("unscored", "no_judge", "no_judge", "no_judge")] == list(
+    assert list(
         {
             (state, tier2, tier25 if tier25 != "no_thinking" else "no_judge", tier3)
             for state, tier2, tier25, tier3 in rows(store, "scores", "disposition, tier2_reason, tier2_5_reason, tier3_reason")
         }
-    )
+    ) == [("unscored", "no_judge", "no_judge", "no_judge")]
 
 
 def test_a_judge_scores_and_every_cent_is_in_a_score(store: Store, simulator: RunningJudge) -> None:
@@ -191,21 +191,21 @@ def test_a_judge_scores_and_every_cent_is_in_a_score(store: Store, simulator: Ru
     async def work() -> None:
         async with engine_over(store, judge=live_judge(simulator.base_url)) as engine:
             await take_all(engine, [dialogue(f"s{number}", 9) for number in range(8)])
-            assert {"commits": 0, "tasks": 0, "evaluations": 0, "sessions": 0} == engine.state().queues
+            assert engine.state().queues == {"commits": 0, "tasks": 0, "evaluations": 0, "sessions": 0}
 
     run(work())
-    assert 0 == store.count("dead_letters")
-    assert {"scored", "sampling_skip"} == {state for (state,) in rows(store, "scores", "disposition")}
+    assert store.count("dead_letters") == 0
+    assert {state for (state,) in rows(store, "scores", "disposition")} == {"scored", "sampling_skip"}
     assert nano_sum(store, "scores") == nano_sum(store, "judgements") > 0
     assert (
-        []
-        == store.cursor()
+        store.cursor()
         .execute(
             "SELECT reservation_id FROM reservations WHERE reservation_id NOT IN (SELECT unnest(reservation_ids) FROM judgements)"
         )
         .fetchall()
+        == []
     )
-    assert {(True,)} == set(rows(store, "judgements", "simulated"))
+    assert set(rows(store, "judgements", "simulated")) == {(True,)}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -223,7 +223,7 @@ def test_a_replay_from_what_was_recorded_gives_the_same_bytes(store: Store, seed
     before = rows(store, "scores", SCORE_COLUMNS)
     states = rows(store, "stage_state", "* EXCLUDE (_offset, next_position)")
     runner_over(store, policy).rebuild()
-    assert before == rows(store, "scores", SCORE_COLUMNS)
+    assert rows(store, "scores", SCORE_COLUMNS) == before
     assert states == rows(store, "stage_state", "* EXCLUDE (_offset, next_position)")
     assert nano_sum(store, "scores") == nano_sum(store, "judgements")
 
@@ -248,7 +248,7 @@ def test_any_interleaving_of_sessions_gives_the_same_scores(store: Store) -> Non
             for part in shuffled(sessions, seed):
                 runner.publish(part)
                 runner.run()
-            assert expected == rows(other, "scores", "* EXCLUDE (_offset)")
+            assert rows(other, "scores", "* EXCLUDE (_offset)") == expected
 
 
 def copy_judgements(source: Store, target: Store) -> None:
@@ -290,7 +290,7 @@ def test_no_session_passes_its_cap_with_64_exchanges_in_flight_and_random_outcom
     spent = sum(nano_of(record.cost_usd or 0) for record in recorded if isinstance(record, Judgement))
     assert spent == ledger.spent
     assert nano_of(0.05) < spent <= nano_of(0.10)
-    assert 0 == ledger.reserved
+    assert ledger.reserved == 0
 
 
 class CostlyJudge:
@@ -330,10 +330,10 @@ def test_what_a_session_has_spent_counts_before_the_tables_show_it(store: Store,
             await engine.flush()
             judge.go_on.set()
             await engine.drained()
-            assert 1 == judge.calls
+            assert judge.calls == 1
 
     run(work())
-    assert [1, 2] == [turn for (turn,) in rows(store, "scores", "turn_number")]
+    assert [turn for (turn,) in rows(store, "scores", "turn_number")] == [1, 2]
     assert 0 < nano_sum(store, "judgements") <= nano_of(0.02) < 2 * nano_sum(store, "judgements")
 
 
@@ -356,7 +356,7 @@ def test_a_call_that_was_cut_off_by_the_end_of_the_process_is_charged_in_full_an
         await engine.stop(grace=0)
 
     run(first())
-    assert (0, 0) == (store.count("scores"), store.count("judgements"))
+    assert (store.count("scores"), store.count("judgements")) == (0, 0)
     [(reserved,)] = rows(store, "reservations", "amount_usd")
 
     async def second() -> None:
@@ -365,7 +365,7 @@ def test_a_call_that_was_cut_off_by_the_end_of_the_process_is_charged_in_full_an
 
     run(second())
     outcomes = [outcome for (outcome,) in rows(store, "judgements", "outcome", "_offset")]
-    assert "interrupted" == outcomes[0]
+    assert outcomes[0] == "interrupted"
     assert len(outcomes) > 1
     [(cost,)] = rows(store, "scores", "cost_usd")
     assert isinstance(cost, float)
@@ -374,7 +374,7 @@ def test_a_call_that_was_cut_off_by_the_end_of_the_process_is_charged_in_full_an
     assert nano_sum(store, "scores") == nano_sum(store, "judgements")
     before = rows(store, "scores", SCORE_COLUMNS)
     runner_over(store).rebuild()
-    assert before == rows(store, "scores", SCORE_COLUMNS)
+    assert rows(store, "scores", SCORE_COLUMNS) == before
 
 
 def test_a_cap_of_nothing_means_no_paid_call_at_all(store: Store, simulator: RunningJudge) -> None:
@@ -384,16 +384,16 @@ def test_a_cap_of_nothing_means_no_paid_call_at_all(store: Store, simulator: Run
         requests = simulator.requests
         async with engine_over(store, policy_of(cost_cap_per_session=0.0), live_judge(simulator.base_url)) as engine:
             taken = await engine.take_exchange(build.exchange("s", 1))
-            assert (True, 0.0, 0.0) == (taken.capped, taken.spent_usd, taken.cap_usd)
+            assert (taken.capped, taken.spent_usd, taken.cap_usd) == (True, 0.0, 0.0)
             await engine.drained()
             again = await engine.take_exchange(build.exchange("s", 1))
-            assert ("known", True) == (again.outcome, again.capped)
+            assert (again.outcome, again.capped) == ("known", True)
         assert requests == simulator.requests
 
     run(work())
-    assert [("skipped_cost_cap", "skipped_cost_cap", "not_applicable", "skipped_cost_cap")] == rows(
-        store, "scores", "disposition, tier2_state, tier2_5_state, tier3_state"
-    )
+    assert rows(store, "scores", "disposition, tier2_state, tier2_5_state, tier3_state") == [
+        ("skipped_cost_cap", "skipped_cost_cap", "not_applicable", "skipped_cost_cap")
+    ]
 
 
 def test_what_stayed_unscored_can_be_judged_later_under_the_same_id(store: Store, simulator: RunningJudge) -> None:
@@ -413,12 +413,12 @@ def test_what_stayed_unscored_can_be_judged_later_under_the_same_id(store: Store
             return first, again
 
     run(without())
-    assert (4, 0) == run(later())
-    assert 4 == store.count("scores")
-    assert [("scored", 1)] == list(set(store.cursor().execute("SELECT disposition, revision FROM scores").fetchall()))
+    assert run(later()) == (4, 0)
+    assert store.count("scores") == 4
+    assert list(set(store.cursor().execute("SELECT disposition, revision FROM scores").fetchall())) == [("scored", 1)]
     before = rows(store, "scores", SCORE_COLUMNS)
     runner_over(store).rebuild()
-    assert before == rows(store, "scores", SCORE_COLUMNS)
+    assert rows(store, "scores", SCORE_COLUMNS) == before
 
 
 def test_the_last_turns_are_judged_when_the_session_is_finalized(store: Store, simulator: RunningJudge) -> None:
@@ -432,9 +432,9 @@ def test_the_last_turns_are_judged_when_the_session_is_finalized(store: Store, s
             await engine.drained()
             return known, unknown
 
-    assert (True, False) == run(work())
+    assert run(work()) == (True, False)
     last = store.cursor().execute("SELECT turn_number, sampling_reason, revision FROM scores ORDER BY 1").fetchall()
-    assert [(6, "last_turns", 1), (7, "last_turns", 1), (8, "last_turns", 1)] == last[5:]
+    assert last[5:] == [(6, "last_turns", 1), (7, "last_turns", 1), (8, "last_turns", 1)]
 
 
 def test_memory_holds_the_states_of_so_many_sessions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -498,10 +498,10 @@ def test_a_last_turn_that_was_a_routine_sample_is_judged_in_full_and_pays_for_no
     scores = store.cursor().execute(
         "SELECT revision, sampling_reason, sampling_probability, tier3_state, tier3_reason FROM log.scores WHERE turn_number = 10 ORDER BY 1"
     )
-    assert [
+    assert scores.fetchall() == [
         (0, "routine_sample", 1 / 3, "skipped_gate", "routine"),
         (1, "last_turns", 1.0, "scored", "last_turns"),
-    ] == scores.fetchall()
+    ]
     (asked, different) = rows(store, "judgements", "count(*), count(DISTINCT fingerprint)")[0]
     assert asked == different, "an answer was paid for twice"
     assert nano_sum(store, "judgements") == nano_sum(store, "scores")
@@ -526,7 +526,7 @@ def test_a_request_for_a_routine_sample_leaves_it_one_of_the_last(store: Store, 
     run(without())
     run(later())
     found = store.cursor().execute("SELECT revision, sampling_reason FROM log.scores WHERE turn_number = 10 ORDER BY 1")
-    assert [(0, "routine_sample"), (1, "routine_sample"), (2, "last_turns")] == found.fetchall()
+    assert found.fetchall() == [(0, "routine_sample"), (1, "routine_sample"), (2, "last_turns")]
 
 
 def test_an_exchange_that_cannot_be_scored_is_set_aside_and_stops_no_other(
@@ -548,8 +548,8 @@ def test_an_exchange_that_cannot_be_scored_is_set_aside_and_stops_no_other(
 
     run(work())
     assert "scoring could not get over position 2 of scoring-tasks" in caplog.text
-    assert 4 == store.count("scores")
-    assert [("scoring-tasks", "scoring", "stage_failed")] == rows(store, "dead_letters", "source, stage, reason")
+    assert store.count("scores") == 4
+    assert rows(store, "dead_letters", "source, stage, reason") == [("scoring-tasks", "scoring", "stage_failed")]
 
 
 class BrokenJudge:
@@ -575,5 +575,5 @@ def test_a_fault_in_the_judge_is_an_outcome_and_charged_in_full(store: Store, ca
 
     run(work())
     assert "KeyError" in caplog.text
-    assert [("provider_error", "a fault of Driftline: KeyError")] == rows(store, "judgements", "outcome, error")
+    assert rows(store, "judgements", "outcome, error") == [("provider_error", "a fault of Driftline: KeyError")]
     assert rows(store, "judgements", "cost_usd") == rows(store, "reservations", "amount_usd")

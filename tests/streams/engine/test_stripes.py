@@ -22,7 +22,7 @@ def test_calls_with_one_name_take_turns() -> None:
         await asyncio.gather(call("a"), call("b"))
         return seen
 
-    assert ["a begins", "a ends", "b begins", "b ends"] == asyncio.run(work())
+    assert asyncio.run(work()) == ["a begins", "a ends", "b begins", "b ends"]
 
 
 def test_calls_with_the_same_names_in_another_order_do_not_wait_for_each_other() -> None:

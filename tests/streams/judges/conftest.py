@@ -212,7 +212,7 @@ class Asked:
     async def _one(self, judge: LiveJudge, question: Question, calls: int | None) -> Verdict:
         self.budgets.append(CheckingPurse(question, calls))
         verdict = await judge.ask(question, self.budgets[-1])
-        assert 0 == judge.limiter.in_flight
+        assert judge.limiter.in_flight == 0
         return verdict
 
 

@@ -114,7 +114,7 @@ def test_garbage_gets_a_bounded_number_of_calls_and_what_waits_is_answered_after
     assert len(api.garbage_at) <= MOST_CALLS * (MAX_UNREADABLE + CONCURRENCY + probes)
     assert MAX_UNREADABLE <= len(lost) <= MAX_UNREADABLE + CONCURRENCY + probes
     assert all(verdict.attempts and verdict.error for verdict in lost), "an answer that was paid for is recorded as one"
-    assert QUESTIONS - len(lost) == len([verdict for verdict in verdicts if verdict.answer == GOOD])
+    assert len([verdict for verdict in verdicts if verdict.answer == GOOD]) == QUESTIONS - len(lost)
     assert time.seconds <= minutes * 60 + MAX_PAUSE_SECONDS + 300
 
 
@@ -134,7 +134,7 @@ def test_a_model_that_cannot_be_read_holds_up_no_other(build_question: Build, me
 
     api = Noting(time, 3600, message("No."), message(GOOD))
     ask_all(time, api, bad + good, purse_for)
-    assert 20 <= len(answered)
+    assert len(answered) >= 20
     assert max(answered) < FIRST_PAUSE_SECONDS
 
 
@@ -145,7 +145,7 @@ def test_a_readable_answer_begins_the_count_anew(build_question: Build, message:
     responses = [*spoilt, *often * (MAX_UNREADABLE - 2), message(GOOD), *often * (MAX_UNREADABLE - 1), message(GOOD)]
     asked = judge_with(*responses)
     verdicts = asked.ask(*(build_question(fingerprint=f"{number:064}") for number in range(2 * MAX_UNREADABLE)))
-    assert 2 == [verdict.outcome for verdict in verdicts].count("answered")
+    assert [verdict.outcome for verdict in verdicts].count("answered") == 2
     assert not [seconds for seconds in asked.clock.slept if seconds > FIRST_PAUSE_SECONDS / 2]
 
 
@@ -164,7 +164,7 @@ def test_pauses_grow_to_the_longest_and_begin_anew_after_an_answer() -> None:
         while breaker.is_paused("m"):
             time.seconds += 1
         pauses.append(time.seconds - start)
-    assert [60, 120, 240, 480, 600, 600] == pauses
+    assert pauses == [60, 120, 240, 480, 600, 600]
     breaker.note_readable("m")
     for _ in range(MAX_UNREADABLE):
         breaker.note_unreadable("m")
@@ -208,10 +208,10 @@ def test_what_waits_for_a_judge_that_cannot_be_read_survives_a_stop_and_is_score
         asyncio.run(first())
         paid = rows(store, "judgements", "outcome, attempts, cost_usd IS NOT NULL")
         assert MAX_UNREADABLE <= len(paid) <= MAX_UNREADABLE + 2
-        assert {("provider_error", 1, True)} == set(paid)
+        assert set(paid) == {("provider_error", 1, True)}
         assert len(rows(store, "scores")) < 20
         asyncio.run(again())
-        assert 20 == len(rows(store, "scores"))
+        assert len(rows(store, "scores")) == 20
         unscored = rows(store, "scores WHERE tier2_score IS NULL", "tier2_reason")
         assert len(unscored) <= MAX_UNREADABLE + 2
         assert 20 - len(unscored) <= len(rows(store, "judgements WHERE outcome = 'answered' AND purpose = 'tier2'"))

@@ -80,7 +80,7 @@ def test_what_stays_the_same_is_counted_once() -> None:
     api = CountingApi(TOKENIZERS["four characters a token"])
     asked = [(one, parameters(one, Format(), BOUNDARY)) for one in map(question_of, ("a", "b", "c"))]
     found = bounds_of(api, *asked)
-    assert 1 + len(asked) == api.counted, "the instructions once, and each prompt because its nearest bound was asked for"
+    assert api.counted == 1 + len(asked), "the instructions once, and each prompt because its nearest bound was asked for"
     for (question, _), (first, nearest) in zip(asked, found, strict=True):
         assert nearest.tokens < first.tokens < question.texts_size / 2
 
@@ -122,7 +122,7 @@ def test_where_nobody_counts_each_byte_counts_and_the_server_is_left_alone(answe
     asked = parameters(question, Format(cache_minimum=512), BOUNDARY)
     most = question.texts_size + OVERHEAD_TOKENS
     assert [[PromptBound(most, most)]] * 2 == bounds_of(api, (question, asked), (question, asked))
-    assert 1 == api.requests
+    assert api.requests == 1
 
 
 def test_a_model_that_used_more_than_was_counted_is_not_believed_again() -> None:
@@ -130,5 +130,5 @@ def test_a_model_that_used_more_than_was_counted_is_not_believed_again() -> None
     api, question = CountingApi(TOKENIZERS["four characters a token"]), question_of("It is done.")
     asked = parameters(question, Format(cache_minimum=10**6), BOUNDARY)
     most = question.texts_size + OVERHEAD_TOKENS
-    assert [[PromptBound(most, most)]] == bounds_of(api, (question, asked), distrusted=question.model)
-    assert 0 == api.counted
+    assert bounds_of(api, (question, asked), distrusted=question.model) == [[PromptBound(most, most)]]
+    assert api.counted == 0

@@ -103,11 +103,11 @@ def _check(fault: Fault, question: Question, verdict: Verdict, budget: Any) -> N
     """The invariants of one question."""
     assert sum(budget.settled) <= budget.reserved * budget.amount
     assert len(budget.settled) <= verdict.attempts <= 4
-    assert ("answered" == verdict.outcome) == (verdict.error is None)
+    assert (verdict.outcome == "answered") == (verdict.error is None)
     if verdict.outcome == "answered":
         assert not isinstance(question.read(verdict.answer or ""), Invalid)
         assert verdict.simulated
-    sent = verdict.attempts if TIMEOUT != fault.outcomes else len(budget.settled)  # a deadline may strike before a call is sent
+    sent = verdict.attempts if fault.outcomes != TIMEOUT else len(budget.settled)  # a deadline may strike before a call is sent
     settled = {"nothing": [], "all": [budget.amount] * sent}.get(fault.charged)
     assert settled is None or settled == budget.settled
     if fault.charged == "usage":
@@ -137,14 +137,14 @@ def test_a_fault_of_the_provider_is_an_outcome(
     began = time.monotonic()
     ended = asyncio.run(_ask_all(judge, pairs))
     took = time.monotonic() - began
-    assert QUESTIONS == len(ended)
+    assert len(ended) == QUESTIONS
     assert fault.outcomes == {verdict.outcome for verdict in ended}, Counter(verdict.error for verdict in ended)
     for (question, budget), verdict in zip(pairs, ended, strict=True):
         _check(fault, question, verdict, budget)
     assert simulator.requests > 0, "the fault did not happen"
-    assert ("nothing" != fault.charged) == any(budget.settled for _, budget in pairs)
+    assert (fault.charged != "nothing") == any(budget.settled for _, budget in pairs)
     assert took < fault.deadline + 120.0, "the deadline does not bound it"
-    assert 0 == judge.limiter.in_flight
+    assert judge.limiter.in_flight == 0
 
 
 def test_the_key_is_in_no_log(simulator: RunningJudge, purse_for: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
@@ -181,4 +181,4 @@ def test_a_compressed_response_is_bounded_by_what_it_unpacks_to(
         return verdict
 
     verdict = asyncio.run(run())
-    assert ("provider_error", "the response is too large") == (verdict.outcome, verdict.error)
+    assert (verdict.outcome, verdict.error) == ("provider_error", "the response is too large")

@@ -29,20 +29,20 @@ def test_a_question_becomes_one_call_and_one_answered_verdict(judge_with: Build,
     asked = judge_with(message())
     (verdict,) = asked.ask(build_question())
     (body,) = asked.api.bodies
-    assert {"model", "max_tokens", "system", "messages", "output_config"} == body.keys()
-    assert [{"type": "text", "text": build_question().instructions, "cache_control": {"type": "ephemeral"}}] == body["system"]
-    assert {"format": {"type": "json_schema", "schema": build_question().schema}} == body["output_config"]
-    assert ("answered", GOOD, None, 1, ()) == (
+    assert body.keys() == {"model", "max_tokens", "system", "messages", "output_config"}
+    assert body["system"] == [{"type": "text", "text": build_question().instructions, "cache_control": {"type": "ephemeral"}}]
+    assert body["output_config"] == {"format": {"type": "json_schema", "schema": build_question().schema}}
+    assert (
         verdict.outcome,
         verdict.answer,
         verdict.error,
         verdict.attempts,
         verdict.attempt_errors,
-    )
+    ) == ("answered", GOOD, None, 1, ())
     assert Usage(100, 20, 0, 7) == verdict.usage
-    assert ("claude-haiku-4-5", "end_turn", False) == (verdict.model, verdict.stop_reason, verdict.simulated)
-    assert [Usage(100, 20, 0, 7)] == asked.budgets[0].usages
-    assert f"Bearer {KEY}" == asked.api.requests[0].headers["authorization"]
+    assert (verdict.model, verdict.stop_reason, verdict.simulated) == ("claude-haiku-4-5", "end_turn", False)
+    assert asked.budgets[0].usages == [Usage(100, 20, 0, 7)]
+    assert asked.api.requests[0].headers["authorization"] == f"Bearer {KEY}"
 
 
 def test_each_request_has_a_boundary_of_its_own(judge_with: Build, build_question: Build, message: Build) -> None:
@@ -50,7 +50,7 @@ def test_each_request_has_a_boundary_of_its_own(judge_with: Build, build_questio
     asked = judge_with(message())
     asked.ask(build_question(), build_question())
     contents = {body["messages"][0]["content"] for body in asked.api.bodies}
-    assert 2 == len(contents)
+    assert len(contents) == 2
     assert all(content.endswith("Give a score from 0 to 1.") for content in contents)
 
 
@@ -58,7 +58,7 @@ def test_each_request_has_a_boundary_of_its_own(judge_with: Build, build_questio
 def test_a_prefix_too_short_to_be_cached_is_not_marked(minimum: int | None, marked: bool, build_question: Build) -> None:
     """The mark costs nothing where it is ignored, but it makes a promise that is not kept."""
     system = parameters(build_question(), Format(cache_minimum=minimum), "b")["system"][0]
-    assert marked == ("cache_control" in system)
+    assert ("cache_control" in system) == marked
 
 
 def test_thinking_is_switched_off_only_where_a_model_thinks_by_default(
@@ -68,7 +68,7 @@ def test_thinking_is_switched_off_only_where_a_model_thinks_by_default(
     for off in (False, True):
         asked = judge_with(message(), traits=(None, off))
         asked.ask(build_question())
-        assert ({"type": "disabled"} if off else None) == asked.api.bodies[0].get("thinking")
+        assert asked.api.bodies[0].get("thinking") == ({"type": "disabled"} if off else None)
 
 
 def test_half_a_surrogate_pair_in_a_text_is_sent_as_something_else(
@@ -77,7 +77,7 @@ def test_half_a_surrogate_pair_in_a_text_is_sent_as_something_else(
     """No UTF-8 can say it, and a text of an agent must not be able to fail its own judging."""
     asked = judge_with(message())
     (verdict,) = asked.ask(build_question(task="Score \ud800 this."))
-    assert "answered" == verdict.outcome
+    assert verdict.outcome == "answered"
     assert asked.api.bodies[0]["messages"][0]["content"].endswith("Score ? this.")
 
 
@@ -106,7 +106,7 @@ def test_an_answer_is_read_from_all_blocks(
 ) -> None:
     """Servers split an answer, or put something before it; reading one block alone loses what was paid for."""
     (verdict,) = judge_with(message(content=content)).ask(build_question())
-    assert ("answered", {"score": 0.5}, 1) == (verdict.outcome, json.loads(verdict.answer), verdict.attempts)
+    assert (verdict.outcome, json.loads(verdict.answer), verdict.attempts) == ("answered", {"score": 0.5}, 1)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_blocks_that_contradict_each_other_are_no_answer(
 ) -> None:
     """The first of two scores is a guess."""
     (verdict,) = judge_with(message(content=content)).ask(build_question())
-    assert "invalid" == verdict.outcome
+    assert verdict.outcome == "invalid"
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,9 @@ def test_an_answer_that_is_none_is_not_asked_for_again(
     """Each is a failure of the judge with its own name, never a score; it was run, so it costs what its usage says."""
     asked = judge_with(message(**fields))
     (verdict,) = asked.ask(build_question())
-    assert (outcome, answer, 1) == (verdict.outcome, verdict.answer, verdict.attempts)
+    assert (verdict.outcome, verdict.answer, verdict.attempts) == (outcome, answer, 1)
     assert verdict.error
-    assert [Usage(100, 20, 0, 7)] == asked.budgets[0].usages
+    assert asked.budgets[0].usages == [Usage(100, 20, 0, 7)]
 
 
 def test_a_server_without_structured_output_is_asked_with_the_schema_in_the_prompt(
@@ -154,12 +154,12 @@ def test_a_server_without_structured_output_is_asked_with_the_schema_in_the_prom
     refused = error(400, "output_config: Extra inputs are not permitted")
     asked = judge_with(refused, message(f"```json\n{GOOD}\n```"))
     verdicts = asked.ask(build_question(), build_question())
-    assert [("answered", GOOD, 2), ("answered", GOOD, 1)] == [(one.outcome, one.answer, one.attempts) for one in verdicts]
-    assert [True, False, False] == ["output_config" in body for body in asked.api.bodies]
+    assert [(one.outcome, one.answer, one.attempts) for one in verdicts] == [("answered", GOOD, 2), ("answered", GOOD, 1)]
+    assert ["output_config" in body for body in asked.api.bodies] == [True, False, False]
     schema = '{"properties":{"score":{"type":"number"}},"required":["score"],"type":"object"}'
     assert asked.api.bodies[1]["messages"][0]["content"].endswith(schema)
     assert asked.api.bodies[0]["system"] == asked.api.bodies[1]["system"]
-    assert [(1, 1), (1, 1)] == [(budget.reserved, len(budget.settled)) for budget in asked.budgets]
+    assert [(budget.reserved, len(budget.settled)) for budget in asked.budgets] == [(1, 1), (1, 1)]
 
 
 def test_json_in_prose_is_taken_and_the_schema_goes_into_the_next_prompt(
@@ -168,8 +168,8 @@ def test_json_in_prose_is_taken_and_the_schema_goes_into_the_next_prompt(
     """What is recorded is the text that was read, so that a replay reads the same."""
     asked = judge_with(message(f"Here you are: {GOOD} I hope it helps."))
     verdicts = asked.ask(build_question(), build_question())
-    assert [("answered", GOOD, 1)] * 2 == [(one.outcome, one.answer, one.attempts) for one in verdicts]
-    assert [True, False] == ["output_config" in body for body in asked.api.bodies]
+    assert [(one.outcome, one.answer, one.attempts) for one in verdicts] == [("answered", GOOD, 1)] * 2
+    assert ["output_config" in body for body in asked.api.bodies] == [True, False]
 
 
 def test_prose_is_asked_again_with_the_schema_then_mended_once_then_invalid(
@@ -178,16 +178,18 @@ def test_prose_is_asked_again_with_the_schema_then_mended_once_then_invalid(
     """Each step costs a call; without an end to them a stubborn model would eat a session's money."""
     asked = judge_with(message("I would rather not say."))
     (verdict,) = asked.ask(build_question())
-    assert ("invalid", "I would rather not say.", 3, 3) == (
+    assert (
         verdict.outcome,
         verdict.answer,
         verdict.attempts,
         len(verdict.attempt_errors),
-    )
-    assert [["user"], ["user"], ["user", "assistant", "user"]] == [
-        [turn["role"] for turn in body["messages"]] for body in asked.api.bodies
+    ) == ("invalid", "I would rather not say.", 3, 3)
+    assert [[turn["role"] for turn in body["messages"]] for body in asked.api.bodies] == [
+        ["user"],
+        ["user"],
+        ["user", "assistant", "user"],
     ]
-    assert (3, 3) == (asked.budgets[0].reserved, len(asked.budgets[0].settled))
+    assert (asked.budgets[0].reserved, len(asked.budgets[0].settled)) == (3, 3)
     assert Usage(300, 60, 0, 21) == verdict.usage
 
 
@@ -195,10 +197,10 @@ def test_a_wrong_answer_is_sent_back_once_with_what_is_wrong(judge_with: Build, 
     """Most wrong answers are mended by one word; the last turn is the user's, because a prefilled answer is refused."""
     asked = judge_with(message('{"score": 7.0}'), message())
     (verdict,) = asked.ask(build_question())
-    assert ("answered", GOOD, 2) == (verdict.outcome, verdict.answer, verdict.attempts)
-    assert ("the answer cannot be used: score: not from 0 to 1",) == verdict.attempt_errors
+    assert (verdict.outcome, verdict.answer, verdict.attempts) == ("answered", GOOD, 2)
+    assert verdict.attempt_errors == ("the answer cannot be used: score: not from 0 to 1",)
     turns = asked.api.bodies[1]["messages"]
-    assert '{"score": 7.0}' == turns[1]["content"]
+    assert turns[1]["content"] == '{"score": 7.0}'
     assert "- score: not from 0 to 1" in turns[2]["content"]
     assert "output_config" in asked.api.bodies[1]
 
@@ -221,7 +223,7 @@ def test_an_answer_beyond_all_measure_is_not_kept_nor_sent_back(
 ) -> None:
     """A judgement has to fit into a record, and a repair into a prompt."""
     (verdict,) = judge_with(message("x" * 100_000)).ask(build_question())
-    assert ("invalid", 1, 65_536) == (verdict.outcome, verdict.attempts, len(verdict.answer or ""))
+    assert (verdict.outcome, verdict.attempts, len(verdict.answer or "")) == ("invalid", 1, 65_536)
 
 
 def test_what_fails_for_a_while_is_tried_again_and_costs_nothing(
@@ -230,18 +232,18 @@ def test_what_fails_for_a_while_is_tried_again_and_costs_nothing(
     """The API does not bill an error; the backoff grows, and each failure is told."""
     asked = judge_with(error(529, "Overloaded"), error(500, "oops"), error(409, "locked"), message())
     (verdict,) = asked.ask(build_question())
-    assert ("answered", 4) == (verdict.outcome, verdict.attempts)
-    assert ("overloaded: Overloaded", "HTTP 500: oops", "HTTP 409: locked") == verdict.attempt_errors
-    assert [0.5, 1.0, 2.0] == clock.slept
-    assert (1, [Usage(100, 20, 0, 7)]) == (asked.budgets[0].reserved, asked.budgets[0].usages)
+    assert (verdict.outcome, verdict.attempts) == ("answered", 4)
+    assert verdict.attempt_errors == ("overloaded: Overloaded", "HTTP 500: oops", "HTTP 409: locked")
+    assert clock.slept == [0.5, 1.0, 2.0]
+    assert (asked.budgets[0].reserved, asked.budgets[0].usages) == (1, [Usage(100, 20, 0, 7)])
 
 
 def test_the_number_of_calls_is_bounded(judge_with: Build, build_question: Build, error: Build) -> None:
     """A provider that is down must not keep a session for ever."""
     asked = judge_with(error(503, "down"), max_attempts=3)
     (verdict,) = asked.ask(build_question())
-    assert ("provider_error", "HTTP 503: down", 3) == (verdict.outcome, verdict.error, verdict.attempts)
-    assert (1, []) == (asked.budgets[0].reserved, asked.budgets[0].settled)
+    assert (verdict.outcome, verdict.error, verdict.attempts) == ("provider_error", "HTTP 503: down", 3)
+    assert (asked.budgets[0].reserved, asked.budgets[0].settled) == (1, [])
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404])
@@ -249,7 +251,7 @@ def test_what_will_fail_again_is_not_tried_again(status: int, judge_with: Build,
     """A wrong key does not become right by asking four times, whatever a server says of trying again."""
     asked = judge_with(error(status, headers={"x-should-retry": "true"}))
     (verdict,) = asked.ask(build_question())
-    assert ("provider_error", 1, []) == (verdict.outcome, verdict.attempts, asked.budgets[0].settled)
+    assert (verdict.outcome, verdict.attempts, asked.budgets[0].settled) == ("provider_error", 1, [])
 
 
 @pytest.mark.parametrize(("status", "hint", "attempts"), [(500, "false", 1), (413, "true", 4), (413, "", 1)])
@@ -258,7 +260,7 @@ def test_a_server_may_say_whether_to_try_again(
 ) -> None:
     """It knows more about the failure than its status says."""
     (verdict,) = judge_with(error(status, headers={"x-should-retry": hint})).ask(build_question())
-    assert ("provider_error", attempts) == (verdict.outcome, verdict.attempts)
+    assert (verdict.outcome, verdict.attempts) == ("provider_error", attempts)
 
 
 @pytest.mark.parametrize("headers", [{"retry-after": "30"}, {"retry-after": "30", "retry-after-ms": "30000"}])
@@ -267,8 +269,8 @@ def test_a_rate_limit_is_waited_out(
 ) -> None:
     """The server says when; asking sooner only makes it worse."""
     (verdict,) = judge_with(error(429, headers=headers), message()).ask(build_question())
-    assert ("answered", ("rate limited: retry after 30 s",)) == (verdict.outcome, verdict.attempt_errors)
-    assert [30.0] == clock.slept
+    assert (verdict.outcome, verdict.attempt_errors) == ("answered", ("rate limited: retry after 30 s",))
+    assert clock.slept == [30.0]
 
 
 def test_a_rate_limit_beyond_the_deadline_ends_this_question_and_the_next_waits_for_its_turn(
@@ -277,10 +279,10 @@ def test_a_rate_limit_beyond_the_deadline_ends_this_question_and_the_next_waits_
     """The session gets its answer later; a backlog must not run through as unscored while the API wants to be left alone."""
     asked = judge_with(error(429, headers={"retry-after": "300"}), message())
     first, second = asked.ask(build_question(), build_question())
-    assert ("provider_error", "rate limited: retry after 300 s", 1) == (first.outcome, first.error, first.attempts)
-    assert ("answered", 1) == (second.outcome, second.attempts)
+    assert (first.outcome, first.error, first.attempts) == ("provider_error", "rate limited: retry after 300 s", 1)
+    assert (second.outcome, second.attempts) == ("answered", 1)
     assert 290 < sum(clock.slept) <= 300
-    assert [(1, 0), (1, 1)] == [(budget.reserved, len(budget.settled)) for budget in asked.budgets]
+    assert [(budget.reserved, len(budget.settled)) for budget in asked.budgets] == [(1, 0), (1, 1)]
 
 
 @pytest.mark.parametrize(
@@ -301,7 +303,7 @@ def test_only_a_call_that_cannot_have_begun_is_free(
     """Once something was sent, the answer may have been made and be on the bill, although nobody has seen it."""
     asked = judge_with(fault, max_attempts=2)
     (verdict,) = asked.ask(build_question())
-    assert (outcome, 2) == (verdict.outcome, verdict.attempts)
+    assert (verdict.outcome, verdict.attempts) == (outcome, 2)
     budget = asked.budgets[0]
     assert ([budget.amount] * 2 if billed else []) == budget.settled
 
@@ -338,9 +340,9 @@ def test_an_unreadable_answer_is_an_outcome_charged_in_full(content: bytes, judg
     """Status 200 says that it was run, so it is paid for; asking again would pay for the same thing twice."""
     asked = judge_with(httpx2.Response(200, content=content, headers={"content-type": "application/json"}))
     (verdict,) = asked.ask(build_question())
-    assert ("provider_error", 1) == (verdict.outcome, verdict.attempts)
+    assert (verdict.outcome, verdict.attempts) == ("provider_error", 1)
     assert (verdict.error or "").startswith("unreadable answer: ")
-    assert [None] == asked.budgets[0].usages
+    assert asked.budgets[0].usages == [None]
 
 
 @pytest.mark.parametrize(
@@ -361,8 +363,8 @@ def test_usage_that_is_no_usage_is_unknown(usage: Any, judge_with: Build, build_
     """The answer counts all the same, but nobody knows what it cost, and a record must be able to hold what is kept."""
     asked = judge_with(message(usage=usage))
     (verdict,) = asked.ask(build_question())
-    assert ("answered", None) == (verdict.outcome, verdict.usage)
-    assert [None] == asked.budgets[0].usages
+    assert (verdict.outcome, verdict.usage) == ("answered", None)
+    assert asked.budgets[0].usages == [None]
 
 
 @pytest.mark.parametrize(("calls", "outcome", "attempts"), [(0, "cost_cap", 0), (1, "cost_cap", 1), (2, "invalid", 2)])
@@ -372,7 +374,7 @@ def test_every_call_needs_a_reservation(
     """The cap is hard: a repair is a call like any other."""
     asked = judge_with(message('{"score": 7.0}'))
     (verdict,) = asked.ask(build_question(), calls=calls)
-    assert (outcome, attempts, attempts) == (verdict.outcome, verdict.attempts, len(asked.api.requests))
+    assert (verdict.outcome, verdict.attempts, len(asked.api.requests)) == (outcome, attempts, attempts)
 
 
 def test_words_of_a_server_are_short_and_hold_no_secret(judge_with: Build, build_question: Build, error: Build) -> None:
@@ -401,7 +403,7 @@ def test_a_redirect_is_not_followed(judge_with: Build, build_question: Build) ->
     """The texts of an exchange go where they were sent and nowhere else."""
     asked = judge_with(httpx2.Response(307, headers={"location": "http://127.0.0.2:9/v1/messages"}))
     (verdict,) = asked.ask(build_question())
-    assert ("provider_error", 1) == (verdict.outcome, len(asked.api.requests))
+    assert (verdict.outcome, len(asked.api.requests)) == ("provider_error", 1)
 
 
 async def _never(_request: httpx2.Request) -> Any:
@@ -412,10 +414,10 @@ def test_the_deadline_holds_over_everything(judge_with: Build, build_question: B
     """A server that never answers costs one deadline; each call that may have been run is charged in full."""
     asked = judge_with(_never, deadline=0.2)
     (verdict,) = asked.ask(build_question())
-    assert "timeout" == verdict.outcome
+    assert verdict.outcome == "timeout"
     budget = asked.budgets[0]
     assert verdict.attempts == len(verdict.attempt_errors) == len(budget.settled) == budget.reserved
-    assert {budget.amount} == set(budget.settled)
+    assert set(budget.settled) == {budget.amount}
 
 
 def test_one_call_may_not_take_the_whole_deadline(judge_with: Build, build_question: Build, message: Build, clock: Any) -> None:
@@ -423,8 +425,8 @@ def test_one_call_may_not_take_the_whole_deadline(judge_with: Build, build_quest
     clock.jitter = 0.0
     asked = judge_with(_never, message(), deadline=1.0)
     (verdict,) = asked.ask(build_question())
-    assert ("answered", ("no answer in time",)) == (verdict.outcome, verdict.attempt_errors)
-    assert [None, Usage(100, 20, 0, 7)] == asked.budgets[0].usages
+    assert (verdict.outcome, verdict.attempt_errors) == ("answered", ("no answer in time",))
+    assert asked.budgets[0].usages == [None, Usage(100, 20, 0, 7)]
 
 
 def test_a_cancellation_from_outside_is_raised_and_charged(build_question: Build, purse_for: Build, clock: Any) -> None:
@@ -449,7 +451,7 @@ def test_a_cancellation_from_outside_is_raised_and_charged(build_question: Build
         await judge.aclose()
         return judge.limiter.in_flight, [amount - budget.amount for amount in budget.settled]
 
-    assert (0, [0]) == asyncio.run(run())
+    assert asyncio.run(run()) == (0, [0])
 
 
 def test_an_error_of_the_purse_is_raised_and_gives_the_slot_back(
@@ -472,7 +474,7 @@ def test_an_error_of_the_purse_is_raised_and_gives_the_slot_back(
         await judge.aclose()
         return judge.limiter.in_flight
 
-    assert 0 == asyncio.run(run())
+    assert asyncio.run(run()) == 0
 
 
 @pytest.mark.parametrize(

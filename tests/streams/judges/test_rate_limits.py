@@ -57,7 +57,7 @@ def test_no_more_calls_are_under_way_than_the_limit() -> None:
         await asyncio.gather(*(call() for _ in range(50)))
         return most, limiter.in_flight
 
-    assert (3, 0) == run(scenario())
+    assert run(scenario()) == (3, 0)
 
 
 def test_who_waits_longest_is_next() -> None:
@@ -79,7 +79,7 @@ def test_who_waits_longest_is_next() -> None:
         await asyncio.gather(*waiting)
         return order
 
-    assert [0, 1, 2, 3] == run(scenario())
+    assert run(scenario()) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_cancelled_wait_loses_no_slot(order: tuple[str, ...]) -> None:
         limiter.release()
         return first.cancelled(), limiter.in_flight
 
-    assert (("release", "", "cancel") != order, 0) == run(scenario())
+    assert run(scenario()) == (order != ("release", "", "cancel"), 0)
 
 
 def test_the_limit_halves_once_a_round_and_grows_back() -> None:
@@ -118,13 +118,13 @@ def test_the_limit_halves_once_a_round_and_grows_back() -> None:
     for _ in range(16):
         clock.at += 1
         limiter.shrink(started=began)
-    assert 8 == limiter.limit
+    assert limiter.limit == 8
     for _ in range(10):
         limiter.shrink(started=clock.at)
-    assert 1 == limiter.limit
+    assert limiter.limit == 1
     for _ in range(400):
         limiter.grow()
-    assert 16 == limiter.limit
+    assert limiter.limit == 16
 
 
 def test_growth_lets_the_next_ones_in() -> None:
@@ -141,7 +141,7 @@ def test_growth_lets_the_next_ones_in() -> None:
         await waiter
         return limiter.in_flight
 
-    assert 2 == run(scenario())
+    assert run(scenario()) == 2
 
 
 def test_a_pause_holds_everybody_back_until_it_ends() -> None:
@@ -150,9 +150,9 @@ def test_a_pause_holds_everybody_back_until_it_ends() -> None:
     limiter = Limiter(2, clock.waiting)
     limiter.pause(30)
     limiter.pause(10)
-    assert 1030.0 == limiter.paused_until
+    assert limiter.paused_until == 1030.0
     assert run(limiter.acquire(1031)) is None
-    assert (1030.0, None) == (clock.at, limiter.paused_until)
+    assert (clock.at, limiter.paused_until) == (1030.0, None)
 
 
 def test_a_pause_beyond_the_deadline_is_told_at_once() -> None:
@@ -160,8 +160,8 @@ def test_a_pause_beyond_the_deadline_is_told_at_once() -> None:
     clock = HandClock()
     limiter = Limiter(2, clock.waiting)
     limiter.pause(300)
-    assert 300.0 == run(limiter.acquire(1120))
-    assert (1000.0, 0) == (clock.at, limiter.in_flight)
+    assert run(limiter.acquire(1120)) == 300.0
+    assert (clock.at, limiter.in_flight) == (1000.0, 0)
 
 
 def test_a_pause_that_begins_while_somebody_queues_holds_for_them_too() -> None:
@@ -177,7 +177,7 @@ def test_a_pause_that_begins_while_somebody_queues_holds_for_them_too() -> None:
         limiter.release()
         return await waiter, limiter.in_flight
 
-    assert (200.0, 0) == run(scenario())
+    assert run(scenario()) == (200.0, 0)
 
 
 def test_no_pause_is_endless() -> None:
@@ -185,7 +185,7 @@ def test_no_pause_is_endless() -> None:
     clock = HandClock()
     limiter = Limiter(1, clock.waiting)
     limiter.pause(1e9)
-    assert 1000.0 + MAX_PAUSE_SECONDS == limiter.paused_until
+    assert limiter.paused_until == 1000.0 + MAX_PAUSE_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_no_pause_is_endless() -> None:
 )
 def test_retry_after_is_read_in_all_its_forms(headers: dict[str, str], seconds: float | None) -> None:
     """A wait that is misread is either a burst of calls or an idle hour."""
-    assert seconds == retry_after(headers, lambda: NOON)
+    assert retry_after(headers, lambda: NOON) == seconds
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_retry_after_is_read_in_all_its_forms(headers: dict[str, str], seconds: 
 )
 def test_an_empty_allowance_pauses_until_its_reset(headers: dict[str, str], seconds: float) -> None:
     """Times are the server's: on its own clock where it shows one, because ours may be off by an hour."""
-    assert seconds == exhausted_for(headers, lambda: NOON)
+    assert exhausted_for(headers, lambda: NOON) == seconds
 
 
 @given(

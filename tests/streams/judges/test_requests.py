@@ -30,16 +30,16 @@ def question(**fields: Any) -> Question:
 def test_a_verbatim_question_is_sent_byte_for_byte(rung: Rung, repair: Repair | None) -> None:
     """The prompt files claim to be what was sent; a schema or a fence added on the way would make them wrong."""
     sent = parameters(question(user_prompt=VIEW, system_prompt="Judge."), Format(rung), "boundary", repair)
-    assert {"role": "user", "content": VIEW} == sent["messages"][0]
-    assert "Judge." == sent["system"][0]["text"]
+    assert sent["messages"][0] == {"role": "user", "content": VIEW}
+    assert sent["system"][0]["text"] == "Judge."
     assert ("output_config" in sent) == (rung is Rung.STRUCTURED)
 
 
 def test_a_repair_comes_after_the_message_and_leaves_it_as_it_is() -> None:
     """What is wrong is told in turns of their own."""
     turns = parameters(question(), Format(), "boundary", BROKEN)["messages"]
-    assert ["user", "assistant", "user"] == [turn["role"] for turn in turns]
-    assert BROKEN.text == turns[1]["content"]
+    assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
+    assert turns[1]["content"] == BROKEN.text
     assert "- the field dimensions is missing" in turns[2]["content"]
 
 

@@ -120,8 +120,8 @@ def test_a_reservation_of_before_is_used_before_another_one_is_made() -> None:
         return await budget.judgement(Verdict(outcome="provider_error", attempts=1))
 
     judgement = asyncio.run(settle())
-    assert ("of before",) == judgement.reservation_ids
-    assert [judgement] == records
+    assert judgement.reservation_ids == ("of before",)
+    assert records == [judgement]
     with pytest.raises(StoppedError):
         asyncio.run(DurableBudget(question, judging_task, publish, lambda: build.START, lambda: False).reserve())
 
@@ -156,7 +156,7 @@ def test_records_of_one_turn_of_the_event_loop_are_one_transaction(groups: list[
 
     with Store(None) as store:
         asyncio.run(publish(store))
-    assert [["a0", "b0", "c0"], ["a1", "b1", "c1"]] == groups
+    assert groups == [["a0", "b0", "c0"], ["a1", "b1", "c1"]]
 
 
 def test_every_call_learns_that_its_record_is_not_durable(groups: list[list[str]]) -> None:
@@ -173,9 +173,9 @@ def test_every_call_learns_that_its_record_is_not_durable(groups: list[list[str]
 
     with Store(None) as store:
         outcomes = asyncio.run(publish(store))
-        assert [("later",)] == rows(store, "judgements", "judgement_id")
-    assert [StoreError, StoreError] == list(map(type, outcomes))
-    assert [["full", "beside"], ["later"]] == groups
+        assert rows(store, "judgements", "judgement_id") == [("later",)]
+    assert list(map(type, outcomes)) == [StoreError, StoreError]
+    assert groups == [["full", "beside"], ["later"]]
 
 
 def test_a_record_is_written_though_its_caller_is_gone(groups: list[list[str]]) -> None:
@@ -192,5 +192,5 @@ def test_a_record_is_written_though_its_caller_is_gone(groups: list[list[str]]) 
 
     with Store(None) as store:
         asyncio.run(publish(store))
-        assert {("gone",), ("stays",)} == set(rows(store, "judgements", "judgement_id"))
-    assert [["gone", "stays"]] == groups
+        assert set(rows(store, "judgements", "judgement_id")) == {("gone",), ("stays",)}
+    assert groups == [["gone", "stays"]]

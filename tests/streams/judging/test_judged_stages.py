@@ -121,7 +121,7 @@ def check_rebuild(store: Store, policy: Policy | None = None) -> None:
     tables = {"evaluations": WHOLE, "scores": WHOLE, "stage_state": "* EXCLUDE (_offset, next_position)"}
     before = {table: rows(store, table, columns) for table, columns in tables.items()}
     runner_over(store, policy).rebuild()
-    assert before == {table: rows(store, table, columns) for table, columns in tables.items()}
+    assert {table: rows(store, table, columns) for table, columns in tables.items()} == before
 
 
 def test_exchanges_and_runs_are_judged_side_by_side_and_every_cent_is_in_its_result(store: Store) -> None:
@@ -132,14 +132,14 @@ def test_exchanges_and_runs_are_judged_side_by_side_and_every_cent_is_in_its_res
             for turn in range(1, 4):
                 await engine.take_exchange(build.exchange("s0", turn))
             await evaluate(engine, several())
-            assert {"commits": 0, "tasks": 0, "evaluations": 0, "sessions": 0} == engine.state().queues
+            assert engine.state().queues == {"commits": 0, "tasks": 0, "evaluations": 0, "sessions": 0}
 
     run(work())
-    assert [("completed", 3)] * 6 == rows(store, "evaluations", "status, successful_iterations")
+    assert rows(store, "evaluations", "status, successful_iterations") == [("completed", 3)] * 6
     assert nano(store, "evaluations") == nano(store, "judgements", "purpose = 'evaluation'") > 0
     assert nano(store, "scores") == nano(store, "judgements", "purpose <> 'evaluation'") > 0
-    assert [] == store.cursor().execute(OPEN).fetchall()
-    assert 0 == store.count("dead_letters")
+    assert store.cursor().execute(OPEN).fetchall() == []
+    assert store.count("dead_letters") == 0
     check_rebuild(store)
 
 
@@ -157,7 +157,7 @@ def test_a_rebuild_gives_the_same_evaluations_whatever_the_judge_did(store: Stor
             await evaluate(engine, [asked_again(one, 1, recorded[EVALUATION.subject_of(one)]) for one in first])
 
     run(work())
-    assert {(0,), (1,)} == set(rows(store, "evaluations", "revision"))
+    assert set(rows(store, "evaluations", "revision")) == {(0,), (1,)}
     assert nano(store, "evaluations") == nano(store, "judgements", "purpose = 'evaluation'")
     check_rebuild(store, policy)
 
@@ -175,7 +175,7 @@ def test_each_evaluation_has_a_cap_of_its_own_and_the_session_s_money_is_left_al
     run(work())
     spent = "SELECT sum(cost_usd) FROM judgements GROUP BY subject_id"
     found = [nano_of(total) for (total,) in store.cursor().execute(spent).fetchall()]
-    assert 8 == len(found)
+    assert len(found) == 8
     assert nano_of(cap) / 2 < max(found) <= nano_of(cap)
     assert {"cost_cap"} < {
         outcome for (outcome,) in store.cursor().execute("SELECT unnest(iterations).outcome FROM evaluations").fetchall()
@@ -190,8 +190,8 @@ def test_no_price_under_a_cap_is_no_call(store: Store) -> None:
     found = (
         store.cursor().execute("SELECT case_id, status, iterations[1].outcome, cost_usd FROM evaluations ORDER BY 1").fetchall()
     )
-    assert [("capped", "failed", "unknown_price", 0.0), ("free", "completed", "answered", None)] == found
-    assert 1 == judge.asked.total()
+    assert found == [("capped", "failed", "unknown_price", 0.0), ("free", "completed", "answered", None)]
+    assert judge.asked.total() == 1
 
 
 def test_without_a_judge_an_evaluation_fails_and_says_why(store: Store) -> None:
@@ -199,7 +199,7 @@ def test_without_a_judge_an_evaluation_fails_and_says_why(store: Store) -> None:
     evaluate_all(store, [wanted("s", "case")], None)
     expected = [("failed", None, ["no_judge"] * 3)]
     statement = "SELECT status, final_score, list_transform(iterations, lambda one: one.outcome) FROM evaluations"
-    assert expected == store.cursor().execute(statement).fetchall()
+    assert store.cursor().execute(statement).fetchall() == expected
     check_rebuild(store)
 
 
@@ -208,8 +208,8 @@ def test_an_import_asks_no_judge(store: Store) -> None:
     with store.transaction() as transaction:
         transaction.append(EVALUATION.source, [build.encode(wanted("s", "case"))])
     runner_over(store).run()
-    assert [("failed",)] == rows(store, "evaluations", "status")
-    assert 0 == store.count("judgements")
+    assert rows(store, "evaluations", "status") == [("failed",)]
+    assert store.count("judgements") == 0
 
 
 def test_the_same_request_again_changes_nothing(store: Store) -> None:
@@ -220,12 +220,12 @@ def test_the_same_request_again_changes_nothing(store: Store) -> None:
         async with engine_over(store, judge=judge) as engine:
             await evaluate(engine, several())
             again = await engine.publish(EVALUATION.source, several())
-            assert (0, 6, []) == (again.written, again.known, again.conflicts)
+            assert (again.written, again.known, again.conflicts) == (0, 6, [])
             await engine.drained()
 
     run(work())
-    assert {1} == set(judge.asked.values())
-    assert 6 == len(rows(store, "evaluations"))
+    assert set(judge.asked.values()) == {1}
+    assert len(rows(store, "evaluations")) == 6
 
 
 def test_another_attempt_asks_what_failed_and_nothing_else(store: Store) -> None:
@@ -244,7 +244,7 @@ def test_another_attempt_asks_what_failed_and_nothing_else(store: Store) -> None
     second = CountingJudge()
     evaluate_all(store, [asked_again(first, 1, recorded)], second)
     assert dict.fromkeys(broken, 1) == dict(second.asked)
-    assert [(0, 1), (1, 3)] == rows(store, "evaluations", "revision, successful_iterations", "revision")
+    assert rows(store, "evaluations", "revision, successful_iterations", "revision") == [(0, 1), (1, 3)]
     assert nano(store, "evaluations") == nano(store, "judgements")
     check_rebuild(store)
 
@@ -262,8 +262,8 @@ def test_what_a_batch_was_answered_before_is_not_asked_again(store: Store) -> No
             await evaluate(engine, [first])
 
     run(work())
-    assert (2, 1) == (len(judge.asked), max(judge.asked.values()))
-    assert [("completed", 3)] == rows(store, "evaluations", "status, successful_iterations")
+    assert (len(judge.asked), max(judge.asked.values())) == (2, 1)
+    assert rows(store, "evaluations", "status, successful_iterations") == [("completed", 3)]
 
 
 def test_an_answer_that_another_evaluation_got_to_the_same_question_counts_and_costs_nothing(store: Store) -> None:
@@ -273,21 +273,21 @@ def test_an_answer_that_another_evaluation_got_to_the_same_question_counts_and_c
     said = canonical_json(evaluated.answer(5))
     known = evaluated.judgement(question, said, session_id="s", subject_id="other", subject_revision=4, cost_usd=0.9)
     request = asked_again(first, 0, [known])
-    assert (0, (known,)) == (
+    assert (
         EVALUATION.open(request, Policy(), ()).ledger.spent,
         tuple(EVALUATION.open(request, Policy(), ()).taken_over),
-    )
+    ) == (0, (known,))
 
     evaluate_all(store, [request], judge)
-    assert (2, 1) == (len(judge.asked), max(judge.asked.values()))
+    assert (len(judge.asked), max(judge.asked.values())) == (2, 1)
     ((status, answers, ids, result),) = rows(store, "evaluations", "status, successful_iterations, judgement_ids, result")
-    assert ("completed", 3, known.judgement_id) == (status, answers, ids[0])
+    assert (status, answers, ids[0]) == ("completed", 3, known.judgement_id)
     assert nano(store, "evaluations") == nano(store, "judgements") > 0
     shown = EvaluationResult.model_validate_json(str(result)).judge_result.iterations
-    assert [("other", 0, 0.0, said), (None, 1), (None, 1)] == [
+    assert [
         (shown[0].taken_over_from, shown[0].attempts, shown[0].cost_usd, shown[0].answer),
         *((one.taken_over_from, one.attempts) for one in shown[1:]),
-    ]
+    ] == [("other", 0, 0.0, said), (None, 1), (None, 1)]
     check_rebuild(store)
 
 
@@ -303,11 +303,11 @@ def test_what_no_batch_has_answered_is_a_failed_iteration_and_is_not_asked_call_
         for (result,) in rows(store, "evaluations", "result")
         for one in EvaluationResult.model_validate_json(str(result)).judge_result.iterations
     }
-    assert {
+    assert reasons == {
         "no batch has answered it, and a batch judge is not asked outside of batches",
         "the cost cap of the evaluation leaves no room for the call",
-    } == reasons
-    assert [("failed",)] * 2 == rows(store, "evaluations", "status")
+    }
+    assert rows(store, "evaluations", "status") == [("failed",)] * 2
 
 
 class MortalEngine(Engine):
@@ -349,10 +349,10 @@ def test_killed_after_any_commit_no_answer_is_asked_for_twice(store: Store) -> N
                     await engine.drained()
 
             run(second())
-            assert expected == outcomes(other)
+            assert outcomes(other) == expected
             assert all(judge.asked[one] == before[one] for one in answered)
-            assert 7 >= judge.asked.total()
-            assert [] == other.cursor().execute(OPEN).fetchall()
+            assert judge.asked.total() <= 7
+            assert other.cursor().execute(OPEN).fetchall() == []
             assert nano(other, "evaluations") == nano(other, "judgements")
             check_rebuild(other)
     assert len(ends) > 14  # two requests, each with two records of three calls, and a result
@@ -393,11 +393,11 @@ def test_a_stop_in_the_middle_lets_the_call_end_and_the_next_start_goes_on(store
             await stopping
 
     run(work())
-    assert ([("answered",)], []) == (rows(store, "judgements", "outcome"), rows(store, "evaluations"))
+    assert (rows(store, "judgements", "outcome"), rows(store, "evaluations")) == ([("answered",)], [])
     evaluate_all(store, [], second)
-    assert 3 == (first.asked + second.asked).total()
-    assert {1} == set((first.asked + second.asked).values())
-    assert [("completed", 3)] == rows(store, "evaluations", "status, successful_iterations")
+    assert (first.asked + second.asked).total() == 3
+    assert set((first.asked + second.asked).values()) == {1}
+    assert rows(store, "evaluations", "status, successful_iterations") == [("completed", 3)]
 
 
 def test_a_request_that_cannot_be_read_is_set_aside_and_can_go_back(store: Store, caplog: pytest.LogCaptureFixture) -> None:
@@ -405,13 +405,13 @@ def test_a_request_that_cannot_be_read_is_set_aside_and_can_go_back(store: Store
     broken = msgspec.structs.replace(wanted("s", "broken"), profile='{"profile_id": 1}')
     evaluate_all(store, [broken, wanted("s", "sound")], CountingJudge())
     assert broken.evaluation_id in caplog.text
-    assert [("sound", "completed")] == rows(store, "evaluations", "case_id, status")
-    assert [("evaluation-requests", "evaluation", "stage_failed")] == rows(store, "dead_letters", "source, stage, reason")
+    assert rows(store, "evaluations", "case_id, status") == [("sound", "completed")]
+    assert rows(store, "dead_letters", "source, stage, reason") == [("evaluation-requests", "evaluation", "stage_failed")]
     check_rebuild(store)
     [letter] = store.read("dead-letters", 0, 10)["DeadLetter"].to_dicts()
     back = way_back(DeadLetter(**{name: letter[name] for name in DeadLetter.__struct_fields__}))
     assert isinstance(back, Return)
-    assert (EVALUATION.source, asked_again(broken, 1, ()).request_id) == (back.topic, back.record.request_id)  # type: ignore[attr-defined]
+    assert (back.topic, back.record.request_id) == (EVALUATION.source, asked_again(broken, 1, ()).request_id)  # type: ignore[attr-defined]
     assert decode(back.message) == back.record
 
 
@@ -426,7 +426,7 @@ def test_what_a_request_carries_must_be_of_its_evaluation_or_answer_its_session_
     foreign = evaluated.judgement(question, "{}", **({"subject_id": "other"} | said))
     evaluate_all(store, [asked_again(wanted("s", "case"), 1, [foreign])], CountingJudge())
     assert "earlier_judgements" in caplog.text
-    assert [("stage_failed",)] == rows(store, "dead_letters", "reason")
+    assert rows(store, "dead_letters", "reason") == [("stage_failed",)]
 
 
 def test_an_erased_session_is_asked_about_no_more(store: Store) -> None:
@@ -450,14 +450,14 @@ def test_an_erased_session_is_asked_about_no_more(store: Store) -> None:
 
     run(work())
     for table in ("evaluation_requests", "evaluations", "judgements", "reservations"):
-        assert {("s1",)} == set(rows(store, table, "session_id"))
-    assert [("local/s1",)] == store.cursor().execute("SELECT key FROM log.stage_state WHERE stage = 'evaluation'").fetchall()
-    assert 0 == store.count("dead_letters")
-    assert 3 == judge.asked.total()
+        assert set(rows(store, table, "session_id")) == {("s1",)}
+    assert store.cursor().execute("SELECT key FROM log.stage_state WHERE stage = 'evaluation'").fetchall() == [("local/s1",)]
+    assert store.count("dead_letters") == 0
+    assert judge.asked.total() == 3
 
 
 def test_every_judged_stage_is_in_the_topology_and_its_tasks_have_names_of_their_own() -> None:
     """The stages are data: what one of them is must not depend on where it is looked up."""
-    assert list(JUDGED) == [stage.judged for stage in TOPOLOGY if stage.judged is not None]
+    assert [stage.judged for stage in TOPOLOGY if stage.judged is not None] == list(JUDGED)
     assert len(JUDGED) == len({stage.queue for stage in JUDGED}) == len({stage.source for stage in JUDGED})
     assert not frozenset.intersection(*(stage.purposes for stage in JUDGED))

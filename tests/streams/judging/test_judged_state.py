@@ -57,31 +57,31 @@ def test_the_answers_of_the_newest_turns_that_may_be_last_are_kept(tasks: list[t
 
 def test_nothing_is_kept_of_a_session_that_has_closed() -> None:
     """There are millions of sessions, and a state of each stays."""
-    assert () == after([(6, "routine_sample"), (7, "disagreement"), (8, LAST), (9, LAST)])
+    assert after([(6, "routine_sample"), (7, "disagreement"), (8, LAST), (9, LAST)]) == ()
 
 
 def test_what_comes_after_a_last_turn_stays() -> None:
     """Last turns come one after the other, and the answers of the next one are still wanted."""
     kept = after([(7, "routine_sample"), (8, "disagreement"), (7, LAST)])
-    assert ["s:8"] == [one.subject_id for one in kept]
+    assert [one.subject_id for one in kept] == ["s:8"]
 
 
 def test_a_task_without_an_answer_takes_nothing_away() -> None:
     """While there is no judge, what was paid for before stays at hand."""
     kept = after([(7, "routine_sample")])
-    assert kept == kept_after(kept, task(7, "routine_sample"), (), POLICY)
+    assert kept_after(kept, task(7, "routine_sample"), (), POLICY) == kept
 
 
 def test_no_session_s_answers_grow_a_state_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state beyond what a topic takes would set the whole session aside; an answer that is asked for again costs a cent."""
     monkeypatch.setattr(judged_stages, "KEPT_BYTES", len(encode(answer(7))) + 10)
-    assert ["s:8"] == [one.subject_id for one in after([(7, "routine_sample"), (8, "routine_sample")])]
+    assert [one.subject_id for one in after([(7, "routine_sample"), (8, "routine_sample")])] == ["s:8"]
 
 
 def test_a_state_that_holds_no_judgement_costs_no_worker() -> None:
     """What stands in a state topic may be anything: at worst a question is asked again."""
     kept = (KeptCalls(7, "s:7", (b"\xff\x00", b"", encode(build.exchange("s", 7)), encode(answer(7)))),)
-    assert [answer(7)] == JudgedState(1, 0, kept).recorded_of("s:7")
+    assert JudgedState(1, 0, kept).recorded_of("s:7") == [answer(7)]
 
 
 def test_a_state_of_before_is_read() -> None:

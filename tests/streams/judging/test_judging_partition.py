@@ -109,14 +109,14 @@ def test_a_session_keeps_its_order_and_waits_for_no_other() -> None:
         one = Work()
         one.put(("a", "wait"), ("a", "1"), ("b", "1"), ("b", "2"))
         await came(lambda: len(one.partition.sessions) == 1)
-        assert [("a", "wait"), ("b", "1"), ("b", "2")] == one.begun
+        assert one.begun == [("a", "wait"), ("b", "1"), ("b", "2")]
         assert ("a" in one.partition.sessions, "b" in one.partition.sessions) == (True, False)
         one.release.set()
         await one.idle()
-        assert [("a", "1")] == one.begun[3:]
+        assert one.begun[3:] == [("a", "1")]
         one.put(("b", "3"))
         await one.idle()
-        assert [("b", "3")] == one.begun[4:]
+        assert one.begun[4:] == [("b", "3")]
 
     run(work())
 
@@ -133,7 +133,7 @@ def test_at_the_end_nothing_is_begun_and_what_is_under_way_gets_its_time() -> No
         one.put(("c", "1"))
         one.release.set()
         await ending
-        assert [("a", "wait"), ("b", "wait")] == one.begun
+        assert one.begun == [("a", "wait"), ("b", "wait")]
         assert ("a" in one.partition.sessions, "b" in one.partition.sessions, "c" in one.partition.sessions) == (
             True,
             False,
@@ -152,7 +152,7 @@ def test_what_takes_longer_is_given_up() -> None:
         await came(lambda: bool(one.begun))
         await one.partition.end(0)
         assert "a" in one.partition.sessions
-        assert [] == one.failures
+        assert one.failures == []
 
     run(work())
 
@@ -167,7 +167,7 @@ def test_an_item_that_is_stopped_ends_everything_quietly_and_a_fault_is_told() -
             await came(lambda one=one: one.partition.is_closed)
             one.put(("a", "2"), ("b", "1"))
             await one.partition.end(1)
-            assert [("a", item)] == one.begun
+            assert one.begun == [("a", item)]
             assert failures == [type(error) for error in one.failures]
 
     run(work())
@@ -180,7 +180,7 @@ def test_what_came_first_is_begun_first_as_far_as_its_session_is_free() -> None:
         one = Work(Turns(1))
         one.put(("a", "1"), ("a", "2"), ("b", "3"), ("a", "4"), ("c", "5"), ("b", "6"))
         await one.idle()
-        assert list("123456") == [item for _, item in one.begun]
+        assert [item for _, item in one.begun] == list("123456")
 
     run(work())
 
@@ -194,14 +194,14 @@ def test_queues_that_share_turns_begin_no_more_than_there_are_and_one_after_the_
         first.put(*((f"a{number}", "wait") for number in range(4)))
         second.put(*((f"b{number}", "wait") for number in range(4)))
         await came(lambda: len(first.begun) == 2)
-        assert [] == second.begun
+        assert second.begun == []
         first.release.set()
         await came(lambda: len(second.begun) == 2)
-        assert 2 <= len(first.begun)
+        assert len(first.begun) >= 2
         second.release.set()
         await first.idle()
         await second.idle()
-        assert (4, 4) == (len(first.begun), len(second.begun))
+        assert (len(first.begun), len(second.begun)) == (4, 4)
 
     run(work())
 
@@ -213,10 +213,10 @@ def test_a_turn_can_end_before_its_item_does() -> None:
         one = Work(Turns(1))
         one.put(("a", "early"), ("a", "1"), ("b", "1"))
         await came(lambda: len(one.partition.sessions) == 1)
-        assert [("a", "early"), ("b", "1")] == one.begun
+        assert one.begun == [("a", "early"), ("b", "1")]
         one.release.set()
         await one.idle()
-        assert ("a", "1") == one.begun[-1]
+        assert one.begun[-1] == ("a", "1")
 
     run(work())
 
@@ -233,8 +233,8 @@ def test_a_queue_that_ends_gives_its_turns_back_even_where_nothing_was_begun() -
             runner.cancel()  # it has a turn, and never had a step
         await ending.partition.end(0)
         await staying.idle()
-        assert [] == ending.begun
-        assert 3 == len(staying.begun)
+        assert ending.begun == []
+        assert len(staying.begun) == 3
 
     run(work())
 
@@ -254,7 +254,7 @@ def test_every_turn_comes_back_also_of_tasks_that_were_done_before() -> None:
         await came(lambda: len(waiting.begun) == 4)
         for _ in range(10):
             await asyncio.sleep(0)
-        assert 4 == len(waiting.begun)
+        assert len(waiting.begun) == 4
         waiting.release.set()
         await waiting.idle()
 

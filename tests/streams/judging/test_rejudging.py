@@ -97,16 +97,16 @@ def test_a_verdict_that_was_paid_for_outlives_a_second_judging_that_fails(
     run(rejudge(store, None if how == "there is no judge" else simulator, policy=policy))
     reason = {"the judge fails": "provider_error", "there is no judge": "no_judge", "the cap is too small": "cost_cap"}[how]
     [(_, why, tier3, after)] = tiers(store)
-    assert (reason, "scored", score) == (why, tier3, after)
+    assert (why, tier3, after) == (reason, "scored", score)
     assert total(store, "scores") == total(store, "judgements") > 0
 
 
 def test_what_a_cap_left_out_can_be_judged_once_there_is_money(store: Store, simulator: RunningJudge) -> None:
     """A cap that was too small is mended in the policy; the exchanges it left out are asked for by that reason."""
     run(take(store, simulator, 1, policy=policy_of(cost_cap_per_session=0.001)))
-    assert 0 == run(rejudge(store, simulator))
-    assert 1 == run(rejudge(store, simulator, reason="cost_cap"))
-    assert [("scored", "scored")] == [(tier2, tier3) for tier2, _, tier3, _ in tiers(store)]
+    assert run(rejudge(store, simulator)) == 0
+    assert run(rejudge(store, simulator, reason="cost_cap")) == 1
+    assert [(tier2, tier3) for tier2, _, tier3, _ in tiers(store)] == [("scored", "scored")]
 
 
 @pytest.mark.parametrize("changed", [{"methodology": "tilt"}, {"judge_model": "claude-haiku-5-5"}])
@@ -130,7 +130,7 @@ def test_money_is_counted_by_exchange_whatever_is_asked_now(
     assert total(store, "scores") == total(store, "judgements")
     before = rows(store, "scores", "* EXCLUDE (_offset)")
     runner_over(store, policy).rebuild()
-    assert before == rows(store, "scores", "* EXCLUDE (_offset)")
+    assert rows(store, "scores", "* EXCLUDE (_offset)") == before
 
 
 def test_a_rebuild_that_was_cut_short_is_finished_without_paying(store: Store, simulator: RunningJudge) -> None:
@@ -141,8 +141,8 @@ def test_a_rebuild_that_was_cut_short_is_finished_without_paying(store: Store, s
         transaction.forget([*derived_tables(), schema_of("StageState").table, schema_of("Watermark").table])
         transaction.set_watermark(UNFINISHED, "", 1)
     run(take(store, simulator))
-    assert 0 == simulator.requests
-    assert {"no_judge"} == {reason for (reason,) in rows(store, "scores", "tier2_reason")}
+    assert simulator.requests == 0
+    assert {reason for (reason,) in rows(store, "scores", "tier2_reason")} == {"no_judge"}
     assert not runner.finish()
 
 
@@ -158,9 +158,9 @@ def test_a_request_that_came_to_nothing_blocks_nobody(store: Store, simulator: R
     """While a project is switched off its requests bear nothing; once it is on again the exchange can be asked for."""
     run(take_unjudged(store, 1))
     off = Policy(projects={"ops": ProjectSettings(enabled=False)})
-    assert 0 == run(rejudge(store, simulator, policy=off))
-    assert 1 == run(rejudge(store, simulator))
-    assert "scored" == tiers(store)[0][0]
+    assert run(rejudge(store, simulator, policy=off)) == 0
+    assert run(rejudge(store, simulator)) == 1
+    assert tiers(store)[0][0] == "scored"
 
 
 def test_a_replay_sets_the_same_one_exchange_aside(
@@ -177,10 +177,10 @@ def test_a_replay_sets_the_same_one_exchange_aside(
     monkeypatch.setattr(JudgingTask, "without_judge", fragile)
     run(take_unjudged(store, 4))
     before = rows(store, "scores", "* EXCLUDE (_offset)")
-    assert 3 == len(before)
+    assert len(before) == 3
     runner_over(store).rebuild()
-    assert before == rows(store, "scores", "* EXCLUDE (_offset)")
-    assert 1 == store.count("dead_letters")
+    assert rows(store, "scores", "* EXCLUDE (_offset)") == before
+    assert store.count("dead_letters") == 1
     assert "s:2" in caplog.text or "position" in caplog.text
 
 
@@ -200,12 +200,12 @@ def test_a_task_that_is_judged_again_carries_what_was_recorded_before(store: Sto
     simulator.reset("answer")
     run(rejudge(store, simulator))
     task = last_task(store)
-    assert (1, [*recorded]) == (task.revision, [decode(one) for one in task.earlier_judgements])
-    assert 1 == simulator.requests
+    assert (task.revision, [decode(one) for one in task.earlier_judgements]) == (1, [*recorded])
+    assert simulator.requests == 1
     later = [one for one in recorded_in(store)([("local", "s:1")])["local", "s:1"] if one.subject_revision == 1]
     judging_task = SCORING.open(task, Policy(), later, ledger=Ledger(None))
     score = drive(judging_task.judging(), judging_task.unasked)
-    assert [encode(score)] == [one for one in encoded(store, "scores") if one == encode(score)]
+    assert [one for one in encoded(store, "scores") if one == encode(score)] == [encode(score)]
     assert nano_of(score.cost_usd) == total(store, "judgements") > judging_task.ledger.spent > 0
 
 
@@ -220,7 +220,7 @@ def test_answers_are_carried_before_failures_and_new_failures_before_old_ones(st
     with store.transaction() as transaction:
         transaction.append("judgements", [encode(one) for one in recorded])
     [request] = judging_requests(store, unscored(store, None, None, 10), NOW)
-    assert ["tier1", "tier3", "tier4"] == [judgement.purpose for judgement in map(decode, request.earlier_judgements)]  # type: ignore[attr-defined]
+    assert [judgement.purpose for judgement in map(decode, request.earlier_judgements)] == ["tier1", "tier3", "tier4"]  # type: ignore[attr-defined]
     assert len(encode(request)) <= MAX_ADMITTED_BYTES
 
 

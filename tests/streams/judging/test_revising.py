@@ -84,38 +84,40 @@ def test_a_turn_that_goes_on_is_one_exchange_that_is_judged_again(store: Store, 
     """What was paid for the first revision stays paid, and is part of what the score cost."""
     run(tell(store, simulator, turn(1, "I ask first."), turn(2, "Fine.")))
     before = calls(store)
-    assert 1 == run(tell(store, simulator, turn(1, "It is refunded.", output_tokens=9), turn(2, "Fine.")))
-    assert [("s:1", "It is refunded.", 9, 1), ("s:2", "Fine.", None, 0)] == current(
-        store, "exchanges", "exchange_id, agent_response, output_tokens, revision"
-    )
-    assert [("s:1", 1, 1, "first_turns", "scored"), ("s:2", 0, 2, "first_turns", "scored")] == current(
-        store, "scores", "exchange_id, revision, turn_number, sampling_reason, disposition"
-    )
+    assert run(tell(store, simulator, turn(1, "It is refunded.", output_tokens=9), turn(2, "Fine."))) == 1
+    assert current(store, "exchanges", "exchange_id, agent_response, output_tokens, revision") == [
+        ("s:1", "It is refunded.", 9, 1),
+        ("s:2", "Fine.", None, 0),
+    ]
+    assert current(store, "scores", "exchange_id, revision, turn_number, sampling_reason, disposition") == [
+        ("s:1", 1, 1, "first_turns", "scored"),
+        ("s:2", 0, 2, "first_turns", "scored"),
+    ]
     assert calls(store) > before
     costs = [
         sum(nano_of(float(str(cost))) for (cost,) in current(store, table, "cost_usd")) for table in ("scores", "judgements")
     ]
-    assert 1 == len(set(costs))
+    assert len(set(costs)) == 1
 
 
 def test_a_turn_is_judged_again_only_where_the_judge_reads_something_else(store: Store, simulator: RunningJudge) -> None:
     """Tokens and tags are no question to the judge: its answers hold."""
     run(tell(store, simulator, turn(1, "Done.")))
     before = calls(store)
-    assert 1 == run(tell(store, simulator, turn(1, "Done.", input_tokens=80)))
-    assert before == calls(store)
-    assert [(1, "scored", 80)] == current(
-        store, "scores JOIN exchanges USING (exchange_id)", "scores.revision, disposition, input_tokens"
-    )
-    assert 0 == run(tell(store, simulator, turn(1, "Done.", input_tokens=80)))
+    assert run(tell(store, simulator, turn(1, "Done.", input_tokens=80))) == 1
+    assert calls(store) == before
+    assert current(store, "scores JOIN exchanges USING (exchange_id)", "scores.revision, disposition, input_tokens") == [
+        (1, "scored", 80)
+    ]
+    assert run(tell(store, simulator, turn(1, "Done.", input_tokens=80))) == 0
 
 
 def test_a_turn_that_was_not_sampled_stays_so_and_is_looked_at_by_the_rules_again(store: Store) -> None:
     """The first tier looks at every exchange, as it is now."""
     run(tell(store, None, turn(1, "It is done."), policy=SKIPS))
-    assert 1 == run(tell(store, None, turn(1, "I ask, and it is done."), policy=SKIPS))
+    assert run(tell(store, None, turn(1, "I ask, and it is done."), policy=SKIPS)) == 1
     told = "revision, disposition, turn_number, sampling_probability, evidence_digest"
-    assert [(1, "sampling_skip", 1, None, "digest of I ask, and it is done.")] == current(store, "scores", told)
+    assert current(store, "scores", told) == [(1, "sampling_skip", 1, None, "digest of I ask, and it is done.")]
 
 
 def test_the_end_of_its_session_judges_the_last_revision(store: Store, simulator: RunningJudge) -> None:
@@ -124,7 +126,7 @@ def test_the_end_of_its_session_judges_the_last_revision(store: Store, simulator
     run(tell(store, simulator, turn(1, "I ask."), policy=policy))
     run(tell(store, simulator, turn(1, "Done."), policy=policy, end=True))
     told = "sampling_reason, disposition, evidence_digest"
-    assert [("last_turns", "scored", "digest of Done.")] == current(store, "scores", told)
+    assert current(store, "scores", told) == [("last_turns", "scored", "digest of Done.")]
 
 
 def test_a_revision_passes_no_cap(store: Store, simulator: RunningJudge) -> None:
@@ -134,7 +136,7 @@ def test_a_revision_passes_no_cap(store: Store, simulator: RunningJudge) -> None
         run(tell(store, simulator, turn(1, f"It is {number}."), policy=policy))
     spent = sum(nano_of(float(str(cost))) for (cost,) in current(store, "judgements", "cost_usd"))
     assert 0 < spent <= nano_of(0.02)
-    assert [("skipped_cost_cap", 7)] == current(store, "scores", "disposition, revision")
+    assert current(store, "scores", "disposition, revision") == [("skipped_cost_cap", 7)]
 
 
 def test_time_and_session_stay_those_of_the_first_revision(store: Store) -> None:
@@ -143,12 +145,12 @@ def test_time_and_session_stay_those_of_the_first_revision(store: Store) -> None
     moved = msgspec.structs.replace(turn(1, "Done."), occurred_at=build.START - timedelta(days=2), session_id="t")
     run(tell(store, None, moved))
     refresh_daily(store)
-    assert [(build.START + timedelta(minutes=1),)] == [
-        (at.replace(tzinfo=build.START.tzinfo),) for (at,) in current(store, "exchanges", "occurred_at")
+    assert [(at.replace(tzinfo=build.START.tzinfo),) for (at,) in current(store, "exchanges", "occurred_at")] == [
+        (build.START + timedelta(minutes=1),)
     ]
-    assert [("s",)] == current(store, "scores", "session_id")
+    assert current(store, "scores", "session_id") == [("s",)]
     for table in ("log.daily_exchanges", "log.daily_scores", "log.session_scores"):
-        assert [(1,)] == current(store, table, "exchanges")
+        assert current(store, table, "exchanges") == [(1,)]
 
 
 def test_a_turn_that_is_withdrawn_is_gone_and_so_is_its_score(store: Store, simulator: RunningJudge) -> None:
@@ -158,12 +160,12 @@ def test_a_turn_that_is_withdrawn_is_gone_and_so_is_its_score(store: Store, simu
     run(tell(store, simulator, msgspec.structs.replace(turn(2, "Two."), withdrawn=True)))
     runner_over(store).run()
     refresh_daily(store)
-    assert [("s:1",)] == current(store, "exchanges", "exchange_id")
-    assert [("s:1",)] == current(store, "scores", "exchange_id")
+    assert current(store, "exchanges", "exchange_id") == [("s:1",)]
+    assert current(store, "scores", "exchange_id") == [("s:1",)]
     for table in ("log.daily_exchanges", "log.daily_scores", "log.session_scores"):
-        assert [(1,)] == current(store, table, "exchanges")
+        assert current(store, table, "exchanges") == [(1,)]
     assert paid == calls(store)
-    assert [(paid,)] == current(store, "log.session_costs", "sum(judgements)::BIGINT")
+    assert current(store, "log.session_costs", "sum(judgements)::BIGINT") == [(paid,)]
 
 
 @pytest.mark.parametrize("judged", [True, False])
@@ -176,7 +178,7 @@ def test_a_rebuild_makes_the_same_scores(store: Store, simulator: RunningJudge, 
     runner_over(store).run()
     before = rows(store, "scores", "* EXCLUDE (_offset)")
     runner_over(store).rebuild()
-    assert before == rows(store, "scores", "* EXCLUDE (_offset)")
+    assert rows(store, "scores", "* EXCLUDE (_offset)") == before
 
 
 def test_a_whole_turn_that_is_told_again_is_known(store: Store) -> None:
@@ -184,7 +186,7 @@ def test_a_whole_turn_that_is_told_again_is_known(store: Store) -> None:
     run(tell(store, None, turn(1, "I ask.")))
     run(tell(store, None, turn(1, "Done.")))
     done = [runner_published(store, one) for one in (turn(1, "Done."), turn(1, "I ask."), turn(1, "Something else."))]
-    assert [(1, 0), (1, 0), (0, 1)] == done
+    assert done == [(1, 0), (1, 0), (0, 1)]
 
 
 def runner_published(store: Store, exchange: Exchange) -> tuple[int, int]:
@@ -200,7 +202,7 @@ def test_a_source_may_refuse_to_revise(store: Store) -> None:
     run(tell(store, None, turn(1, "Done.")))
     changed = turn(1, "Done, it seems.")
     revisions = revise(store, Policy(), [changed], LATER, may_revise=lambda stored: "open" in stored.tags)
-    assert ([changed], 0) == (revisions.records, revisions.revised)
+    assert (revisions.records, revisions.revised) == ([changed], 0)
 
 
 def test_a_revision_waits_until_its_exchange_is_decided_on(store: Store) -> None:
@@ -208,7 +210,7 @@ def test_a_revision_waits_until_its_exchange_is_decided_on(store: Store) -> None
     with store.transaction() as transaction:
         transaction.append("exchanges", [encode(turn(1, "I ask."))])
     changed = turn(1, "Done.")
-    assert [changed] == revise(store, Policy(), [changed], changed.ingested_at).waiting
+    assert revise(store, Policy(), [changed], changed.ingested_at).waiting == [changed]
     for policy, now in ((policy_of(enabled=False), changed.ingested_at), (Policy(), changed.ingested_at + UNDECIDED)):
         revisions = revise(store, policy, [changed], now)
-        assert [msgspec.structs.replace(changed, revision=1)] == revisions.records
+        assert revisions.records == [msgspec.structs.replace(changed, revision=1)]

@@ -33,10 +33,10 @@ def test_turns_go_round_however_many_one_of_them_asks_for() -> None:
     turns, begun = Turns(3), list[str]()
     for name, count in {"a": 100, "b": 4, "c": 4}.items():
         Asking(name, turns, begun).ask(count)
-    assert ["a", "a", "a"] == begun
+    assert begun == ["a", "a", "a"]
     for _ in range(9):
         turns.give_back()
-    assert list("aaa" + "abc" * 3) == begun
+    assert begun == list("aaa" + "abc" * 3)
 
 
 def test_no_more_is_begun_than_there_are_turns() -> None:
@@ -57,6 +57,6 @@ def test_who_withdraws_has_no_turn_and_costs_the_others_none() -> None:
     leaving.withdraw()
     for _ in range(5):
         turns.give_back()
-    assert Counter(leaving=1, staying=3) == Counter(begun)
+    assert Counter(begun) == Counter(leaving=1, staying=3)
     staying.ask(2)
-    assert 5 == Counter(begun)["staying"]
+    assert Counter(begun)["staying"] == 5

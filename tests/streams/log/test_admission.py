@@ -44,7 +44,7 @@ def test_a_body_of_json_is_redacted_by_its_keys_even_when_it_is_broken_off(value
     """A line is set aside because something is wrong with it, which does not make its secrets less secret."""
     whole = json.dumps({"a": 1, **value}).encode()
     kept = json.loads(letter_of(whole).body)
-    assert {"a", *value} == set(kept)
+    assert set(kept) == {"a", *value}
     assert all(b"hunter" not in letter_of(body).body for body in (whole, whole[:-1], b"x" + whole, whole.rstrip(b']}"')))
 
 
@@ -83,7 +83,7 @@ def test_a_key_on_the_border_of_what_is_kept_is_recognised(border: int, size: in
 def test_a_key_that_the_source_has_cut_in_two_is_left_out(length: int) -> None:
     """A source that keeps only the start of a line cuts it anywhere."""
     letter = letter_of(b"see " + KEY[:length].encode(), size=1000)
-    assert (b"see ", 1000) == (letter.body, letter.size)
+    assert (letter.body, letter.size) == (b"see ", 1000)
 
 
 def test_source_and_reason_are_redacted() -> None:
@@ -91,7 +91,7 @@ def test_source_and_reason_are_redacted() -> None:
     letter = letter_of(b"", source=f"/data/{KEY}.jsonl", detail="x" * 980 + f" {KEY}")
     assert letter.source.startswith("/data/[SECRET:")
     assert "ghp" not in letter.source + letter.detail
-    assert "x" * 980 + " " == letter.detail
+    assert letter.detail == "x" * 980 + " "
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 1000 + b"1" + b"}" * 1000, b"9" * 5000, b'"\\ud800"'])

@@ -159,16 +159,16 @@ def test_an_exchange_is_durable_before_the_tables_have_it(store: Store, copied: 
         async with engine_over(store, limits=NEVER) as engine:
             for exchange in turns("s"):
                 await engine.take_exchange(exchange)
-            assert 0 == store.count("exchanges")
+            assert store.count("exchanges") == 0
             copy_of(store, copied)
 
     run(work())
     with Store(copied) as later:
-        assert 0 == later.count("exchanges")
+        assert later.count("exchanges") == 0
         assert recover_closed(later) >= TURNS
-        assert TURNS == later.count("exchanges")
+        assert later.count("exchanges") == TURNS
         assert not log_folder(copied).exists()
-        assert 0 == recover_closed(later), "it lands once"
+        assert recover_closed(later) == 0, "it lands once"
 
 
 def test_a_clean_stop_leaves_no_stage_behind(store: Store) -> None:
@@ -180,8 +180,8 @@ def test_a_clean_stop_leaves_no_stage_behind(store: Store) -> None:
             await engine.publish("agent-events", [build.event("s", 1), build.event("s", 2)])
 
     run(work())
-    assert [] == lagging(store)
-    assert TURNS == store.count("scores")
+    assert lagging(store) == []
+    assert store.count("scores") == TURNS
 
 
 def test_a_clean_stop_leaves_no_log_behind(store: Store) -> None:
@@ -194,7 +194,7 @@ def test_a_clean_stop_leaves_no_log_behind(store: Store) -> None:
 
     run(work())
     assert not log_folder(store.path or Path()).exists()
-    assert TURNS == store.count("exchanges")
+    assert store.count("exchanges") == TURNS
 
 
 @given(
@@ -242,9 +242,9 @@ def test_a_repetition_that_comes_with_its_first_has_the_same_answer(store: Store
     async def work() -> None:
         async with engine_over(store, limits=NEVER) as engine:
             results = await engine.take_exchanges(turns("s", 30) * 2)
-            assert 0 == store.count("exchanges")
+            assert store.count("exchanges") == 0
         results = [result for result in results if isinstance(result, IngestResult)]
-        assert {True, False} == {result.sampled for result in results}
+        assert {result.sampled for result in results} == {True, False}
         assert [replace(first, outcome="known") for first in results[:30]] == results[30:]
 
     run(work())
@@ -267,10 +267,10 @@ def test_tasks_that_wait_are_scored_before_those_that_come_later(store: Store) -
             await engine.drained()
 
     run(with_a_judge())
-    assert 0 == store.count("scores")
+    assert store.count("scores") == 0
     run(without())
     scored = rows(store, "SELECT session_id, list(exchange_id ORDER BY _offset) FROM log.scores GROUP BY ALL ORDER BY ALL")
-    assert [("s", [f"s:{number}" for number in range(1, 6)]), ("t", ["t:1"])] == scored
+    assert scored == [("s", [f"s:{number}" for number in range(1, 6)]), ("t", ["t:1"])]
 
 
 def test_every_record_is_durable_before_the_tables_have_it(store: Store, copied: Path) -> None:
@@ -284,15 +284,15 @@ def test_every_record_is_durable_before_the_tables_have_it(store: Store, copied:
             await engine.flush()
             await engine.publish("agent-events", [build.event("s", 1), build.event("s", 2)])
             await engine.publish("heartbeats", [sign])
-            assert [0, 0] == [store.count("agent_events"), store.count("heartbeats")]
-            assert 2 == (await engine.publish("agent-events", [build.event("s", 1), build.event("s", 2)])).known
+            assert [store.count("agent_events"), store.count("heartbeats")] == [0, 0]
+            assert (await engine.publish("agent-events", [build.event("s", 1), build.event("s", 2)])).known == 2
             await engine.publish("agent-events", [build.event("t", 1)])
             copy_of(store, copied)
 
     run(work())
     with Store(copied) as later:
         recover_closed(later)
-        assert [3, 1] == [later.count("agent_events"), later.count("heartbeats")]
+        assert [later.count("agent_events"), later.count("heartbeats")] == [3, 1]
 
 
 @given(
@@ -364,7 +364,7 @@ def test_a_request_to_judge_again_rests_on_what_was_recorded(store: Store) -> No
 
     run(work())
     run(again())
-    assert ["answered"] == [outcome for (outcome,) in rows(store, "SELECT outcome FROM log.judgements WHERE purpose = 'tier2'")]
+    assert [outcome for (outcome,) in rows(store, "SELECT outcome FROM log.judgements WHERE purpose = 'tier2'")] == ["answered"]
     first, second = rows(store, "SELECT tier2_state, tier2_reason FROM log.scores ORDER BY revision")
     assert first == second
 
@@ -377,7 +377,7 @@ def test_decisions_are_flushed_beside_what_a_judge_said_before(store: Store) -> 
             await judged_in_the_log(engine)
             await engine.take_exchanges(turns("t"))
             await engine.flush()
-            assert 2 * TURNS == store.count("exchanges")
+            assert store.count("exchanges") == 2 * TURNS
 
     run(work())
     assert_nothing_is_there_twice(store)
@@ -390,7 +390,7 @@ def test_what_is_read_back_at_once_is_in_the_tables(store: Store) -> None:
         async with engine_over(store, limits=NEVER) as engine:
             await engine.publish("incidents", [build.incident()])
             await engine.publish("erasures", [erasure_of("s")])
-            assert [1, 1] == [store.count("incidents"), store.count("erasures")]
+            assert [store.count("incidents"), store.count("erasures")] == [1, 1]
 
     run(work())
 
@@ -410,9 +410,9 @@ def test_a_flush_that_fails_is_said_and_tried_again(store: Store, monkeypatch: p
                 while not engine.state().why_not:  # noqa: ASYNC110 - nothing tells that a flush has failed
                     await asyncio.sleep(0)
                 assert "No space left" in engine.state().why_not
-                assert "written" == (await engine.take_exchange(build.exchange("t", 1))).outcome
+                assert (await engine.take_exchange(build.exchange("t", 1))).outcome == "written"
             await engine.flush()
-            assert TURNS + 1 == store.count("exchanges")
+            assert store.count("exchanges") == TURNS + 1
             assert not engine.state().why_not
 
     run(work())
@@ -443,11 +443,11 @@ def test_what_comes_during_a_flush_is_taken_at_once_and_flushed_after_it(
             await asyncio.to_thread(has_begun.wait, 60)
             taken = [await engine.take_exchange(exchange) for exchange in turns("s")[4:]]
             taken += [await engine.take_exchange(build.exchange("t", 1))]
-            assert ["written"] * 3 == [answer.outcome for answer in taken]
+            assert [answer.outcome for answer in taken] == ["written"] * 3
             copy_of(store, copied)
             may_end.set()
             await flushing
-            assert "known" == (await engine.take_exchange(turns("s")[-1])).outcome
+            assert (await engine.take_exchange(turns("s")[-1])).outcome == "known"
             await engine.drained()
 
     run(work())
@@ -470,10 +470,10 @@ def test_a_log_that_cannot_be_written_takes_nothing_and_recovers(store: Store) -
             with pytest.raises(StoreError, match=folder.name):
                 await engine.take_exchange(build.exchange("s", 1))
             folder.unlink()
-            assert "written" == (await engine.take_exchange(build.exchange("s", 1))).outcome
+            assert (await engine.take_exchange(build.exchange("s", 1))).outcome == "written"
 
     run(work())
-    assert 1 == store.count("exchanges")
+    assert store.count("exchanges") == 1
 
 
 def test_a_session_that_is_erased_before_it_lands_is_not_landed(store: Store, copied: Path) -> None:
@@ -490,8 +490,8 @@ def test_a_session_that_is_erased_before_it_lands_is_not_landed(store: Store, co
         with later.transaction() as transaction:
             transaction.append("erasures", [encode(erasure_of("gone"))])
         recover_closed(later)
-        assert [("stays", TURNS)] == rows(later, "SELECT session_id, count(*) FROM log.exchanges GROUP BY ALL")
-        assert [("stays",)] == rows(later, "SELECT DISTINCT session_id FROM log.scores")
+        assert rows(later, "SELECT session_id, count(*) FROM log.exchanges GROUP BY ALL") == [("stays", TURNS)]
+        assert rows(later, "SELECT DISTINCT session_id FROM log.scores") == [("stays",)]
         assert not rows(later, "SELECT key FROM log.stage_state WHERE key LIKE '%gone'")
 
 
@@ -503,9 +503,9 @@ def test_commits_that_the_tables_have_are_left_out_by_their_number(store: Store)
     write_commits(store, *log.pending)
     killed(log)
     with closing(local_log(store)) as again:
-        assert 0 == again.recover()
+        assert again.recover() == 0
         assert not again.waiting()
-    assert 1 == store.count("exchanges")
+    assert store.count("exchanges") == 1
 
 
 def test_an_older_copy_of_the_database_is_refused(store: Store) -> None:
@@ -533,8 +533,8 @@ def test_a_log_that_is_deleted_after_a_clean_stop_is_not_missed(store: Store) ->
 
     run(work("s"))
     shutil.rmtree(log_folder(store.path or Path()), ignore_errors=True)
-    assert "known" == run(work("t"))
-    assert 2 * TURNS == store.count("exchanges")
+    assert run(work("t")) == "known"
+    assert store.count("exchanges") == 2 * TURNS
 
 
 def test_a_damaged_log_is_refused_and_left_as_it_is(store: Store, copied: Path) -> None:
@@ -594,7 +594,7 @@ def test_a_call_whose_answer_is_in_the_log_is_not_charged_as_interrupted(store: 
     with Store(copied) as later:
         assert rows(later, "SELECT 1 FROM log.reservations"), "a call was under way as far as the tables tell"
         run(goes_on(later))
-        assert ["answered"] == [outcome for (outcome,) in rows(later, "SELECT DISTINCT outcome FROM log.judgements")]
+        assert [outcome for (outcome,) in rows(later, "SELECT DISTINCT outcome FROM log.judgements")] == ["answered"]
 
 
 def test_a_reader_sees_what_was_answered(store: Store, tmp_path: Path) -> None:
@@ -628,7 +628,7 @@ def test_a_commit_that_fails_and_is_durable_lands_nothing_twice(store: Store, mo
         raise duckdb.IOException("the commit was durable")
 
     run(work())
-    assert 2 * TURNS == store.count("exchanges")
+    assert store.count("exchanges") == 2 * TURNS
     assert_nothing_is_there_twice(store)
 
 
@@ -643,7 +643,7 @@ def test_two_stops_at_once_land_once(store: Store) -> None:
         await asyncio.gather(engine.stop(), engine.stop(0))
 
     run(work())
-    assert 2 * TURNS == store.count("exchanges")
+    assert store.count("exchanges") == 2 * TURNS
     assert_nothing_is_there_twice(store)
 
 
@@ -657,9 +657,9 @@ def test_a_judgement_stays_where_an_exchange_beside_it_is_erased(store: Store) -
     with store.transaction() as transaction:
         transaction.append("erasures", [encode(erasure_of("gone"))])
     recover_closed(store)
-    assert [("stays",)] == rows(store, "SELECT session_id FROM log.judgements")
-    assert 0 == store.count("exchanges")
-    assert 1 == store.end_of("exchanges"), "its offset is given to nobody else"
+    assert rows(store, "SELECT session_id FROM log.judgements") == [("stays",)]
+    assert store.count("exchanges") == 0
+    assert store.end_of("exchanges") == 1, "its offset is given to nobody else"
 
 
 def test_what_a_killed_server_of_0_2_0_left_is_taken_over(tmp_path: Path) -> None:
@@ -670,19 +670,19 @@ def test_what_a_killed_server_of_0_2_0_left_is_taken_over(tmp_path: Path) -> Non
 
     async def work(store: Store) -> None:
         async with engine_over(store) as engine:
-            assert ["known"] * TURNS == [answer.outcome for answer in await engine.take_exchanges(turns("s"))]  # type: ignore[union-attr]
-            assert "written" == (await engine.take_exchange(build.exchange("t", 2))).outcome
+            assert [answer.outcome for answer in await engine.take_exchanges(turns("s"))] == ["known"] * TURNS  # type: ignore[union-attr]
+            assert (await engine.take_exchange(build.exchange("t", 2))).outcome == "written"
             await engine.drained()
 
     with Store(path) as store:
-        assert [3, 1, 0] == [store.count(table) for table in ("exchanges", "agent_events", "heartbeats")]
+        assert [store.count(table) for table in ("exchanges", "agent_events", "heartbeats")] == [3, 1, 0]
         run(work(store))
-        assert [TURNS + 2, 3, 1] == [store.count(table) for table in ("exchanges", "agent_events", "heartbeats")]
+        assert [store.count(table) for table in ("exchanges", "agent_events", "heartbeats")] == [TURNS + 2, 3, 1]
         assert_nothing_is_there_twice(store)
         offsets = rows(store, "SELECT _offset FROM log.exchanges ORDER BY 1")
-        assert [(offset,) for offset in range(TURNS + 2)] == offsets
+        assert offsets == [(offset,) for offset in range(TURNS + 2)]
         scored = rows(store, "SELECT exchange_id FROM scores ORDER BY ALL")
         runner_of(store).rebuild()
         assert scored == rows(store, "SELECT exchange_id FROM scores ORDER BY ALL")
-        assert TURNS + 2 == len(scored)
+        assert len(scored) == TURNS + 2
     assert not log_folder(path).exists()

@@ -31,13 +31,13 @@ def test_scores_are_the_live_ones_however_the_work_is_split(
     assert document["equal"]
     assert document["digest"] == document["live_digest"]
     assert scores_in(database) == merged_scores_in(result(database, "again"))
-    assert before == contents(database)
+    assert contents(database) == before
     assert not result(database, "again").with_suffix(".parts").exists()
 
 
 def test_parquet_gives_the_same(driftline: Command, database: Path, tmp_path: Path) -> None:
     """An export is all that is needed to score again, on any machine."""
-    assert 0 == driftline("export", "exported")[0]
+    assert driftline("export", "exported")[0] == 0
     tables = replay(driftline, "--label", "tables", "--workers", "1")
     (tmp_path / "elsewhere").mkdir()
     document = replay(driftline, "--from", "exported", "--db", "elsewhere/none.duckdb", "--workers", "2", "--label", "parquet")

@@ -64,8 +64,8 @@ def policy_file(folder: Path, text: str) -> str:
 def test_with_the_same_policy_everything_is_answered(driftline: Command, judged: Path, simulator: RunningJudge) -> None:
     """What was recorded answers every question, so a live judge has nothing to do and the scores are the same."""
     document = replay(driftline, "--judge", "live", "--yes", "--workers", "1")
-    assert 0 == simulator.requests
-    assert ({}, 0.0, True) == (document["calls"], document["cost_usd"], document["equal"])
+    assert simulator.requests == 0
+    assert (document["calls"], document["cost_usd"], document["equal"]) == ({}, 0.0, True)
     assert judged.exists()
 
 
@@ -77,7 +77,7 @@ def test_only_questions_that_a_policy_changes_are_paid_for(
     arguments = ("--judge", "live", "--policy", policy, "--label", "newer", "--workers", "1")
     code, out, _ = driftline("replay", *arguments, "--dry-run", "--json")
     expected = json.loads(out)
-    assert (0, 0) == (code, simulator.requests)
+    assert (code, simulator.requests) == (0, 0)
     assert 2 * TURNS <= expected["calls"] <= 3 * TURNS
     assert not result(judged, "newer").exists()
     assert not result(judged, "newer").with_suffix(".parts").exists()
@@ -88,7 +88,7 @@ def test_only_questions_that_a_policy_changes_are_paid_for(
     assert not document["equal"]
     others = scores_in(judged, lambda score: score.project != "shop")
     made = merged_scores_in(result(judged, "newer"))
-    assert len(others) + TURNS == len(made)
+    assert len(made) == len(others) + TURNS
 
 
 @pytest.mark.parametrize("methodology", ["tilt", "prawduct"])
@@ -98,7 +98,7 @@ def test_what_another_methodology_does_not_use_is_not_charged(
     """Thousands of unscored exchanges "cost" what the live scores had cost, and a comparison said that money moved."""
     policy = policy_file(tmp_path, f"projects: {{ops: {{methodology: {methodology}}}}}")
     document = replay(driftline, "--judge", "recorded", "--policy", policy, "--label", "other", "--workers", "1")
-    assert (0, True) == (simulator.requests, document["dispositions"]["unscored"] > TURNS)
+    assert (simulator.requests, document["dispositions"]["unscored"] > TURNS) == (0, True)
     with Store(judged) as store:
         rows = store.cursor().execute("SELECT judgement_id, cost_usd FROM judgements").fetchall()
     paid = {judgement: nano_of(cost) for judgement, cost in rows}
@@ -107,10 +107,10 @@ def test_what_another_methodology_does_not_use_is_not_charged(
         nano_of(score.cost_usd or 0)  # type: ignore[attr-defined]
         for score in made
     ]
-    assert {True, False} == {bool(score.cost_usd) for score in made}  # type: ignore[attr-defined]
+    assert {bool(score.cost_usd) for score in made} == {True, False}  # type: ignore[attr-defined]
     code, out, err = driftline("compare", "live", "other", "--json")
-    assert 0 == code, err
-    assert [0, 0] == [row["changed"] for row in json.loads(out)["measures"] if row["tier"] == "cost"]
+    assert code == 0, err
+    assert [row["changed"] for row in json.loads(out)["measures"] if row["tier"] == "cost"] == [0, 0]
 
 
 def test_nothing_is_paid_for_unless_somebody_says_yes(
@@ -120,10 +120,10 @@ def test_nothing_is_paid_for_unless_somebody_says_yes(
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5}")
     code, _, err = driftline("replay", "--judge", "live", "--policy", policy, "--workers", "1")
-    assert 0 != code
+    assert code != 0
     assert "Ask the judge?" in err
     assert "USD at most" in err
-    assert 0 == simulator.requests
+    assert simulator.requests == 0
     assert not result(judged, "newer").exists()
 
 
@@ -174,18 +174,18 @@ def test_a_batch_that_is_cut_short_is_taken_up_and_not_asked_again(
 
     monkeypatch.setattr(DurableBudget, "judgement", cut_short)
     code, _, err = driftline("replay", *arguments)
-    assert ExitCode.INTERRUPTED == code, err
+    assert code == ExitCode.INTERRUPTED, err
     assert "run the same command to continue" in err
     monkeypatch.setattr(DurableBudget, "judgement", judgement)
     document = replay(driftline, *arguments)
-    assert {"answered": simulator.requests} == document["calls"]
+    assert document["calls"] == {"answered": simulator.requests}
     assert len(scores_in(judged)) == document["scores"]
 
 
 def test_without_a_judge_it_says_what_to_set(driftline: Command, database: Path) -> None:
     """The way on is in the error, before anything is read or written."""
     code, _, err = driftline("replay", "--judge", "live", "--yes")
-    assert 2 == code
+    assert code == 2
     assert "there is no judge" in err
     assert "ANTHROPIC_API_KEY" in err
     assert not database.with_name(f"{database.name}.replays").exists()

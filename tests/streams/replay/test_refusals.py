@@ -44,7 +44,7 @@ from analytics.store.store import Store
 def test_it_says_what_is_wrong(driftline: Command, database: Path, arguments: list[str], words: str) -> None:
     """Nothing is begun, so nothing has to be cleared away."""
     code, out, err = driftline("replay", *arguments)
-    assert (2, "") == (code, out)
+    assert (code, out) == (2, "")
     assert words in err
     assert not list(database.parent.glob("*.replays/*"))
 
@@ -56,10 +56,10 @@ def test_a_database_that_is_in_use_is_named_with_the_ways_round_it(driftline: Co
         [sys.executable, "-c", holding, str(database)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as holder:
         assert holder.stdout is not None
-        assert b"1\n" == holder.stdout.readline()
+        assert holder.stdout.readline() == b"1\n"
         code, _, err = driftline("replay")
         holder.communicate()
-    assert 2 == code
+    assert code == 2
     assert "stop it, or replay a copy that `driftline backup` has made, the topics (--from topics), or Parquet" in err
 
 
@@ -69,5 +69,5 @@ def test_a_table_that_is_no_export_is_named(driftline: Command, database: Path, 
     with Store(database) as store:
         store.cursor().execute(f"COPY (SELECT exchange_id FROM log.exchanges) TO '{tmp_path}/other/exchanges.parquet'")
     code, _, err = driftline("replay", "--from", "other")
-    assert 2 == code
+    assert code == 2
     assert "table exchanges: column connection" in err

@@ -62,14 +62,14 @@ def test_a_replay_that_is_killed_pays_for_no_answer_twice(children: Nursery, dat
             kill_once(child, lambda calls=calls: judge.requests >= calls, "so many calls")
             assert not result(database, "killed").exists()
         code, printed = children.run(fleet, *arguments, before=BEFORE)
-        assert 0 == code, fleet.log.read_text()
+        assert code == 0, fleet.log.read_text()
         document = json.loads(printed)
         calls = document["calls"]
         assert 0 < calls["interrupted"] <= 2 * 2 * 16
         assert judge.requests - calls["interrupted"] <= calls["answered"] <= judge.requests
         again = children.run(fleet, *arguments, before=BEFORE)
         assert document == json.loads(again[1])
-        assert (0, judge.requests) == (again[0], judge.requests)
+        assert (again[0], judge.requests) == (0, judge.requests)
 
 
 def test_what_was_scored_before_a_kill_is_not_scored_again(children: Nursery, database: Path) -> None:
@@ -80,7 +80,7 @@ def test_what_was_scored_before_a_kill_is_not_scored_again(children: Nursery, da
     fleet.policy.write_text("version: 1\n")
     kill_once(children.start(fleet, *arguments, before=BEFORE), part.exists, "a part to be begun")
     code, printed = children.run(fleet, *arguments, before=BEFORE)
-    assert 0 == code, fleet.log.read_text()
+    assert code == 0, fleet.log.read_text()
     assert json.loads(printed)["equal"]
     assert scores_in(database) == merged_scores_in(result(database, "killed"))
 
@@ -90,9 +90,9 @@ def test_a_complete_replay_is_shown_and_not_made_again(driftline: Command, datab
     first = replay(driftline, "--workers", "1", "--label", "once")
     before = result(database, "once").stat().st_mtime_ns
     assert first == replay(driftline, "--workers", "2", "--label", "once")
-    assert before == result(database, "once").stat().st_mtime_ns
+    assert result(database, "once").stat().st_mtime_ns == before
     listed = [json.loads(line) for line in driftline("replays", "--json")[1].splitlines()]
-    assert ["once"] == [one["label"] for one in listed]
+    assert [one["label"] for one in listed] == ["once"]
     assert "once" in driftline("replays")[1]
 
 
@@ -107,7 +107,7 @@ def test_a_label_stands_for_one_replay(
     (tmp_path / "p.yaml").write_text(POLICY)
     replay(driftline, "--workers", "1", "--label", "mine")
     code, _, err = driftline("replay", "--label", "mine", *arguments)
-    assert 2 == code
+    assert code == 2
     assert f"mine is a replay with another {named}" in err
     assert database.exists()
 
@@ -131,7 +131,7 @@ def test_what_came_after_the_plan_is_not_read(driftline: Command, database: Path
     scored_live(database, records=past(seed=2, sessions=3))
     assert len(before) < len(scores_in(database))
     replay(driftline, "--label", "old", "--workers", "2")
-    assert before == merged_scores_in(result(database, "old"))
+    assert merged_scores_in(result(database, "old")) == before
 
 
 def test_a_result_is_there_whole_or_not_at_all(driftline: Command, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,12 +142,12 @@ def test_a_result_is_there_whole_or_not_at_all(driftline: Command, database: Pat
         patch.setattr(results, "read_digests", ended)
         with pytest.raises(EndedError):
             driftline("replay", *arguments)
-    assert (False, True) == (result(database, "merged").exists(), parts.exists())
+    assert (result(database, "merged").exists(), parts.exists()) == (False, True)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", ended)
         with pytest.raises(EndedError):
             driftline("replay", *arguments)
-    assert (True, True) == (result(database, "merged").exists(), parts.exists())
+    assert (result(database, "merged").exists(), parts.exists()) == (True, True)
     assert replay(driftline, *arguments)["equal"]
     assert scores_in(database) == merged_scores_in(result(database, "merged"))
     assert not parts.exists()
@@ -160,6 +160,6 @@ def test_one_process_works_on_a_label(driftline: Command, database: Path) -> Non
     with files.lock.open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         code, _, err = driftline("replay", "--label", "busy", "--workers", "1")
-    assert 2 == code
+    assert code == 2
     assert "another process is running the replay busy" in err
     assert replay(driftline, "--label", "busy", "--workers", "1")["equal"]

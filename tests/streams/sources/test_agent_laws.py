@@ -131,8 +131,8 @@ def test_lines_without_a_meaning_are_faults_that_name_their_line(name: str, cont
     body = b"\n".join(bad.values()) + b"\n" + _body(lines)
     reading = _read(name, body, context)
     assert list(bad) == [fault.reason for fault in reading.faults]
-    assert [1, 2, 3, 4, 5] == [fault.line for fault in reading.faults]
-    assert 5 == len(reading.exchanges)
+    assert [fault.line for fault in reading.faults] == [1, 2, 3, 4, 5]
+    assert len(reading.exchanges) == 5
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
@@ -141,9 +141,9 @@ def test_a_kind_that_is_not_known_is_a_fault_once_a_file(name: str, context: Rea
     lines = EVERYTHING[name][0]()
     extra = [{"type": "novelty", "uuid": f"n{index}", "sessionId": "s", "payload": {}} for index in range(1000)]
     reading = _read(name, _body([*lines[:3], *extra, *lines[3:]]), context)
-    assert [(4, "unknown_kind")] == [(fault.line, fault.reason) for fault in reading.faults]
+    assert [(fault.line, fault.reason) for fault in reading.faults] == [(4, "unknown_kind")]
     assert "novelty" in reading.faults[0].detail
-    assert 5 == len(reading.exchanges)
+    assert len(reading.exchanges) == 5
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
@@ -152,7 +152,7 @@ def test_a_torn_last_line_waits_for_the_next_time(name: str, context: ReadingCon
     body = _body(EVERYTHING[name][0]())
     reading = _read(name, body[:-10], context)
     assert not reading.complete
-    assert [] == reading.faults
+    assert reading.faults == []
 
 
 def test_a_message_of_three_thousand_lines_costs_no_more_than_its_size(context: ReadingContext) -> None:
@@ -162,5 +162,5 @@ def test_a_message_of_three_thousand_lines_costs_no_more_than_its_size(context: 
     for _ in range(3_000):
         lines.said("m1", claude_code_lines.text("word " * 20))
     reading = _read("claude-code", _body(lines.lines), context)
-    assert 1 == len(reading.exchanges)
+    assert len(reading.exchanges) == 1
     _check(reading, context)

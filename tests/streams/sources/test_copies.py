@@ -78,9 +78,9 @@ def _check(source: TranscriptSource, root: Path, context: ReadingContext) -> Non
     files = source.files_in([root])
     random.Random(len(str(files))).shuffle(files)
     [account] = source.accounts_in(files)
-    assert {*files} == {account.path, *account.copies}
+    assert {account.path, *account.copies} == {*files}
     [reading] = source.read(account.path, replace(context, copies=account.copies), EVERY_SESSION)
-    assert [] == reading.faults
+    assert reading.faults == []
     answers = [f"Answer {number}." for number in range(len(QUESTIONS))]
     assert sorted(zip(QUESTIONS, answers, strict=True)) == sorted(
         (one.user_message, one.agent_response) for one in reading.exchanges

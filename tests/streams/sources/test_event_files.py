@@ -58,8 +58,8 @@ EXPECTED = [
 def test_every_form_of_lines_gives_the_same_events(form: str, context: ReadingContext) -> None:
     """Whoever writes the file chooses the form; the evidence must not depend on it."""
     (reading,) = read_event_file(_stream(FORMS[form]), context)
-    assert EXPECTED == _summary(reading.events)
-    assert ([], True, ["s"]) == (reading.faults, reading.complete, reading.session_ids)
+    assert _summary(reading.events) == EXPECTED
+    assert (reading.faults, reading.complete, reading.session_ids) == ([], True, ["s"])
     assert "session_id" not in json.loads(reading.events[0].payload)
 
 
@@ -70,10 +70,10 @@ def test_a_document_is_read_whole_or_pretty(form: str, indent: int | None, tmp_p
     file = tmp_path / "s.json"
     file.write_text(json.dumps(DOCUMENTS[form], indent=indent))
     (reading,) = read_event_file(file, context)
-    assert EXPECTED == _summary(reading.events)
+    assert _summary(reading.events) == EXPECTED
     with file.open("rb") as stream:
         (session,) = read_sessions(stream, "s")
-    assert ("s", [CALL, OUTPUT]) == (session.session_id, session.events)
+    assert (session.session_id, session.events) == ("s", [CALL, OUTPUT])
 
 
 def test_sessions_are_counted_over_the_whole_file_and_over_batches(
@@ -83,9 +83,9 @@ def test_sessions_are_counted_over_the_whole_file_and_over_batches(
     monkeypatch.setattr(event_files, "BATCH", 3)
     lines = [{"session_id": f"s{i % 2}", **CALL} for i in range(8)]
     readings = list(read_event_file(_stream(lines), context))
-    assert [3, 3, 2] == [len(reading.events) for reading in readings]
+    assert [len(reading.events) for reading in readings] == [3, 3, 2]
     events = [event for reading in readings for event in reading.events]
-    assert [("s0", 0), ("s1", 0), ("s0", 1), ("s1", 1)] == [(event.session_id, event.seq) for event in events[:4]]
+    assert [(event.session_id, event.seq) for event in events[:4]] == [("s0", 0), ("s1", 0), ("s0", 1), ("s1", 1)]
 
 
 def test_a_session_on_the_first_of_several_lines_is_no_document(context: ReadingContext) -> None:
@@ -93,7 +93,7 @@ def test_a_session_on_the_first_of_several_lines_is_no_document(context: Reading
     session = json.dumps({"session_id": "s", "events": [CALL]})
     for between in ("\n", "\n\n", "\r\n \n"):
         (reading,) = read_event_file(io.BytesIO((session + between + session).encode()), context)
-        assert [0, 1] == [event.seq for event in reading.events]
+        assert [event.seq for event in reading.events] == [0, 1]
 
 
 def test_what_a_line_names_counts_before_the_reading_but_not_before_an_override(context: ReadingContext) -> None:
@@ -102,7 +102,7 @@ def test_what_a_line_names_counts_before_the_reading_but_not_before_an_override(
     for override, expected in ((None, "a"), ("b", "b")):
         (reading,) = read_event_file(_stream([line]), dataclasses.replace(context, agent=override))
         (event,) = reading.events
-        assert ("c2", "web", expected) == (event.connection, event.project, event.agent)
+        assert (event.connection, event.project, event.agent) == ("c2", "web", expected)
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,10 @@ def test_what_cannot_be_taken_is_a_fault_that_names_line_and_field(
     """Nothing is dropped in silence, and what is missing keeps its place, so that mending it moves nothing else."""
     good = {"session_id": "s", **CALL}
     (reading,) = read_event_file(_stream([good, line, good]), context)
-    assert [(2, reason)] == [(fault.line, fault.reason) for fault in reading.faults]
+    assert [(fault.line, fault.reason) for fault in reading.faults] == [(2, reason)]
     assert named in reading.faults[0].detail
-    assert [0, 1 + missing] == [event.seq for event in reading.events]
-    assert ["event_0", f"event_{1 + missing}"] == [event.event_id for event in reading.events]
+    assert [event.seq for event in reading.events] == [0, 1 + missing]
+    assert [event.event_id for event in reading.events] == ["event_0", f"event_{1 + missing}"]
 
 
 IDS = st.one_of(st.none(), st.sampled_from(["a", "a#2", "a#3", "event_1", 5, *sorted(FAILURE_NODES)[:1]]))
@@ -154,8 +154,8 @@ def test_repeated_ids_become_those_of_a_diagnosis(events: list[tuple[str, Any]],
     for session in read_sessions(_stream(lines), "f"):
         expected = normalise_session(session.events, reserved=FAILURE_NODES)
         found = [record for record in records if record.session_id == session.session_id]
-        assert [event.event_id for event in expected] == [record.event_id for record in found]
-        assert [event.payload for event in expected] == [json.loads(record.payload) for record in found]
+        assert [record.event_id for record in found] == [event.event_id for event in expected]
+        assert [json.loads(record.payload) for record in found] == [event.payload for event in expected]
     assert len(lines) == len({(record.session_id, record.event_id) for record in records})
 
 
@@ -165,12 +165,12 @@ def test_a_bad_event_does_not_cost_a_session_its_diagnosis(context: ReadingConte
     lines = [{"session_id": "s", "events": [CALL, 5, OUTPUT]}, {"session_id": "t", **CALL}, {"session_id": "t", "n": 1}]
     lines += [{"session_id": "t", "project": "../etc", **CALL}, {"session_id": "t", **OUTPUT}]
     sessions = list(read_sessions(_stream(lines), "f", lambda line, detail: told.append((line, detail))))
-    assert [1, 3, 4] == [line for line, _ in told]
-    assert "events[1]: is a number, not an object" == told[0][1]
+    assert [line for line, _ in told] == [1, 3, 4]
+    assert told[0][1] == "events[1]: is a number, not an object"
     assert "neither an event nor a session" in told[1][1]
     (reading,) = read_event_file(_stream(lines), context)
     named = [(one.session_id, event.event_id) for one in sessions for event in normalise_session(one.events)]
-    assert [("s", "event_0"), ("s", "event_2"), ("t", "event_0"), ("t", "event_3")] == named
+    assert named == [("s", "event_0"), ("s", "event_2"), ("t", "event_0"), ("t", "event_3")]
     assert named == [(event.session_id, event.event_id) for event in reading.events]
 
 
@@ -179,7 +179,7 @@ def test_an_event_that_is_refused_keeps_its_id_for_when_it_is_mended(context: Re
     lines = [{"session_id": "s", **CALL, "event_id": "a", "timestamp": time} for time in (None, "soon", None)]
     (before,) = read_event_file(_stream(lines), context)
     (after,) = read_event_file(_stream([{**line, "timestamp": None} for line in lines]), context)
-    assert ["a", "a#3"] == [event.event_id for event in before.events]
+    assert [event.event_id for event in before.events] == ["a", "a#3"]
     assert before.events == [event for event in after.events if event.event_id != "a#2"]
 
 
@@ -187,14 +187,14 @@ def test_an_event_that_is_refused_keeps_its_id_for_when_it_is_mended(context: Re
 def test_a_session_without_a_name_is_called_as_its_file(name: str, expected: str) -> None:
     """The same name as after an import, wherever the file lies."""
     (session,) = read_sessions(io.BytesIO(json.dumps({"events": [CALL]}).encode()), name)
-    assert expected == session.session_id
+    assert session.session_id == expected
 
 
 def test_a_torn_last_line_is_left_for_the_next_time(context: ReadingContext) -> None:
     """The writer has not finished it."""
     stream = io.BytesIO(json.dumps({"session_id": "s", **CALL}).encode() + b'\n{"session_id": "s", "ev')
     (reading,) = read_event_file(stream, context)
-    assert (1, [], False) == (len(reading.events), reading.faults, reading.complete)
+    assert (len(reading.events), reading.faults, reading.complete) == (1, [], False)
 
 
 def test_many_bad_parts_of_one_line_cost_no_more_than_the_line(context: ReadingContext) -> None:
@@ -219,8 +219,8 @@ def test_secrets_are_taken_out_of_payloads(context: ReadingContext) -> None:
 def test_sessions_for_a_diagnosis_are_whole(form: str) -> None:
     """The detectors look at a session, not at a line."""
     sessions = list(read_sessions(_stream(FORMS[form]), "f"))
-    assert [CALL, OUTPUT] == [event for session in sessions for event in session.events]
-    assert {"s"} == {session.session_id for session in sessions}
+    assert [event for session in sessions for event in session.events] == [CALL, OUTPUT]
+    assert {session.session_id for session in sessions} == {"s"}
 
 
 def test_a_transcript_is_recognised_and_gives_the_events_of_the_importer() -> None:
@@ -228,15 +228,15 @@ def test_a_transcript_is_recognised_and_gives_the_events_of_the_importer() -> No
     corpus = Path(__file__).parents[2] / "corpus" / "openclaw" / "malformed_lines.jsonl"
     with corpus.open("rb") as stream:
         (session,) = read_sessions(stream, "f")
-    assert ("s-1", 1, 11) == (session.session_id, session.line, len(session.faults))
-    assert ["a1", "a2"] == [event["event_id"] for event in session.events]
+    assert (session.session_id, session.line, len(session.faults)) == ("s-1", 1, 11)
+    assert [event["event_id"] for event in session.events] == ["a1", "a2"]
 
 
 @pytest.mark.parametrize("data", [b"", b"{\n", b"nonsense\n", b'{"event":"x"}\n', b"5", b'{"session_id":"s"'])
 def test_what_holds_no_session_is_an_error_that_names_the_line(data: bytes) -> None:
     """A diagnosis of half a file would be a wrong one."""
     if not data:
-        assert [] == list(read_sessions(io.BytesIO(data), "f"))
+        assert list(read_sessions(io.BytesIO(data), "f")) == []
         return
     with pytest.raises(InputError, match=r"f:1: "):
         list(read_sessions(io.BytesIO(data), "f"))
@@ -264,11 +264,11 @@ def test_an_id_that_holds_half_a_surrogate_pair_is_a_fault_that_names_its_field(
     """Repaired, it would be the id of another session or event, and the records of both would become one."""
     line, field = BROKEN_IDS[what]
     (reading,) = read_event_file(_stream([line, {"session_id": "x\ufffd", **CALL}]), context)
-    assert [(1, f"{field}: {NOT_UNICODE}")] == [(fault.line, fault.detail) for fault in reading.faults]
-    assert ["x\ufffd"] == [event.session_id for event in reading.events]
+    assert [(fault.line, fault.detail) for fault in reading.faults] == [(1, f"{field}: {NOT_UNICODE}")]
+    assert [event.session_id for event in reading.events] == ["x\ufffd"]
     told: list[tuple[int, str]] = []
     list(read_sessions(_stream([line]), "f", lambda number, detail: told.append((number, detail))))
-    assert [(1, f"{field}: {NOT_UNICODE}")] == told
+    assert told == [(1, f"{field}: {NOT_UNICODE}")]
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -278,7 +278,7 @@ def test_texts_that_hold_half_a_surrogate_pair_are_repaired(indent: int | None, 
     text = json.dumps({"session_id": "s", "events": [event, event]}, indent=indent).encode()
     (reading,) = read_event_file(io.BytesIO(text), context)
     (session,) = read_sessions(io.BytesIO(text), "s")
-    assert ["x\ufffd"] * 4 == [
+    assert [
         *(json.loads(event.payload)["args"]["id"] for event in reading.events),
         *(event["args"]["id"] for event in session.events),
-    ]
+    ] == ["x\ufffd"] * 4

@@ -40,24 +40,24 @@ def _reasons(data: bytes) -> list[str]:
 )
 def test_a_line_is_one_object_or_says_why_not(line: bytes, reason: str) -> None:
     """What is no JSON object of bounded depth must be named, not guessed at."""
-    assert [reason] == _reasons(line + b"\n")
+    assert _reasons(line + b"\n") == [reason]
 
 
 def test_numbers_count_blank_lines_and_line_ends_do_not_matter() -> None:
     """A fault's number must lead an editor to the line."""
     lines = list(read_lines(io.BytesIO(b'{"a":1}\r\n\n  \n{"b":2}')))
-    assert [(1, b'{"a":1}', True), (4, b'{"b":2}', False)] == [(line.number, line.body, line.ended) for line in lines]
+    assert [(line.number, line.body, line.ended) for line in lines] == [(1, b'{"a":1}', True), (4, b'{"b":2}', False)]
 
 
 @pytest.mark.parametrize(("extra", "reason"), [(-1, ""), (0, ""), (1, "too_long"), (2, "too_long"), (5_000_000, "too_long")])
 def test_a_line_longer_than_the_limit_is_skipped_and_the_next_one_read(extra: int, reason: str) -> None:
     """The limit itself still passes; one byte more does not, and costs nothing but itself."""
     body = b'{"a":"' + b"x" * (MAX_LINE - 8 + extra) + b'"}'
-    assert [reason, ""] == _reasons(body + b'\n{"b":2}\n')
+    assert _reasons(body + b'\n{"b":2}\n') == [reason, ""]
     first = next(read_lines(io.BytesIO(body + b"\n")))
-    assert (MAX_LINE + extra, True) == (first.size, first.ended)
+    assert (first.size, first.ended) == (MAX_LINE + extra, True)
     fault = line_fault(first, Problem("x", "y"))
-    assert (hashlib.sha256(body).hexdigest(), KEPT_BYTES) == (fault.digest, len(fault.body))
+    assert (fault.digest, len(fault.body)) == (hashlib.sha256(body).hexdigest(), KEPT_BYTES)
 
 
 def test_a_line_without_end_is_not_loaded() -> None:
@@ -80,7 +80,7 @@ def test_a_line_without_end_is_not_loaded() -> None:
     (line,) = read_lines(io.BufferedReader(Endless()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (size, False) == (line.size, line.ended)
+    assert (line.size, line.ended) == (size, False)
     assert peak < 3 * MAX_LINE
 
 
@@ -88,4 +88,4 @@ def test_a_line_without_end_is_not_loaded() -> None:
 def test_only_an_unended_line_that_is_no_object_is_torn(data: bytes, torn: bool) -> None:
     """A whole object at the end of a file is complete even where the line end is missing."""
     (line,) = read_lines(io.BytesIO(data))
-    assert torn == is_torn(line, decode_line(line))
+    assert is_torn(line, decode_line(line)) == torn

@@ -44,12 +44,12 @@ def test_a_transcript_gives_the_records_its_rules_ask_for(name: str, context: Re
     """Each expectation was reasoned out from the rules; its `why` says how."""
     expected = json.loads((CORPUS / f"{name}.expected.json").read_text(encoding="utf-8"))
     reading = read_transcript(CORPUS / f"{name}.jsonl", context)
-    assert [expected["session_id"]] == reading.session_ids
-    assert expected["complete"] == reading.complete
-    assert expected["faults"] == [[fault.line, fault.reason] for fault in reading.faults]
+    assert reading.session_ids == [expected["session_id"]]
+    assert reading.complete == expected["complete"]
+    assert [[fault.line, fault.reason] for fault in reading.faults] == expected["faults"]
     wanted = [{**UNSAID, **exchange} for exchange in expected["exchanges"]]
-    assert wanted == [_shown(exchange, {**UNSAID, **want}) for exchange, want in zip(reading.exchanges, wanted, strict=True)]
-    assert [[i, e] for i, e, _ in expected["events"]] == [[event.event_id, event.event] for event in reading.events]
+    assert [_shown(exchange, {**UNSAID, **want}) for exchange, want in zip(reading.exchanges, wanted, strict=True)] == wanted
+    assert [[event.event_id, event.event] for event in reading.events] == [[i, e] for i, e, _ in expected["events"]]
     for event, (_, _, fields) in zip(reading.events, expected["events"], strict=True):
         payload = json.loads(event.payload)
         assert fields == {field: payload.get(field) for field in fields}
@@ -69,4 +69,4 @@ def test_columns_say_what_the_payload_says(name: str, context: ReadingContext) -
         assert payload.get("action") == event.action
         assert (event.event == "tool_call") == (event.call_key is not None)
         assert (payload["usage"]["total"] if event.event == "token_usage" else None) == event.tokens
-        assert (None, None, None) == (event.used, event.referenced, event.status)
+        assert (event.used, event.referenced, event.status) == (None, None, None)

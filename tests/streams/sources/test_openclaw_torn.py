@@ -23,7 +23,7 @@ def test_silence_ends_no_exchange_while_its_answer_may_be_the_torn_line(tmp_path
     path.write_text(LINES)
     os.utime(path, (context.ingested_at.timestamp(),) * 2)
     reading = read_transcript(path, context)
-    assert ([], False) == (reading.exchanges, reading.complete)
+    assert (reading.exchanges, reading.complete) == ([], False)
 
 
 def test_what_a_writer_left_torn_is_reported_all_the_same(tmp_path: Path, context: ReadingContext) -> None:
@@ -33,5 +33,5 @@ def test_what_a_writer_left_torn_is_reported_all_the_same(tmp_path: Path, contex
     written = context.ingested_at - context.session_gap - timedelta(minutes=1)
     os.utime(path, (written.timestamp(),) * 2)
     reading = read_transcript(path, replace(context))
-    assert ["no_response"] == [exchange.outcome for exchange in reading.exchanges]
+    assert [exchange.outcome for exchange in reading.exchanges] == ["no_response"]
     assert not reading.complete

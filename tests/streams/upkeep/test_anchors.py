@@ -129,16 +129,16 @@ def test_a_round_is_judged_anew_by_every_tier(store: Store, clock: Clock, judge:
             asked = judge.asked
             begun = await run_round(engine, "ops")
             await engine.drained()
-            assert (COUNT, COUNT) == (len(anchors), begun.exchanges)
+            assert (len(anchors), begun.exchanges) == (COUNT, COUNT)
             assert judge.asked - asked == 2 * COUNT + 2
 
     run(work())
     scored = rows(
         store, "scores WHERE connection = 'anchors'", "project, disposition, sampling_reason, tier2_state, tier3_state"
     )
-    assert [("anchors.ops", "scored", "sampling_disabled", "scored", "scored")] * COUNT == scored
-    assert [(COUNT,)] == rows(store, "scores WHERE project = 'ops'", "count(*)")
-    assert [(1,)] == rows(store, "session_closings WHERE connection = 'anchors'", "count(*)")
+    assert scored == [("anchors.ops", "scored", "sampling_disabled", "scored", "scored")] * COUNT
+    assert rows(store, "scores WHERE project = 'ops'", "count(*)") == [(COUNT,)]
+    assert rows(store, "session_closings WHERE connection = 'anchors'", "count(*)") == [(1,)]
 
 
 def test_a_judge_that_became_harsher_is_told_from_an_agent_that_did_not(store: Store, clock: Clock, judge: FixedJudge) -> None:
@@ -153,22 +153,22 @@ def test_a_judge_that_became_harsher_is_told_from_an_agent_that_did_not(store: S
                 await run_round(engine, "ops")
                 await engine.drained()
                 if day == 5:
-                    assert "agent" == cause_of(store, "ops", "tier2", fell(clock.now - timedelta(days=2))).cause
+                    assert cause_of(store, "ops", "tier2", fell(clock.now - timedelta(days=2))).cause == "agent"
                 clock.now += timedelta(days=1)
 
     run(work())
     changed_at = NOW + timedelta(days=6)
     with contextlib.closing(store.cursor()) as cursor:
         found = changes(cursor, "ops")
-    assert (True, "down", changed_at) == (found["tier2"].changed, found["tier2"].direction, found["tier2"].since)
+    assert (found["tier2"].changed, found["tier2"].direction, found["tier2"].since) == (True, "down", changed_at)
     asked = fell(changed_at - timedelta(days=1))
-    assert "judge" == cause_of(store, "ops", "tier2", asked).cause
-    assert "agent" == cause_of(store, "ops", "tier2", dataclasses.replace(asked, direction="up")).cause
-    assert (False, 2) == (found["tier2_5"].changed, found["tier2_5"].anchors)
+    assert cause_of(store, "ops", "tier2", asked).cause == "judge"
+    assert cause_of(store, "ops", "tier2", dataclasses.replace(asked, direction="up")).cause == "agent"
+    assert (found["tier2_5"].changed, found["tier2_5"].anchors) == (False, 2)
     reasons = {"tier2_5": "few_anchors", "tier1": "rules", None: "no_size"}
     assert reasons == {tier: cause_of(store, "ops", tier, asked).reason for tier in reasons}
-    assert "no_size" == cause_of(store, "ops", "tier2", None).reason
-    assert "no_anchors" == cause_of(store, "web", "tier2", asked).reason
+    assert cause_of(store, "ops", "tier2", None).reason == "no_size"
+    assert cause_of(store, "web", "tier2", asked).reason == "no_anchors"
 
 
 def test_tiers_are_compared_on_their_own_scales(store: Store, clock: Clock, judge: FixedJudge) -> None:
@@ -187,7 +187,7 @@ def test_tiers_are_compared_on_their_own_scales(store: Store, clock: Clock, judg
     run(work())
     moved = dataclasses.replace(fell(NOW + timedelta(days=4)), size=1.2)
     found = cause_of(store, "ops", "tier3", moved)
-    assert "judge" == found.cause
+    assert found.cause == "judge"
     assert found.judge is not None
     assert -2 < found.judge < -0.9
 
@@ -225,8 +225,8 @@ def test_a_round_begun_twice_within_a_minute_is_one(store: Store, clock: Clock, 
             await engine.drained()
             return begun
 
-    assert [3, 0] == run(work())
-    assert [(3,)] == rows(store, "exchanges WHERE connection = 'anchors'", "count(*)")
+    assert run(work()) == [3, 0]
+    assert rows(store, "exchanges WHERE connection = 'anchors'", "count(*)") == [(3,)]
 
 
 def test_an_anchor_is_withdrawn_and_can_come_back(store: Store, clock: Clock, judge: FixedJudge) -> None:
@@ -239,15 +239,15 @@ def test_an_anchor_is_withdrawn_and_can_come_back(store: Store, clock: Clock, ju
             assert len(others) == len({one.anchor_id for one in others}) == 2
             gone = await withdraw(engine, "ops", first.anchor_id, "bob")
             assert gone is not None
-            assert (False, 1, "bob") == (gone.active, gone.revision, gone.chosen_by)
+            assert (gone.active, gone.revision, gone.chosen_by) == (False, 1, "bob")
             assert gone == await withdraw(engine, "ops", first.anchor_id, "cid")
             assert await withdraw(engine, "web", first.anchor_id, "bob") is None
-            assert 2 == (await run_round(engine, "ops")).exchanges
+            assert (await run_round(engine, "ops")).exchanges == 2
             (back,) = await choose(engine, "ops", [(first.connection, first.exchange_id)], "dan")
-            assert (True, 2, "dan") == (back.active, back.revision, back.chosen_by)
+            assert (back.active, back.revision, back.chosen_by) == (True, 2, "dan")
             with contextlib.closing(store.cursor()) as cursor:
-                assert 3 == len(anchors_of(cursor, "ops"))
-                assert [] == candidates(cursor, "ops", 9)
+                assert len(anchors_of(cursor, "ops")) == 3
+                assert candidates(cursor, "ops", 9) == []
 
     run(work())
 
@@ -279,7 +279,7 @@ def test_rounds_begin_when_they_are_due_and_only_with_a_judge(store: Store, cloc
             counts.append(await count(engine))
         return counts
 
-    assert [0, 4, 4, 4, 4, 4, 8] == run(work())
+    assert run(work()) == [0, 4, 4, 4, 4, 4, 8]
 
 
 def test_a_project_whose_round_cannot_begin_holds_up_no_other(
@@ -301,7 +301,7 @@ def test_a_project_whose_round_cannot_begin_holds_up_no_other(
             await engine.drained()
         return len(query_rows(store.cursor(), "anchor_scores", {"judged_as": "anchors.ops", "from": None}))
 
-    assert 4 == run(work())
+    assert run(work()) == 4
     assert "the anchors of aaa could not be judged again" in caplog.text
 
 
@@ -313,7 +313,7 @@ def test_exchanges_are_named_by_their_ids(store: Store, clock: Clock, judge: Fix
             await engine.take_exchange(exchange("s", 1))
             await engine.take_exchange(exchange("s", 1, connection="north"))
         with contextlib.closing(store.cursor()) as cursor:
-            assert [("north", "s:1")] == named(cursor, "ops", ["s:1", "s:1"], "north")
+            assert named(cursor, "ops", ["s:1", "s:1"], "north") == [("north", "s:1")]
             with pytest.raises(InputError, match="connections local, north have one"):
                 named(cursor, "ops", ["s:1"], None)
             with pytest.raises(InputError, match="the project has no exchange with this id"):

@@ -94,7 +94,7 @@ class Fleet:
             "(SELECT sum(exchanges) FROM log.session_scores)"
         ).fetchone()
         assert found is not None
-        assert 1 == len(set(found))
+        assert len(set(found)) == 1
         return [("exchanges", found[0])]
 
     def rows(self, table: str, columns: str) -> list[tuple[object, ...]]:
@@ -127,15 +127,17 @@ def test_a_trace_settles_after_its_root(fleet: Fleet) -> None:
     fleet.send(tool(1), chat(2))
     fleet.send(agent(0))
     fleet.pass_by(SETTLE - timedelta(seconds=1))
-    assert [] == decisions(fleet)
+    assert decisions(fleet) == []
     fleet.pass_by(timedelta(seconds=1))
-    assert [(0, "settled", 3, 1, 0, "complete")] == decisions(fleet)
-    assert [("Is it well?", "It is.", "scout", "s1")] == fleet.rows(
-        "exchanges", "user_message, agent_response, agent, session_id"
-    )
-    assert [("tool_call", 0), ("tool_output", 1), ("token_usage", 2)] == sorted(
-        fleet.rows("agent_events", "event, seq"), key=lambda row: row[1]
-    )  # type: ignore[arg-type, return-value]
+    assert decisions(fleet) == [(0, "settled", 3, 1, 0, "complete")]
+    assert fleet.rows("exchanges", "user_message, agent_response, agent, session_id") == [
+        ("Is it well?", "It is.", "scout", "s1")
+    ]
+    assert sorted(fleet.rows("agent_events", "event, seq"), key=lambda row: row[1]) == [
+        ("tool_call", 0),
+        ("tool_output", 1),
+        ("token_usage", 2),
+    ]  # type: ignore[arg-type, return-value]
 
 
 def test_each_span_that_comes_lets_it_wait_again(fleet: Fleet) -> None:
@@ -144,9 +146,9 @@ def test_each_span_that_comes_lets_it_wait_again(fleet: Fleet) -> None:
     fleet.pass_by(SETTLE - timedelta(seconds=1))
     fleet.send(tool(1))
     fleet.pass_by(SETTLE - timedelta(seconds=1))
-    assert [] == decisions(fleet)
+    assert decisions(fleet) == []
     fleet.pass_by(timedelta(seconds=1))
-    assert [(0, "settled", 2, 1, 0, "complete")] == decisions(fleet)
+    assert decisions(fleet) == [(0, "settled", 2, 1, 0, "complete")]
 
 
 def land_at(fleet: Fleet, partition: int, offset: int, *spans: Json) -> None:
@@ -170,16 +172,16 @@ def test_a_span_that_lands_later_may_stand_before_the_others_on_its_partition(
     land_at(fleet, 0, 10, chat(2), agent(0))
     ends[0] = 12
     fleet.pass_by(SETTLE)
-    assert [(0, "settled", 3, 1, 0, "complete")] == decisions(fleet)
+    assert decisions(fleet) == [(0, "settled", 3, 1, 0, "complete")]
 
 
 def test_a_trace_without_its_root_is_complete_when_it_is_idle(fleet: Fleet) -> None:
     """A process that was killed sends no root."""
     fleet.send(chat(1, 0), tool(2, 0))
     fleet.pass_by(IDLE - timedelta(seconds=1))
-    assert [] == decisions(fleet)
+    assert decisions(fleet) == []
     fleet.pass_by(timedelta(seconds=1))
-    assert [(0, "idle", 2, 1, 0, "complete")] == decisions(fleet)
+    assert decisions(fleet) == [(0, "idle", 2, 1, 0, "complete")]
 
 
 def test_a_late_span_revises_the_exchange(fleet: Fleet) -> None:
@@ -189,11 +191,11 @@ def test_a_late_span_revises_the_exchange(fleet: Fleet) -> None:
     fleet.send(chat(2), tool(3))
     fleet.pass_by(SETTLE)
     fleet.pass_by(IDLE)
-    assert [(0, "settled", 2, 1, 0, "complete"), (1, "idle", 4, 0, 1, "complete")] == decisions(fleet)
-    assert [(12, 1)] == fleet.current("exchanges", "input_tokens, revision")
-    assert [(1, 1)] == fleet.current("scores", "turn_number, revision")
+    assert decisions(fleet) == [(0, "settled", 2, 1, 0, "complete"), (1, "idle", 4, 0, 1, "complete")]
+    assert fleet.current("exchanges", "input_tokens, revision") == [(12, 1)]
+    assert fleet.current("scores", "turn_number, revision") == [(1, 1)]
     positions = fleet.rows("agent_events", "seq")
-    assert [(number,) for number in range(5)] == positions
+    assert positions == [(number,) for number in range(5)]
 
 
 def late_root() -> tuple[list[Json], list[Json]]:
@@ -209,15 +211,15 @@ def test_a_root_that_ends_late_revises_the_turn(fleet: Fleet) -> None:
     first, rest = late_root()
     fleet.send(*first)
     fleet.pass_by(IDLE)
-    assert [("question 2", "answer 2", 30)] == fleet.current("exchanges", "user_message, agent_response, input_tokens")
+    assert fleet.current("exchanges", "user_message, agent_response, input_tokens") == [("question 2", "answer 2", 30)]
     fleet.send(*rest)
     fleet.pass_by(SETTLE)
-    assert [(0, "idle", 1, 1, 0, "complete"), (1, "settled", 4, 0, 1, "complete")] == decisions(fleet)
+    assert decisions(fleet) == [(0, "idle", 1, 1, 0, "complete"), (1, "settled", 4, 0, 1, "complete")]
     told = "exchange_id, user_message, agent_response, input_tokens, output_tokens, revision"
-    assert [(f"{TRACE}:{span_id(2)}", "Refund it", "Refunded.", 44, 2, 1)] == fleet.current("exchanges", told)
-    assert [(1, 1, "first_turns")] == fleet.current("scores", "turn_number, revision, sampling_reason")
+    assert fleet.current("exchanges", told) == [(f"{TRACE}:{span_id(2)}", "Refund it", "Refunded.", 44, 2, 1)]
+    assert fleet.current("scores", "turn_number, revision, sampling_reason") == [(1, 1, "first_turns")]
     events = [event for (event,) in fleet.rows("agent_events", "event")]
-    assert {"token_usage": 2, "tool_call": 1, "tool_output": 1} == {event: events.count(event) for event in events}
+    assert {event: events.count(event) for event in events} == {"token_usage": 2, "tool_call": 1, "tool_output": 1}
 
 
 def test_turns_that_turn_out_to_be_one_are_one(fleet: Fleet) -> None:
@@ -226,14 +228,14 @@ def test_turns_that_turn_out_to_be_one_are_one(fleet: Fleet) -> None:
     fleet.pass_by(IDLE)
     fleet.send(agent(3, 0, question="Go on", answer="Done."), chat(4, 3))
     fleet.pass_by(IDLE)
-    assert [(1,), (2,)] == fleet.current("scores", "turn_number")
+    assert fleet.current("scores", "turn_number") == [(1,), (2,)]
     fleet.send(agent(0, question="Refund it", answer="Refunded."))
     fleet.pass_by(SETTLE)
     told = "exchange_id, user_message, agent_response, input_tokens"
-    assert [(f"{TRACE}:{span_id(1)}", "Refund it", "Refunded.", 26)] == fleet.current("exchanges", told)
-    assert [(1, 1)] == fleet.current("scores", "turn_number, revision")
-    assert [(0, 0), (0, 0), (1, 1)] == fleet.rows("trace_assemblies", "revised_exchanges, withdrawn_exchanges")
-    assert [("exchanges", 1)] == fleet.counted()
+    assert fleet.current("exchanges", told) == [(f"{TRACE}:{span_id(1)}", "Refund it", "Refunded.", 26)]
+    assert fleet.current("scores", "turn_number, revision") == [(1, 1)]
+    assert fleet.rows("trace_assemblies", "revised_exchanges, withdrawn_exchanges") == [(0, 0), (0, 0), (1, 1)]
+    assert fleet.counted() == [("exchanges", 1)]
 
 
 def test_a_turn_is_made_again_by_a_rebuild_as_it_is(fleet: Fleet) -> None:
@@ -244,9 +246,9 @@ def test_a_turn_is_made_again_by_a_rebuild_as_it_is(fleet: Fleet) -> None:
     fleet.send(*rest)
     fleet.pass_by(SETTLE)
     before = fleet.rows("scores", "* EXCLUDE (_offset)")
-    assert 2 == len(before)
+    assert len(before) == 2
     runner_over(fleet.store).rebuild()
-    assert before == fleet.rows("scores", "* EXCLUDE (_offset)")
+    assert fleet.rows("scores", "* EXCLUDE (_offset)") == before
 
 
 class Killed(BaseException):
@@ -283,7 +285,7 @@ def test_a_kill_between_the_first_exchange_and_its_decision_makes_no_second_turn
     monkeypatch.setattr(fleet.engine, "commit", as_on_kafka(fleet.engine))
     fleet.assembler = TraceAssembler(fleet.engine)
     fleet.pass_by(SETTLE)
-    assert [("Refund it", 44, 1)] == fleet.current("exchanges", "user_message, input_tokens, revision")
+    assert fleet.current("exchanges", "user_message, input_tokens, revision") == [("Refund it", 44, 1)]
 
 
 def rating(name: str, score: float, **told: object) -> Json:
@@ -309,7 +311,7 @@ def test_an_evaluation_is_a_score_by_a_rater_of_its_name(fleet: Fleet) -> None:
     found = fleet.store.cursor().execute(scores).fetchall()
 
     first, second = (f"{TRACE}:{span_id(number)}" for number in (0, 2))
-    assert [("faithfulness", 1, None, second), ("relevance", 4, "good: It answers.", first)] == found
+    assert found == [("faithfulness", 1, None, second), ("relevance", 4, "good: It answers.", first)]
 
 
 def test_an_evaluation_off_the_scale_is_none(fleet: Fleet) -> None:
@@ -317,7 +319,7 @@ def test_an_evaluation_off_the_scale_is_none(fleet: Fleet) -> None:
     fleet.send(agent(0, events=[rating("relevance", 7.5), rating("relevance", -0.1), rating("relevance", 1.0)]))
     fleet.pass_by(SETTLE)
 
-    assert [("relevance", 5)] == fleet.rows("reviews", "reviewer, score")
+    assert fleet.rows("reviews", "reviewer, score") == [("relevance", 5)]
 
 
 def test_an_evaluation_counts_once_however_often_its_trace_is_assembled(fleet: Fleet) -> None:
@@ -327,8 +329,8 @@ def test_an_evaluation_counts_once_however_often_its_trace_is_assembled(fleet: F
     fleet.send(tool(1))
     fleet.pass_by(IDLE)
 
-    assert [0, 1] == [revision for revision, *_ in decisions(fleet)]
-    assert [("relevance", 3)] == fleet.rows("reviews", "reviewer, score")
+    assert [revision for revision, *_ in decisions(fleet)] == [0, 1]
+    assert fleet.rows("reviews", "reviewer, score") == [("relevance", 3)]
 
 
 def test_nothing_more_is_made_of_a_trace_that_is_done(fleet: Fleet) -> None:
@@ -338,8 +340,8 @@ def test_nothing_more_is_made_of_a_trace_that_is_done(fleet: Fleet) -> None:
         fleet.pass_by(SETTLE)
     fleet.send(agent(0), tool(1))
     fleet.pass_by(IDLE)
-    assert 1 == len(decisions(fleet))
-    assert 2 == len(fleet.rows("agent_events", "seq"))
+    assert len(decisions(fleet)) == 1
+    assert len(fleet.rows("agent_events", "seq")) == 2
 
 
 def test_a_kill_before_the_decision_changes_nothing(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,8 +356,8 @@ def test_a_kill_before_the_decision_changes_nothing(fleet: Fleet, monkeypatch: p
     assert all(before)
     fleet.assembler = TraceAssembler(fleet.engine)
     fleet.pass_by(SETTLE)
-    assert before == (fleet.rows("exchanges", "*"), fleet.rows("agent_events", "*"))
-    assert [(0, "settled", 3, 0, 0, "complete")] == [(*row[:3], 0, *row[4:]) for row in decisions(fleet)]
+    assert (fleet.rows("exchanges", "*"), fleet.rows("agent_events", "*")) == before
+    assert [(*row[:3], 0, *row[4:]) for row in decisions(fleet)] == [(0, "settled", 3, 0, 0, "complete")]
 
 
 def test_the_next_look_at_a_backlog_does_not_wait_for_its_turn(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +366,7 @@ def test_the_next_look_at_a_backlog_does_not_wait_for_its_turn(fleet: Fleet, mon
     fleet.send(agent(0), tool(1), agent(0, trace="1" * 32))
     fleet.now += SETTLE
     fleet.look()
-    assert [1, 2] == sorted(spans for _, _, spans, *_ in decisions(fleet))  # type: ignore[type-var]
+    assert sorted(spans for _, _, spans, *_ in decisions(fleet)) == [1, 2]  # type: ignore[type-var]
 
 
 def test_the_stage_waits_for_spans_and_for_the_next_trace_to_be_complete(fleet: Fleet) -> None:
@@ -372,7 +374,7 @@ def test_the_stage_waits_for_spans_and_for_the_next_trace_to_be_complete(fleet: 
     pokes: list[str] = []
     fleet.engine.has_more = lambda: pokes.append("poked")
     fleet.look()
-    assert LONGEST_PAUSE == fleet.assembler.interval
+    assert fleet.assembler.interval == LONGEST_PAUSE
     pokes.clear()
     fleet.send(agent(0))
     fleet.look()
@@ -390,8 +392,8 @@ def test_a_restart_finds_the_traces_that_are_open(fleet: Fleet) -> None:
     fleet.send(agent(0, trace="1" * 32))
     fleet.assembler = TraceAssembler(fleet.engine)
     fleet.pass_by(SETTLE)
-    assert 2 == len(decisions(fleet))
-    assert {0} == {row[0] for row in decisions(fleet)}
+    assert len(decisions(fleet)) == 2
+    assert {row[0] for row in decisions(fleet)} == {0}
 
 
 def open_traces(fleet: Fleet) -> list[tuple[object, ...]]:
@@ -404,9 +406,9 @@ def test_a_state_is_there_while_its_trace_is_open(fleet: Fleet) -> None:
     fleet.send(agent(0), tool(1))
     fleet.look()
     fleet.run(fleet.engine.flush())
-    assert [(f"north/{TRACE}",)] == open_traces(fleet)
+    assert open_traces(fleet) == [(f"north/{TRACE}",)]
     fleet.pass_by(SETTLE)
-    assert [] == open_traces(fleet)
+    assert open_traces(fleet) == []
 
 
 def test_a_restart_reads_no_span_again(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,12 +420,12 @@ def test_a_restart_reads_no_span_again(fleet: Fleet, monkeypatch: pytest.MonkeyP
     fleet.look()
     fleet.send(agent(0), tool(1))
     fleet.look()
-    assert ["undecided_traces", "arrived_spans"] == read
+    assert read == ["undecided_traces", "arrived_spans"]
     fleet.assembler = TraceAssembler(fleet.engine)
     fleet.look()
-    assert ["undecided_traces", "arrived_spans"] == read
+    assert read == ["undecided_traces", "arrived_spans"]
     fleet.pass_by(SETTLE)
-    assert [(0, "settled", 2, 1, 0, "complete")] == decisions(fleet)
+    assert decisions(fleet) == [(0, "settled", 2, 1, 0, "complete")]
 
 
 def test_a_database_of_before_there_were_states_goes_on(fleet: Fleet) -> None:
@@ -440,8 +442,8 @@ def test_a_database_of_before_there_were_states_goes_on(fleet: Fleet) -> None:
     fleet.pass_by(SETTLE)
     fleet.pass_by(IDLE)
     by_trace = fleet.rows("trace_assemblies", "trace_id[:1], revision, spans, exchanges, revised_exchanges")
-    assert [("0", 0, 2, 1, 0), ("2", 0, 1, 1, 0), ("2", 1, 2, 0, 0), ("3", 0, 1, 1, 0)] == by_trace
-    assert 3 == len(fleet.current("exchanges", "exchange_id"))
+    assert by_trace == [("0", 0, 2, 1, 0), ("2", 0, 1, 1, 0), ("2", 1, 2, 0, 0), ("3", 0, 1, 1, 0)]
+    assert len(fleet.current("exchanges", "exchange_id")) == 3
 
 
 def test_a_rebuild_decides_nothing_of_traces_again(fleet: Fleet) -> None:
@@ -455,9 +457,9 @@ def test_a_rebuild_decides_nothing_of_traces_again(fleet: Fleet) -> None:
     runner_over(fleet.store).rebuild()
     fleet.assembler = TraceAssembler(fleet.engine)
     fleet.look()
-    assert before == (fleet.rows("trace_assemblies", "*"), fleet.rows("exchanges", "*"), open_traces(fleet))
+    assert (fleet.rows("trace_assemblies", "*"), fleet.rows("exchanges", "*"), open_traces(fleet)) == before
     fleet.pass_by(SETTLE)
-    assert [(0,), (0,)] == fleet.rows("trace_assemblies", "revision")
+    assert fleet.rows("trace_assemblies", "revision") == [(0,), (0,)]
 
 
 @pytest.mark.parametrize("session", ["s1", None])
@@ -469,9 +471,9 @@ def test_an_open_trace_of_an_erased_session_makes_nothing(fleet: Fleet, session:
     fleet.run(request_erasure(fleet.engine, erasure("north", session, "root", None, fleet.now)))
     fleet.pass_by(SETTLE)
     expected = [("other",)] if session else []
-    assert expected == fleet.rows("exchanges", "session_id")
-    assert expected == fleet.rows("trace_assemblies", "session_id")
-    assert [] == open_traces(fleet)
+    assert fleet.rows("exchanges", "session_id") == expected
+    assert fleet.rows("trace_assemblies", "session_id") == expected
+    assert open_traces(fleet) == []
 
 
 def test_spans_of_a_trace_that_was_deleted_are_told_of(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
@@ -484,14 +486,14 @@ def test_spans_of_a_trace_that_was_deleted_are_told_of(fleet: Fleet, caplog: pyt
     purge(fleet.store, fleet.engine.policy, fleet.now)
     fleet.send(tool(3))
     fleet.pass_by(IDLE)
-    assert 1 == len(decisions(fleet))
-    assert [(LATE,)] == fleet.rows("dead_letters", "reason")
-    assert [1] == counted
+    assert len(decisions(fleet)) == 1
+    assert fleet.rows("dead_letters", "reason") == [(LATE,)]
+    assert counted == [1]
     assert f"1 spans of the trace {TRACE} came after its other spans were deleted" in caplog.text
     fleet.assembler = TraceAssembler(fleet.engine, counted.append)
     fleet.pass_by(IDLE)
-    assert [(LATE,)] == fleet.rows("dead_letters", "reason"), "a start reads them again, and tells of them once"
-    assert [1] == counted
+    assert fleet.rows("dead_letters", "reason") == [(LATE,)], "a start reads them again, and tells of them once"
+    assert counted == [1]
 
 
 def test_a_trace_with_too_many_spans_is_set_aside(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -500,8 +502,8 @@ def test_a_trace_with_too_many_spans_is_set_aside(fleet: Fleet, monkeypatch: pyt
     fleet.send(agent(0), tool(1), tool(2), tool(3), agent(0, trace="1" * 32))
     for _ in range(3):
         fleet.pass_by(SETTLE)
-    assert [(0, "settled", 1, 1, 0, "complete")] == decisions(fleet)
-    assert [(TOO_MANY,)] == fleet.rows("dead_letters", "reason")
+    assert decisions(fleet) == [(0, "settled", 1, 1, 0, "complete")]
+    assert fleet.rows("dead_letters", "reason") == [(TOO_MANY,)]
 
 
 def test_a_trace_that_cannot_be_assembled_is_set_aside(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -516,8 +518,8 @@ def test_a_trace_that_cannot_be_assembled_is_set_aside(fleet: Fleet, monkeypatch
     monkeypatch.setattr(assembling, "assemble", faulty)
     fleet.send(agent(0), agent(0, trace="1" * 32))
     fleet.pass_by(SETTLE)
-    assert 1 == len(decisions(fleet))
-    assert 1 == len(fleet.rows("dead_letters", "reason"))
+    assert len(decisions(fleet)) == 1
+    assert len(fleet.rows("dead_letters", "reason")) == 1
 
 
 def test_positions_are_unique_where_events_come_both_ways(fleet: Fleet) -> None:
@@ -527,7 +529,7 @@ def test_positions_are_unique_where_events_come_both_ways(fleet: Fleet) -> None:
     fleet.send(agent(0), tool(1), tool(2))
     fleet.pass_by(SETTLE)
     positions = fleet.rows("agent_events", "seq")
-    assert [(number,) for number in range(7)] == positions
+    assert positions == [(number,) for number in range(7)]
 
 
 def test_an_erased_session_leaves_no_span(fleet: Fleet) -> None:
@@ -537,9 +539,9 @@ def test_an_erased_session_leaves_no_span(fleet: Fleet) -> None:
     fleet.run(request_erasure(fleet.engine, erasure("north", "s1", "root", None, fleet.now)))
     fleet.run(fleet.engine.flush())
     erase(fleet.store, fleet.now)
-    assert [("other",)] == fleet.rows("spans", "session_id")
-    assert [("other",)] == fleet.rows("trace_assemblies", "session_id")
-    assert [("other",)] == fleet.rows("exchanges", "session_id")
+    assert fleet.rows("spans", "session_id") == [("other",)]
+    assert fleet.rows("trace_assemblies", "session_id") == [("other",)]
+    assert fleet.rows("exchanges", "session_id") == [("other",)]
 
 
 def test_spans_are_kept_for_a_day(fleet: Fleet) -> None:
@@ -550,10 +552,10 @@ def test_spans_are_kept_for_a_day(fleet: Fleet) -> None:
     fleet.send(agent(0, trace="1" * 32))
     fleet.run(fleet.engine.flush())
     purge(fleet.store, fleet.engine.policy, fleet.now)
-    assert [("1" * 32,)] == fleet.rows("spans", "trace_id")
-    assert [1, 2] == [len(fleet.rows(table, "*")) for table in ("exchanges", "agent_events")]
+    assert fleet.rows("spans", "trace_id") == [("1" * 32,)]
+    assert [len(fleet.rows(table, "*")) for table in ("exchanges", "agent_events")] == [1, 2]
     fleet.pass_by(SETTLE)
-    assert [0, 0] == [row[0] for row in decisions(fleet)]
+    assert [row[0] for row in decisions(fleet)] == [0, 0]
 
 
 def test_ten_thousand_traces_at_once_take_bounded_memory(fleet: Fleet) -> None:
@@ -604,10 +606,10 @@ def test_a_turn_whose_requests_have_traces_of_their_own_is_one_exchange(
         fleet.pass_by(wait)
     fleet.pass_by(SETTLE)
     current = "SELECT user_message, agent_response, input_tokens, session_id FROM log.current_exchanges"
-    assert [("Which gate?", "Gate 4", 24, "s1")] == fleet.store.cursor().execute(current).fetchall()
+    assert fleet.store.cursor().execute(current).fetchall() == [("Which gate?", "Gate 4", 24, "s1")]
     calls = "SELECT event, json_extract_string(payload, '$.tool_call_id') FROM log.agent_events WHERE event LIKE 'tool%' ORDER BY ALL"
-    assert [("tool_call", "c1"), ("tool_output", "c1")] == fleet.store.cursor().execute(calls).fetchall()
-    assert 2 == len(fleet.rows("agent_events WHERE event = 'token_usage'", "event"))
+    assert fleet.store.cursor().execute(calls).fetchall() == [("tool_call", "c1"), ("tool_output", "c1")]
+    assert len(fleet.rows("agent_events WHERE event = 'token_usage'", "event")) == 2
 
 
 def test_the_next_turn_with_the_same_question_and_ids_is_another_exchange(fleet: Fleet) -> None:
@@ -616,9 +618,9 @@ def test_the_next_turn_with_the_same_question_and_ids_is_another_exchange(fleet:
         fleet.send(part)
         fleet.pass_by(SETTLE)
     current = "SELECT agent_response, input_tokens FROM log.current_exchanges ORDER BY occurred_at"
-    assert [("Gate 4", 24), ("Gate 4", 42)] == fleet.store.cursor().execute(current).fetchall()
-    assert 2 == len(fleet.rows("agent_events WHERE event = 'tool_call'", "event"))
-    assert 2 == len(fleet.rows("agent_events WHERE event = 'tool_output'", "event"))
+    assert fleet.store.cursor().execute(current).fetchall() == [("Gate 4", 24), ("Gate 4", 42)]
+    assert len(fleet.rows("agent_events WHERE event = 'tool_call'", "event")) == 2
+    assert len(fleet.rows("agent_events WHERE event = 'tool_output'", "event")) == 2
 
 
 def test_the_same_question_in_another_session_is_no_part(fleet: Fleet) -> None:
@@ -626,7 +628,7 @@ def test_the_same_question_in_another_session_is_no_part(fleet: Fleet) -> None:
     first, _, last = parts_of_a_turn()
     fleet.send(first, step(3, "d" * 32, [ASKED, CALL, OUTPUT], ANSWER, **{"session.id": "s2"}), last)
     fleet.pass_by(SETTLE)
-    assert [("s1",), ("s2",)] == fleet.rows("exchanges", "session_id")
+    assert fleet.rows("exchanges", "session_id") == [("s1",), ("s2",)]
 
 
 @pytest.mark.parametrize("wait", [SETTLE, timedelta(0)])
@@ -640,10 +642,12 @@ def test_two_instrumentors_of_a_process_tell_of_one_exchange(fleet: Fleet, wait:
         fleet.pass_by(wait)
     fleet.pass_by(SETTLE)
     current = "SELECT session_id, user_message, input_tokens FROM log.current_exchanges"
-    assert [("s1", "Is it well?", 12)] == fleet.store.cursor().execute(current).fetchall()
-    assert {"token_usage": 1, "tool_call": 1, "tool_output": 1} == Counter(
-        row[0] for row in fleet.rows("agent_events", "event")
-    )
+    assert fleet.store.cursor().execute(current).fetchall() == [("s1", "Is it well?", 12)]
+    assert Counter(row[0] for row in fleet.rows("agent_events", "event")) == {
+        "token_usage": 1,
+        "tool_call": 1,
+        "tool_output": 1,
+    }
 
 
 def steps() -> list[tuple[timedelta, list[Json]]]:
@@ -731,6 +735,6 @@ def test_a_kill_between_any_two_appends_makes_the_same_records(
     expected = lived(whole)
     assert all(expected[table] for table in MADE if table != "dead_letters")
     for number in range(1, whole.appends + 1):
-        assert expected == lived(Life([number], is_written=True)), number
-    assert expected == lived(Life(range(1, 200, 3), is_written=True))
-    assert expected == lived(Life(range(1, 200, 2), is_written=False))
+        assert lived(Life([number], is_written=True)) == expected, number
+    assert lived(Life(range(1, 200, 3), is_written=True)) == expected
+    assert lived(Life(range(1, 200, 2), is_written=False)) == expected

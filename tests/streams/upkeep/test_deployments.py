@@ -40,13 +40,13 @@ def test_the_same_deployment_is_one_record(store: Store) -> None:
     """A pipeline that runs twice tells twice."""
     put(store, "deployments", [told(at=END)])
     put(store, "deployments", [told(at=END, comment="again")])
-    assert 1 == len(deployments(store.cursor(), "ops"))
+    assert len(deployments(store.cursor(), "ops")) == 1
 
 
 def test_without_a_time_the_newest_version_is_known_and_one_that_comes_back_is_not(store: Store) -> None:
     """A rollback is a deployment, too."""
     put(store, "deployments", [told("1", at=END - timedelta(days=2)), told("2", at=END - timedelta(days=1))])
-    assert [None, "2"] == [row and row["version"] for row in (known_already(store, told("1")), known_already(store, told("2")))]
+    assert [row and row["version"] for row in (known_already(store, told("1")), known_already(store, told("2")))] == [None, "2"]
     assert known_already(store, told("2", agent="scout")) is None
     assert known_already(store, told("2", label="prompt_version")) is None
 
@@ -89,5 +89,5 @@ def test_an_incident_names_the_deployments_within_its_first_days(store: Store) -
     days = [datetime(2026, 10, day, 23, 59, tzinfo=UTC) for day in (1, 2, 3, 4)]
     put(store, "deployments", [told(f"{at.day}", at=at) for at in days])
     named = began_with(store.cursor(), "ops", finding((date(2026, 10, 2), date(2026, 10, 3))))
-    assert ["3", "2"] == [one.version for one in named]
-    assert ["3"] == [one.version for one in began_with(store.cursor(), "ops", finding())]
+    assert [one.version for one in named] == ["3", "2"]
+    assert [one.version for one in began_with(store.cursor(), "ops", finding())] == ["3"]

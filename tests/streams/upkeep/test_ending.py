@@ -63,9 +63,9 @@ def test_sessions_that_end_at_the_same_time_are_ended_by_the_same_records(sessio
     recorder = Recorder()
     told = ended(sessions, recorder, ["s0", "s1", "s2", "nobody", "s3", "s3"])
 
-    assert [True, True, True, False, True, True] == told
+    assert told == [True, True, True, False, True, True]
     both = {"s0", "s1", "s2", "s3"}
-    assert [{"exchanges": both, "agent-events": both}] == recorder.groups
+    assert recorder.groups == [{"exchanges": both, "agent-events": both}]
 
 
 def test_a_session_that_cannot_be_ended_keeps_no_other_from_its_end(sessions: Store) -> None:
@@ -73,12 +73,12 @@ def test_a_session_that_cannot_be_ended_keeps_no_other_from_its_end(sessions: St
     fault = BoundsError("SessionClosed.agent: is too long")
     recorder = Recorder(fault, frozenset({"s2"}))
 
-    assert [True, True, fault, True] == ended(sessions, recorder, ["s0", "s1", "s2", "s3"])
-    assert ["s0", "s1", "s3"] == sorted(name for group in recorder.groups for name in group["exchanges"])
+    assert ended(sessions, recorder, ["s0", "s1", "s2", "s3"]) == [True, True, fault, True]
+    assert sorted(name for group in recorder.groups for name in group["exchanges"]) == ["s0", "s1", "s3"]
 
 
 def test_every_caller_hears_that_the_broker_is_away(sessions: Store) -> None:
     """Whoever heard nothing would take the session for ended."""
     fault = BrokerError("Kafka does not answer")
 
-    assert [fault, fault] == ended(sessions, Recorder(fault, frozenset({"s1"})), ["s0", "s1"])
+    assert ended(sessions, Recorder(fault, frozenset({"s1"})), ["s0", "s1"]) == [fault, fault]

@@ -59,7 +59,7 @@ def test_a_chore_is_done_at_the_start_and_again_after_its_interval() -> None:
         periodic_tasks.start()
         await until(lambda: often.runs >= 3)
         await periodic_tasks.stop()
-        assert 1 == rarely.runs
+        assert rarely.runs == 1
 
     asyncio.run(run())
 
@@ -76,14 +76,14 @@ def test_a_poke_has_it_run_soon_and_never_twice_at_a_time() -> None:
         for _ in range(3):
             periodic_tasks.poke("counted")
         await asyncio.sleep(0)
-        assert 1 == periodic_task.runs
+        assert periodic_task.runs == 1
         periodic_task.gate.set()
         await until(lambda: periodic_task.finished == 2)
         periodic_tasks.poke("counted")
         await until(lambda: periodic_task.finished == 3)
         periodic_tasks.poke("nobody")
         await periodic_tasks.stop()
-        assert (3, 1) == (periodic_task.runs, periodic_task.most_at_once)
+        assert (periodic_task.runs, periodic_task.most_at_once) == (3, 1)
 
     asyncio.run(run())
 
@@ -117,7 +117,7 @@ def test_a_stop_lets_a_run_end_and_cuts_off_what_does_not() -> None:
         await asyncio.sleep(0)
         ending.gate.set()
         await stopping
-        assert (1, 0) == (ending.finished, hanging.finished)
-        assert 0 == hanging.at_once
+        assert (ending.finished, hanging.finished) == (1, 0)
+        assert hanging.at_once == 0
 
     asyncio.run(run())

@@ -34,9 +34,9 @@ def test_the_first_version_is_no_deployment_and_each_new_one_is_one(seen: SeenVe
     told = [*seen.deployments([of_version(3, "2"), of_version(1, "1"), of_version(2, "1")], NOW)]
     later = [*seen.deployments([of_version(4, "1"), of_version(5, "2"), of_version(6, "3")], NOW)]
 
-    assert [("2", NOW - timedelta(minutes=57))] == [(one.version, one.occurred_at) for one in told]
-    assert ["3"] == [one.version for one in later]
-    assert {("cleo", "agent_version", "traces")} == {(one.agent, one.label, one.deployed_by) for one in (*told, *later)}
+    assert [(one.version, one.occurred_at) for one in told] == [("2", NOW - timedelta(minutes=57))]
+    assert [one.version for one in later] == ["3"]
+    assert {(one.agent, one.label, one.deployed_by) for one in (*told, *later)} == {("cleo", "agent_version", "traces")}
 
 
 def test_agents_and_labels_have_versions_of_their_own(seen: SeenVersions) -> None:
@@ -44,7 +44,7 @@ def test_agents_and_labels_have_versions_of_their_own(seen: SeenVersions) -> Non
     told = [of_version(1, "1"), of_version(2, "2", agent="iris"), of_version(3, "2", label="prompt_version")]
     told += [of_version(4, "a", label="tenant"), of_version(5, "b", label="tenant")]
 
-    assert [] == [*seen.deployments(told, NOW)]
+    assert [*seen.deployments(told, NOW)] == []
 
 
 def test_what_the_tables_know_is_seen(store: Store) -> None:
@@ -53,4 +53,4 @@ def test_what_the_tables_know_is_seen(store: Store) -> None:
         transaction.append("exchanges", [encode(of_version(1, "1"))])
     again = SeenVersions(store, Redactor(RedactionSettings()))
 
-    assert ["2"] == [one.version for one in again.deployments([of_version(2, "1"), of_version(3, "2")], NOW)]
+    assert [one.version for one in again.deployments([of_version(2, "1"), of_version(3, "2")], NOW)] == ["2"]

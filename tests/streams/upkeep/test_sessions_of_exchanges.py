@@ -109,7 +109,7 @@ def test_revisions_count_up_and_only_a_session_without_events_has_no_trust(choic
 def test_an_end_that_is_no_later_gives_no_second_diagnosis_and_a_later_one_says_when() -> None:
     """The same end may be recorded twice; a session that goes on and ends again is one run that ended later."""
     ends = [build.closing("s1", number) for number in (5, 5, 4, 9)]
-    assert [(0, ends[0].closed_at), (1, ends[3].closed_at)] == [(one.revision, one.closed_at) for one in diagnosed(ends)]
+    assert [(one.revision, one.closed_at) for one in diagnosed(ends)] == [(0, ends[0].closed_at), (1, ends[3].closed_at)]
 
 
 def test_a_state_from_before_sessions_of_exchanges_became_runs_is_read() -> None:
@@ -121,7 +121,7 @@ def test_a_state_from_before_sessions_of_exchanges_became_runs_is_read() -> None
     outcome = DiagnosisStep(POLICY)(
         build.batch("agent-events", [build.closing("s1", 1)], first_offset=1), {"local/s1": msgspec.msgpack.encode(old)}
     )
-    assert [1] == [record.event_count for _, record in outcome.records if isinstance(record, Diagnosis)]
+    assert [record.event_count for _, record in outcome.records if isinstance(record, Diagnosis)] == [1]
 
 
 class Fleet:
@@ -190,7 +190,7 @@ def test_a_session_is_one_run_of_its_events_whatever_comes_first(fleet: Fleet, o
         fleet.take(end if part == "end" else part)
     (run,) = fleet.runs()
     told = run["run_id"], run["event_count"], run["primary_failure_type"], run["agent"], run["exchanges_only"]
-    assert ("run_001", 2, "memory_degradation", "scout", False) == told
+    assert told == ("run_001", 2, "memory_degradation", "scout", False)
 
 
 @pytest.mark.parametrize("end", ["idle", "finalize"])
@@ -200,11 +200,11 @@ def test_a_session_of_exchanges_alone_is_one_run_without_trust(fleet: Fleet, end
         fleet.take(part)
     (run,) = before = fleet.runs()
     told = run["run_id"], run["agent"], run["trust_score"], run["readiness_level"], run["event_count"], run["exchanges_only"]
-    assert ("run_001", "guide", None, "insufficient_evidence", 0, True) == told
-    assert (None, build.START + timedelta(minutes=1)) == (run["started_at"], run["ended_at"])
+    assert told == ("run_001", "guide", None, "insufficient_evidence", 0, True)
+    assert (run["started_at"], run["ended_at"]) == (None, build.START + timedelta(minutes=1))
     for part in ("idle", "exchanges", "rebuild", "idle"):
         fleet.take(part)
-        assert before == fleet.runs()
+        assert fleet.runs() == before
 
 
 def test_a_session_of_exchanges_that_goes_on_is_the_same_run_that_ended_later(fleet: Fleet) -> None:
@@ -215,16 +215,16 @@ def test_a_session_of_exchanges_that_goes_on_is_the_same_run_that_ended_later(fl
     for part in ("more", "idle", "idle"):
         fleet.take(part)
     (later,) = fleet.runs()
-    assert ("run_001", "run_001") == (first["run_id"], later["run_id"])
+    assert (first["run_id"], later["run_id"]) == ("run_001", "run_001")
     assert _time(first) < _time(later)
-    assert [2] == [count for (count,) in fleet.store.cursor().execute("SELECT count(*) FROM log.diagnoses").fetchall()]
+    assert [count for (count,) in fleet.store.cursor().execute("SELECT count(*) FROM log.diagnoses").fetchall()] == [2]
 
 
 def test_a_session_that_ended_before_it_could_be_a_run_becomes_one(fleet: Fleet) -> None:
     """An older database holds ends among the exchanges alone; the next look for idle sessions makes runs of them."""
     fleet.take("exchanges")
     fleet._publish("exchanges", [build.closing("s1", 9)])
-    assert [] == fleet.runs()
+    assert fleet.runs() == []
     fleet.take("idle")
     (run,) = fleet.runs()
     assert run["exchanges_only"] is True
@@ -236,7 +236,7 @@ def test_anchors_are_no_runs(fleet: Fleet) -> None:
     fleet._publish("exchanges", [anchor])
     for part in ("idle", "finalize", "idle"):
         fleet.take(part)
-    assert [] == fleet.runs()
+    assert fleet.runs() == []
 
 
 def _time(run: dict[str, object]) -> datetime:

@@ -59,77 +59,78 @@ def told(store: Store) -> list[tuple[Any, ...]]:
 def test_acknowledging_assigns_to_oneself_what_nobody_has(store: Store) -> None:
     """The simplest thing for who is on call: one click, and it is theirs."""
     changed(store, ANN, decision=ACKNOWLEDGED)
-    assert (ACKNOWLEDGED, "ann", "ann") == (now(store).status, now(store).acknowledged_by, now(store).assignee)
+    assert (now(store).status, now(store).acknowledged_by, now(store).assignee) == (ACKNOWLEDGED, "ann", "ann")
 
 
 def test_acknowledging_takes_it_from_nobody_to_whom_it_was_assigned(store: Store) -> None:
     """A colleague looks at it first: whose it is was decided by somebody."""
     changed(store, ANN, assignee="bob")
     changed(store, ANN, 1, decision=ACKNOWLEDGED)
-    assert ("ann", "bob") == (now(store).acknowledged_by, now(store).assignee)
+    assert (now(store).acknowledged_by, now(store).assignee) == ("ann", "bob")
 
 
 def test_who_acknowledges_it_after_another_takes_it_over(store: Store) -> None:
     """As before there were assignees: the owner was who acknowledged it last."""
     changed(store, ANN, decision=ACKNOWLEDGED)
     changed(store, BOB, 1, decision=ACKNOWLEDGED)
-    assert ("bob", "bob") == (now(store).acknowledged_by, now(store).assignee)
+    assert (now(store).acknowledged_by, now(store).assignee) == ("bob", "bob")
 
 
 def test_assigning_acknowledges_nothing(store: Store) -> None:
     """To be given an incident is not to work on it: it stays open, and red."""
     changed(store, ANN, assignee="bob", comment="yours")
-    assert (OPEN, None, "bob", END) == (
+    assert (
         now(store).status, now(store).acknowledged_by, now(store).assignee, now(store).assigned_at,
-    )  # fmt: skip
+    ) == (OPEN, None, "bob", END)  # fmt: skip
     changed(store, BOB, 1, assignee=None)
-    assert (OPEN, None) == (now(store).status, now(store).assignee)
-    assert [("assignment", "ann", None, "bob", "yours"), ("assignment", "bob", None, None, None)] == told(store)
+    assert (now(store).status, now(store).assignee) == (OPEN, None)
+    assert told(store) == [("assignment", "ann", None, "bob", "yours"), ("assignment", "bob", None, None, None)]
 
 
 def test_who_gives_it_back_has_it_no_more_and_who_reopens_it_leaves_it(store: Store) -> None:
     """Giving back says: not me. Reopening says: not over, whoever has it."""
     changed(store, ANN, decision=ACKNOWLEDGED)
     changed(store, ANN, 1, decision=OPEN)
-    assert (OPEN, None) == (now(store).status, now(store).assignee)
+    assert (now(store).status, now(store).assignee) == (OPEN, None)
     changed(store, ANN, 2, assignee="bob")
     changed(store, ANN, 3, decision=RESOLVED)
     changed(store, ANN, 4, decision=OPEN)
-    assert (OPEN, "bob") == (now(store).status, now(store).assignee)
+    assert (now(store).status, now(store).assignee) == (OPEN, "bob")
 
 
 def test_a_comment_changes_nothing_else(store: Store) -> None:
     """No revision, no decision: it is read with the incident."""
     changed(store, ANN, comment="Looks like the prompt.")
     assert incident() == now(store)
-    assert [("comment", "ann", None, None, "Looks like the prompt.")] == told(store)
+    assert told(store) == [("comment", "ann", None, None, "Looks like the prompt.")]
 
 
 def test_a_decision_and_an_assignee_are_one_change_with_one_reason(store: Store) -> None:
     """Acknowledge and hand over: the reason stands with the first of both."""
     made = changed(store, ANN, decision=ACKNOWLEDGED, assignee="bob", comment="prompt").incident
     assert made == now(store)
-    assert [("decision", "ann", ACKNOWLEDGED, None, "prompt"), ("assignment", "ann", None, "bob", None)] == sorted(
-        told(store), key=lambda one: one[0] != "decision"
-    )
+    assert sorted(told(store), key=lambda one: one[0] != "decision") == [
+        ("decision", "ann", ACKNOWLEDGED, None, "prompt"),
+        ("assignment", "ann", None, "bob", None),
+    ]
 
 
 def test_what_is_so_already_keeps_the_words(store: Store) -> None:
     """Nothing is decided twice, and what a person wrote is not lost."""
     changed(store, ANN, decision=DISMISSED, comment="noise")
     again = changed(store, BOB, 1, decision=DISMISSED, comment="noise, I say")
-    assert (None, now(store)) == (again.problem, again.incident)
-    assert [("decision", "ann", DISMISSED, None, "noise"), ("comment", "bob", None, None, "noise, I say")] == told(store)
+    assert (again.problem, again.incident) == (None, now(store))
+    assert told(store) == [("decision", "ann", DISMISSED, None, "noise"), ("comment", "bob", None, None, "noise, I say")]
     changed(store, BOB, 2, assignee=None)
-    assert 2 == len(told(store))
+    assert len(told(store)) == 2
 
 
 def test_what_cannot_be_changed_says_why(store: Store) -> None:
     """A bulk of a hundred says of each how it went."""
-    assert "not_found" == changed(store, ANN, identity="none", decision=RESOLVED).problem
-    assert "not_found" == asyncio.run(change(watch_over(store), ("web", "i1"), Change(comment="x"), ANN)).problem
+    assert changed(store, ANN, identity="none", decision=RESOLVED).problem == "not_found"
+    assert asyncio.run(change(watch_over(store), ("web", "i1"), Change(comment="x"), ANN)).problem == "not_found"
     put(store, "incidents", [incident(incident_id="i2", status="resolved", resolved_at=END)])
-    assert "conflict" == changed(store, ANN, identity="i2", decision=OPEN, assignee="bob").problem
+    assert changed(store, ANN, identity="i2", decision=OPEN, assignee="bob").problem == "conflict"
     assert None is now(store, "i2").assignee
 
 
@@ -137,7 +138,7 @@ def test_who_enters_it_for_another_is_named(store: Store) -> None:
     """The history says who said so, and who typed it."""
     changed(store, Person("ann", "root"), assignee="bob")
     changed(store, Person("ann", "root"), 1, comment="x")
-    assert ["ann (entered by root)"] * 2 == [one[1] for one in told(store)]
+    assert [one[1] for one in told(store)] == ["ann (entered by root)"] * 2
 
 
 def test_checks_keep_the_assignee_and_the_comments() -> None:
@@ -151,9 +152,9 @@ def test_checks_keep_the_assignee_and_the_comments() -> None:
         asyncio.run(change(watch, which, Change(assigns=True, assignee="bob", comment="yours"), ANN, END))
         put(store, "scores", history(fallen(7), 41, end=END + timedelta(days=1)))
         (again,) = asyncio.run(watch_over(store).check(["ops"], END + timedelta(days=1)))
-        assert [made.incident_id] == [one.incident_id for one in again.incidents]
-        assert ("bob", 2) == (now(store, made.incident_id).assignee, now(store, made.incident_id).revision)
-        assert ["yours"] == [one.comment for one in history_of(store.cursor(), made.incident_id)]
+        assert [one.incident_id for one in again.incidents] == [made.incident_id]
+        assert (now(store, made.incident_id).assignee, now(store, made.incident_id).revision) == ("bob", 2)
+        assert [one.comment for one in history_of(store.cursor(), made.incident_id)] == ["yours"]
 
 
 def test_a_check_makes_the_revision_of_an_assignment_that_came_through_alone(store: Store) -> None:
@@ -162,15 +163,15 @@ def test_a_check_makes_the_revision_of_an_assignment_that_came_through_alone(sto
     changed(store, ANN, 1, assignee="bob")
     cursor = store.cursor()
     cursor.execute("DELETE FROM log.incidents WHERE revision = 2")
-    assert "ann" == now(store).assignee
+    assert now(store).assignee == "ann"
     (pending,) = (
         row for row in query_rows(cursor, "incident_assignments", {"projects": None, "incident": "i1"}) if row["pending"]
     )
-    assert "bob" == pending["assignee"]
+    assert pending["assignee"] == "bob"
     asyncio.run(watch_over(store).check(["ops"], END + 2 * HOUR))
-    assert (ACKNOWLEDGED, "bob", END + HOUR) == (now(store).status, now(store).assignee, now(store).assigned_at)
+    assert (now(store).status, now(store).assignee, now(store).assigned_at) == (ACKNOWLEDGED, "bob", END + HOUR)
     asyncio.run(watch_over(store).check(["ops"], END + 3 * HOUR))
-    assert 2 == now(store).revision
+    assert now(store).revision == 2
 
 
 def test_a_check_makes_a_decision_and_an_assignment_that_came_through_alone_in_their_order(store: Store) -> None:
@@ -179,15 +180,15 @@ def test_a_check_makes_a_decision_and_an_assignment_that_came_through_alone_in_t
     changed(store, ANN, 1, decision=DISMISSED)
     store.cursor().execute("DELETE FROM log.incidents WHERE revision > 0")
     asyncio.run(watch_over(store).check(["ops"], END + 2 * HOUR))
-    assert (DISMISSED, "bob") == (now(store).status, now(store).assignee)
+    assert (now(store).status, now(store).assignee) == (DISMISSED, "bob")
 
 
 @pytest.mark.parametrize("status", [ACKNOWLEDGED, RESOLVED, DISMISSED])
 def test_of_versions_before_who_acknowledged_it_has_it(status: str) -> None:
     """Their records have no assignee; decisions of today go on from there."""
     before = incident(status=status, acknowledged_by="ann", acknowledged_at=END)
-    assert "ann" == assignee_of(before)
-    assert "ann" == assignee_of(with_decision(before, RESOLVED, "bob", END))
+    assert assignee_of(before) == "ann"
+    assert assignee_of(with_decision(before, RESOLVED, "bob", END)) == "ann"
     reopened = with_decision(before, OPEN, "bob", END)
-    assert (None if status == ACKNOWLEDGED else "ann") == assignee_of(reopened)
+    assert assignee_of(reopened) == (None if status == ACKNOWLEDGED else "ann")
     assert None is assignee_of(msgspec.structs.replace(before, assigned_at=END))

@@ -45,11 +45,11 @@ def test_a_ramp_over_a_year_is_seen_though_scores_are_kept_for_ninety_days(store
     put(store, "scores", history(ramp, DAYS))
     purge(store, POLICY, END)
     ((kept, first),) = store.cursor().execute("SELECT count(*), min(exchange_at)::DATE FROM log.scores").fetchall()
-    assert (910, END.date() - timedelta(days=90)) == (kept, first)
+    assert (kept, first) == (910, END.date() - timedelta(days=90))
 
     (incident,) = opened(store)
 
-    assert ("tier2", "down", "sequential") == (incident.tier, incident.direction, incident.rule)
+    assert (incident.tier, incident.direction, incident.rule) == ("tier2", "down", "sequential")
 
 
 def test_without_the_sums_the_ramp_would_not_be_seen(store: Store) -> None:
@@ -59,4 +59,4 @@ def test_without_the_sums_the_ramp_would_not_be_seen(store: Store) -> None:
     with store.transaction() as transaction:
         transaction.connection.execute("DELETE FROM log.hourly_scores WHERE hour < ?", [END - timedelta(days=91)])
 
-    assert [] == opened(store)
+    assert opened(store) == []

@@ -88,9 +88,9 @@ def test_each_day_is_checked_as_of_its_end_and_those_of_the_week_after_it(store:
     (found,) = importing.check()
     first, last = midnight((END - MONTH * DAY).date()), midnight(END.date())
     assert [first + number * DAY for number in range(1, MONTH + 7)] == importing.moments
-    assert (MONTH + 1, first.date(), last.date()) == (len(found.days), found.days[0], found.days[-1])
+    assert (len(found.days), found.days[0], found.days[-1]) == (MONTH + 1, first.date(), last.date())
     (incident,) = found.incidents
-    assert ("tier2", "down", "open") == (incident.tier, incident.direction, incident.status)
+    assert (incident.tier, incident.direction, incident.status) == ("tier2", "down", "open")
     assert END - 4 * DAY < incident.detected_at <= midnight(END.date())
 
 
@@ -100,7 +100,7 @@ def test_a_dip_that_was_mended_is_over_on_its_day(store: Store) -> None:
     importing.bring(history(lambda back: 0.45 if 4 <= back < 7 else 0.85, MONTH))
     (found,) = importing.check()
     (incident,) = found.incidents
-    assert ("resolved", "recovered") == (incident.status, incident.resolution)
+    assert (incident.status, incident.resolution) == ("resolved", "recovered")
     assert incident.last_day == midnight((END - 4 * DAY).date())
     assert incident.resolved_at is not None
     assert incident.resolved_at < END
@@ -113,12 +113,12 @@ def test_what_was_checked_is_not_checked_again(store: Store) -> None:
     importing.check()
     before = importing.incidents()
     importing.bring(history(fallen(4), MONTH))
-    assert [] == importing.check()
-    assert [] == importing.moments
-    assert before == importing.incidents()
+    assert importing.check() == []
+    assert importing.moments == []
+    assert importing.incidents() == before
     importing.bring(history(steady, 0, end=END - 20 * DAY, name="-more"))
     importing.check()
-    assert [midnight((END - 19 * DAY).date())] == importing.moments
+    assert importing.moments == [midnight((END - 19 * DAY).date())]
 
 
 @pytest.mark.parametrize("stops_at", [1, 21, 26])
@@ -139,7 +139,7 @@ def test_a_check_that_is_cut_off_goes_on_with_the_day_after(store: Store, stops_
     importing.bring([])
     (found,) = importing.check()
     assert moments == done + importing.moments
-    assert expected == importing.incidents()
+    assert importing.incidents() == expected
     assert [incident.incident_id for incident in found.incidents] == sorted({row[0] for row in expected})
 
 
@@ -164,7 +164,7 @@ def test_days_of_another_project_and_days_that_are_not_over_are_left_out(store: 
     importing.now = END
     importing.bring([*history(steady, 2), *history(steady, 2, project="web")])
     (found,) = importing.check()
-    assert ("ops", 2) == (found.project, len(found.days))
+    assert (found.project, len(found.days)) == ("ops", 2)
 
 
 def test_an_export_of_ours_has_the_days_of_all_its_projects_checked_together(store: Store) -> None:
@@ -172,7 +172,7 @@ def test_an_export_of_ours_has_the_days_of_all_its_projects_checked_together(sto
     importing = Importing(store)
     importing.bring([*history(fallen(4), MONTH), *history(steady, MONTH, project="web")], EVERY_PROJECT)
     found = {one.project: len(one.incidents) for one in importing.check(EVERY_PROJECT)}
-    assert {"ops": 1, "web": 0} == found
+    assert found == {"ops": 1, "web": 0}
     assert len(importing.moments) == MONTH + 6
 
 
@@ -182,7 +182,7 @@ def test_runs_alone_bring_days(store: Store) -> None:
     importing.history.begin("ops")
     put(store, "diagnoses", [ended_run(f"r-{back}", END - back * DAY, event_count=9, project="ops") for back in range(3)])
     (found,) = importing.check()
-    assert 3 == len(found.days)
+    assert len(found.days) == 3
 
 
 def test_nothing_is_checked_while_exchanges_wait_for_the_judge(store: Store) -> None:
@@ -192,10 +192,10 @@ def test_nothing_is_checked_while_exchanges_wait_for_the_judge(store: Store) -> 
     at = END - 3 * DAY
     put(store, "exchanges", [exchange("late", 1, project="ops", occurred_at=at, ingested_at=NOW)])
     (found,) = importing.check()
-    assert (1, 0, []) == (found.waiting, found.checks, importing.moments)
-    assert [] == importing.round()
+    assert (found.waiting, found.checks, importing.moments) == (1, 0, [])
+    assert importing.round() == []
     importing.now += WAITED
-    assert MONTH + 6 == len([moment for moment in importing.round() if moment < NOW])
+    assert len([moment for moment in importing.round() if moment < NOW]) == MONTH + 6
     assert importing.incidents()
 
 
@@ -204,11 +204,11 @@ def test_rounds_leave_a_project_alone_while_an_import_fills_it(store: Store) -> 
     importing = Importing(store)
     importing.now = END
     importing.bring(history(steady, 2))
-    assert [] == importing.round()
+    assert importing.round() == []
     importing.now += ABANDONED
     yesterday, today = midnight((END - DAY).date()), midnight(END.date())
-    assert [yesterday, today, importing.now] == importing.round()
-    assert {} == importing.history.pending()
+    assert importing.round() == [yesterday, today, importing.now]
+    assert importing.history.pending() == {}
 
 
 def test_history_that_ended_alerts_nobody_and_what_goes_on_does_once(store: Store) -> None:
@@ -218,13 +218,13 @@ def test_history_that_ended_alerts_nobody_and_what_goes_on_does_once(store: Stor
     importing.bring(history(fallen(4), MONTH, project="web"), "web")
     importing.check("web")
     asyncio.run(importing.watch.check(["web"]))
-    assert ["web"] == [incident.project for incident in Outbox(store).untold(importing.now - RECENT)]
+    assert [incident.project for incident in Outbox(store).untold(importing.now - RECENT)] == ["web"]
     importing.now = NOW
     importing.bring(history(fallen(4), MONTH))
     (found,) = importing.check()
     asyncio.run(importing.watch.check(["ops"]))
     assert found.incidents
-    assert [] == list(Outbox(store).untold(importing.now - RECENT))
+    assert list(Outbox(store).untold(importing.now - RECENT)) == []
 
 
 def test_history_before_a_live_project_changes_none_of_its_incidents(store: Store) -> None:
@@ -237,8 +237,8 @@ def test_history_before_a_live_project_changes_none_of_its_incidents(store: Stor
     assert before
     importing.bring(history(steady, 10, end=END - (MONTH + 1) * DAY, name="-earlier"))
     (found,) = importing.check()
-    assert (11, ()) == (found.checks, found.incidents)
-    assert before == importing.incidents()
+    assert (found.checks, found.incidents) == (11, ())
+    assert importing.incidents() == before
     ((checked_at,),) = store.cursor().execute("SELECT checked_at FROM log.project_checks").fetchall()
     assert checked_at == END.replace(tzinfo=None)
 

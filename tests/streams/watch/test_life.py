@@ -103,11 +103,11 @@ def test_what_has_recovered_resolves_itself_and_its_days_are_cut_out(store: Stor
     for back in range(9, -1, -1):
         check(store, END - back * DAY)
     (one,) = known(store)
-    assert (RESOLVED, "recovered", "driftline", "critical") == (one.status, one.resolution, one.resolved_by, one.severity)
+    assert (one.status, one.resolution, one.resolved_by, one.severity) == (RESOLVED, "recovered", "driftline", "critical")
     assert one.last_day is not None
     assert one.last_day.date() == TODAY - 11 * DAY
     assert one.resolved_at == END - 8 * DAY
-    assert {"tier2": Reference(cut=((TODAY - 16 * DAY, TODAY - 11 * DAY),))} == references_of([one])
+    assert references_of([one]) == {"tier2": Reference(cut=((TODAY - 16 * DAY, TODAY - 11 * DAY),))}
 
 
 def test_what_was_over_before_it_was_found_is_resolved_by_the_same_check(store: Store) -> None:
@@ -115,9 +115,9 @@ def test_what_was_over_before_it_was_found_is_resolved_by_the_same_check(store: 
     put(store, "scores", history(dip(16, 11), 60))
     found = check(store)
     (one,) = known(store)
-    assert (1, RESOLVED, "recovered", TODAY - 10 * DAY) == (one.revision, one.status, one.resolution, recovered_since(one))
-    assert [one.incident_id] == [opened.incident_id for opened in found.opened]
-    assert [] == query_rows(store.cursor(), "untold_incidents", {"since": END - 90 * DAY})
+    assert (one.revision, one.status, one.resolution, recovered_since(one)) == (1, RESOLVED, "recovered", TODAY - 10 * DAY)
+    assert [opened.incident_id for opened in found.opened] == [one.incident_id]
+    assert query_rows(store.cursor(), "untold_incidents", {"since": END - 90 * DAY}) == []
 
 
 def test_a_spike_is_open_until_it_is_over_by_its_rate(store: Store) -> None:
@@ -129,11 +129,11 @@ def test_a_spike_is_open_until_it_is_over_by_its_rate(store: Store) -> None:
         check(store, END - back * DAY)
         seen.append([(one.status, one.resolution) for one in known(store) if one.type == "anomaly_spike"])
     told = [list(group) for group, _ in itertools.groupby(seen)]
-    assert [[], [("open", None)], [(RESOLVED, "recovered")]] == told
+    assert told == [[], [("open", None)], [(RESOLVED, "recovered")]]
     assert 2 + 20 <= seen.count([("open", None)]) <= 2 + 22
     (spike,) = (one for one in known(store) if one.type == "anomaly_spike")
     assert spike.last_day is not None
-    assert (END - 4 * DAY).date() == spike.last_day.date()
+    assert spike.last_day.date() == (END - 4 * DAY).date()
 
 
 def test_the_way_back_is_no_rise(store: Store) -> None:
@@ -141,7 +141,7 @@ def test_the_way_back_is_no_rise(store: Store) -> None:
     put(store, "scores", history(dip(20, 9, to=0.6), 60, a_day=30))
     for back in range(12, -1, -1):
         check(store, END - back * DAY)
-    assert [("down", "recovered")] == [(one.direction, one.resolution) for one in known(store)]
+    assert [(one.direction, one.resolution) for one in known(store)] == [("down", "recovered")]
 
 
 @pytest.mark.parametrize("decision", [ACKNOWLEDGED, OPEN])
@@ -154,7 +154,7 @@ def test_what_goes_on_stays_red_and_changes_no_reference(store: Store, decision:
         check(store, END - back * DAY)
     (one,) = known(store)
     assert is_live(one)
-    assert {} == references_of([one])
+    assert references_of([one]) == {}
     assert one.acknowledged_by == ("ann" if decision == ACKNOWLEDGED else None)
 
 
@@ -163,9 +163,10 @@ def test_somebody_else_may_take_it_over(store: Store) -> None:
     put(store, "scores", history(fallen(6), 40))
     (made,) = check(store).opened
     decide(store, made, ACKNOWLEDGED, END)
-    assert "bob" == decide(store, made, ACKNOWLEDGED, END + DAY, "bob").acknowledged_by
-    assert ["ann", "bob"] == [
-        row[0] for row in store.cursor().execute("SELECT reviewer FROM reviews ORDER BY occurred_at").fetchall()
+    assert decide(store, made, ACKNOWLEDGED, END + DAY, "bob").acknowledged_by == "bob"
+    assert [row[0] for row in store.cursor().execute("SELECT reviewer FROM reviews ORDER BY occurred_at").fetchall()] == [
+        "ann",
+        "bob",
     ]
 
 
@@ -174,11 +175,11 @@ def test_what_was_said_to_be_fixed_and_goes_on_is_found_again(store: Store) -> N
     put(store, "scores", history(fallen(20), 60))
     (made,) = check(store, END - 16 * DAY).opened
     one = decide(store, made, RESOLVED, END - 15 * DAY)
-    assert ("fixed", "ann") == (one.resolution, one.resolved_by)
+    assert (one.resolution, one.resolved_by) == ("fixed", "ann")
     for back in range(14, -1, -1):
         check(store, END - back * DAY)
     first, second = known(store)
-    assert (RESOLVED, OPEN) == (first.status, second.status)
+    assert (first.status, second.status) == (RESOLVED, OPEN)
     assert second.detected_at <= END - 10 * DAY
 
 
@@ -190,7 +191,7 @@ def test_the_new_normal_is_what_is_compared_with(store: Store) -> None:
     for back in range(24, -1, -1):
         check(store, END - back * DAY)
     first, second = known(store)
-    assert (RESOLVED, "new_normal", OPEN) == (first.status, first.resolution, second.status)
+    assert (first.status, first.resolution, second.status) == (RESOLVED, "new_normal", OPEN)
     assert second.detected_at >= END - 4 * DAY
 
 
@@ -206,7 +207,7 @@ def test_a_change_after_a_dip_that_was_decided_on_is_found_within_four_days(stor
         check(store, END - back * DAY)
     # What was said to be fixed before it was may have been found again, and have recovered since.
     later = [one for one in known(store) if one.incident_id != made.incident_id and one.resolution is None]
-    assert [(OPEN, "down")] == [(one.status, one.direction) for one in later]
+    assert [(one.status, one.direction) for one in later] == [(OPEN, "down")]
     assert later[0].detected_at > END - fell * DAY
 
 
@@ -217,13 +218,13 @@ def test_opened_again_is_not_resolved_by_what_was_known_then(store: Store) -> No
     for back in range(5, 0, -1):
         check(store, END - back * DAY)
     (one,) = known(store)
-    assert "recovered" == one.resolution
+    assert one.resolution == "recovered"
     decide(store, one, OPEN, END - DAY)
     check(store, END)
-    assert OPEN == known(store)[0].status
+    assert known(store)[0].status == OPEN
     put(store, "scores", history(steady, 3, end=END + 3 * DAY, name="-later"))
     check(store, END + 3 * DAY)
-    assert RESOLVED == known(store)[0].status
+    assert known(store)[0].status == RESOLVED
 
 
 def test_a_check_that_looks_back_ends_nothing(store: Store) -> None:
@@ -254,7 +255,7 @@ def test_one_day_back_and_today_are_not_enough() -> None:
     back = [DayLevel(TODAY - DAY, 0.85, 50), DayLevel(TODAY, 0.85, 50)]
     low = [DayLevel(TODAY - 2 * DAY, 0.45, 50)]
     assert back_since([*low, *back], FALL, TODAY - 9 * DAY, TODAY) is None
-    assert TODAY - DAY == back_since([*low, *back], FALL, TODAY - 9 * DAY, TODAY + DAY)
+    assert back_since([*low, *back], FALL, TODAY - 9 * DAY, TODAY + DAY) == TODAY - DAY
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), max_size=8))
@@ -276,9 +277,9 @@ def test_the_last_decision_counts_and_says_who(steps: Sequence[tuple[str, str]])
     for number, (decision, who) in enumerate(steps, start=1):
         one = decided(one, decision, who, END + number * DAY)
         assert shows(one, decision)
-        assert (number, END + number * DAY) == (one.revision, one.decided_at)
+        assert (one.revision, one.decided_at) == (number, END + number * DAY)
         assert is_live(one) is (decision in {OPEN, ACKNOWLEDGED})
-        assert (one.resolved_by, one.resolved_at) == ((None, None) if is_live(one) else (who, END + number * DAY))
+        assert ((None, None) if is_live(one) else (who, END + number * DAY)) == (one.resolved_by, one.resolved_at)
         assert decision != ACKNOWLEDGED or one.acknowledged_by == who
         assert decision != OPEN or (one.acknowledged_by, one.last_day, one.resolution) == (None, None, None)
 
@@ -286,7 +287,7 @@ def test_the_last_decision_counts_and_says_who(steps: Sequence[tuple[str, str]])
 def test_accepted_is_the_new_normal() -> None:
     """It moved the reference, so that is what it is called now."""
     old = plain(status="accepted", resolved_at=END, resolved_by="ann")
-    assert (RESOLVED, "new_normal", "ann") == (current(old).status, current(old).resolution, current(old).resolved_by)
+    assert (current(old).status, current(old).resolution, current(old).resolved_by) == (RESOLVED, "new_normal", "ann")
     assert plain() == current(plain())
     assert shows(current(old), NEW_NORMAL)
     assert with_decision(plain(), NEW_NORMAL, "ann", END).last_day is None
@@ -300,7 +301,7 @@ def test_a_change_a_week_after_a_false_incident_was_dismissed_is_found_within_fo
     for back in [*range(11, 6, -1), *range(5, -1, -1)]:
         check(store, END - back * DAY)
     found = [one for one in known(store) if one.incident_id != "false"]
-    assert [(OPEN, "down")] == [(one.status, one.direction) for one in found]
+    assert [(one.status, one.direction) for one in found] == [(OPEN, "down")]
     assert found[0].detected_at <= END - DAY
 
 
@@ -337,8 +338,8 @@ def test_a_tier_with_too_few_sessions_for_an_alarm_is_listed_as_fallen_too(store
         put(store, "scores", history(steady, 0, a_day=1, end=END - back * DAY, name=f"-t{back}", tier3_score=level, **behaved))
     (made,) = check(store).opened
     entries = {one.key.tier: one for one in evidence_of(made).moved}
-    assert {"tier2", "tier3"} == set(entries)
-    assert (False, True) == (entries["tier2"].fell_too, entries["tier3"].fell_too)
+    assert set(entries) == {"tier2", "tier3"}
+    assert (entries["tier2"].fell_too, entries["tier3"].fell_too) == (False, True)
     assert "Tier 3" in made.title
     level_of = entries["tier3"].level
     assert level_of is not None

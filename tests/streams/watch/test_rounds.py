@@ -57,49 +57,49 @@ class Rounds:
 def test_a_project_is_checked_when_scores_came_and_not_again_for_a_minute(store: Store) -> None:
     """A busy project would otherwise be checked all the time, and a quiet one for nothing."""
     rounds = Rounds(store)
-    assert [] == rounds.run()
+    assert rounds.run() == []
     put(store, "scores", history(steady, 2))
-    assert ["ops"] == rounds.run()
+    assert rounds.run() == ["ops"]
     rounds.now += 10 * SECOND
     put(store, "scores", history(steady, 0, end=END + 5 * SECOND, name="-more"))
-    assert [] == rounds.run()
+    assert rounds.run() == []
     rounds.now += 49 * SECOND
-    assert [] == rounds.run()
+    assert rounds.run() == []
     rounds.now += 1 * SECOND
-    assert ["ops"] == rounds.run()
+    assert rounds.run() == ["ops"]
     rounds.now += 600 * SECOND
-    assert [] == rounds.run()
+    assert rounds.run() == []
 
 
 def test_only_projects_with_new_scores_are_checked(store: Store) -> None:
     """One busy project among a thousand must not have them all checked."""
     put(store, "scores", [*history(steady, 2), *history(steady, 2, project="web"), *history(steady, 2, project="anchors.ops")])
     rounds = Rounds(store)
-    assert ["ops", "web"] == rounds.run()
+    assert rounds.run() == ["ops", "web"]
     rounds.now += 120 * SECOND
     put(store, "scores", history(steady, 0, project="web", name="-more"))
-    assert ["web"] == rounds.run()
+    assert rounds.run() == ["web"]
 
 
 def test_everybody_is_checked_by_the_clock(store: Store) -> None:
     """A baseline ages, and a process that was killed after scores landed has checked nothing."""
     put(store, "scores", [*history(steady, 2), *history(steady, 2, project="old", end=END - timedelta(days=30))])
-    assert {"ops", "old"} == set(Rounds(store).run())
+    assert set(Rounds(store).run()) == {"ops", "old"}
     rounds = Rounds(store)
-    assert ["ops"] == rounds.run()
+    assert rounds.run() == ["ops"]
     rounds.now += timedelta(minutes=59)
-    assert [] == rounds.run()
+    assert rounds.run() == []
     rounds.now += timedelta(minutes=1)
-    assert ["ops"] == rounds.run()
+    assert rounds.run() == ["ops"]
 
 
 def test_one_that_cannot_be_checked_holds_up_no_other(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """A fault that one project's scores bring out must not switch the watch off for all."""
     put(store, "scores", [*history(steady, 2), *history(steady, 2, project="web"), *history(fallen(6), 30, project="shop")])
     rounds = Rounds(store, failing="ops")
-    assert {"shop", "web"} == set(rounds.run())
+    assert set(rounds.run()) == {"shop", "web"}
     assert "project ops could not be checked" in caplog.text
-    assert [("shop",)] == store.cursor().execute("SELECT DISTINCT project FROM incidents").fetchall()
+    assert store.cursor().execute("SELECT DISTINCT project FROM incidents").fetchall() == [("shop",)]
 
 
 def test_nothing_is_checked_before_everything_is_there(store: Store) -> None:
@@ -107,17 +107,17 @@ def test_nothing_is_checked_before_everything_is_there(store: Store) -> None:
     put(store, "scores", history(steady, 2))
     rounds = Rounds(store)
     rounds.ready = False
-    assert [] == rounds.run()
+    assert rounds.run() == []
     rounds.ready = True
-    assert ["ops"] == rounds.run()
+    assert rounds.run() == ["ops"]
 
 
 def test_many_projects_are_read_some_at_a_time(store: Store) -> None:
     """One scan for fifty, not fifty scans; and people's decisions come between."""
     put(store, "scores", [one for number in range(60) for one in history(steady, 0, project=f"p{number:02}", a_day=1)])
     rounds = Rounds(store)
-    assert 60 == len(rounds.run())
-    assert [50, 10] == [len(part) for part in rounds.asked]
+    assert len(rounds.run()) == 60
+    assert [len(part) for part in rounds.asked] == [50, 10]
 
 
 def test_it_works_over_an_engine(store: Store) -> None:
@@ -129,25 +129,25 @@ def test_it_works_over_an_engine(store: Store) -> None:
             await WatchRounds(Watch(engine), store, engine.now, lambda: engine.state().ready).run()
 
     asyncio.run(run())
-    assert [("ops", "drift", "tier2", "open")] == store.cursor().execute(
-        "SELECT project, type, tier, status FROM incidents"
-    ).fetchall()
-    assert 1 == store.count("baselines")
+    assert store.cursor().execute("SELECT project, type, tier, status FROM incidents").fetchall() == [
+        ("ops", "drift", "tier2", "open")
+    ]
+    assert store.count("baselines") == 1
 
 
 def test_a_project_is_checked_when_runs_were_finished(store: Store) -> None:
     """Without scores, too; an import of history waits for the hour, and is checked by then if it is of late."""
     rounds = Rounds(store)
-    assert [] == rounds.run()
+    assert rounds.run() == []
     rounds.now = END + 10 * SECOND
     put(
         store,
         "diagnoses",
         [ended_run("a", END), ended_run("b", END, project="web"), ended_run("c", END - timedelta(days=2), project="past")],
     )
-    assert ["ops", "web"] == rounds.run()
+    assert rounds.run() == ["ops", "web"]
     rounds.now = END + timedelta(seconds=3700)
-    assert ["ops", "past", "web"] == rounds.run()
+    assert rounds.run() == ["ops", "past", "web"]
 
 
 @pytest.mark.parametrize(("took", "pause"), [(0.1, 5.0), (2.0, 18.0), (90.0, 60.0)])

@@ -106,17 +106,17 @@ def test_the_open_incident_goes_on_and_the_decided_ones_stay_decided(database: P
         found = {
             one.incident_id: one for one in query_records(store.cursor(), "watched_incidents", Incident, {"projects": ["ops"]})
         }
-    assert {"open", "accepted", "dismissed"} == set(found)
+    assert set(found) == {"open", "accepted", "dismissed"}
     states = {name: (one.status, one.resolution, one.confidence) for name, one in found.items()}
-    assert {
+    assert states == {
         "open": ("open", None, "confirmed"),
         "accepted": ("resolved", "new_normal", "confirmed"),
         "dismissed": ("dismissed", None, "confirmed"),
-    } == states
+    }
     assert found["open"].revision == 1
     references = references_of(found.values())
     assert Reference(since=TODAY - 10 * DAY) == references["tier3"]
-    assert () != references["tier2_5"].cut
+    assert references["tier2_5"].cut != ()
 
 
 def test_its_rows_and_decisions_stay_as_they_were_written(database: Path) -> None:
@@ -130,9 +130,9 @@ def test_its_rows_and_decisions_stay_as_they_were_written(database: Path) -> Non
             if row["pending"]
         ]
         listed = [incident_answer(one) for one in incident_records(store.cursor(), "ops", statuses=["resolved"])]
-    assert [("accepted", "accepted"), ("dismissed", "dismissed"), ("open", "open")] == raw
-    assert [("accepted", "ann", "as planned")] == [(one.status, one.by, one.comment) for one in decisions]
-    assert [] == pending
-    assert [("accepted", "resolved", "new_normal", ["tier3"])] == [
-        (one.id, one.status, one.resolution, [moved.key.series for moved in one.moved]) for one in listed
+    assert raw == [("accepted", "accepted"), ("dismissed", "dismissed"), ("open", "open")]
+    assert [(one.status, one.by, one.comment) for one in decisions] == [("accepted", "ann", "as planned")]
+    assert pending == []
+    assert [(one.id, one.status, one.resolution, [moved.key.series for moved in one.moved]) for one in listed] == [
+        ("accepted", "resolved", "new_normal", ["tier3"])
     ]

@@ -53,12 +53,12 @@ def test_that_a_project_was_checked_is_kept(store: Store) -> None:
     asyncio.run(watch_over(store).check(["ops", "web", "nobody"]))
     columns = "project, days, baseline_days, exchanges, findings > 0"
     kept = f"SELECT {columns} FROM log.project_checks ORDER BY project"
-    assert [("ops", 9, 14, 90, False), ("web", 14, 14, 140, True)] == store.cursor().execute(kept).fetchall()
+    assert store.cursor().execute(kept).fetchall() == [("ops", 9, 14, 90, False), ("web", 14, 14, 140, True)]
     checked(store, END + HOUR)
     checked(store, END - HOUR)
     checked(store, END + 30 * DAY)
     times = "SELECT checked_at FROM log.project_checks WHERE project = 'ops'"
-    assert [((END + HOUR).replace(tzinfo=None),)] == store.cursor().execute(times).fetchall()
+    assert store.cursor().execute(times).fetchall() == [((END + HOUR).replace(tzinfo=None),)]
 
 
 def decide(store: Store, incident: Incident, status: str, at: datetime = END) -> Incident:
@@ -87,27 +87,31 @@ def test_a_fall_is_one_incident_with_its_evidence(store: Store) -> None:
     """Both rules see it; a person is told once, with the numbers, and finds them again."""
     put(store, "scores", history(fallen(6), 40))
     found = checked(store)
-    assert {"sequential", "consecutive_days"} == {one.rule for one in found.findings}
+    assert {one.rule for one in found.findings} == {"sequential", "consecutive_days"}
     (made,) = found.incidents
-    assert ("drift", "tier2", "down", "open", "critical", "sequential") == (
+    assert (
         made.type,
         made.tier,
         made.direction,
         made.status,
         made.severity,
         made.rule,
-    )
+    ) == ("drift", "tier2", "down", "open", "critical", "sequential")
     evidence = json.loads(made.metadata)
     seen = evidence["rules"]["sequential"]
-    assert "2026-10-27" == seen["firstDay"]
+    assert seen["firstDay"] == "2026-10-27"
     assert seen["changeInterval"][0] <= seen["change"] <= seen["changeInterval"][1] < -0.3
-    assert [10] * 6 == [one["count"] for one in seen["days"]]
-    assert 10 == len(evidence["exchanges"])
+    assert [one["count"] for one in seen["days"]] == [10] * 6
+    assert len(evidence["exchanges"]) == 10
     assert all(one["score"] < 0.45 and one["scoreId"].startswith("score ops-") for one in evidence["exchanges"])
-    assert {"sampling_reason": "first_turns", "before": 350, "after": 60, "share_before": 1.0, "share_after": 1.0} == (
-        evidence["samplingMix"][0]
-    )
-    assert "claude-haiku-4-5" == evidence["madeWith"]["judge_model"]
+    assert (evidence["samplingMix"][0]) == {
+        "sampling_reason": "first_turns",
+        "before": 350,
+        "after": 60,
+        "share_before": 1.0,
+        "share_after": 1.0,
+    }
+    assert evidence["madeWith"]["judge_model"] == "claude-haiku-4-5"
     assert made.baseline_id == evidence["baseline"]["id"]
 
 
@@ -118,7 +122,7 @@ def test_the_queries_of_the_evidence_find_the_same_again(store: Store) -> None:
     evidence = json.loads(checked(store).incidents[0].metadata)
     by_name = {one["name"]: one for one in evidence["queries"]}
     found = {"daily_averages", "watched_hours", "incident_exchanges", "sampling_change", "slices"}
-    assert {*found, "reason_change", "dimension_change"} == set(by_name)
+    assert set(by_name) == {*found, "reason_change", "dimension_change"}
     for name, query in by_name.items():
         values = {key: _moment(value) for key, value in query["parameters"].items()}
         assert query_rows(store.cursor(), name, values), name
@@ -137,7 +141,7 @@ def test_what_is_as_it_was_makes_no_incident(store: Store, a_day: int) -> None:
     """A watch that cries wolf is switched off."""
     put(store, "scores", history(steady, 60, a_day=a_day))
     for back in range(20, -1, -1):
-        assert () == checked(store, END - back * DAY).incidents
+        assert checked(store, END - back * DAY).incidents == ()
 
 
 def test_two_checks_at_one_moment_make_the_same_records(store: Store) -> None:
@@ -147,8 +151,8 @@ def test_two_checks_at_one_moment_make_the_same_records(store: Store) -> None:
         put(other, "scores", history(fallen(6), 40))
         first, second = checked(store), checked(other)
     assert (first.baseline, first.incidents) == (second.baseline, second.incidents)
-    assert () == checked(store).incidents
-    assert 1 == len(incidents(store))
+    assert checked(store).incidents == ()
+    assert len(incidents(store)) == 1
 
 
 def test_a_check_that_was_cut_off_after_its_baseline_goes_on(store: Store) -> None:
@@ -160,19 +164,19 @@ def test_a_check_that_was_cut_off_after_its_baseline_goes_on(store: Store) -> No
     assert whole.baseline is not None
     put(store, "baselines", [whole.baseline])
     again = checked(store)
-    assert (False, whole.incidents) == (again.is_new_baseline, again.incidents)
+    assert (again.is_new_baseline, again.incidents) == (False, whole.incidents)
 
 
 def test_an_incident_that_goes_on_takes_up_the_days_and_nothing_is_opened(store: Store) -> None:
     """Seen every minute, it is still one incident; what is new about it is a new day."""
     put(store, "scores", history(fallen(6), 40))
     made = checked(store).incidents[0]
-    assert () == checked(store, END + timedelta(minutes=2)).incidents
+    assert checked(store, END + timedelta(minutes=2)).incidents == ()
     put(store, "scores", [one for one in history(fallen(8), 42, end=END + 2 * DAY, name="-later") if one.exchange_at > END])
     (later,) = checked(store, END + 2 * DAY).incidents
-    assert (made.incident_id, 1, "open") == (later.incident_id, later.revision, later.status)
-    assert "2026-11-03" == json.loads(later.metadata)["rules"]["sequential"]["until"]
-    assert (made.detected_at, END + 2 * DAY) == (later.detected_at, later.checked_at)
+    assert (later.incident_id, later.revision, later.status) == (made.incident_id, 1, "open")
+    assert json.loads(later.metadata)["rules"]["sequential"]["until"] == "2026-11-03"
+    assert (later.detected_at, later.checked_at) == (made.detected_at, END + 2 * DAY)
 
 
 def test_numbers_alone_are_written_once_an_hour(store: Store) -> None:
@@ -181,8 +185,8 @@ def test_numbers_alone_are_written_once_an_hour(store: Store) -> None:
     checked(store)
     at = END + timedelta(minutes=30)
     put(store, "scores", history(fallen(6), 0, end=at, name="-more"))
-    assert () == checked(store, at).incidents
-    assert 1 == len(checked(store, END + HOUR).incidents)
+    assert checked(store, at).incidents == ()
+    assert len(checked(store, END + HOUR).incidents) == 1
 
 
 @pytest.mark.parametrize(("decision", "status"), [(NEW_NORMAL, RESOLVED), (DISMISSED, DISMISSED)])
@@ -192,7 +196,7 @@ def test_a_change_that_was_decided_on_opens_nothing_while_it_goes_on(store: Stor
     decide(store, checked(store).incidents[0], decision)
     for day in range(11):
         checked(store, END + day * DAY)
-    assert [("drift", "tier2", "down", status)] == incidents(store)
+    assert incidents(store) == [("drift", "tier2", "down", status)]
 
 
 def test_what_got_worse_after_a_decision_opens_an_incident(store: Store) -> None:
@@ -205,8 +209,8 @@ def test_what_got_worse_after_a_decision_opens_an_incident(store: Store) -> None
         checked(store, END + day * DAY)
     found = incidents(store, "status, direction, detected_at::DATE::VARCHAR")
     assert ("dismissed", "down", "2026-11-01") in found
-    assert [("open", "down")] == [one[:2] for one in found if one[0] == "open"]
-    assert "2026-11-25" < next(day for status, _, day in found if status == "open")
+    assert [one[:2] for one in found if one[0] == "open"] == [("open", "down")]
+    assert next(day for status, _, day in found if status == "open") > "2026-11-25"
 
 
 def test_a_decision_without_its_incident_is_made_good_by_the_next_check(store: Store) -> None:
@@ -230,8 +234,8 @@ def test_re_opening_takes_a_decision_back(store: Store) -> None:
     made = checked(store).incidents[0]
     decide(store, made, DISMISSED)
     again = decide(store, made, "open", END + HOUR)
-    assert ("open", None, None, 2) == (again.status, again.resolved_at, again.resolved_by, again.revision)
-    assert [("dismissed",), ("open",)] == store.cursor().execute("SELECT status FROM reviews ORDER BY occurred_at").fetchall()
+    assert (again.status, again.resolved_at, again.resolved_by, again.revision) == ("open", None, None, 2)
+    assert store.cursor().execute("SELECT status FROM reviews ORDER BY occurred_at").fetchall() == [("dismissed",), ("open",)]
 
 
 class Late(StorePublisher):
@@ -261,9 +265,9 @@ def test_a_decision_that_has_landed_does_not_undo_the_next_one(store: Store) -> 
         return again, await watch.incident("ops", incident_id)
 
     again, incident = asyncio.run(run())
-    assert [("dismissed",)] == store.cursor().execute("SELECT status FROM reviews").fetchall()
+    assert store.cursor().execute("SELECT status FROM reviews").fetchall() == [("dismissed",)]
     assert incident is not None
-    assert ((), "open", 2) == (again.incidents, incident.status, incident.revision)
+    assert (again.incidents, incident.status, incident.revision) == ((), "open", 2)
 
 
 def test_an_incident_of_another_project_is_none(store: Store) -> None:
@@ -280,7 +284,7 @@ def test_an_incident_of_another_project_is_none(store: Store) -> None:
         await log.publish("incidents", [msgspec.structs.replace(found.opened[0], incident_id="landed")])
         return [await watch.incident(project, one) for project in ("ops", "other") for one in (published, "landed")]
 
-    assert [True, True, False, False] == [one is not None for one in asyncio.run(run())]
+    assert [one is not None for one in asyncio.run(run())] == [True, True, False, False]
 
 
 def test_a_baseline_is_kept_fresh_and_no_fresher(store: Store) -> None:
@@ -322,9 +326,9 @@ def test_late_scores_land_on_their_own_days_and_open_nothing(store: Store) -> No
     scores = history(steady, 40)
     late = [one for one in scores if 10 <= (END - one.exchange_at).days < 20]
     put(store, "scores", [one for one in scores if one not in late])
-    assert () == checked(store).incidents
+    assert checked(store).incidents == ()
     put(store, "scores", [msgspec.structs.replace(one, scored_at=END) for one in late])
-    assert () == checked(store, END + timedelta(minutes=2)).incidents
+    assert checked(store, END + timedelta(minutes=2)).incidents == ()
 
 
 def test_a_drift_that_comes_late_is_found_on_its_days(store: Store) -> None:
@@ -332,10 +336,10 @@ def test_a_drift_that_comes_late_is_found_on_its_days(store: Store) -> None:
     scores = history(fallen(6), 40)
     late = [one for one in scores if (END - one.exchange_at).days < 6]
     put(store, "scores", [one for one in scores if one not in late])
-    assert () == checked(store).incidents
+    assert checked(store).incidents == ()
     put(store, "scores", [msgspec.structs.replace(one, scored_at=END + DAY) for one in late])
     (made,) = checked(store, END + timedelta(minutes=2)).incidents
-    assert "2026-10-27" == json.loads(made.metadata)["rules"]["sequential"]["firstDay"]
+    assert json.loads(made.metadata)["rules"]["sequential"]["firstDay"] == "2026-10-27"
 
 
 @pytest.mark.parametrize(
@@ -356,13 +360,13 @@ def test_history_that_is_judged_again_by_others_is_no_drift(store: Store, by: di
     first = checked(store)
     put(store, "scores", shifted(rescored(scores, **by), -0.3))
     again = checked(store, END + timedelta(minutes=2))
-    assert ((), ()) == (again.incidents, again.findings)
+    assert (again.incidents, again.findings) == ((), ())
     assert again.is_new_baseline
     assert first.baseline is not None
     assert again.baseline is not None
     assert first.baseline.yardstick != again.baseline.yardstick
     for day in range(1, 4):
-        assert () == checked(store, END + day * DAY).findings
+        assert checked(store, END + day * DAY).findings == ()
 
 
 def test_rules_that_only_sample_otherwise_are_the_same_measure(store: Store) -> None:
@@ -373,7 +377,7 @@ def test_rules_that_only_sample_otherwise_are_the_same_measure(store: Store) -> 
     first = checked(store, END - 8 * DAY)
     put(store, "scores", after)
     found = checked(store)
-    assert "2026-10-27" == json.loads(found.incidents[0].metadata)["rules"]["sequential"]["firstDay"]
+    assert json.loads(found.incidents[0].metadata)["rules"]["sequential"]["firstDay"] == "2026-10-27"
     assert first.baseline is not None
     assert found.baseline is not None
     assert first.baseline.yardstick == found.baseline.yardstick
@@ -387,9 +391,9 @@ def test_days_of_another_judge_are_not_compared(store: Store) -> None:
     ]
     put(store, "scores", shifted(stricter, -0.4))
     found = checked(store)
-    assert ((), "claude-opus-4-5") == (found.findings, _judge(store))
+    assert (found.findings, _judge(store)) == ((), "claude-opus-4-5")
     assert found.baseline is not None
-    assert 60 == found.baseline.tier2.count
+    assert found.baseline.tier2.count == 60
 
 
 def _judge(store: Store) -> str:
@@ -404,7 +408,7 @@ def test_a_policy_that_changed_with_the_scores_is_pointed_out(store: Store) -> N
     after = [one for one in history(fallen(6), 40, policy_digest="1" * 16) if one.exchange_at >= END - 6 * DAY]
     put(store, "scores", [*before, *after])
     (made,) = checked(store).incidents
-    assert {"before": ["0" * 16], "after": ["0" * 16, "1" * 16]} != json.loads(made.metadata)["policies"]
+    assert json.loads(made.metadata)["policies"] != {"before": ["0" * 16], "after": ["0" * 16, "1" * 16]}
     assert "The policy differs before and after" in made.description
 
 
@@ -413,10 +417,10 @@ def test_anomalies_that_become_more_are_a_spike(store: Store) -> None:
     put(store, "scores", history(steady, 40))
     put(store, "scores", history(steady, 2, a_day=8, name="-odd", anomaly=True, anomaly_reasons=("odd",)))
     spikes = [one for one in checked(store).incidents if one.type == "anomaly_spike"]
-    assert [(None, "up", "open", "rate_ratio")] == [(one.tier, one.direction, one.status, one.rule) for one in spikes]
+    assert [(one.tier, one.direction, one.status, one.rule) for one in spikes] == [(None, "up", "open", "rate_ratio")]
     seen = json.loads(spikes[0].metadata)["rules"]["rate_ratio"]
-    assert (24, 54) == (seen["anomalies"], seen["exchanges"])
-    assert {"odd"} == {one["reason"] for one in json.loads(spikes[0].metadata)["exchanges"]}
+    assert (seen["anomalies"], seen["exchanges"]) == (24, 54)
+    assert {one["reason"] for one in json.loads(spikes[0].metadata)["exchanges"]} == {"odd"}
 
 
 @pytest.mark.parametrize("since", [1, 5, 12])
@@ -426,8 +430,8 @@ def test_what_was_before_a_spike_is_said_truly_on_each_of_its_days(store: Store,
     put(store, "scores", history(steady, since - 1, a_day=10, name="-odd", anomaly=True, anomaly_reasons=("odd",)))
     (spike,) = [one for one in checked(store).findings if one.key.type == "anomaly_spike"]
     first = (END - (since - 1) * DAY).date()
-    assert (first, 0.0) == (spike.since, spike.numbers.baseline_rate)
-    assert ((END - 40 * DAY).date(), first - DAY) == (spike.numbers.baseline_from, spike.numbers.baseline_until)
+    assert (spike.since, spike.numbers.baseline_rate) == (first, 0.0)
+    assert (spike.numbers.baseline_from, spike.numbers.baseline_until) == ((END - 40 * DAY).date(), first - DAY)
     assert spike.before[1] == spike.after[0]
     assert f"From {(END - 40 * DAY).date()} to the day before, 0 of {10 * (41 - since)} had one" in spike.description
 
@@ -436,8 +440,8 @@ def test_a_project_that_is_not_audited_is_not_watched(store: Store) -> None:
     """It was switched off."""
     policy = Policy(projects={"ops": ProjectSettings(enabled=False)})
     put(store, "scores", history(fallen(6), 40))
-    assert [] == asyncio.run(watch_over(store, END, policy).check(["ops"]))
-    assert [] == incidents(store)
+    assert asyncio.run(watch_over(store, END, policy).check(["ops"])) == []
+    assert incidents(store) == []
 
 
 def test_rules_that_the_policy_leaves_out_make_nothing(store: Store) -> None:
@@ -445,8 +449,8 @@ def test_rules_that_the_policy_leaves_out_make_nothing(store: Store) -> None:
     put(store, "scores", history(fallen(6), 40))
     none = Policy(defaults=ProjectSettings(incident_rules=()))
     one = Policy(defaults=ProjectSettings(incident_rules=("consecutive_days",)))
-    assert () == checked(store, policy=none).findings
-    assert {"consecutive_days"} == {finding.rule for finding in checked(store, policy=one).findings}
+    assert checked(store, policy=none).findings == ()
+    assert {finding.rule for finding in checked(store, policy=one).findings} == {"consecutive_days"}
 
 
 def test_projects_are_measured_apart(store: Store) -> None:
@@ -454,8 +458,8 @@ def test_projects_are_measured_apart(store: Store) -> None:
     put(store, "scores", history(fallen(6), 40))
     put(store, "scores", history(steady, 40, project="web", seed=8))
     found = asyncio.run(watch_over(store).check(["ops", "web", "none"]))
-    assert {"ops": 1, "web": 0, "none": 0} == {one.project: len(one.incidents) for one in found}
-    assert [("ops",)] == incidents(store, "project")
+    assert {one.project: len(one.incidents) for one in found} == {"ops": 1, "web": 0, "none": 0}
+    assert incidents(store, "project") == [("ops",)]
 
 
 def test_a_change_in_what_is_sampled_is_no_drift(store: Store) -> None:
@@ -463,7 +467,7 @@ def test_a_change_in_what_is_sampled_is_no_drift(store: Store) -> None:
     chatty = history(steady, 40, a_day=6, sampling_reason="routine_sample", sampling_probability=1 / 3)
     terse = history(lambda _: 0.6, 40, a_day=2, name="-terse", sampling_reason="disagreement")
     put(store, "scores", [*chatty, *terse])
-    assert [] == [one for one in checked(store).findings if one.rule == "sequential"]
+    assert [one for one in checked(store).findings if one.rule == "sequential"] == []
 
 
 def test_a_second_fall_while_an_incident_is_open_is_an_incident_of_its_own(store: Store) -> None:
@@ -475,7 +479,7 @@ def test_a_second_fall_while_an_incident_is_open_is_an_incident_of_its_own(store
         assert not checked(store, END - back * DAY).opened
     opened = [incident for back in (4, 2, 0) for incident in checked(store, END - back * DAY).opened]
 
-    assert ["drift"] == [incident.type for incident in opened]
+    assert [incident.type for incident in opened] == ["drift"]
     assert "fell further" in opened[0].title
     assert abs((opened[0].first_day - (END - 5 * DAY)).days) <= 1
     latest = {
@@ -485,9 +489,9 @@ def test_a_second_fall_while_an_incident_is_open_is_an_incident_of_its_own(store
     leading = {
         name: evidence_of(latest[incident.incident_id]).moved[0] for name, incident in (("first", first), ("second", opened[0]))
     }
-    assert 0.7 == pytest.approx(leading["first"].level.after, abs=0.03)
-    assert (0.7, 0.5) == pytest.approx((leading["second"].level.before, leading["second"].level.after), abs=0.04)
-    assert {"open"} == {incident.status for incident in latest.values()}
+    assert pytest.approx(leading["first"].level.after, abs=0.03) == 0.7
+    assert pytest.approx((leading["second"].level.before, leading["second"].level.after), abs=0.04) == (0.7, 0.5)
+    assert {incident.status for incident in latest.values()} == {"open"}
 
 
 @pytest.mark.parametrize("later", [10, 20])
@@ -497,8 +501,8 @@ def test_a_second_fall_within_two_weeks_of_the_first_has_its_own_day(store: Stor
     put(store, "scores", history(lambda back: levels[(back >= 4) + (back >= 4 + later)], 70, a_day=20))
     opened = [incident for back in (*range(later, 4, -3), 3, 2, 1, 0) for incident in checked(store, END - back * DAY).opened]
 
-    assert [None, True] == [None if number == 0 else "fell further" in one.title for number, one in enumerate(opened)]
-    assert [END.date() - (3 + later) * DAY, END.date() - 3 * DAY] == [one.first_day.date() for one in opened if one.first_day]
+    assert [None if number == 0 else "fell further" in one.title for number, one in enumerate(opened)] == [None, True]
+    assert [one.first_day.date() for one in opened if one.first_day] == [END.date() - (3 + later) * DAY, END.date() - 3 * DAY]
 
 
 def test_history_that_is_imported_beside_live_data_is_no_fall_of_today(store: Store) -> None:
@@ -510,9 +514,9 @@ def test_history_that_is_imported_beside_live_data_is_no_fall_of_today(store: St
         put(store, "scores", scores)
     (found,) = checked(store).incidents
 
-    assert ("history", "suspected") == (found.cause, found.confidence)
+    assert (found.cause, found.confidence) == ("history", "suspected")
     assert found.title.startswith("History was added (")
-    assert () == checked(store, END + timedelta(hours=2)).incidents
+    assert checked(store, END + timedelta(hours=2)).incidents == ()
 
 
 def test_history_that_ends_where_live_data_begins_is_no_fall(store: Store) -> None:
@@ -524,7 +528,7 @@ def test_history_that_ends_where_live_data_begins_is_no_fall(store: Store) -> No
         put(store, "scores", scores)
     (found,) = checked(store).incidents
 
-    assert ("history", "suspected") == (found.cause, found.confidence)
+    assert (found.cause, found.confidence) == ("history", "suspected")
     assert "gap between two sources" in found.description
 
 
@@ -539,7 +543,7 @@ def test_a_fall_is_one_however_its_records_came(store: Store, arrives: str) -> N
     put(store, "scores", scores)
     (found,) = checked(store).incidents
 
-    assert ("confirmed", False) == (found.confidence, "History" in found.title)
+    assert (found.confidence, "History" in found.title) == ("confirmed", False)
 
 
 def came(one: Score, at: datetime) -> Exchange:
@@ -557,35 +561,35 @@ def spots(store: Store, at: datetime = END) -> list[tuple[str, str, int]]:
 def test_where_all_is_compared_there_is_no_blind_spot(store: Store) -> None:
     """A notice that is always there is read by no one."""
     put(store, "scores", history(steady, 40, agent="scout"))
-    assert [] == spots(store)
+    assert spots(store) == []
 
 
 def test_a_new_judge_blinds_the_judged_tiers_and_says_so(store: Store) -> None:
     """No incident for two weeks after a change of judge is no good news."""
     put(store, "scores", history(steady, 40, end=END - 4 * DAY))
     put(store, "scores", history(steady, 3, name="new", judge_model="claude-opus-5"))
-    assert [("new_judge", "claude-opus-5", 4)] == spots(store)
+    assert spots(store) == [("new_judge", "claude-opus-5", 4)]
 
 
 def test_scores_of_a_second_judge_are_counted(store: Store) -> None:
     """Of two judges side by side only the one with most scores is compared."""
     put(store, "scores", history(steady, 40, a_day=6))
     put(store, "scores", history(steady, 40, a_day=4, name="other", judge_model="claude-opus-5"))
-    assert [("other_judges", "claude-opus-5", 28)] == spots(store)
+    assert spots(store) == [("other_judges", "claude-opus-5", 28)]
 
 
 def test_monthly_batches_are_not_compared_and_say_so(store: Store) -> None:
     """A change needs six days with data before it, however long the calendar."""
     for back in (0, 28, 56):
         put(store, "scores", history(steady, 0, a_day=50, end=END - back * DAY, name=f"batch{back}"))
-    assert [("few_days", "", 3)] == spots(store)
+    assert spots(store) == [("few_days", "", 3)]
 
 
 def test_an_agent_that_stopped_is_named(store: Store) -> None:
     """It has no scores that could fall."""
     put(store, "scores", history(steady, 30, agent="busy"))
     put(store, "scores", history(steady, 20, a_day=3, end=END - 5 * DAY, name="gone", agent="gone"))
-    assert [("agent_stopped", "gone", 12)] == spots(store)
+    assert spots(store) == [("agent_stopped", "gone", 12)]
 
 
 def test_agents_beyond_the_limit_are_counted_and_named(store: Store) -> None:
@@ -597,7 +601,7 @@ def test_agents_beyond_the_limit_are_counted_and_named(store: Store) -> None:
         for number in range(1 + (agent < 20))
     ]
     put(store, "diagnoses", runs)
-    assert [("agents_beyond_limit", "agent20, agent21", 2)] == spots(store)
+    assert spots(store) == [("agents_beyond_limit", "agent20, agent21", 2)]
 
 
 def test_a_mix_that_changed_is_called_so_and_stays_so(store: Store) -> None:
@@ -612,12 +616,12 @@ def test_a_mix_that_changed_is_called_so_and_stays_so(store: Store) -> None:
             )
     (found,) = checked(store).incidents
 
-    assert "mix" == found.cause
+    assert found.cause == "mix"
     assert found.title.startswith("The mix changed (")
     assert "checkout 20% → 70%" in found.title
     assert "roll_back" not in {action.id for action in why(found).actions}
     assert "check_mix" in {action.id for action in why(found).actions}
-    assert () == checked(store, END + timedelta(hours=2)).incidents
+    assert checked(store, END + timedelta(hours=2)).incidents == ()
 
 
 def test_a_spread_that_grew_is_a_finding_of_its_own_kind(store: Store) -> None:
@@ -627,7 +631,7 @@ def test_a_spread_that_grew_is_a_finding_of_its_own_kind(store: Store) -> None:
         put(store, "scores", history(lambda _, way=way: way, 4, a_day=12, name=f"-{way}"))
     seen = checked(store)
     (found,) = [one for one in seen.findings if one.key.tier == "tier2"]
-    assert ("spread", "up", "sequential", (END - 4 * DAY).date()) == (found.kind, found.key.direction, found.rule, found.since)
+    assert (found.kind, found.key.direction, found.rule, found.since) == ("spread", "up", "sequential", (END - 4 * DAY).date())
     assert found.is_worse
     assert found.interval is not None
     assert found.interval[0] <= found.since <= found.interval[1] <= found.interval[0] + 3 * DAY
@@ -635,7 +639,7 @@ def test_a_spread_that_grew_is_a_finding_of_its_own_kind(store: Store) -> None:
     assert made.title.startswith("Spread of Tier 2 grew to ")
     assert "The mean of Tier 2 has not changed by more than chance" in made.description
     exchanges = json.loads(made.metadata)["exchanges"]
-    assert {True, False} == {one["score"] > 0.6 for one in exchanges}, "those on either side"
+    assert {one["score"] > 0.6 for one in exchanges} == {True, False}, "those on either side"
 
 
 def test_what_waits_for_its_score_holds_back_the_hours_since(store: Store) -> None:
@@ -644,8 +648,8 @@ def test_what_waits_for_its_score_holds_back_the_hours_since(store: Store) -> No
     put(store, "scores", history(steady, 40))
     better = history(lambda _: 1.0, 0, a_day=40, end=END - timedelta(hours=1), name="-soon", tier2_score=1.0)
     put(store, "scores", [one for one in better if one.exchange_at > at])
-    assert ["up"] == [one.key.direction for one in checked(store).findings if one.key.tier == "tier2"]
+    assert [one.key.direction for one in checked(store).findings if one.key.tier == "tier2"] == ["up"]
     put(store, "exchanges", [exchange("slow", 1, project="ops", occurred_at=at, ingested_at=at)])
-    assert [] == [one for one in checked(store, END + timedelta(minutes=1)).findings if one.key.tier == "tier2"]
+    assert [one for one in checked(store, END + timedelta(minutes=1)).findings if one.key.tier == "tier2"] == []
     much_later = END + timedelta(hours=20)
-    assert ["up"] == [one.key.direction for one in checked(store, much_later).findings if one.key.tier == "tier2"]
+    assert [one.key.direction for one in checked(store, much_later).findings if one.key.tier == "tier2"] == ["up"]

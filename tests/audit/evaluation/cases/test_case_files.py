@@ -67,9 +67,9 @@ def test_a_case_is_what_its_file_says(tmp_path: Path) -> None:
 
     case = load_case(path)
 
-    assert ("disk_report", DIMENSIONS, ()) == (case.case_id, case.dimensions, case.tags)
-    assert [("task",), ("process", "efficiency"), ("task",)] == [check.dimensions for check in case.deterministic_checks]
-    assert ["final_response_present", "tool_call_count", "response_matches"] == [c.kind for c in case.deterministic_checks]
+    assert (case.case_id, case.dimensions, case.tags) == ("disk_report", DIMENSIONS, ())
+    assert [check.dimensions for check in case.deterministic_checks] == [("task",), ("process", "efficiency"), ("task",)]
+    assert [c.kind for c in case.deterministic_checks] == ["final_response_present", "tool_call_count", "response_matches"]
 
 
 def test_each_judge_run_of_a_profile_is_a_plan(tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_each_judge_run_of_a_profile_is_a_plan(tmp_path: Path) -> None:
 
     quick, thorough = plans(load_profile(path).profile)
 
-    assert ("claude-haiku-4-5", 1, "median") == (quick.judge.model, quick.repetitions, quick.method)
-    assert ("claude-sonnet-5-5", 3, "mean") == (thorough.judge.model, thorough.repetitions, thorough.method)
+    assert (quick.judge.model, quick.repetitions, quick.method) == ("claude-haiku-4-5", 1, "median")
+    assert (thorough.judge.model, thorough.repetitions, thorough.method) == ("claude-sonnet-5-5", 3, "mean")
     assert quick.dimension_policies == thorough.dimension_policies
 
 
@@ -100,7 +100,7 @@ def test_a_prompt_is_found_from_the_folder_of_its_profile(tmp_path: Path) -> Non
     path = tmp_path / "profile.yaml"
     path.write_text(PROFILE + "judge_system_prompt_path: prompts/strict.md\n", "utf-8")
 
-    assert "# Be strict\r\n" == load_profile(path).system_prompt
+    assert load_profile(path).system_prompt == "# Be strict\r\n"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_prompt_that_cannot_be_used_is_refused_at_the_line_that_names_it(
         (tmp_path / "own.md").write_bytes(content)
     text = "judge_system_prompt_path: own.md\n" + PROFILE
 
-    assert [f"profile.yaml:1: judge_system_prompt_path: the file 'own.md' {reason}"] == refusal(tmp_path, "profile", text)
+    assert refusal(tmp_path, "profile", text) == [f"profile.yaml:1: judge_system_prompt_path: the file 'own.md' {reason}"]
 
 
 def test_the_largest_prompt_is_taken(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_the_largest_prompt_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "profile.yaml"
     path.write_text("judge_system_prompt_path: own.md\n" + PROFILE, "utf-8")
 
-    assert MAX_SYSTEM_PROMPT_BYTES == len(load_profile(path).system_prompt)
+    assert len(load_profile(path).system_prompt) == MAX_SYSTEM_PROMPT_BYTES
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) 
         .replace("type: batch", "type: b")
     )
 
-    assert [1, 4, 7] == [int(problem.split(":")[1]) for problem in refusal(tmp_path, "profile", text)]
+    assert [int(problem.split(":")[1]) for problem in refusal(tmp_path, "profile", text)] == [1, 4, 7]
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -268,5 +268,5 @@ def test_a_profile_of_another_tool_loads_as_it_is_and_is_called_as_its_file(tmp_
     path = tmp_path / name
     path.write_text(SEED, "utf-8")
     (plan,) = plans(load_profile(path).profile)
-    assert (profile_id, "live", "openai/gpt-5.4-mini") == (plan.profile_id, plan.judge.type, plan.judge.model)
-    assert ("gpt54_single", 3, "median") == (plan.judge_run_id, plan.repetitions, plan.method)
+    assert (plan.profile_id, plan.judge.type, plan.judge.model) == (profile_id, "live", "openai/gpt-5.4-mini")
+    assert (plan.judge_run_id, plan.repetitions, plan.method) == ("gpt54_single", 3, "median")

@@ -117,7 +117,7 @@ def test_a_check_says_what_it_found(run: Run, kind: str, fields: dict[str, Any],
     """A case is a promise in figures: a check that decides it otherwise changes what was promised."""
     got = found(run, kind, **fields)
 
-    assert outcome == got[0]
+    assert got[0] == outcome
     assert detail in got[1]
 
 
@@ -135,13 +135,13 @@ def test_outcomes_come_in_the_order_of_the_case() -> None:
 
     first, second = check_run(case, a_run())
 
-    assert ("c0", "final_response_present", ("task",), "pass") == (first.check_id, first.kind, first.dimensions, first.outcome)
-    assert ("c1", "tool_called", ("task", "process"), "fail") == (
+    assert (first.check_id, first.kind, first.dimensions, first.outcome) == ("c0", "final_response_present", ("task",), "pass")
+    assert (
         second.check_id,
         second.kind,
         second.dimensions,
         second.outcome,
-    )
+    ) == ("c1", "tool_called", ("task", "process"), "fail")
 
 
 PART = {**calls("ls", "ls"), **files(("a", "one")), "is_whole": False}
@@ -164,7 +164,7 @@ PART = {**calls("ls", "ls"), **files(("a", "one")), "is_whole": False}
 )
 def test_what_a_part_of_a_run_does_not_show_is_undecided(kind: str, fields: dict[str, Any], outcome: str) -> None:
     """The rest of a very long run may hold the call that is missing: to fail it would be a guess."""
-    assert outcome == found(a_run(**PART), kind, **fields)[0]
+    assert found(a_run(**PART), kind, **fields)[0] == outcome
 
 
 texts = st.text(st.characters(), max_size=40)
@@ -200,7 +200,7 @@ def test_no_run_makes_a_check_raise(run: Run) -> None:
     """The audited agent wrote the run: text and JSON of any kind must not stop the evaluation of others."""
     outcomes = check_run(ALL_KINDS, run)
 
-    assert len(ALL_KINDS.deterministic_checks) == len(outcomes)
+    assert len(outcomes) == len(ALL_KINDS.deterministic_checks)
     assert {"pass", "fail", "error"} >= {outcome.outcome for outcome in outcomes}
     assert all(outcome.detail for outcome in outcomes)
 
@@ -215,7 +215,7 @@ def test_a_count_of_calls_agrees_with_counting(run: Run, tool: str | None, one: 
     outcome, _ = found(run, "tool_call_count", tool=tool, min=lowest, max=highest)
 
     expected = "error" if not run.has_events else "pass" if lowest <= len(counted) <= highest else "fail"
-    assert expected == outcome
+    assert outcome == expected
 
 
 @settings(deadline=None)
@@ -230,9 +230,9 @@ def test_no_detail_repeats_what_the_run_holds() -> None:
     texts_of_the_agent = {"artifacts": (Artifact(f"/srv/{SECRET}/a", SECRET),), **calls(SECRET)}
     outcomes = check_run(ALL_KINDS, a_run(f"The key is {SECRET}.", **texts_of_the_agent))
 
-    assert [] == [outcome.detail for outcome in outcomes if SECRET in outcome.detail]
+    assert [outcome.detail for outcome in outcomes if SECRET in outcome.detail] == []
 
 
 def test_a_hostile_pattern_is_linear_on_a_hostile_answer() -> None:
     """A backtracking engine would take longer than the sun has for this pattern and text."""
-    assert "fail" == found(a_run("a" * 200_000 + "!"), "response_matches", regex="^(a+)+$")[0]
+    assert found(a_run("a" * 200_000 + "!"), "response_matches", regex="^(a+)+$")[0] == "fail"

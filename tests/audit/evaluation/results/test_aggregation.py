@@ -88,22 +88,22 @@ def test_the_evidence_is_that_of_the_iteration_nearest_to_the_aggregate(
     distances = {number: abs(one.overall.score - found.overall.score) for number, one in answers.items()}
     nearest = min(number for number, distance in distances.items() if distance == min(distances.values()))
     assert nearest == found.evidence_iteration
-    assert (f"overall in {nearest}",) == found.overall.evidence
-    assert [(f"task in {nearest}",), (f"spark in {nearest}",)] == [one.evidence for one in found.dimensions.values()]
+    assert found.overall.evidence == (f"overall in {nearest}",)
+    assert [one.evidence for one in found.dimensions.values()] == [(f"task in {nearest}",), (f"spark in {nearest}",)]
 
 
 def test_of_two_iterations_that_are_as_near_the_first_gives_the_evidence() -> None:
     """An even number of iterations has its median between two of them."""
     found = aggregate({4: answered(4, 6), 2: answered(2, 8)}, "median")
     assert found is not None
-    assert (7.0, 2, 2.0) == (found.overall.score, found.evidence_iteration, found.overall.spread)
+    assert (found.overall.score, found.evidence_iteration, found.overall.spread) == (7.0, 2, 2.0)
 
 
 def test_one_outlier_moves_the_mean_and_not_the_median() -> None:
     """That is what the choice of the method is about."""
     answers = {number: answered(number, score) for number, score in enumerate((8, 8, 0.5), 1)}
     found = {method: aggregate(answers, method) for method in METHODS}
-    assert {"median": 8.0, "mean": 5.5} == {method: one.overall.score for method, one in found.items() if one is not None}
+    assert {method: one.overall.score for method, one in found.items() if one is not None} == {"median": 8.0, "mean": 5.5}
 
 
 def test_nothing_comes_of_no_iteration() -> None:

@@ -78,7 +78,7 @@ def test_each_policy_takes_its_score_from_what_there_is(
     """The whole table: what is missing is never counted as 0, and the reader is told where a score comes from."""
     said = DimensionPolicy.model_validate({"policy": policy, "judge_weight": 3, "deterministic_weight": 1})
     found = resolve("task", said, checks(*outcomes), judge)
-    assert (source, final) == (found.source, found.final)
+    assert (found.source, found.final) == (source, final)
     assert (judge, deterministic_score("task", checks(*outcomes))) == (found.judge, found.deterministic)
 
 
@@ -106,17 +106,17 @@ def test_what_a_score_does_not_show_is_a_warning(
     """A failed check that moves no score, and a score that lacks a part, would be overlooked otherwise."""
     found = checks(*outcomes)
     resolved = resolve("task", DimensionPolicy.model_validate({"policy": policy}), found, judge)
-    assert warnings == list(resolution_warnings([resolved], found))
+    assert list(resolution_warnings([resolved], found)) == warnings
 
 
 def test_a_failed_check_of_another_dimension_is_no_warning() -> None:
     """Only `task` says whether the run did what it was for."""
     found = checks("fail", dimension="efficiency")
     resolved = [resolve(one, DimensionPolicy(), found, 8.0) for one in ("task", "efficiency")]
-    assert [] == list(resolution_warnings(resolved, found))
+    assert list(resolution_warnings(resolved, found)) == []
 
 
 def test_a_failed_check_of_a_dimension_that_the_case_does_not_declare_is_no_warning() -> None:
     """Nobody scores it, so nothing contradicts the check."""
     resolved = [resolve("spark", DimensionPolicy(), checks("fail"), 8.0)]
-    assert [] == list(resolution_warnings(resolved, checks("fail")))
+    assert list(resolution_warnings(resolved, checks("fail"))) == []

@@ -70,7 +70,7 @@ def test_every_field_of_a_file_says_what_it_is(name: str) -> None:
         for field, is_a in held.get("properties", {}).items()
         if not is_a.get("description")
     ]
-    assert [] == silent
+    assert silent == []
 
 
 @pytest.mark.parametrize("file", sorted(SCHEMAS.iterdir()), ids=lambda file: file.name)
@@ -89,5 +89,5 @@ def test_every_object_of_a_schema_is_closed_or_a_table_by_name(file: Path) -> No
 def test_a_result_reads_back_as_it_was_written() -> None:
     """It is kept as text in a record; files and pages are made from what is read back."""
     found = result(request())
-    assert found == EvaluationResult.model_validate_json(found.as_json())
+    assert EvaluationResult.model_validate_json(found.as_json()) == found
     assert found.as_json() == EvaluationResult.model_validate_json(found.as_json()).as_json()

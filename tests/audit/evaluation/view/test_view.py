@@ -130,7 +130,7 @@ def test_nothing_of_the_infrastructure_is_seen_wherever_it_stands(kind: str, bef
     text, needle = PLANTS[kind]
     view = subject_view(views.CASE, planted_run(f"{before}{text}{after}"), (), 400_000)
     assert needle not in view.text
-    assert [] == [one for one in strings(json.loads(view.text)) if needle.lower() in one.lower()]
+    assert [one for one in strings(json.loads(view.text)) if needle.lower() in one.lower()] == []
 
 
 @pytest.mark.parametrize("kind", PLANTS)
@@ -167,26 +167,26 @@ def test_names_of_models_agents_connections_and_times_are_not_shown() -> None:
         trust=83,
     )
     text = views.view(run).text
-    assert [] == [
+    assert [
         word for word in ("conn-x", "proj-x", "agent-x", "model-x", "7.77", "2031", "83", "weekly-report") if word in text
-    ]
+    ] == []
 
 
 def test_the_document_has_exactly_its_three_parts() -> None:
     """The system prompt explains these members and no others."""
     document = json.loads(views.view(views.run()).text)
-    assert PARTS == {part: list(members) for part, members in document.items()}
+    assert {part: list(members) for part, members in document.items()} == PARTS
     mark = next(iter(document["subject_response"]["final_output"]))
 
     def text(words: str) -> dict[str, str]:
         return {mark: words}
 
-    assert {
+    assert document["subject_response"] == {
         "final_output": text("The report is written."),
         "assistant_messages": [text("I begin.")],
         "tool_activity": {"calls": 1, "failed_results": 0, "tools": [{"tool": text("write_file"), "calls": 1}]},
-    } == document["subject_response"]
-    assert {
+    }
+    assert document["execution_evidence"] == {
         "run_status": "answered",
         "events_recorded": True,
         "checks": {
@@ -201,8 +201,8 @@ def test_the_document_has_exactly_its_three_parts() -> None:
         ],
         "artifacts": [{"path": text("report.md"), "excerpt": text("# Totals\n1, 2, 3\n")}],
         "failures": [{"kind": text("error_event"), "words": text("The first upload was refused.")}],
-    } == document["execution_evidence"]
-    assert list(DIMENSIONS) == list(document["evaluation_target"]["dimensions"])
+    }
+    assert list(document["evaluation_target"]["dimensions"]) == list(DIMENSIONS)
 
 
 def test_a_run_without_anything_has_a_view() -> None:
@@ -214,7 +214,7 @@ def test_a_run_without_anything_has_a_view() -> None:
         "assistant_messages": [],
         "tool_activity": {"calls": 0, "failed_results": 0, "tools": []},
     }
-    assert "no_response" == document["execution_evidence"]["run_status"]
+    assert document["execution_evidence"]["run_status"] == "no_response"
     assert not document["execution_evidence"]["events_recorded"]
 
 
@@ -306,7 +306,7 @@ def test_no_run_and_no_case_makes_a_view_longer_than_it_may_be(case: Case, run: 
     text = subject_view(case, run, outcomes, most).text
     assert len(text) <= most
     document = json.loads(text)
-    assert PARTS == {part: list(members) for part, members in document.items()}
+    assert {part: list(members) for part, members in document.items()} == PARTS
     steps = document["execution_evidence"]["steps"]
     left_out = [one["left_out"] for one in steps if "left_out" in one]
     told = sum(one.get("calls", 0) + one.get("results", 0) for one in left_out) + sum("left_out" not in one for one in steps)
@@ -321,8 +321,8 @@ def test_a_long_answer_keeps_head_and_tail_and_says_what_is_missing() -> None:
     (head,), (tail,) = head.values(), tail.values()
     assert (answer[: len(head)], answer[-len(tail) :]) == (head, tail)
     assert len(head) > len(tail) > 10_000
-    assert {"left_out": {"characters": len(answer) - len(head) - len(tail)}} == gap
-    assert ("The judge saw only part of the final answer: the view holds 60000 characters.",) == view.warnings
+    assert gap == {"left_out": {"characters": len(answer) - len(head) - len(tail)}}
+    assert view.warnings == ("The judge saw only part of the final answer: the view holds 60000 characters.",)
 
 
 def test_of_many_steps_the_ends_and_the_failed_ones_stay() -> None:
@@ -351,8 +351,8 @@ def test_a_short_answer_is_whole_beside_any_amount_of_evidence() -> None:
     )
     view = views.view(run, most=20_000)
     document = json.loads(view.text)
-    assert ["done " * 200] == list(document["subject_response"]["final_output"].values())
-    assert ["report.md holds the three totals"] == document["evaluation_target"]["hard_expectations"]
+    assert list(document["subject_response"]["final_output"].values()) == ["done " * 200]
+    assert document["evaluation_target"]["hard_expectations"] == ["report.md holds the three totals"]
     # A high score of a run of which the judge saw a tenth is one to look at.
     evidence = ("tool calls and results", "artifacts")
     assert (

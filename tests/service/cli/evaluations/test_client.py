@@ -68,14 +68,14 @@ def test_a_server_makes_what_the_command_makes(
     url = children.serve(home).serving()
     monkeypatch.setenv("DRIFTLINE_TOKEN", home.operator())
     code, out, err = driftline(*BASE, "--server", url, "--dry-run")
-    assert (0, "") == (code, out)
+    assert (code, out) == (0, "")
     assert "2 sessions: 4 evaluations to make, 0 reused; about 12 calls and 0." in err
     code, remote, err = driftline(*BASE, "--server", url, "--yes", "-o", "remote")
-    assert (0, 4) == (code, remote.count(" exec "))
+    assert (code, remote.count(" exec ")) == (0, 4)
     assert "4 results written to remote" in err
     asked = simulator.requests
     code, again, err = driftline(*BASE, "--server", url, "--yes", "-o", "again")
-    assert (0, 0, 4) == (code, again.count(" exec "), again.count(" reuse "))
+    assert (code, again.count(" exec "), again.count(" reuse ")) == (0, 0, 4)
     assert asked == simulator.requests
     assert written("again") == written("remote")
 
@@ -110,10 +110,10 @@ def test_what_the_server_refuses_is_said_in_its_words(
     """With what to do about it, and never with the token."""
     url = children.serve(home).serving()
     code, _, err = driftline(*BASE, "--server", url)
-    assert (2, True) == (code, "DRIFTLINE_TOKEN: is not set" in err)
+    assert (code, "DRIFTLINE_TOKEN: is not set" in err) == (2, True)
     monkeypatch.setenv("DRIFTLINE_TOKEN", "dl_wrong")
     code, _, err = driftline(*BASE, "--server", url)
-    assert (2, True) == (code, "401 the token is wrong, expired or revoked" in err)
+    assert (code, "401 the token is wrong, expired or revoked" in err) == (2, True)
     monkeypatch.setenv("DRIFTLINE_TOKEN", home.connection("north"))
     code, _, err = driftline(*BASE, "--server", url)
     assert "403 this needs the token of an operator" in err
@@ -121,9 +121,9 @@ def test_what_the_server_refuses_is_said_in_its_words(
     code, _, err = driftline(*BASE[:5], "--session", "nobody", "--server", url)
     assert "400 there is no session 'nobody'" in err
     code, _, err = driftline(*BASE, "--server", url)
-    assert (2, True) == (code, "Use --yes to pay, or --dry-run" in err)
+    assert (code, "Use --yes to pay, or --dry-run" in err) == (2, True)
     code, _, err = driftline(*BASE, "--server", url, "--db", "driftline.duckdb")
-    assert (2, True) == (code, "--server cannot be used with --db or --policy" in err)
+    assert (code, "--server cannot be used with --db or --policy" in err) == (2, True)
     assert home.operator() not in err
 
 
@@ -192,11 +192,11 @@ BUSY = (503, {"error": "too much waits", "code": "busy"})
 def test_a_server_that_is_busy_is_asked_again_and_not_for_ever() -> None:
     """A start of a server, or a full queue, costs nobody an evaluation."""
     with answering(BUSY, BUSY, (202, {"evaluations": []})) as (url, heard):
-        assert [] == asked(url)
-        assert [("/api/audit/evaluations", "Bearer dl_token")] * 3 == heard
+        assert asked(url) == []
+        assert heard == [("/api/audit/evaluations", "Bearer dl_token")] * 3
     with answering(BUSY) as (url, heard), pytest.raises(ServerError, match="503 too much waits"):
         asked(url)
-    assert 6 == len(heard)
+    assert len(heard) == 6
 
 
 @pytest.mark.parametrize("answer", [(302, {}), (200, b"<html>"), (500, b"\xff"), (404, {"error": 7})], ids=str)
@@ -204,7 +204,7 @@ def test_what_is_no_server_of_ours_is_said_so(answer: tuple[int, Any]) -> None:
     """And the token follows no redirection."""
     with answering(answer) as (url, heard), pytest.raises(ServerError) as caught:
         asked(url)
-    assert 1 == len(heard)
+    assert len(heard) == 1
     assert "dl_token" not in f"{caught.value} {caught.value.hint}"
 
 
@@ -218,10 +218,10 @@ def test_what_was_set_aside_is_waited_for_no_longer() -> None:
 
 def test_an_attempt_that_failed_after_one_that_finished_is_waited_for_no_longer() -> None:
     """The server shows the finished one; the attempt that was asked for is answered all the same."""
-    assert [-1, 0, 2] == [
+    assert [
         _answered({"evaluation": evaluation, "failedAttempt": failed})
         for evaluation, failed in ((None, None), ({"revision": 0}, None), ({"revision": 0}, 2))
-    ]
+    ] == [-1, 0, 2]
 
 
 def test_waiting_ends_when_nothing_comes_of_it() -> None:
@@ -259,9 +259,9 @@ def test_the_command_asks_before_it_sends_a_token_in_plain_text(
     assert home.database.exists()
     monkeypatch.setenv("DRIFTLINE_TOKEN", "dl_token")
     code, out, err = driftline(*BASE, "--server", "http://192.0.2.1:8377")
-    assert (2, "", True) == (code, out, "could read the token" in err)
+    assert (code, out, "could read the token" in err) == (2, "", True)
     code, _, err = driftline(*BASE, "--insecure")
-    assert (2, True) == (code, "--insecure needs --server" in err)
+    assert (code, "--insecure needs --server" in err) == (2, True)
 
 
 def test_only_this_machine_is_loopback() -> None:

@@ -58,7 +58,7 @@ def test_every_file_is_where_it_is_said_to_be(tmp_path: Path) -> None:
         for number in of_place
         for name in (*names, *raw)
     }
-    assert expected == files(tmp_path)
+    assert files(tmp_path) == expected
 
 
 def test_the_prompts_are_the_bytes_that_were_sent(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_the_prompts_are_the_bytes_that_were_sent(tmp_path: Path) -> None:
     (user,) = tmp_path.rglob("judge_1.prompt.user.json")
     (debug,) = tmp_path.rglob("judge_1.prompt.debug.md")
     assert one.user_prompt.encode() == user.read_bytes()
-    assert [one.system_prompt, one.user_prompt] == cut_out(debug.read_bytes().decode())
+    assert cut_out(debug.read_bytes().decode()) == [one.system_prompt, one.user_prompt]
     assert "\n```\n" in one.system_prompt
     assert one.system_prompt.endswith("\n")
     assert not one.user_prompt.endswith("\n")
@@ -100,7 +100,7 @@ def test_a_summary_says_which_answers_were_paid_for_by_another_evaluation() -> N
     judge = row.result.judge_result.model_copy(update={"iterations": (taken, *others)})
     told = summary_markdown(row.model_copy(update={"result": row.result.model_copy(update={"judge_result": judge})}), 1)
     words = "Given before, to another evaluation that asked the same, and paid for there: answer 1."
-    assert (1, 0) == (told.count(words), summary_markdown(row, 1).count("Given before"))
+    assert (told.count(words), summary_markdown(row, 1).count("Given before")) == (1, 0)
 
 
 def test_the_results_as_json_are_as_they_were_checked_by_eye(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_results_keep_their_published_schemas(schema: str, pattern: str, tmp_pat
     written(tmp_path, [*SET, SWAYING])
     validator = jsonschema_rs.validator_for(published_schema(schema))
     found = [*tmp_path.rglob(pattern)]
-    assert 6 == len(found)
+    assert len(found) == 6
     for path in found:
         validator.validate(json.loads(path.read_bytes()))
 
@@ -158,7 +158,7 @@ def test_runs_that_are_evaluated_one_after_the_other_do_not_overwrite_each_other
     written(tmp_path, [dataclasses.replace(first, repetition=2), second])
     assert both == files(tmp_path)
     sessions = {path.name: json.loads(path.read_bytes())["session_id"] for path in tmp_path.rglob("final_result_*.json")}
-    assert {"final_result_1.json": "s-0001", "final_result_2.json": "s-0003"} == sessions
+    assert sessions == {"final_result_1.json": "s-0001", "final_result_2.json": "s-0003"}
 
 
 def test_json_for_people_is_the_document(tmp_path: Path) -> None:
@@ -168,4 +168,4 @@ def test_json_for_people_is_the_document(tmp_path: Path) -> None:
     text = readable_json(report)
     assert report.model_dump(mode="json") == json.loads(text)
     assert HOSTILE[5] in json.loads(text)["evaluations"][0]["result"]["final_result"]["judge_overall"]["evidence"]
-    assert text == re.sub("[^\\n\\x20-\\x7e]", "", text)
+    assert re.sub("[^\\n\\x20-\\x7e]", "", text) == text

@@ -15,5 +15,5 @@ def test_a_check_on_trust_that_no_run_fails_is_warned_of(least: int, *, warns: b
     asked = CaseInput(messages=(Message(role="user", content="Refund order 4711."),))
     found = warnings_of([Case(case_id="refund", title="Refund", input=asked, deterministic_checks=(check,))])
     wanted = f"case refund: trust_at_least {least} never fails a run: trust is never below 73"
-    assert warns == any(one.startswith(wanted) for one in found)
+    assert any(one.startswith(wanted) for one in found) == warns
     assert len(found) == warns

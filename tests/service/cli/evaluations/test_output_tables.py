@@ -64,7 +64,7 @@ def test_the_json_keeps_its_published_schema(report: Report) -> None:
 
 def test_a_wide_table_has_the_columns_in_their_order(report: Report) -> None:
     """They are found by name in what others have written about it."""
-    assert HEADERS == printed(report, 200).splitlines()[1].split()
+    assert printed(report, 200).splitlines()[1].split() == HEADERS
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160, 200])
@@ -91,14 +91,14 @@ def test_what_has_no_score_has_no_bar(report: Report) -> None:
 def test_why_answers_do_not_count_is_said_where_the_scores_stand(report: Report) -> None:
     """`failed` alone sends people to the files, and a typing error in the model's name looks like a judge that is down."""
     reasons = [one.reason for row in report.evaluations for one in row.result.judge_result.iterations if one.scores is None]
-    assert {"the API answered 529: overloaded"} == set(reasons)
+    assert set(reasons) == {"the API answered 529: overloaded"}
     assert f"Not counted, {len(reasons)} answers of the judge: the API answered 529: overloaded\n" in printed(report, 80)
 
 
 def test_a_simulated_judge_is_named_above_the_scores() -> None:
     """Nobody may take them for a judgement."""
     text = printed(report_of([evaluated(dataclasses.replace(SET[0], simulated=True))]), 80)
-    assert SIMULATED_NOTE == text.splitlines()[0]
+    assert text.splitlines()[0] == SIMULATED_NOTE
     assert SIMULATED_NOTE not in printed(report_of([evaluated(SET[0])]), 80)
 
 
@@ -106,26 +106,26 @@ def test_hostile_names_stay_in_their_cells() -> None:
     """A session's id may hold whatever its gateway let through."""
     for name in HOSTILE:
         text = printed(report_of([evaluated(Made(name, REFUND, name, (7.0, 7.0, 7.0)))]), 200)
-        assert 1 == len([line for line in text.splitlines() if " exec " in line])
+        assert len([line for line in text.splitlines() if " exec " in line]) == 1
         assert not re.findall("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
 
 
 def test_costs_are_sums_of_what_is_known(report: Report) -> None:
     """An unknown cost is not zero: a total with one is unknown, and a sum says how many are missing."""
     claude, minimax = report.models
-    assert (1, 0) == (claude.unknown_costs, minimax.unknown_costs)
+    assert (claude.unknown_costs, minimax.unknown_costs) == (1, 0)
     reused = next(row for row in report.evaluations if row.evaluation == "reuse")
-    assert (None, None) == (reused.run_cost_usd, reused.total_cost_usd)
+    assert (reused.run_cost_usd, reused.total_cost_usd) == (None, None)
     assert reused.evaluation_cost_usd == pytest.approx(0.02175)
     assert report.spent_usd == pytest.approx(3 * 0.00725 * 2 + 0.00725)
-    assert [UNKNOWN, "$0.0000", "<$0.0001", "$0.0001"] == [usd(None), usd(0.0), usd(0.00009), usd(0.0001)]
+    assert [usd(None), usd(0.0), usd(0.00009), usd(0.0001)] == [UNKNOWN, "$0.0000", "<$0.0001", "$0.0001"]
 
 
 def test_a_failed_evaluation_is_in_no_mean(report: Report) -> None:
     """No score is not a score of zero."""
     claude = report.models[0]
-    assert (2, 1, 9.5, None) == (claude.evaluations, claude.failed, claude.mean, claude.low)
-    assert (1, 2) == (report.failed, report.below)
+    assert (claude.evaluations, claude.failed, claude.mean, claude.low) == (2, 1, 9.5, None)
+    assert (report.failed, report.below) == (1, 2)
 
 
 @given(st.lists(st.floats(0, 10), min_size=2, max_size=30))
@@ -138,7 +138,7 @@ def test_an_interval_holds_the_mean_and_stays_on_the_scale(scores: list[float]) 
 
 def test_the_interval_is_students() -> None:
     """7, 7.5 and 8: half a standard deviation over the root of three, times 4.3027 for two degrees of freedom."""
-    assert (7.5 - 4.302653 * 0.5 / 3**0.5, 7.5 + 4.302653 * 0.5 / 3**0.5) == pytest.approx(mean_interval([7.0, 7.5, 8.0]))
+    assert pytest.approx(mean_interval([7.0, 7.5, 8.0])) == (7.5 - 4.302653 * 0.5 / 3**0.5, 7.5 + 4.302653 * 0.5 / 3**0.5)
     assert mean_interval([7.0]) is None
 
 
@@ -160,8 +160,9 @@ def test_two_judge_runs_stand_beside_each_other() -> None:
         one, evaluation=msgspec.structs.replace(one.evaluation, judge_run_id="once", evaluation_id="other")
     )
     text = printed(report_of([one, other]), 200)
-    assert 2 == text.count("\nMODEL ") - 1
-    assert ["Judge run once, by claude-haiku-4-5", "Judge run three_times, by claude-haiku-4-5"] == re.findall(
-        "^Judge run .*", text, re.MULTILINE
-    )
+    assert text.count("\nMODEL ") - 1 == 2
+    assert re.findall("^Judge run .*", text, re.MULTILINE) == [
+        "Judge run once, by claude-haiku-4-5",
+        "Judge run three_times, by claude-haiku-4-5",
+    ]
     assert f"Dimensions of {MINIMAX}, judge run once" in text

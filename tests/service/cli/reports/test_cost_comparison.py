@@ -78,7 +78,7 @@ def test_no_saving_that_is_switched_off_makes_it_cheaper(bills: dict[str, Bill])
     for name, one in bills.items():
         assert configured.nano <= one.nano <= none.nano, name
         assert configured.calls.total() <= one.calls.total() <= none.calls.total(), name
-    assert len(VARIANTS) == len({one.nano for one in bills.values()}), "one of them does nothing"
+    assert len({one.nano for one in bills.values()}) == len(VARIANTS), "one of them does nothing"
 
 
 def test_each_saving_saves_what_it_says(bills: dict[str, Bill], records: list[Exchange | SessionClosed]) -> None:
@@ -105,7 +105,7 @@ def test_answers_that_are_kept_change_no_bill(
 ) -> None:
     """They only save working them out again."""
     answers = {}  # type: ignore[var-annotated]
-    assert bills == {name: bill(records, settings, savings, answers) for name, savings in VARIANTS.items()}
+    assert {name: bill(records, settings, savings, answers) for name, savings in VARIANTS.items()} == bills
 
 
 def test_a_price_nobody_knows_makes_no_bill(records: list[Exchange | SessionClosed]) -> None:
@@ -141,7 +141,7 @@ def test_the_bill_as_configured_is_what_an_engine_asks_and_pays(
     assert (found.input_tokens, found.cached_tokens) == (prompt, row["cache_read_tokens"])
     assert found.output_tokens == row["output_tokens"]
     # Each call is rounded up, so that who fills the cache may make a billionth of a dollar.
-    assert pytest.approx(found.usd, abs=usd_of(row["calls"])) == row["cost_usd"]
+    assert row["cost_usd"] == pytest.approx(found.usd, abs=usd_of(row["calls"]))
     assert sorted(part.calls.total() for part in found.by_agent.values()) == sorted(one["calls"] for one in agents)
 
 

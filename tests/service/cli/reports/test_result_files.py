@@ -30,7 +30,7 @@ def test_names_of_folders_are_safe_and_differ_where_the_names_do(names: list[str
 def test_usual_names_stay_as_they_are() -> None:
     """People look for the model by its name."""
     usual = {"minimax/minimax-m2.7": "minimax--minimax-m2.7", "GPT-5.4": "GPT-5.4", "refund_policy": "refund_policy"}
-    assert usual == folder_names(usual)
+    assert folder_names(usual) == usual
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -38,8 +38,8 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "c.json"
     write_file(path, b"old")
     write_file(path, b"new")
-    assert b"new" == path.read_bytes()
-    assert [path] == [*path.parent.iterdir()]
+    assert path.read_bytes() == b"new"
+    assert [*path.parent.iterdir()] == [path]
 
 
 def test_an_error_names_the_path(tmp_path: Path) -> None:
@@ -51,5 +51,5 @@ def test_an_error_names_the_path(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(SettingsError, match="taken"):
         write_file(tmp_path / "taken", b"")
-    assert {"file", "taken"} == {one.name for one in tmp_path.iterdir()}
-    assert "mine" == (tmp_path / "file").read_text()
+    assert {one.name for one in tmp_path.iterdir()} == {"file", "taken"}
+    assert (tmp_path / "file").read_text() == "mine"

@@ -43,32 +43,32 @@ def test_a_trial_says_what_would_change_and_changes_nothing(
 ) -> None:
     """One sees settings and projects before anything is written."""
     found = call("POST", TRIAL, tokens.root, json={"text": CHANGED}).json()
-    assert (True, []) == (found["valid"], found["problems"])
+    assert (found["valid"], found["problems"]) == (True, [])
     change = {"setting": "sampling.routineInterval", "before": 3, "after": 9, "projects": ["", "capped", "dark"]}
-    assert [change] == found["changes"]
+    assert found["changes"] == [change]
     assert "+defaults: {sampling: {routineInterval: 9}}" in found["comparison"]
-    assert PRESENT == file.read_text("utf-8")
-    assert [] == access.audit_log.lines(10)
+    assert file.read_text("utf-8") == PRESENT
+    assert access.audit_log.lines(10) == []
 
 
 def test_a_trial_estimates_what_is_judged(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """Twenty turns of which all but the first five and the last three are routine: fewer of them are sampled then."""
     for number in range(1, 21):
         body = exchange_body(number, timestamp=f"2026-10-01T09:{number:02}:00Z")
-        assert 201 == call("POST", "/api/audit/ingest", tokens.ops, json=body).status_code
+        assert call("POST", "/api/audit/ingest", tokens.ops, json=body).status_code == 201
     text = f"{PRESENT}defaults: {{sampling: {{alwaysScoreFirst: 0, alwaysScoreLast: 0, routineInterval: 10}}}}\n"
     [effect] = call("POST", TRIAL, tokens.root, json={"text": text}).json()["effects"]
     assert NOW.year == 2026
-    assert ("ops", 20) == (effect["project"], effect["exchanges"])
-    assert pytest.approx((5 + 3 + 12 / 3) / 20) == effect["judgedBefore"]
-    assert pytest.approx(0.1) == effect["judgedAfter"]
+    assert (effect["project"], effect["exchanges"]) == ("ops", 20)
+    assert effect["judgedBefore"] == pytest.approx((5 + 3 + 12 / 3) / 20)
+    assert effect["judgedAfter"] == pytest.approx(0.1)
 
 
 def test_problems_of_a_trial_have_their_lines(call: Call, tokens: Tokens) -> None:
     """The page leads to them."""
     found = call("POST", TRIAL, tokens.root, json={"text": "version: 1\ndefaults: {retentionDay: 3}\n"}).json()
-    assert (False, []) == (found["valid"], found["changes"])
-    assert 2 == found["problems"][0]["line"]
+    assert (found["valid"], found["changes"]) == (False, [])
+    assert found["problems"][0]["line"] == 2
 
 
 def test_a_saved_policy_is_in_force_from_the_next_start_on(
@@ -77,35 +77,35 @@ def test_a_saved_policy_is_in_force_from_the_next_start_on(
     """The answer says so, the audit log says who changed which setting, and starting again is asked for by itself."""
     assert call("GET", POLICY, tokens.root).json()["inForce"]
     saved = save(call, tokens.root, CHANGED, PRESENT)
-    assert (200, False) == (saved.status_code, saved.json()["inForce"])
-    assert CHANGED == file.read_text("utf-8")
+    assert (saved.status_code, saved.json()["inForce"]) == (200, False)
+    assert file.read_text("utf-8") == CHANGED
     assert not call("GET", POLICY, tokens.root).json()["inForce"]
     [line] = access.audit_log.lines(10)
-    assert ("root", "PUT", "sampling.routineInterval", "done") == (line.name, line.method, line.subject, line.outcome)
+    assert (line.name, line.method, line.subject, line.outcome) == ("root", "PUT", "sampling.routineInterval", "done")
     restarted: list[bool] = []
     app.state.context.restart = lambda: restarted.append(True)
-    assert 202 == call("POST", f"{POLICY}/apply", tokens.root).status_code
-    assert [True] == restarted
+    assert call("POST", f"{POLICY}/apply", tokens.root).status_code == 202
+    assert restarted == [True]
 
 
 def test_the_last_save_is_taken_back(call: Call, tokens: Tokens, file: Path) -> None:
     """A slip is undone by one call; before the first save there is nothing to take back."""
     first = call("POST", f"{POLICY}/restore", tokens.root, json={"base": fingerprint(PRESENT)})
-    assert (409, "conflict") == (first.status_code, first.json()["code"])
+    assert (first.status_code, first.json()["code"]) == (409, "conflict")
     save(call, tokens.root, CHANGED, PRESENT)
     back = call("POST", f"{POLICY}/restore", tokens.root, json={"base": fingerprint(CHANGED)})
-    assert (200, True) == (back.status_code, back.json()["inForce"])
-    assert PRESENT == file.read_text("utf-8")
+    assert (back.status_code, back.json()["inForce"]) == (200, True)
+    assert file.read_text("utf-8") == PRESENT
 
 
 def test_what_cannot_be_used_or_is_stale_is_not_saved(call: Call, tokens: Tokens, file: Path) -> None:
     """A server must start with whatever is in the file, and nobody's change goes unseen."""
     wrong = save(call, tokens.root, "version: 2\n", PRESENT)
-    assert (400, "invalid_policy") == (wrong.status_code, wrong.json()["code"])
+    assert (wrong.status_code, wrong.json()["code"]) == (400, "invalid_policy")
     assert wrong.json()["error"].startswith("line 1: version: ")
     stale = save(call, tokens.root, CHANGED, "version: 1\n")
-    assert (409, "conflict") == (stale.status_code, stale.json()["code"])
-    assert PRESENT == file.read_text("utf-8")
+    assert (stale.status_code, stale.json()["code"]) == (409, "conflict")
+    assert file.read_text("utf-8") == PRESENT
 
 
 def test_a_server_does_not_start_again_with_a_broken_file(call: Call, tokens: Tokens, file: Path, app: FastAPI) -> None:
@@ -113,8 +113,8 @@ def test_a_server_does_not_start_again_with_a_broken_file(call: Call, tokens: To
     app.state.context.restart = lambda: pytest.fail("it started again")
     file.write_text("version: [\n", "utf-8")
     answer = call("POST", f"{POLICY}/apply", tokens.root)
-    assert (409, "invalid_policy") == (answer.status_code, answer.json()["code"])
-    assert [] != call("GET", POLICY, tokens.root).json()["problems"]
+    assert (answer.status_code, answer.json()["code"]) == (409, "invalid_policy")
+    assert call("GET", POLICY, tokens.root).json()["problems"] != []
 
 
 def test_a_policy_as_large_as_a_file_may_be_is_taken(call: Call, tokens: Tokens) -> None:
@@ -122,11 +122,11 @@ def test_a_policy_as_large_as_a_file_may_be_is_taken(call: Call, tokens: Tokens)
     room = "# " + 1000 * "x" + "\n"
     text = PRESENT + 600 * room
     assert call("POST", TRIAL, tokens.root, json={"text": text}).json()["valid"]
-    assert 400 == call("POST", TRIAL, tokens.root, json={"text": 2 * text}).status_code
+    assert call("POST", TRIAL, tokens.root, json={"text": 2 * text}).status_code == 400
 
 
 def test_what_is_in_force_for_a_project_is_whole(call: Call, tokens: Tokens) -> None:
     """With the defaults that nobody wrote down."""
     found = call("GET", f"{POLICY}/effective?project=dark", tokens.root).json()
-    assert (False, 90) == (found["settings"]["enabled"], found["settings"]["retentionDays"])
+    assert (found["settings"]["enabled"], found["settings"]["retentionDays"]) == (False, 90)
     assert call("GET", f"{POLICY}/effective", tokens.root).json()["settings"]["enabled"]

@@ -28,16 +28,16 @@ def endpoints(app: FastAPI) -> list[tuple[str, str]]:
 def test_every_endpoint_wants_a_token(app: FastAPI, call: Call) -> None:
     """All endpoints but one were open once, writes too."""
     asked = [(method, path) for method, path in endpoints(app) if path not in OPEN]
-    assert 8 <= len(asked)
+    assert len(asked) >= 8
     for number, (method, path) in enumerate(asked):
         response = call(method, path, json={}, address=f"203.0.113.{number}")
-        assert (401, "unauthorized") == (response.status_code, response.json()["code"]), path
+        assert (response.status_code, response.json()["code"]) == (401, "unauthorized"), path
         assert "Bearer" in response.headers["www-authenticate"]
 
 
 def test_what_is_no_endpoint_wants_a_token_too(call: Call) -> None:
     """An endpoint that somebody adds is closed from its first day."""
-    assert 401 == call("GET", "/api/audit/whatever/it/is").status_code
+    assert call("GET", "/api/audit/whatever/it/is").status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_what_is_no_endpoint_wants_a_token_too(call: Call) -> None:
 def test_a_wrong_token_is_unauthorized(call: Call, header: bytes) -> None:
     """Whatever its bytes are: never a fault of the server."""
     response = call("GET", "/api/audit/ops/scores", headers={b"authorization": header})
-    assert 401 == response.status_code
-    assert {"error", "code"} == set(response.json())
+    assert response.status_code == 401
+    assert set(response.json()) == {"error", "code"}
 
 
 @pytest.mark.parametrize(
@@ -73,38 +73,38 @@ def test_a_wrong_token_is_unauthorized(call: Call, header: bytes) -> None:
 def test_the_refusal_says_what_is_wanted(call: Call, headers: list[bytes], words: str) -> None:
     """Somebody who sends a password should not look for a fault in it."""
     response = call("GET", "/api/audit/ops/scores", headers=[(b"authorization", value) for value in headers])
-    assert (401, words) == (response.status_code, response.json()["error"])
+    assert (response.status_code, response.json()["error"]) == (401, words)
 
 
 def test_a_token_with_one_wrong_character_is_wrong(call: Call, tokens: Tokens) -> None:
     """The prefix finds it, the secret opens it."""
     wrong = tokens.root[:-1] + ("A" if tokens.root[-1] != "A" else "B")
-    assert 401 == call("GET", "/api/audit/ops/scores", wrong).status_code
+    assert call("GET", "/api/audit/ops/scores", wrong).status_code == 401
 
 
 def test_two_tokens_are_none(call: Call, tokens: Tokens) -> None:
     """Proxies disagree about which of two headers counts."""
     headers = [("authorization", f"Bearer {tokens.root}"), ("authorization", "Bearer other")]
-    assert 401 == call("GET", "/api/audit/ops/scores", headers=httpx2.Headers(headers)).status_code
+    assert call("GET", "/api/audit/ops/scores", headers=httpx2.Headers(headers)).status_code == 401
 
 
 def test_a_token_in_the_address_opens_nothing(call: Call, tokens: Tokens) -> None:
     """Addresses end up in logs and histories."""
-    assert 401 == call("GET", f"/api/audit/ops/scores?token={tokens.root}&access_token={tokens.root}").status_code
+    assert call("GET", f"/api/audit/ops/scores?token={tokens.root}&access_token={tokens.root}").status_code == 401
 
 
 def test_a_revoked_token_is_wrong_at_once(call: Call, tokens: Tokens, access: AccessStore) -> None:
     """No cache stands between."""
-    assert 200 == call("GET", "/api/audit/ops/scores", tokens.root).status_code
+    assert call("GET", "/api/audit/ops/scores", tokens.root).status_code == 200
     access.revoke("operator", "root")
-    assert 401 == call("GET", "/api/audit/ops/scores", tokens.root).status_code
+    assert call("GET", "/api/audit/ops/scores", tokens.root).status_code == 401
 
 
 @pytest.mark.parametrize("what", ["scores", "anomalies", "summary", "banner"])
 def test_a_connection_reads_nothing(call: Call, tokens: Tokens, what: str) -> None:
     """Its token lies on the audited agent's machine."""
     response = call("GET", f"/api/audit/ops/{what}", tokens.ops)
-    assert (403, "operator_token_required") == (response.status_code, response.json()["code"])
+    assert (response.status_code, response.json()["code"]) == (403, "operator_token_required")
 
 
 @pytest.mark.parametrize("path", ["ingest", "events"])
@@ -112,35 +112,35 @@ def test_an_operator_delivers_nothing(call: Call, tokens: Tokens, exchange_body:
     """What it would be filed under is not said anywhere."""
     body = exchange_body() | {"events": [{}], "first_seq": 0}
     response = call("POST", f"/api/audit/{path}", tokens.root, json=body)
-    assert (403, "connection_token_required") == (response.status_code, response.json()["code"])
+    assert (response.status_code, response.json()["code"]) == (403, "connection_token_required")
 
 
 def test_too_many_failures_are_told_to_wait(call: Call, tokens: Tokens) -> None:
     """By address; a right token is let in all the same, so that nobody can lock others out."""
     answers = [call("GET", "/api/audit/ops/scores", "dl_wrong").status_code for _ in range(12)]
-    assert [401] * 10 + [429] * 2 == answers
+    assert answers == [401] * 10 + [429] * 2
     refused = call("GET", "/api/audit/ops/scores", "dl_wrong")
     assert 1 <= int(refused.headers["retry-after"]) <= WINDOW + 1
-    assert 401 == call("GET", "/api/audit/ops/scores", "dl_wrong", address="203.0.113.10").status_code
-    assert 200 == call("GET", "/api/audit/ops/scores", tokens.root).status_code
+    assert call("GET", "/api/audit/ops/scores", "dl_wrong", address="203.0.113.10").status_code == 401
+    assert call("GET", "/api/audit/ops/scores", tokens.root).status_code == 200
 
 
 def test_addresses_of_one_ipv6_network_are_one_client(call: Call) -> None:
     """A client has 2^64 of them."""
     addresses = [f"2001:db8::{number:x}" for number in range(11)]
     answers = [call("GET", "/api/audit/ops/scores", "dl_wrong", address=address).status_code for address in addresses]
-    assert [401] * 10 + [429] == answers
+    assert answers == [401] * 10 + [429]
 
 
 def test_failures_are_forgotten_after_a_minute() -> None:
     """A wrong setting that was mended must not go on failing."""
     now = [100.0]
     failures = Failures(2, lambda: now[0])
-    assert [0, 0, 61, 61] == [failures.count("a") for _ in range(4)]
+    assert [failures.count("a") for _ in range(4)] == [0, 0, 61, 61]
     now[0] += 30.5
-    assert 30 == failures.count("a")
+    assert failures.count("a") == 30
     now[0] += 30
-    assert 0 == failures.count("a")
+    assert failures.count("a") == 0
 
 
 def test_memory_for_failures_is_bounded() -> None:
@@ -148,7 +148,7 @@ def test_memory_for_failures_is_bounded() -> None:
     failures = Failures(1)
     for number in range(10_050):
         failures.count(str(number))
-    assert 10_000 == len(failures._counts)
+    assert len(failures._counts) == 10_000
 
 
 class TestWithoutPatience:
@@ -161,4 +161,4 @@ class TestWithoutPatience:
 
     def test_the_limit_is_a_setting(self, call: Call) -> None:
         """As documented."""
-        assert 429 == call("GET", "/api/audit/ops/scores", "dl_wrong").status_code
+        assert call("GET", "/api/audit/ops/scores", "dl_wrong").status_code == 429

@@ -27,31 +27,31 @@ def test_a_misspelt_token_revokes_no_other(call: Call, tokens: Tokens) -> None:
     """Without the field all tokens of the connection are meant, so it is not passed over."""
     answer = call("POST", f"{CONNECTIONS}/north/revoke", tokens.root, json={"prefix": tokens.ops[:15]})
 
-    assert 400 == answer.status_code
+    assert answer.status_code == 400
     assert answer.json()["error"].startswith("prefix: is not a field")
-    assert 200 == call("POST", "/api/audit/heartbeat", tokens.ops, json={"session_id": "s1"}).status_code
+    assert call("POST", "/api/audit/heartbeat", tokens.ops, json={"session_id": "s1"}).status_code == 200
 
 
 def test_a_connection_is_added_and_delivers(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """Nobody has to be on the server's machine to take a further agent in."""
     added = call("POST", CONNECTIONS, tokens.root, json={"name": "west", "project": "ops", "agent": "cleo"})
-    assert (201, "no-store") == (added.status_code, added.headers["cache-control"])
-    assert 201 == call("POST", "/api/audit/ingest", added.json()["token"], json=exchange_body()).status_code
+    assert (added.status_code, added.headers["cache-control"]) == (201, "no-store")
+    assert call("POST", "/api/audit/ingest", added.json()["token"], json=exchange_body()).status_code == 201
     listed = call("GET", CONNECTIONS, tokens.root).json()["connections"]
     [west] = [one for one in listed if one["name"] == "west"]
-    assert ("ops", "cleo", ["live"]) == (west["project"], west["agent"], [token["state"] for token in west["tokens"]])
+    assert (west["project"], west["agent"], [token["state"] for token in west["tokens"]]) == ("ops", "cleo", ["live"])
 
 
 def test_an_operator_has_the_scopes_asked_for(call: Call, tokens: Tokens) -> None:
     """Without a word only reading: what grants more is asked for by name."""
     body = {"name": "wall", "project": "ops"}
     token = call("POST", OPERATORS, tokens.root, json=body).json()["token"]
-    assert 200 == call("GET", "/api/audit/ops/scores", token).status_code
-    assert 403 == call("GET", "/api/audit/web/scores", token).status_code
+    assert call("GET", "/api/audit/ops/scores", token).status_code == 200
+    assert call("GET", "/api/audit/web/scores", token).status_code == 403
     refused = call("POST", "/api/audit/ops/rejudge", token, json={})
-    assert (403, "scope_required") == (refused.status_code, refused.json()["code"])
+    assert (refused.status_code, refused.json()["code"]) == (403, "scope_required")
     [wall] = [one for one in call("GET", OPERATORS, tokens.root).json()["operators"] if one["name"] == "wall"]
-    assert ("ops", ["read"]) == (wall["project"], wall["scopes"])
+    assert (wall["project"], wall["scopes"]) == ("ops", ["read"])
 
 
 @pytest.mark.parametrize("kind", ["connections", "operators"])
@@ -64,19 +64,19 @@ def test_rotation_leaves_no_gap_and_revocation_holds_at_once(
     new = call("POST", f"{address}/rotate", tokens.root, json={"graceHours": 1}).json()["token"]
     assert access.find(old.encode()) == access.find(new.encode()) is not None
     full = call("POST", f"{address}/rotate", tokens.root)
-    assert (409, "conflict") == (full.status_code, full.json()["code"])
+    assert (full.status_code, full.json()["code"]) == (409, "conflict")
     revoked = call("POST", f"{address}/revoke", tokens.root, json={"token": old[:15]})
-    assert {"name": name, "revoked": 1} == revoked.json()
+    assert revoked.json() == {"name": name, "revoked": 1}
     assert access.find(old.encode()) is None
     assert access.find(new.encode()) is not None
-    assert 1 == call("POST", f"{address}/revoke", tokens.root).json()["revoked"]
+    assert call("POST", f"{address}/revoke", tokens.root).json()["revoked"] == 1
     assert access.find(new.encode()) is None
 
 
 def test_a_token_is_revoked_under_its_own_name_only(call: Call, tokens: Tokens, access: AccessStore) -> None:
     """A slip in the address must not close somebody else's connection."""
     answer = call("POST", f"{CONNECTIONS}/south/revoke", tokens.root, json={"token": tokens.ops[:15]})
-    assert 404 == answer.status_code
+    assert answer.status_code == 404
     assert access.find(tokens.ops.encode()) is not None
 
 
@@ -90,8 +90,10 @@ def test_access_is_for_admins_of_every_project(
     readers = with_scopes(access, "read", "review", "query")
     body = {"name": "west", "project": "ops"}
     answers = [call(*method_path, token, json=body) for token in (tokens.ops_reader, readers, tokens.ops)]
-    assert [(403, "other_project"), (403, "scope_required"), (403, "operator_token_required")] == [
-        (answer.status_code, answer.json()["code"]) for answer in answers
+    assert [(answer.status_code, answer.json()["code"]) for answer in answers] == [
+        (403, "other_project"),
+        (403, "scope_required"),
+        (403, "operator_token_required"),
     ]
     assert access.holder("connection", "west") is None
 
@@ -100,10 +102,10 @@ def test_a_scope_that_would_do_nothing_is_not_given(call: Call, tokens: Tokens) 
     """SQL reads every project, so the token of one project could ask nothing."""
     answer = call("POST", OPERATORS, tokens.root, json={"name": "one", "project": "ops", "scopes": ["query"]})
 
-    assert (400, True) == (
+    assert (
         answer.status_code,
         answer.json()["error"].startswith("scopes: query is only for operators of every project"),
-    )
+    ) == (400, True)
 
 
 @pytest.mark.usefixtures("tokens")
@@ -114,9 +116,9 @@ def test_nobody_gives_more_than_they_have(call: Call, access: AccessStore) -> No
         call("POST", OPERATORS, admin, json={"name": "more", "scopes": ["admin", "query"]}),
         call("POST", f"{OPERATORS}/{ROOT}/rotate", admin),
     ]
-    assert [(403, "scope_required")] * 2 == [(answer.status_code, answer.json()["code"]) for answer in answers]
+    assert [(answer.status_code, answer.json()["code"]) for answer in answers] == [(403, "scope_required")] * 2
     assert access.holder("operator", "more") is None
-    assert 201 == call("POST", OPERATORS, admin, json={"name": "same", "scopes": ["admin"]}).status_code
+    assert call("POST", OPERATORS, admin, json={"name": "same", "scopes": ["admin"]}).status_code == 201
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def test_what_cannot_be_done_is_said_by_the_field(
 ) -> None:
     """So that it can be mended without looking into the server."""
     answer = call("POST", path, tokens.root, json=body)
-    assert refusal[0] == answer.status_code
+    assert answer.status_code == refusal[0]
     assert refusal[1] in answer.json()["error"]
 
 
@@ -153,13 +155,13 @@ def test_no_list_and_no_log_shows_a_secret(call: Call, tokens: Tokens, caplog: p
     secrets = [answer.json()["token"].split("_", 2)[2] for answer in made] + [tokens.root.split("_", 2)[2]]
     shown = [call("GET", path, tokens.root).text for path in (CONNECTIONS, OPERATORS, "/api/audit/audit-log")]
     told = [*shown, caplog.text, json.dumps([vars(record) for record in caplog.records], default=str)]
-    assert [] == [secret for secret in secrets for text in told if secret in text]
+    assert [secret for secret in secrets for text in told if secret in text] == []
 
 
 def lines_of(call: Call, token: str, **asked: Any) -> list[dict[str, Any]]:
     """The lines of the audit log."""
     answer: httpx2.Response = call("GET", "/api/audit/audit-log", token, params=asked)
-    assert 200 == answer.status_code
+    assert answer.status_code == 200
     lines: list[dict[str, Any]] = answer.json()["lines"]
     return lines
 
@@ -173,16 +175,16 @@ class TestAuditLog:
         refused = call("POST", "/api/audit/web/rejudge", tokens.ops_reader, json={})
         call("POST", f"{CONNECTIONS}/north/revoke", tokens.root)
         assert [
+            tuple(line[name] for name in ("name", "route", "project", "subject", "status", "outcome"))
+            for line in lines_of(call, tokens.root)
+        ] == [
             ("root", "/api/audit/connections/{name}/revoke", None, "north", 200, "done"),
             ("reader", "/api/audit/{project}/rejudge", "web", None, 403, "refused"),
             ("root", "/api/audit/connections", None, "west", 201, "done"),
-        ] == [
-            tuple(line[name] for name in ("name", "route", "project", "subject", "status", "outcome"))
-            for line in lines_of(call, tokens.root)
         ]
         line = lines_of(call, tokens.root, name="reader")[0]
         assert (tokens.ops_reader[:15], refused.headers["x-request-id"]) == (line["token"], line["requestId"])
-        assert ("operator", "POST", "2026-10-01T12:00:00Z") == (line["kind"], line["method"], line["at"])
+        assert (line["kind"], line["method"], line["at"]) == ("operator", "POST", "2026-10-01T12:00:00Z")
 
     def test_reading_and_delivering_leave_none(self, call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
         """Records say themselves whose they are; a line for each would be a second log."""
@@ -190,7 +192,7 @@ class TestAuditLog:
         call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
         call("POST", "/api/audit/heartbeat", tokens.ops, json={"session_id": "s1"})
         call("POST", "/api/audit/whatever", tokens.root, json={})
-        assert [] == lines_of(call, tokens.root)
+        assert lines_of(call, tokens.root) == []
 
     def test_pages_are_the_log(self, call: Call, tokens: Tokens) -> None:
         """Newest first, nothing twice; by project too."""
@@ -198,8 +200,8 @@ class TestAuditLog:
             call("POST", f"/api/audit/{'ops' if number % 2 else 'web'}/rejudge", tokens.root, json={})
         first = call("GET", "/api/audit/audit-log", tokens.root, params={"limit": 3}).json()
         second = lines_of(call, tokens.root, limit=3, cursor=first["nextCursor"])
-        assert [5, 4, 3, 2, 1] == [line["id"] for line in first["lines"] + second]
-        assert ["ops", "ops"] == [line["project"] for line in lines_of(call, tokens.root, project="ops")]
+        assert [line["id"] for line in first["lines"] + second] == [5, 4, 3, 2, 1]
+        assert [line["project"] for line in lines_of(call, tokens.root, project="ops")] == ["ops", "ops"]
 
     def test_a_change_that_cannot_be_noted_is_not_made(
         self, call: Call, tokens: Tokens, access: AccessStore, monkeypatch: pytest.MonkeyPatch
@@ -211,7 +213,7 @@ class TestAuditLog:
 
         monkeypatch.setattr(access.audit_log, "begin", broken)
         answer = call("POST", CONNECTIONS, tokens.root, json={"name": "west", "project": "ops"})
-        assert (503, "log_unavailable") == (answer.status_code, answer.json()["code"])
+        assert (answer.status_code, answer.json()["code"]) == (503, "log_unavailable")
         assert access.holder("connection", "west") is None
 
 
@@ -222,10 +224,10 @@ def test_a_token_that_expires_opens_nothing_after_that(
     given = call("POST", OPERATORS, tokens.root, json={"name": "guest", "expiresInDays": 7}).json()["token"]
     again = call("POST", f"{OPERATORS}/guest/rotate", tokens.root, json={"expiresInDays": 30}).json()["token"]
     monkeypatch.setattr(access, "_now", lambda: NOW + timedelta(days=6, hours=23))
-    assert [True, True] == [access.find(one.encode()) is not None for one in (given, again)]
+    assert [access.find(one.encode()) is not None for one in (given, again)] == [True, True]
     monkeypatch.setattr(access, "_now", lambda: NOW + timedelta(days=7))
-    assert [False, True] == [access.find(one.encode()) is not None for one in (given, again)]
-    assert 400 == call("POST", OPERATORS, tokens.root, json={"name": "x", "expiresInDays": 0}).status_code
+    assert [access.find(one.encode()) is not None for one in (given, again)] == [False, True]
+    assert call("POST", OPERATORS, tokens.root, json={"name": "x", "expiresInDays": 0}).status_code == 400
 
 
 def test_when_a_token_was_last_used_is_known_to_the_minute(call: Call, tokens: Tokens, access: AccessStore) -> None:
@@ -233,15 +235,15 @@ def test_when_a_token_was_last_used_is_known_to_the_minute(call: Call, tokens: T
     call("GET", "/api/audit/ops/scores", tokens.ops_reader)
     access.note_use()
     states = {one.name: states[0].last_used_at for one, states in access.holders("operator")}
-    assert (None, True) == (states["root"], states["reader"] is not None)
+    assert (states["root"], states["reader"] is not None) == (None, True)
 
 
 def test_the_sign_ins_of_an_operator_are_listed_and_ended(call: Call, tokens: Tokens) -> None:
     """A laptop that is lost is signed out of, while the token goes on opening the API."""
     lost, other = signed_in(call, tokens.ops_reader), signed_in(call, tokens.root)
     listed = call("GET", "/api/audit/sign-ins", tokens.root).json()["signIns"]
-    assert ["reader", "root"] == sorted(one["name"] for one in listed)
-    assert {"name": "reader", "ended": 1} == call("POST", f"{OPERATORS}/reader/sign-out", tokens.root).json()
-    assert [303, 200] == [call("GET", "/", headers=cookie(one)).status_code for one in (lost, other)]
-    assert 200 == call("GET", "/api/audit/ops/scores", tokens.ops_reader).status_code
-    assert 404 == call("POST", f"{OPERATORS}/nobody/sign-out", tokens.root).status_code
+    assert sorted(one["name"] for one in listed) == ["reader", "root"]
+    assert call("POST", f"{OPERATORS}/reader/sign-out", tokens.root).json() == {"name": "reader", "ended": 1}
+    assert [call("GET", "/", headers=cookie(one)).status_code for one in (lost, other)] == [303, 200]
+    assert call("GET", "/api/audit/ops/scores", tokens.ops_reader).status_code == 200
+    assert call("POST", f"{OPERATORS}/nobody/sign-out", tokens.root).status_code == 404

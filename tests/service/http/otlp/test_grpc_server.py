@@ -98,7 +98,7 @@ def test_spans_are_durable_when_it_answers(
     loop.run(engine.flush())
 
     assert not answer.HasField("partial_success")
-    assert 2 == stored(store)
+    assert stored(store) == 2
 
 
 def test_a_bad_span_costs_itself_alone(export: Export, store: Store, loop: asyncio.Runner, engine: Engine) -> None:
@@ -106,9 +106,9 @@ def test_a_bad_span_costs_itself_alone(export: Export, store: Store, loop: async
     answer = export(packed(body([chat(1), span(2, startTimeUnixNano="7258118400000000000")])))
     loop.run(engine.flush())
 
-    assert 1 == answer.partial_success.rejected_spans
+    assert answer.partial_success.rejected_spans == 1
     assert "future" in answer.partial_success.error_message
-    assert 1 == stored(store)
+    assert stored(store) == 1
 
 
 def test_half_a_character_costs_itself_alone(export: Export, store: Store, loop: asyncio.Runner, engine: Engine) -> None:
@@ -119,8 +119,8 @@ def test_half_a_character_costs_itself_alone(export: Export, store: Store, loop:
 
     assert not answer.HasField("partial_success")
     contents = [content for (content,) in store.cursor().execute("SELECT content FROM log.spans ORDER BY span_id").fetchall()]
-    assert [False, True] == ["\ufffd" in content for content in contents]
-    assert [False, True] == ["truncated" in content for content in contents]
+    assert ["\ufffd" in content for content in contents] == [False, True]
+    assert ["truncated" in content for content in contents] == [False, True]
 
 
 def test_metrics_are_refused_in_their_own_words(export: Export) -> None:
@@ -128,7 +128,7 @@ def test_metrics_are_refused_in_their_own_words(export: Export) -> None:
     sent = ExportMetricsServiceRequest()
     sent.resource_metrics.add().scope_metrics.add().metrics.add().name = "gen_ai.client.token.usage"
     answer = export(sent.SerializeToString(), signal="metrics")
-    assert 1 == answer.partial_success.rejected_data_points
+    assert answer.partial_success.rejected_data_points == 1
     assert "metrics are not stored" in answer.partial_success.error_message
 
 
@@ -184,7 +184,7 @@ def test_a_request_that_unpacks_to_too_much_is_refused(export: Export, store: St
     bomb = bytes(BODY_LIMITS[TRACES] + 1)
 
     assert refusal(lambda: export(bomb, compression=grpc.Compression.Gzip))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert 0 == stored(store)
+    assert stored(store) == 0
 
 
 @pytest.mark.parametrize("error", [BusyError("too much waits"), BrokerError("broker 10.0.0.7: refused")])

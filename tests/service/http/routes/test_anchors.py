@@ -48,21 +48,21 @@ def judged(call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engin
 def test_anchors_are_chosen_judged_again_and_told(call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner) -> None:
     """One round says nothing of a change, and the figures say so."""
     response = call("POST", ANCHORS, tokens.root, json={"count": 2})
-    assert (201, 2) == (response.status_code, response.json()["count"])
-    assert {("north", True, "root")} == {
-        (one["connection"], one["active"], one["chosenBy"]) for one in response.json()["anchors"]
+    assert (response.status_code, response.json()["count"]) == (201, 2)
+    assert {(one["connection"], one["active"], one["chosenBy"]) for one in response.json()["anchors"]} == {
+        ("north", True, "root")
     }
     begun = call("POST", RUN, tokens.root)
-    assert (202, {"round": "2026-10-01T12:00:00Z", "anchors": 2}) == (begun.status_code, begun.json())
-    assert 0 == call("POST", RUN, tokens.root).json()["anchors"]
+    assert (begun.status_code, begun.json()) == (202, {"round": "2026-10-01T12:00:00Z", "anchors": 2})
+    assert call("POST", RUN, tokens.root).json()["anchors"] == 0
     loop.run(engine.drained())
     body = call("GET", ANCHORS, tokens.root).json()
     (told,) = body["rounds"]
-    assert ("2026-10-01T12:00:00Z", 2, 2) == (told["at"], told["anchors"], told["scored"])
+    assert (told["at"], told["anchors"], told["scored"]) == ("2026-10-01T12:00:00Z", 2, 2)
     assert told["costUsd"] > 0
-    assert ["tier2", "tier2_5", "tier3"] == [one["tier"] for one in body["judge"]]
-    assert {(False, None, None)} == {(one["changed"], one["direction"], one["size"]) for one in body["judge"]}
-    assert 3 == call("GET", "/api/audit/ops/summary", tokens.root).json()["exchanges"]["total"]
+    assert [one["tier"] for one in body["judge"]] == ["tier2", "tier2_5", "tier3"]
+    assert {(one["changed"], one["direction"], one["size"]) for one in body["judge"]} == {(False, None, None)}
+    assert call("GET", "/api/audit/ops/summary", tokens.root).json()["exchanges"]["total"] == 3
 
 
 @pytest.mark.usefixtures("judged")
@@ -70,18 +70,18 @@ def test_an_exchange_is_named_chosen_and_withdrawn(call: Call, tokens: Tokens) -
     """What was said of it stays; the next round goes without it."""
     named = {"exchangeIds": ["s1:2"], "connection": "north"}
     (anchor,) = call("POST", ANCHORS, tokens.root, json=named).json()["anchors"]
-    assert [anchor] == call("POST", ANCHORS, tokens.root, json=named).json()["anchors"]
+    assert call("POST", ANCHORS, tokens.root, json=named).json()["anchors"] == [anchor]
     gone = call("DELETE", f"{ANCHORS}/{anchor['id']}", tokens.root).json()["anchor"]
-    assert ("s1:2", False) == (gone["exchangeId"], gone["active"])
-    assert [gone] == call("GET", ANCHORS, tokens.root).json()["anchors"]
-    assert 0 == call("POST", RUN, tokens.root).json()["anchors"]
+    assert (gone["exchangeId"], gone["active"]) == ("s1:2", False)
+    assert call("GET", ANCHORS, tokens.root).json()["anchors"] == [gone]
+    assert call("POST", RUN, tokens.root).json()["anchors"] == 0
 
 
 @pytest.mark.usefixtures("judged")
 def test_without_a_word_as_many_as_the_policy_says_are_chosen(call: Call, tokens: Tokens) -> None:
     """At most those there are."""
-    assert 3 == call("POST", ANCHORS, tokens.root).json()["count"]
-    assert 0 == call("POST", ANCHORS, tokens.root).json()["count"]
+    assert call("POST", ANCHORS, tokens.root).json()["count"] == 3
+    assert call("POST", ANCHORS, tokens.root).json()["count"] == 0
 
 
 @pytest.mark.usefixtures("judged")
@@ -100,36 +100,36 @@ def test_without_a_word_as_many_as_the_policy_says_are_chosen(call: Call, tokens
 def test_what_cannot_be_chosen_is_refused(call: Call, tokens: Tokens, body: dict[str, Any], words: str) -> None:
     """And nothing is, in part."""
     response = call("POST", ANCHORS, tokens.root, json=body)
-    assert (400, "invalid") == (response.status_code, response.json()["code"])
+    assert (response.status_code, response.json()["code"]) == (400, "invalid")
     assert words in response.json()["error"]
-    assert [] == call("GET", ANCHORS, tokens.root).json()["anchors"]
+    assert call("GET", ANCHORS, tokens.root).json()["anchors"] == []
 
 
 def test_an_anchor_that_is_not_there_is_not_withdrawn(call: Call, tokens: Tokens) -> None:
     """By its id, in this project."""
     response = call("DELETE", f"{ANCHORS}/nothing", tokens.root)
-    assert (404, "not_found") == (response.status_code, response.json()["code"])
+    assert (response.status_code, response.json()["code"]) == (404, "not_found")
 
 
 @pytest.mark.parametrize("has_judge", [False])
 def test_without_a_judge_no_round_begins(call: Call, tokens: Tokens) -> None:
     """It could only come to nothing."""
-    assert (409, "no_judge") == _told(call("POST", RUN, tokens.root))
+    assert _told(call("POST", RUN, tokens.root)) == (409, "no_judge")
 
 
 def test_a_project_that_is_not_audited_has_no_round(call: Call, tokens: Tokens) -> None:
     """The copies would be taken in and never judged."""
-    assert (409, "not_audited") == _told(call("POST", "/api/audit/dark/anchors/run", tokens.root))
+    assert _told(call("POST", "/api/audit/dark/anchors/run", tokens.root)) == (409, "not_audited")
 
 
 def test_a_new_project_has_no_anchors(call: Call, tokens: Tokens) -> None:
     """And so nothing is said of its judge."""
     body = call("GET", ANCHORS, tokens.root).json()
-    assert ([], [], {(False, 0)}) == (
+    assert (
         body["anchors"],
         body["rounds"],
         {(one["changed"], one["rounds"]) for one in body["judge"]},
-    )
+    ) == ([], [], {(False, 0)})
 
 
 def test_what_costs_money_takes_the_scope_for_it(call: Call, tokens: Tokens, access: AccessStore) -> None:
@@ -138,7 +138,7 @@ def test_what_costs_money_takes_the_scope_for_it(call: Call, tokens: Tokens, acc
     other = access.add(Holder("operator", "fay", "web"))
     for token, expected in ((None, [401, 401, 401]), (tokens.ops, [403] * 3), (reader, [200, 403, 403]), (other, [403] * 3)):
         calls = [call("GET", ANCHORS, token), call("POST", ANCHORS, token, json={}), call("POST", RUN, token)]
-        assert expected == [one.status_code for one in calls]
+        assert [one.status_code for one in calls] == expected
 
 
 def _told(response: Any) -> tuple[int, str]:
@@ -149,4 +149,4 @@ def test_a_project_of_anchors_has_no_anchors(call: Call, tokens: Tokens) -> None
     """What is chosen there would be judged for money, round after round, and say nothing."""
     answer = call("POST", "/api/audit/anchors.ops/anchors", tokens.root, json={})
 
-    assert (400, True) == (answer.status_code, "holds rounds of anchors" in answer.json()["error"])
+    assert (answer.status_code, "holds rounds of anchors" in answer.json()["error"]) == (400, True)

@@ -23,17 +23,21 @@ def test_a_baseline_is_computed_over_the_window_that_is_asked_for(store: Store, 
     """It is what is normal from now on: everything is measured by it."""
     put(store, "scores", history(steady, 20, end=NOW, anomaly=False))
     made = call("POST", f"{BASELINE}/recompute", tokens.root, json={"window": "7d"}).json()["baseline"]
-    assert ("ops", "2026-10-01T12:00:00Z", "2026-09-24T12:00:00Z", "2026-10-01T12:00:00Z", 70) == tuple(
-        made[name] for name in ("project", "computedAt", "windowStart", "windowEnd", "exchangeCount")
+    assert tuple(made[name] for name in ("project", "computedAt", "windowStart", "windowEnd", "exchangeCount")) == (
+        "ops",
+        "2026-10-01T12:00:00Z",
+        "2026-09-24T12:00:00Z",
+        "2026-10-01T12:00:00Z",
+        70,
     )
-    assert ["tier1", "tier2", "tier2_5", "tier3", "anomalyRate"] == list(made["dimensionAverages"])
-    assert {"avg": 1.0, "stddev": 0.0, "count": 70} == made["dimensionAverages"]["tier1"]
-    assert {"avg": None, "stddev": None, "count": 0} == made["dimensionAverages"]["tier3"]
+    assert list(made["dimensionAverages"]) == ["tier1", "tier2", "tier2_5", "tier3", "anomalyRate"]
+    assert made["dimensionAverages"]["tier1"] == {"avg": 1.0, "stddev": 0.0, "count": 70}
+    assert made["dimensionAverages"]["tier3"] == {"avg": None, "stddev": None, "count": 0}
     tier2 = made["dimensionAverages"]["tier2"]
     assert 0.8 < tier2["avg"] < 0.9
     assert round(tier2["avg"], 3) == tier2["avg"]
-    assert 0.0 == made["dimensionAverages"]["anomalyRate"]
-    assert {"baseline": made} == call("GET", BASELINE, tokens.root).json()
+    assert made["dimensionAverages"]["anomalyRate"] == 0.0
+    assert call("GET", BASELINE, tokens.root).json() == {"baseline": made}
     assert made == call("GET", "/api/audit/ops/summary", tokens.root).json()["baseline"]
 
 
@@ -41,19 +45,19 @@ def test_without_a_window_that_of_the_policy_is_taken(store: Store, call: Call, 
     """Fourteen days, unless the policy says otherwise."""
     put(store, "scores", history(steady, 20, end=NOW))
     made = call("POST", f"{BASELINE}/recompute", tokens.root).json()["baseline"]
-    assert "2026-09-17T12:00:00Z" == made["windowStart"]
+    assert made["windowStart"] == "2026-09-17T12:00:00Z"
 
 
 @pytest.mark.parametrize("window", ["14", "0d", "-1d", "14 d", "d", "9999d", "two weeks", 14, ""])
 def test_a_window_that_is_none_is_refused(call: Call, tokens: Tokens, window: object) -> None:
     """Not taken for the default."""
     response = call("POST", f"{BASELINE}/recompute", tokens.root, json={"window": window})
-    assert (400, True) == (response.status_code, response.json()["error"].startswith("window: "))
+    assert (response.status_code, response.json()["error"].startswith("window: ")) == (400, True)
 
 
 def test_only_operators_of_the_project_see_and_change_it(call: Call, tokens: Tokens) -> None:
     """What is normal is decided by whoever answers for the project."""
     for method, path in (("GET", BASELINE), ("POST", f"{BASELINE}/recompute")):
-        assert 401 == call(method, path).status_code
-        assert 403 == call(method, path, tokens.ops).status_code
-        assert 403 == call(method, path.replace("/ops/", "/web/"), tokens.ops_reader).status_code
+        assert call(method, path).status_code == 401
+        assert call(method, path, tokens.ops).status_code == 403
+        assert call(method, path.replace("/ops/", "/web/"), tokens.ops_reader).status_code == 403

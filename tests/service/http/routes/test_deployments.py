@@ -28,9 +28,9 @@ def test_a_deployment_is_kept_and_listed(call: Call, tokens: Tokens) -> None:
     """What a pipeline tells, and a person reads."""
     body = {"version": "2.0", "agent": "scout", "at": AT, "by": "ci", "comment": "faster", "url": "https://example.org/2"}
     made = call("POST", PATH, tokens.root, json=body)
-    assert (201, False) == (made.status_code, made.json()["known"])
+    assert (made.status_code, made.json()["known"]) == (201, False)
     listed = call("GET", PATH, tokens.root).json()
-    assert [made.json()["deployment"]] == listed["deployments"]
+    assert listed["deployments"] == [made.json()["deployment"]]
     assert body | {"label": "agent_version", "project": "ops", "at": made.json()["deployment"]["at"]} == {
         name: value for name, value in listed["deployments"][0].items() if name != "id"
     }
@@ -41,8 +41,8 @@ def test_told_again_it_changes_nothing(call: Call, tokens: Tokens) -> None:
     for body in ({"version": "2.0", "at": AT}, {"version": "2.0"}, {"version": "3.0"}, {"version": "3.0"}):
         call("POST", PATH, tokens.root, json=body)
     again = call("POST", PATH, tokens.root, json={"version": "2.0", "at": AT, "comment": "other"})
-    assert (200, True) == (again.status_code, again.json()["known"])
-    assert ["3.0", "2.0"] == [one["version"] for one in call("GET", PATH, tokens.root).json()["deployments"]]
+    assert (again.status_code, again.json()["known"]) == (200, True)
+    assert [one["version"] for one in call("GET", PATH, tokens.root).json()["deployments"]] == ["3.0", "2.0"]
 
 
 def test_a_time_can_be_asked_for(call: Call, tokens: Tokens) -> None:
@@ -50,7 +50,7 @@ def test_a_time_can_be_asked_for(call: Call, tokens: Tokens) -> None:
     for hour in (6, 7, 8):
         call("POST", PATH, tokens.root, json={"version": str(hour), "at": f"2026-10-01T0{hour}:00:00Z"})
     asked = f"{PATH}?since=2026-10-01T07:00:00Z&until=2026-10-01T08:00:00Z"
-    assert ["7"] == [one["version"] for one in call("GET", asked, tokens.root).json()["deployments"]]
+    assert [one["version"] for one in call("GET", asked, tokens.root).json()["deployments"]] == ["7"]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_time_can_be_asked_for(call: Call, tokens: Tokens) -> None:
 def test_what_cannot_be_kept_is_named(call: Call, tokens: Tokens, body: dict[str, Any], said: str) -> None:
     """A pipeline's log has to say what to mend."""
     response = call("POST", PATH, tokens.root, json=body)
-    assert 400 == response.status_code
+    assert response.status_code == 400
     assert said in response.text
 
 
@@ -75,7 +75,7 @@ def test_charts_of_the_project_mark_it(call: Call, tokens: Tokens) -> None:
     call("POST", PATH, tokens.root, json={"version": "<b>2.0", "at": (NOW - timedelta(days=1)).isoformat()})
     page = call("GET", Links().project("ops"), headers=cookie(signed_in(call, tokens.root))).text
     assert "<b>2.0" not in page
-    assert [[[12.0, "deployment"]]] * 3 == [drawn["marks"] for drawn in drawn_charts(page).values()]
+    assert [drawn["marks"] for drawn in drawn_charts(page).values()] == [[[12.0, "deployment"]]] * 3
     assert '<th scope="col" class="number">Changes</th>' in page
     assert "deployed agent_version &lt;b&gt;2.0" in page
 

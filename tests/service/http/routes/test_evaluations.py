@@ -87,17 +87,19 @@ def test_an_evaluation_is_asked_for_made_and_read(call: Call, tokens: Tokens, en
     read = call("GET", f"{EVALUATIONS}/{one['id']}", tokens.root)
     found = read.json()
 
-    assert (202, 1, 2) == (asked.status_code, asked.json()["sessions"], asked.json()["estimate"]["calls"])
+    assert (asked.status_code, asked.json()["sessions"], asked.json()["estimate"]["calls"]) == (202, 1, 2)
     told = ("local", "ops", "s1", "backup", "twice", 0, 1, False)
     names = ("connection", "project", "sessionId", "caseId", "judgeRunId", "attempt", "repetition", "reused")
     assert told == tuple(one[name] for name in names)
-    assert (False, None, shipped_system_prompt()) == (found["pending"], found["setAside"], found["systemPrompt"])
+    assert (found["pending"], found["setAside"], found["systemPrompt"]) == (False, None, shipped_system_prompt())
     assert found["userPrompt"].startswith('{"evaluation_target":')
-    assert ("completed", 2, True) == tuple(
-        found["evaluation"][name] for name in ("status", "successfulIterations", "simulated")
+    assert tuple(found["evaluation"][name] for name in ("status", "successfulIterations", "simulated")) == (
+        "completed",
+        2,
+        True,
     )
     assert all(answer["answer"] for answer in found["evaluation"]["judgeResult"]["iterations"])
-    assert "no-store" == read.headers["cache-control"]
+    assert read.headers["cache-control"] == "no-store"
 
 
 def test_what_was_evaluated_is_reused_and_costs_nothing(
@@ -108,9 +110,9 @@ def test_what_was_evaluated_is_reused_and_costs_nothing(
     loop.run(engine.drained())
     again = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops"}).json()
 
-    assert ["s1", "s2"] == [one["sessionId"] for one in again["evaluations"]], "in the order in which they ended"
+    assert [one["sessionId"] for one in again["evaluations"]] == ["s1", "s2"], "in the order in which they ended"
     assert [one["id"] for one in first["evaluations"]] == [one["id"] for one in again["evaluations"]]
-    assert (2, 0, 0.0) == tuple(again["estimate"][name] for name in ("reused", "calls", "atMostUsd"))
+    assert tuple(again["estimate"][name] for name in ("reused", "calls", "atMostUsd")) == (2, 0, 0.0)
     assert all(one["reused"] for one in again["evaluations"])
 
 
@@ -130,23 +132,23 @@ def test_two_who_ask_for_the_same_pay_once(
     answers = loop.run(twice())
     loop.run(engine.drained())
 
-    assert [202, 202] == [one.status_code for one in answers]
+    assert [one.status_code for one in answers] == [202, 202]
     first, second = ([evaluation["id"] for evaluation in one.json()["evaluations"]] for one in answers)
     assert first == second
     judged = [purpose for (purpose,) in rows(store, "judgements", "purpose") if purpose == "evaluation"]
-    assert 4 == len(judged)
+    assert len(judged) == 4
 
 
 def test_a_dry_run_says_what_it_would_take_and_asks_nobody(call: Call, tokens: Tokens, store: Store) -> None:
     """Before anything is paid for."""
     answer = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops", "dryRun": True})
 
-    assert (200, 4) == (answer.status_code, answer.json()["estimate"]["calls"])
+    assert (answer.status_code, answer.json()["estimate"]["calls"]) == (200, 4)
     assert answer.json()["estimate"]["expectedUsd"] > 0
     assert {to_camel(field.name) for field in fields(Estimate)} == answer.json()["estimate"].keys(), (
         "whoever pays is told all of it"
     )
-    assert [(0,)] == rows(store, "evaluation_requests", "count(*)")
+    assert rows(store, "evaluation_requests", "count(*)") == [(0,)]
 
 
 @pytest.mark.parametrize("judged_by_nobody", [True])
@@ -158,11 +160,11 @@ def test_without_a_judge_only_what_needs_none_is_taken(call: Call, tokens: Token
     }
     refused = call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["s1"]})
 
-    assert (409, "no_judge") == (refused.status_code, refused.json()["code"])
-    assert [(0,)] == rows(store, "evaluation_requests", "count(*)")
-    assert 200 == call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["s1"], "dryRun": True}).status_code
+    assert (refused.status_code, refused.json()["code"]) == (409, "no_judge")
+    assert rows(store, "evaluation_requests", "count(*)") == [(0,)]
+    assert call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["s1"], "dryRun": True}).status_code == 200
     taken = call("POST", EVALUATIONS, tokens.root, json={"cases": [CASE], "profile": recorded, "sessions": ["s1"]})
-    assert (202, 0, 2) == (taken.status_code, taken.json()["estimate"]["calls"], taken.json()["estimate"]["notAsked"])
+    assert (taken.status_code, taken.json()["estimate"]["calls"], taken.json()["estimate"]["notAsked"]) == (202, 0, 2)
 
 
 CHECK = {"check_id": "count", "kind": "tool_call_count"}
@@ -194,9 +196,9 @@ def test_what_is_wrong_is_said_with_its_field(call: Call, tokens: Tokens, store:
     """Whoever sent it has the file before them, and wants to know where to look."""
     answer = call("POST", EVALUATIONS, tokens.root, json=BODY | body)
 
-    assert (400, "invalid") == (answer.status_code, answer.json()["code"])
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid")
     assert answer.json()["error"].startswith(words), answer.json()["error"]
-    assert [(0,)] == rows(store, "evaluation_requests", "count(*)")
+    assert rows(store, "evaluation_requests", "count(*)") == [(0,)]
 
 
 def test_too_many_at_once_are_refused_before_they_are_read(call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,18 +207,18 @@ def test_too_many_at_once_are_refused_before_they_are_read(call: Call, tokens: T
     answer = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops"})
 
     words = "limit: 2 sessions by 1 cases and 1 judge runs are 2 evaluations; 1 can be asked for at once"
-    assert (400, words) == (answer.status_code, answer.json()["error"])
+    assert (answer.status_code, answer.json()["error"]) == (400, words)
 
 
 def test_a_case_may_be_longer_than_what_other_calls_take(call: Call, tokens: Tokens) -> None:
     """A task of fifty messages is no attack; a body without an end is."""
     long = CASE | {"input": {"messages": [{"role": "user", "content": "x" * 40_000}] * 5}}
     assert (
-        200
-        == call("POST", EVALUATIONS, tokens.root, json=BODY | {"cases": [long], "sessions": ["s1"], "dryRun": True}).status_code
+        call("POST", EVALUATIONS, tokens.root, json=BODY | {"cases": [long], "sessions": ["s1"], "dryRun": True}).status_code
+        == 200
     )
     huge = BODY | {"systemPrompt": "x" * 5_000_000}
-    assert 413 == call("POST", EVALUATIONS, tokens.root, json=huge).status_code
+    assert call("POST", EVALUATIONS, tokens.root, json=huge).status_code == 413
 
 
 def test_a_token_of_one_project_evaluates_in_it_alone(
@@ -229,13 +231,13 @@ def test_a_token_of_one_project_evaluates_in_it_alone(
         call("POST", EVALUATIONS, admin, json=BODY | {"sessions": [name]}) for name in ("w1", "x1", "south/w1", "south/x1")
     ]
 
-    assert ["s1", "s2"] == [one["sessionId"] for one in mine["evaluations"]]
-    assert (403, "other_project") == (others.status_code, others.json()["code"])
+    assert [one["sessionId"] for one in mine["evaluations"]] == ["s1", "s2"]
+    assert (others.status_code, others.json()["code"]) == (403, "other_project")
     told = [one.json()["error"].replace("x1", "w1") for one in named]
-    assert {400} == {one.status_code for one in named}
+    assert {one.status_code for one in named} == {400}
     assert (told[0], told[2]) == (told[1], told[3])
     loop.run(engine.drained())
-    assert 403 == call("POST", EVALUATIONS, tokens.ops, json=BODY).status_code
+    assert call("POST", EVALUATIONS, tokens.ops, json=BODY).status_code == 403
 
 
 def test_an_evaluation_is_shown_to_whom_its_project_is(
@@ -245,12 +247,12 @@ def test_an_evaluation_is_shown_to_whom_its_project_is(
     [one] = call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["w1"]}).json()["evaluations"]
     loop.run(engine.drained())
 
-    assert 200 == call("GET", f"{EVALUATIONS}/{one['id']}", tokens.root).status_code
+    assert call("GET", f"{EVALUATIONS}/{one['id']}", tokens.root).status_code == 200
     hidden, nowhere = (call("GET", f"{EVALUATIONS}/{name}", tokens.ops_reader) for name in (one["id"], "0" * 36))
-    assert (404, 404) == (hidden.status_code, nowhere.status_code)
+    assert (hidden.status_code, nowhere.status_code) == (404, 404)
     assert hidden.json() == nowhere.json()
-    assert [] == call("GET", "/api/audit/ops/evaluations", tokens.ops_reader).json()["evaluations"]
-    assert 403 == call("GET", "/api/audit/web/evaluations", tokens.ops_reader).status_code
+    assert call("GET", "/api/audit/ops/evaluations", tokens.ops_reader).json()["evaluations"] == []
+    assert call("GET", "/api/audit/web/evaluations", tokens.ops_reader).status_code == 403
 
 
 def test_evaluations_are_listed_newest_first_page_by_page(
@@ -266,12 +268,12 @@ def test_evaluations_are_listed_newest_first_page_by_page(
     whole = listed()
     first = listed(limit=3)
     rest = listed(limit=3, cursor=first["nextCursor"])
-    assert (4, None) == (whole["count"], whole["nextCursor"])
-    assert whole["evaluations"] == first["evaluations"] + rest["evaluations"]
+    assert (whole["count"], whole["nextCursor"]) == (4, None)
+    assert first["evaluations"] + rest["evaluations"] == whole["evaluations"]
     times = [one["evaluatedAt"] for one in whole["evaluations"]]
     assert sorted(times, reverse=True) == times
-    assert [2, 2, 2] == [listed(**one)["count"] for one in ({"case": "other"}, {"model": HAIKU}, {"session": "s1"})]
-    assert 0 == listed(case="other", session="s3")["count"]
+    assert [listed(**one)["count"] for one in ({"case": "other"}, {"model": HAIKU}, {"session": "s1"})] == [2, 2, 2]
+    assert listed(case="other", session="s3")["count"] == 0
     assert {"userPrompt", "finalResult", "judgeResult"}.isdisjoint(whole["evaluations"][0])
 
 
@@ -289,5 +291,5 @@ def test_what_is_under_way_or_set_aside_says_so(call: Call, tokens: Tokens, stor
     filled(store, ("dead-letters", letter))
     after = call("GET", path, tokens.root).json()
 
-    assert (True, None, None, None) == tuple(before[name] for name in ("pending", "setAside", "evaluation", "userPrompt"))
-    assert (False, "bounds", None) == tuple(after[name] for name in ("pending", "setAside", "evaluation"))
+    assert tuple(before[name] for name in ("pending", "setAside", "evaluation", "userPrompt")) == (True, None, None, None)
+    assert tuple(after[name] for name in ("pending", "setAside", "evaluation")) == (False, "bounds", None)

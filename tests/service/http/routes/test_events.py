@@ -32,19 +32,20 @@ def stored(store: Store) -> list[tuple[Any, ...]]:
 def test_events_are_filed_as_the_token_says(call: Call, tokens: Tokens, store: Store) -> None:
     """The same rule as for exchanges."""
     response = call("POST", EVENTS, tokens.web, json=batch(tool_call(password="hunter2-hunter2"), first_seq=0, agent="mallory"))
-    assert (201, {"accepted": 1, "known": 0, "refused": []}) == (response.status_code, response.json())
+    assert (response.status_code, response.json()) == (201, {"accepted": 1, "known": 0, "refused": []})
     [row] = store.cursor().execute("SELECT connection, project, agent, session_id, payload FROM agent_events").fetchall()
-    assert ("south", "web", "south-agent", "s1") == row[:4]
+    assert row[:4] == ("south", "web", "south-agent", "s1")
     assert "hunter2" not in row[4]
 
 
 def test_a_batch_with_positions_can_be_sent_again(call: Call, tokens: Tokens, store: Store) -> None:
     """A sender that saw no answer sends again."""
     body = batch(tool_call(n=1), tool_call(n=2), first_seq=5)
-    assert [{"accepted": 2, "known": 0, "refused": []}, {"accepted": 0, "known": 2, "refused": []}] == [
-        call("POST", EVENTS, tokens.ops, json=body).json() for _ in range(2)
+    assert [call("POST", EVENTS, tokens.ops, json=body).json() for _ in range(2)] == [
+        {"accepted": 2, "known": 0, "refused": []},
+        {"accepted": 0, "known": 2, "refused": []},
     ]
-    assert [(5, "event_5"), (6, "event_6")] == stored(store)
+    assert stored(store) == [(5, "event_5"), (6, "event_6")]
 
 
 def test_events_with_ids_follow_on_what_the_log_has(call: Call, tokens: Tokens, store: Store) -> None:
@@ -53,32 +54,32 @@ def test_events_with_ids_follow_on_what_the_log_has(call: Call, tokens: Tokens, 
     second = call(
         "POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="b"), tool_call(event_id="c"), tool_call(event_id=4))
     )
-    assert {"accepted": 2, "known": 1, "refused": []} == second.json()
-    assert [(0, "a"), (1, "b"), (2, "c"), (3, "4")] == stored(store)
+    assert second.json() == {"accepted": 2, "known": 1, "refused": []}
+    assert stored(store) == [(0, "a"), (1, "b"), (2, "c"), (3, "4")]
 
 
 def test_sessions_of_other_connections_are_others(call: Call, tokens: Tokens, store: Store) -> None:
     """Ids are unique within a connection."""
     for token in (tokens.ops, tokens.web):
-        assert 1 == call("POST", EVENTS, token, json=batch(tool_call(event_id="a"))).json()["accepted"]
-    assert [(0, "a"), (0, "a")] == stored(store)
+        assert call("POST", EVENTS, token, json=batch(tool_call(event_id="a"))).json()["accepted"] == 1
+    assert stored(store) == [(0, "a"), (0, "a")]
 
 
 @pytest.mark.parametrize("event_id", [None, "", "  ", True, [], {}])
 def test_events_without_ids_need_a_position(call: Call, tokens: Tokens, store: Store, event_id: Any) -> None:
     """Without either, sending again would make another event of each."""
     response = call("POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="a"), tool_call(event_id=event_id)))
-    assert 400 == response.status_code
+    assert response.status_code == 400
     assert response.json()["error"].startswith("events[1].event_id: is missing")
-    assert [] == stored(store)
+    assert stored(store) == []
 
 
 def test_an_id_that_two_events_of_a_batch_have_is_no_id(call: Call, tokens: Tokens, store: Store) -> None:
     """Which of them is meant depends on how the batch is cut."""
     response = call("POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="a"), tool_call(event_id="a")))
-    assert 400 == response.status_code
+    assert response.status_code == 400
     assert response.json()["error"].startswith("events[1].event_id")
-    assert [] == stored(store)
+    assert stored(store) == []
 
 
 def test_a_malformed_event_stops_no_other_and_is_kept(call: Call, tokens: Tokens, store: Store) -> None:
@@ -91,20 +92,22 @@ def test_a_malformed_event_stops_no_other_and_is_kept(call: Call, tokens: Tokens
         tool_call(),
     ]
     response = call("POST", EVENTS, tokens.ops, json=batch(*events, first_seq=10))
-    assert 201 == response.status_code
-    assert (2, 0) == (response.json()["accepted"], response.json()["known"])
-    assert [1, 2, 3] == [one["index"] for one in response.json()["refused"]]
-    assert [
+    assert response.status_code == 201
+    assert (response.json()["accepted"], response.json()["known"]) == (2, 0)
+    assert [one["index"] for one in response.json()["refused"]] == [1, 2, 3]
+    assert [one["error"] for one in response.json()["refused"][:2]] == [
         "events[1]: is a string, not an object",
         f"events[2].timestamp: {NO_MOMENT}",
-    ] == [one["error"] for one in response.json()["refused"][:2]]
+    ]
     assert response.json()["refused"][2]["error"].startswith("events[3].occurred_at: ")
-    assert [10, 14] == [seq for seq, _ in stored(store)]
+    assert [seq for seq, _ in stored(store)] == [10, 14]
     letters = (
         store.cursor().execute("SELECT source, position, stage, body::VARCHAR FROM dead_letters ORDER BY position").fetchall()
     )
-    assert [("http:north/s1", 11, "http"), ("http:north/s1", 12, "http"), ("http:north/s1", 13, "http")] == [
-        row[:3] for row in letters
+    assert [row[:3] for row in letters] == [
+        ("http:north/s1", 11, "http"),
+        ("http:north/s1", 12, "http"),
+        ("http:north/s1", 13, "http"),
     ]
     assert "hunter2" not in letters[0][3]
 
@@ -112,20 +115,20 @@ def test_a_malformed_event_stops_no_other_and_is_kept(call: Call, tokens: Tokens
 def test_a_dead_letter_is_kept_once(call: Call, tokens: Tokens, store: Store) -> None:
     """Sending again must not fill the table."""
     for _ in range(3):
-        assert 1 == len(call("POST", EVENTS, tokens.ops, json=batch(7, first_seq=0)).json()["refused"])
-    assert 1 == store.count("dead_letters")
+        assert len(call("POST", EVENTS, tokens.ops, json=batch(7, first_seq=0)).json()["refused"]) == 1
+    assert store.count("dead_letters") == 1
 
 
 def test_another_content_under_a_known_id_is_refused_and_kept(call: Call, tokens: Tokens, store: Store) -> None:
     """What the log holds is never replaced, and what was sent is not lost."""
     call("POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="a", n=1)))
     response = call("POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="b"), tool_call(event_id="a", n=2)))
-    assert (1, 0, [1]) == (
+    assert (
         response.json()["accepted"],
         response.json()["known"],
         [one["index"] for one in response.json()["refused"]],
-    )
-    assert ("conflicting_id",) == store.cursor().execute("SELECT reason FROM dead_letters").fetchone()
+    ) == (1, 0, [1])
+    assert store.cursor().execute("SELECT reason FROM dead_letters").fetchone() == ("conflicting_id",)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +143,7 @@ def test_a_conflict_names_what_tells_the_event(call: Call, tokens: Tokens, event
     own = {} if event_id is None else {"event_id": event_id}
     call("POST", EVENTS, tokens.ops, json=batch(tool_call(), tool_call(n=1, **own), first_seq=5))
     response = call("POST", EVENTS, tokens.ops, json=batch(tool_call(), tool_call(n=2, **own), first_seq=5))
-    assert {"accepted": 0, "known": 1, "refused": [{"index": 1, "error": words}]} == response.json()
+    assert response.json() == {"accepted": 0, "known": 1, "refused": [{"index": 1, "error": words}]}
 
 
 def test_an_event_nested_too_deep_is_refused_alone(call: Call, tokens: Tokens, store: Store) -> None:
@@ -149,12 +152,12 @@ def test_an_event_nested_too_deep_is_refused_alone(call: Call, tokens: Tokens, s
     for _ in range(200):
         deep = [deep]
     response = call("POST", EVENTS, tokens.ops, json=batch(tool_call(), tool_call(args={"x": deep}), tool_call(), first_seq=0))
-    assert (201, 2, [1]) == (
+    assert (
         response.status_code,
         response.json()["accepted"],
         [one["index"] for one in response.json()["refused"]],
-    )
-    assert [0, 2] == [seq for seq, _ in stored(store)]
+    ) == (201, 2, [1])
+    assert [seq for seq, _ in stored(store)] == [0, 2]
 
 
 @pytest.mark.parametrize(
@@ -175,33 +178,33 @@ def test_a_wrong_envelope_is_refused_by_the_name_of_its_field(
 ) -> None:
     """Nothing of such a batch is taken."""
     response = call("POST", EVENTS, tokens.ops, json=body)
-    assert (400, "invalid") == (response.status_code, response.json()["code"])
+    assert (response.status_code, response.json()["code"]) == (400, "invalid")
     assert response.json()["error"].startswith(field)
-    assert [] == stored(store)
+    assert stored(store) == []
 
 
 def test_ten_thousand_events_are_taken_at_once(call: Call, tokens: Tokens, store: Store) -> None:
     """The limit is what it says."""
     response = call("POST", EVENTS, tokens.ops, json=batch(*[{"event": "x", "n": n} for n in range(10_000)], first_seq=0))
-    assert (201, 10_000) == (response.status_code, response.json()["accepted"])
-    assert 10_000 == store.count("agent_events")
+    assert (response.status_code, response.json()["accepted"]) == (201, 10_000)
+    assert store.count("agent_events") == 10_000
 
 
 def test_a_batch_over_four_mebibytes_is_too_large(call: Call, tokens: Tokens) -> None:
     """Batches have a limit of their own."""
     content = b" " * (BODY_LIMITS[EVENTS] + 1)
-    assert 413 == call("POST", EVENTS, tokens.ops, content=content, headers={"content-type": "application/json"}).status_code
+    assert call("POST", EVENTS, tokens.ops, content=content, headers={"content-type": "application/json"}).status_code == 413
 
 
 def test_a_project_that_is_switched_off_takes_no_events(call: Call, tokens: Tokens) -> None:
     """The policy's master switch holds wherever records come in."""
-    assert "audit_disabled" == call("POST", EVENTS, tokens.dark, json=batch(tool_call(), first_seq=0)).json()["code"]
+    assert call("POST", EVENTS, tokens.dark, json=batch(tool_call(), first_seq=0)).json()["code"] == "audit_disabled"
 
 
 def test_labels_of_an_event_are_kept_and_bad_ones_set_the_event_aside(call: Call, tokens: Tokens, store: Store) -> None:
     """One event with a label that cannot be kept stops no other."""
     events = batch(tool_call(labels={"tool_version": "2"}), tool_call(labels={"tool_version": 2}), first_seq=0)
     response = call("POST", EVENTS, tokens.ops, json=events).json()
-    assert [{"index": 1, "error": "events[1].labels.tool_version: must be a string"}] == response["refused"]
-    assert [([{"name": "tool_version", "value": "2"}],)] == store.cursor().execute("SELECT labels FROM agent_events").fetchall()
-    assert [("bad_labels",)] == store.cursor().execute("SELECT reason FROM dead_letters").fetchall()
+    assert response["refused"] == [{"index": 1, "error": "events[1].labels.tool_version: must be a string"}]
+    assert store.cursor().execute("SELECT labels FROM agent_events").fetchall() == [([{"name": "tool_version", "value": "2"}],)]
+    assert store.cursor().execute("SELECT reason FROM dead_letters").fetchall() == [("bad_labels",)]

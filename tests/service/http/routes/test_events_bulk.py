@@ -37,8 +37,8 @@ def test_events_of_any_sessions_follow_their_sessions(call: Call, tokens: Tokens
     response = call("POST", EVENTS_BULK, tokens.ops, json=sent)
 
     results = [{"eventId": event_id} for event_id in ("a", "x", "b", "y")]
-    assert (201, {"accepted": 4, "known": 0, "refused": 0, "results": results}) == (response.status_code, response.json())
-    assert [("s1", 0, "first"), ("s1", 1, "a"), ("s1", 2, "b"), ("s2", 0, "x"), ("s2", 1, "y")] == stored(store)
+    assert (response.status_code, response.json()) == (201, {"accepted": 4, "known": 0, "refused": 0, "results": results})
+    assert stored(store) == [("s1", 0, "first"), ("s1", 1, "a"), ("s1", 2, "b"), ("s2", 0, "x"), ("s2", 1, "y")]
 
 
 def test_flat_and_wrapped_events_are_the_same_in_an_array_and_in_lines(call: Call, tokens: Tokens, store: Store) -> None:
@@ -49,9 +49,9 @@ def test_flat_and_wrapped_events_are_the_same_in_an_array_and_in_lines(call: Cal
     lines = "\n".join(json.dumps(one) for one in (wrapped, event("b"))) + "\n\n"
     second = call("POST", EVENTS_BULK, tokens.ops, content=lines.encode(), headers=LINES).json()
 
-    assert [{"eventId": "a"}] == first["results"]
-    assert [{"eventId": "a", "duplicate": True}, {"eventId": "b"}] == second["results"]
-    assert [("s1", 0, "a"), ("s1", 1, "b")] == stored(store)
+    assert first["results"] == [{"eventId": "a"}]
+    assert second["results"] == [{"eventId": "a", "duplicate": True}, {"eventId": "b"}]
+    assert stored(store) == [("s1", 0, "a"), ("s1", 1, "b")]
 
 
 def test_sent_again_in_another_cut_changes_nothing(call: Call, tokens: Tokens, store: Store) -> None:
@@ -59,8 +59,8 @@ def test_sent_again_in_another_cut_changes_nothing(call: Call, tokens: Tokens, s
     call("POST", EVENTS_BULK, tokens.ops, json=[event("a"), event("b")])
     answer = call("POST", EVENTS_BULK, tokens.ops, json=[event("b"), event("c"), event("c")]).json()
 
-    assert (1, 2, 0) == (answer["accepted"], answer["known"], answer["refused"])
-    assert [("s1", 0, "a"), ("s1", 1, "b"), ("s1", 2, "c")] == stored(store)
+    assert (answer["accepted"], answer["known"], answer["refused"]) == (1, 2, 0)
+    assert stored(store) == [("s1", 0, "a"), ("s1", 1, "b"), ("s1", 2, "c")]
 
 
 def test_what_is_wrong_with_one_stops_no_other(call: Call, tokens: Tokens, store: Store) -> None:
@@ -73,10 +73,10 @@ def test_what_is_wrong_with_one_stops_no_other(call: Call, tokens: Tokens, store
     body = call("POST", EVENTS_BULK, tokens.ops, json=sent).json()
     refused = {place: (one["code"], one["error"]) for place, one in enumerate(body["results"]) if "error" in one}
 
-    assert (2, 0, 10) == (body["accepted"], body["known"], body["refused"])
+    assert (body["accepted"], body["known"], body["refused"]) == (2, 0, 10)
     conflict = "[1].event_id: the log has an event with this id and other content (it differs in n)"
-    assert ("conflict", conflict) == refused.pop(1)
-    assert {"invalid"} == {code for code, _ in refused.values()}
+    assert refused.pop(1) == ("conflict", conflict)
+    assert {code for code, _ in refused.values()} == {"invalid"}
     starts = {
         2: "[2].event_id: is missing; ",
         3: "[3].session_id: is missing",
@@ -88,9 +88,9 @@ def test_what_is_wrong_with_one_stops_no_other(call: Call, tokens: Tokens, store
         9: "[9].session_id: ",
         10: "[10].labels.tool_version: must be a string",
     }
-    assert {} == {place: refused[place] for place, start in starts.items() if not refused[place][1].startswith(start)}
-    assert [("s1", 0, "a"), ("s1", 1, "ok"), ("s1", 2, "good")] == stored(store)
-    assert [("http:north/s1", place) for place in (1, 2, 5, 6, 7, 8, 10)] == [row[:2] for row in letters(store)]
+    assert {place: refused[place] for place, start in starts.items() if not refused[place][1].startswith(start)} == {}
+    assert stored(store) == [("s1", 0, "a"), ("s1", 1, "ok"), ("s1", 2, "good")]
+    assert [row[:2] for row in letters(store)] == [("http:north/s1", place) for place in (1, 2, 5, 6, 7, 8, 10)]
 
 
 def test_a_line_that_is_no_json_costs_that_line_only(call: Call, tokens: Tokens, store: Store) -> None:
@@ -98,19 +98,19 @@ def test_a_line_that_is_no_json_costs_that_line_only(call: Call, tokens: Tokens,
     body = b"\n".join([json.dumps(event("a")).encode(), b"{bad", json.dumps(event("b")).encode()])
     answer = call("POST", EVENTS_BULK, tokens.ops, content=body, headers=LINES).json()
 
-    assert (2, 0, 1) == (answer["accepted"], answer["known"], answer["refused"])
+    assert (answer["accepted"], answer["known"], answer["refused"]) == (2, 0, 1)
     bad = {"error": "[1]: line 2 is not JSON: expected a name in double quotes (byte 1)", "code": "not_json"}
     assert bad == answer["results"][1]
-    assert [("s1", 0, "a"), ("s1", 1, "b")] == stored(store)
+    assert stored(store) == [("s1", 0, "a"), ("s1", 1, "b")]
 
 
 def test_an_id_that_comes_twice_with_other_content_is_refused_once(call: Call, tokens: Tokens, store: Store) -> None:
     """The first one is the event; which of them was meant cannot be told."""
     body = call("POST", EVENTS_BULK, tokens.ops, json=[event("a", n=1), event("a", n=2), event("a", "s2", n=2)]).json()
 
-    assert (2, 0, 1) == (body["accepted"], body["known"], body["refused"])
-    assert "conflict" == body["results"][1]["code"]
-    assert [("http:north/s1", 1, "conflicting_id")] == letters(store)
+    assert (body["accepted"], body["known"], body["refused"]) == (2, 0, 1)
+    assert body["results"][1]["code"] == "conflict"
+    assert letters(store) == [("http:north/s1", 1, "conflicting_id")]
 
 
 def test_events_are_filed_as_the_token_says(call: Call, tokens: Tokens, store: Store) -> None:
@@ -118,9 +118,9 @@ def test_events_are_filed_as_the_token_says(call: Call, tokens: Tokens, store: S
     sent = [event("a", agent="mallory", project="ops", password="hunter2-hunter2"), event("b", project="web")]
     results = call("POST", EVENTS_BULK, tokens.web, json=sent).json()["results"]
 
-    assert ["web", None] == [one.get("project") for one in results]
+    assert [one.get("project") for one in results] == ["web", None]
     rows = store.cursor().execute("SELECT connection, project, agent, payload FROM agent_events ORDER BY seq").fetchall()
-    assert [("south", "web", "south-agent")] * 2 == [row[:3] for row in rows]
+    assert [row[:3] for row in rows] == [("south", "web", "south-agent")] * 2
     assert "hunter2" not in rows[0][3]
 
 
@@ -130,18 +130,18 @@ def test_a_thousand_are_taken_and_one_more_is_not(call: Call, tokens: Tokens, st
     most = call("POST", EVENTS_BULK, tokens.ops, json=bodies[:-1])
     more = call("POST", EVENTS_BULK, tokens.ops, json=bodies)
 
-    assert (201, MAX_BULK) == (most.status_code, most.json()["accepted"])
-    assert (400, True) == (more.status_code, f"{MAX_BULK}" in more.json()["error"])
-    assert MAX_BULK == store.count("agent_events")
+    assert (most.status_code, most.json()["accepted"]) == (201, MAX_BULK)
+    assert (more.status_code, f"{MAX_BULK}" in more.json()["error"]) == (400, True)
+    assert store.count("agent_events") == MAX_BULK
 
 
 def test_a_body_that_is_too_large_is_refused(call: Call, tokens: Tokens) -> None:
     """Events in bulk have a limit of their own."""
     answer = call("POST", EVENTS_BULK, tokens.ops, content=b" " * (BODY_LIMITS[EVENTS_BULK] + 1), headers=LINES)
-    assert (413, "too_large") == (answer.status_code, answer.json()["code"])
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
 
 
 def test_a_project_that_is_not_audited_takes_none(call: Call, tokens: Tokens) -> None:
     """The policy's master switch holds wherever records come in."""
     answer = call("POST", EVENTS_BULK, tokens.dark, json=[event()])
-    assert (403, "audit_disabled") == (answer.status_code, answer.json()["code"])
+    assert (answer.status_code, answer.json()["code"]) == (403, "audit_disabled")

@@ -55,35 +55,35 @@ def ids(body: dict[str, Any]) -> list[str]:
 def test_the_list_is_narrowed_and_ordered(call: Call, tokens: Tokens, asked: dict[str, Any], found: list[str]) -> None:
     """As on the page; without a state all of them, as the list of one project has it."""
     body = call("GET", INBOX, tokens.root, params=asked).json()
-    assert found == ids(body)
-    assert (len(found), len(found), None) == (body["count"], body["total"], body["nextCursor"])
+    assert ids(body) == found
+    assert (body["count"], body["total"], body["nextCursor"]) == (len(found), len(found), None)
 
 
 def test_pages_follow_one_another(call: Call, tokens: Tokens) -> None:
     """The total is of all pages, the count of one."""
     first = call("GET", INBOX, tokens.root, params={"limit": 3, "sort": "worst"}).json()
-    assert (["b", "a", "c"], 3, 4) == (ids(first), first["count"], first["total"])
+    assert (ids(first), first["count"], first["total"]) == (["b", "a", "c"], 3, 4)
     second = call("GET", INBOX, tokens.root, params={"limit": 3, "sort": "worst", "cursor": first["nextCursor"]}).json()
-    assert (["d"], None) == (ids(second), second["nextCursor"])
+    assert (ids(second), second["nextCursor"]) == (["d"], None)
 
 
 def test_a_token_of_one_project_sees_no_other(call: Call, tokens: Tokens) -> None:
     """Asked for by name or not."""
-    assert ["d", "c", "b"] == ids(call("GET", INBOX, tokens.ops_reader).json())
-    assert 403 == call("GET", INBOX, tokens.ops_reader, params={"project": "web"}).status_code
+    assert ids(call("GET", INBOX, tokens.ops_reader).json()) == ["d", "c", "b"]
+    assert call("GET", INBOX, tokens.ops_reader, params={"project": "web"}).status_code == 403
 
 
 def test_who_acknowledged_one_of_versions_before_has_it(call: Call, tokens: Tokens) -> None:
     """Those records have no assignee: their owner is not lost."""
     (one,) = call("GET", INBOX, tokens.root, params={"assignee": "root"}).json()["incidents"]
-    assert ("root", "root", None) == (one["assignee"], one["acknowledgedBy"], one["assignedAt"])
+    assert (one["assignee"], one["acknowledgedBy"], one["assignedAt"]) == ("root", "root", None)
 
 
 @pytest.mark.parametrize("asked", ["sort=odd", "status=odd", "severity=odd", "limit=0", "text=", "cursor=odd", "colour=red"])
 def test_what_cannot_be_asked_is_named(call: Call, tokens: Tokens, asked: str) -> None:
     """Without the filter the call would answer everything."""
     answer = call("GET", f"{INBOX}?{asked}", tokens.root)
-    assert (400, True) == (answer.status_code, asked.partition("=")[0] in answer.json()["error"])
+    assert (answer.status_code, asked.partition("=")[0] in answer.json()["error"]) == (400, True)
 
 
 BULK = f"{INBOX}/bulk"
@@ -102,34 +102,37 @@ def test_many_are_changed_with_one_reason_and_each_says_how_it_went(call: Call, 
         "comment": "test",
     }
     body = call("POST", BULK, tokens.root, json=asked).json()
-    assert (3, 1) == (body["done"], body["failed"])
-    assert [("c", True, "dismissed"), ("none", False, None), ("b", True, "dismissed"), ("a", True, "dismissed")] == [
-        (one["id"], one["done"], one["status"]) for one in body["results"]
+    assert (body["done"], body["failed"]) == (3, 1)
+    assert [(one["id"], one["done"], one["status"]) for one in body["results"]] == [
+        ("c", True, "dismissed"),
+        ("none", False, None),
+        ("b", True, "dismissed"),
+        ("a", True, "dismissed"),
     ]
-    assert "not_found" == body["results"][1]["code"]
-    assert [] == ids(call("GET", INBOX, tokens.root, params={"status": ["open", "acknowledged"]}).json())
+    assert body["results"][1]["code"] == "not_found"
+    assert ids(call("GET", INBOX, tokens.root, params={"status": ["open", "acknowledged"]}).json()) == []
     (event,) = call("GET", "/api/audit/web/incidents/a", tokens.root).json()["history"]
-    assert ("decision", "root", "dismissed", "test") == tuple(event[name] for name in ("kind", "by", "status", "comment"))
+    assert tuple(event[name] for name in ("kind", "by", "status", "comment")) == ("decision", "root", "dismissed", "test")
 
 
 def test_a_token_of_one_project_changes_no_other(call: Call, tokens: Tokens) -> None:
     """It is refused for each that is not its own, whether there is such a project or not."""
     asked = {"incidents": [*selected("b"), *selected("a", project="web"), *selected("a", project="nosuch")], "assignee": "me"}
     body = call("POST", BULK, tokens.ops_reader, json=asked).json()
-    assert [None, "other_project", "other_project"] == [one["code"] for one in body["results"]]
-    assert ["reader", None, None] == [one["assignee"] for one in body["results"]]
-    assert "open" == call("GET", "/api/audit/web/incidents/a", tokens.root).json()["incident"]["status"]
+    assert [one["code"] for one in body["results"]] == [None, "other_project", "other_project"]
+    assert [one["assignee"] for one in body["results"]] == ["reader", None, None]
+    assert call("GET", "/api/audit/web/incidents/a", tokens.root).json()["incident"]["status"] == "open"
 
 
 def test_it_is_assigned_to_people_who_may_see_it(call: Call, tokens: Tokens) -> None:
     """A misspelt name would have an incident that nobody sees among theirs."""
     asked = {"incidents": [*selected("b"), *selected("a", project="web")], "assignee": "reader"}
     first, second = call("POST", BULK, tokens.root, json=asked).json()["results"]
-    assert ("reader", True) == (first["assignee"], first["done"])
-    assert (False, "invalid") == (second["done"], second["code"])
-    assert "assignee: no operator of this name may see project web; there are root" == second["error"]
+    assert (first["assignee"], first["done"]) == ("reader", True)
+    assert (second["done"], second["code"]) == (False, "invalid")
+    assert second["error"] == "assignee: no operator of this name may see project web; there are root"
     answer = call("PUT", "/api/audit/ops/incidents/b", tokens.root, json={"assignee": "raeder"})
-    assert (400, True) == (answer.status_code, "did you mean reader?" in answer.json()["error"])
+    assert (answer.status_code, "did you mean reader?" in answer.json()["error"]) == (400, True)
     for nobody in (None, "nobody"):
         call("PUT", "/api/audit/ops/incidents/b", tokens.root, json={"assignee": "me"})
         answer = call("PUT", "/api/audit/ops/incidents/b", tokens.root, json={"assignee": nobody})
@@ -140,7 +143,7 @@ def test_a_comment_alone_is_kept_in_the_history(call: Call, tokens: Tokens) -> N
     """People talk about an incident before they decide on it; the incident stays as it is."""
     before = call("GET", "/api/audit/ops/incidents/b", tokens.root).json()
     after = call("PUT", "/api/audit/ops/incidents/b", tokens.root, json={"comment": "the prompt?"}).json()
-    assert (before["incident"], [], "the prompt?") == (after["incident"], after["decisions"], after["history"][0]["comment"])
+    assert (after["incident"], after["decisions"], after["history"][0]["comment"]) == (before["incident"], [], "the prompt?")
 
 
 @pytest.mark.parametrize(
@@ -161,11 +164,11 @@ def test_a_comment_alone_is_kept_in_the_history(call: Call, tokens: Tokens) -> N
 def test_what_cannot_be_changed_is_named(call: Call, tokens: Tokens, body: dict[str, Any], field: str) -> None:
     """The error names the field, and nothing is changed."""
     answer = call("POST", BULK, tokens.root, json=body)
-    assert (400, True) == (answer.status_code, field in answer.json()["error"])
+    assert (answer.status_code, field in answer.json()["error"]) == (400, True)
 
 
 def test_the_audit_log_names_what_was_changed(call: Call, tokens: Tokens) -> None:
     """Who did what: also of many at once."""
     call("POST", BULK, tokens.root, json={"incidents": selected("b", "c"), "assignee": "me"})
     line = call("GET", "/api/audit/audit-log", tokens.root).json()["lines"][0]
-    assert (BULK, "2 incidents: b c", "done") == (line["route"], line["subject"], line["outcome"])
+    assert (line["route"], line["subject"], line["outcome"]) == (BULK, "2 incidents: b c", "done")

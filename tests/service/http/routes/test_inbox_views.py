@@ -24,33 +24,36 @@ def names(call: Call, token: str) -> list[str]:
 def test_a_view_is_saved_replaced_and_deleted(call: Call, tokens: Tokens) -> None:
     """Its filters are kept as the address has them: what is usual or blank is left out."""
     body = {"name": " Mine ", "query": "?assignee=me&status=open&status=acknowledged&text="}
-    assert {"name": "Mine", "owner": "root", "query": "assignee=me", "shared": False} == call(
-        "POST", VIEWS, tokens.root, json=body
-    ).json()
+    assert call("POST", VIEWS, tokens.root, json=body).json() == {
+        "name": "Mine",
+        "owner": "root",
+        "query": "assignee=me",
+        "shared": False,
+    }
     call("POST", VIEWS, tokens.root, json={**body, "query": "severity=critical", "shared": True})
-    assert (1, "severity=critical") == (
+    assert (
         (answer := call("GET", VIEWS, tokens.root).json())["count"], answer["views"][0]["query"],
-    )  # fmt: skip
-    assert [204, 404] == [call("DELETE", f"{VIEWS}/Mine", tokens.root).status_code for _ in range(2)]
-    assert [] == names(call, tokens.root)
+    ) == (1, "severity=critical")  # fmt: skip
+    assert [call("DELETE", f"{VIEWS}/Mine", tokens.root).status_code for _ in range(2)] == [204, 404]
+    assert names(call, tokens.root) == []
 
 
 def test_a_shared_view_shows_no_project_to_who_may_not_see_it(call: Call, tokens: Tokens) -> None:
     """The name of a project is already too much."""
     for name, query in (("ours", "project=ops"), ("theirs", "project=web"), ("all", "severity=critical")):
         call("POST", VIEWS, tokens.root, json={"name": name, "query": query, "shared": True})
-    assert ["all", "ours"] == names(call, tokens.ops_reader)
+    assert names(call, tokens.ops_reader) == ["all", "ours"]
     answer = call("POST", VIEWS, tokens.ops_reader, json={"name": "x", "query": "project=web"})
-    assert 403 == answer.status_code
-    assert 404 == call("DELETE", f"{VIEWS}/all", tokens.ops_reader).status_code
+    assert answer.status_code == 403
+    assert call("DELETE", f"{VIEWS}/all", tokens.ops_reader).status_code == 404
 
 
 def test_who_only_reads_has_own_views_and_shares_none(call: Call, access: AccessStore) -> None:
     """A reader's filters are their own; what everybody sees needs who may decide."""
     token = access.add(Holder("operator", "looker", None, None, frozenset({"read"})))
-    assert 200 == call("POST", VIEWS, token, json={"name": "mine", "query": ""}).status_code
+    assert call("POST", VIEWS, token, json={"name": "mine", "query": ""}).status_code == 200
     answer = call("POST", VIEWS, token, json={"name": "mine", "query": "", "shared": True})
-    assert (403, True) == (answer.status_code, "shared" in answer.json()["error"])
+    assert (answer.status_code, "shared" in answer.json()["error"]) == (403, True)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +72,7 @@ def test_who_only_reads_has_own_views_and_shares_none(call: Call, access: Access
 def test_what_is_no_view_is_named(call: Call, tokens: Tokens, body: dict[str, Any], field: str) -> None:
     """The error names the field."""
     answer = call("POST", VIEWS, tokens.root, json=body)
-    assert (400, True) == (answer.status_code, field in answer.json()["error"])
+    assert (answer.status_code, field in answer.json()["error"]) == (400, True)
 
 
 def test_the_forms_of_the_inbox_save_and_delete(call: Call, tokens: Tokens) -> None:
@@ -84,11 +87,11 @@ def test_the_forms_of_the_inbox_save_and_delete(call: Call, tokens: Tokens) -> N
 
     mark = mark_of(value.encode(), "")
     answer = sent(mark=mark, name="<b>Mine", query="assignee=me", shared="true")
-    assert (303, "/incidents?assignee=me") == (answer.status_code, answer.headers["location"])
+    assert (answer.status_code, answer.headers["location"]) == (303, "/incidents?assignee=me")
     page = call("GET", "/incidents?assignee=me", headers=cookie(value)).text
     assert re.search(r'href="/incidents\?assignee=me" class="saved" aria-current="true">&lt;b&gt;Mine', page)
-    assert 400 == sent(mark=mark, name=" ", query="").status_code
-    assert 403 == sent(mark="0" * 64, name="x", query="").status_code
-    assert 303 == sent(mark=mark, delete="<b>Mine", query="assignee=me").status_code
-    assert 404 == sent(mark=mark, delete="<b>Mine", query="").status_code
-    assert [] == names(call, tokens.root)
+    assert sent(mark=mark, name=" ", query="").status_code == 400
+    assert sent(mark="0" * 64, name="x", query="").status_code == 403
+    assert sent(mark=mark, delete="<b>Mine", query="assignee=me").status_code == 303
+    assert sent(mark=mark, delete="<b>Mine", query="").status_code == 404
+    assert names(call, tokens.root) == []

@@ -39,47 +39,48 @@ def test_a_check_answers_what_it_found(store: Store, call: Call, tokens: Tokens)
     """Who changed something wants to know now, not in a minute."""
     put(store, "scores", history(fallen(6), 40, end=NOW))
     body = call("POST", CHECK, tokens.root).json()
-    assert ("ops", "2026-10-01T12:00:00Z", 140) == (body["project"], body["asOf"], body["baseline"]["exchangeCount"])
-    assert {("sequential", "drift", "tier2", "down"), ("consecutive_days", "drift", "tier2", "down")} == {
-        (one["rule"], one["type"], one["tier"], one["direction"]) for one in body["findings"]
+    assert (body["project"], body["asOf"], body["baseline"]["exchangeCount"]) == ("ops", "2026-10-01T12:00:00Z", 140)
+    assert {(one["rule"], one["type"], one["tier"], one["direction"]) for one in body["findings"]} == {
+        ("sequential", "drift", "tier2", "down"),
+        ("consecutive_days", "drift", "tier2", "down"),
     }
     assert body["opened"] == [one["id"] for one in body["incidents"]]
     again = call("POST", CHECK, tokens.root).json()
-    assert ([], []) == (again["incidents"], again["opened"])
+    assert (again["incidents"], again["opened"]) == ([], [])
 
 
 def test_an_empty_project_has_no_incident(call: Call, tokens: Tokens) -> None:
     """Projects come into being with their first record."""
-    assert {"incidents": [], "count": 0, "nextCursor": None} == call("GET", INCIDENTS, tokens.root).json()
-    assert [] == call("POST", CHECK, tokens.root).json()["findings"]
+    assert call("GET", INCIDENTS, tokens.root).json() == {"incidents": [], "count": 0, "nextCursor": None}
+    assert call("POST", CHECK, tokens.root).json()["findings"] == []
 
 
 def test_a_project_that_is_not_audited_is_not_checked(call: Call, tokens: Tokens) -> None:
     """It was switched off by whoever answers for it."""
-    assert 409 == call("POST", "/api/audit/dark/check", tokens.root).status_code
+    assert call("POST", "/api/audit/dark/check", tokens.root).status_code == 409
 
 
 def test_an_incident_is_listed_and_shown_with_its_evidence(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
     """A number nobody can follow back is an opinion."""
     listed = call("GET", INCIDENTS, tokens.root).json()
-    assert ([found["id"]], 1) == ([one["id"] for one in listed["incidents"]], listed["count"])
-    assert FIELDS == [name for name in listed["incidents"][0] if name in FIELDS]
+    assert ([one["id"] for one in listed["incidents"]], listed["count"]) == ([found["id"]], 1)
+    assert [name for name in listed["incidents"][0] if name in FIELDS] == FIELDS
     shown = call("GET", f"{INCIDENTS}/{found['id']}", tokens.root).json()
     evidence = shown["incident"]["metadata"]
-    assert "2026-09-26" == evidence["rules"]["sequential"]["firstDay"]
+    assert evidence["rules"]["sequential"]["firstDay"] == "2026-09-26"
     assert evidence["baseline"]["id"] == shown["incident"]["baselineId"]
-    assert 10 == len(evidence["exchanges"])
+    assert len(evidence["exchanges"]) == 10
     assert all(query["sql"].startswith("-- purpose: ") for query in evidence["queries"])
-    assert [] == [query for query in listed["incidents"][0]["metadata"]["queries"] if "sql" in query]
-    assert [] == shown["decisions"]
+    assert [query for query in listed["incidents"][0]["metadata"]["queries"] if "sql" in query] == []
+    assert shown["decisions"] == []
 
 
 def test_summary_and_banner_count_open_incidents(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
     """The pill is of no use where it always shows 0."""
-    assert 1 == call("GET", "/api/audit/ops/summary", tokens.root).json()["openIncidents"]
+    assert call("GET", "/api/audit/ops/summary", tokens.root).json()["openIncidents"] == 1
     assert call("GET", "/api/audit/ops/banner", tokens.root).text.endswith("Open incidents: 1")
     call("PUT", f"{INCIDENTS}/{found['id']}", tokens.root, json={"status": "dismissed"})
-    assert 0 == call("GET", "/api/audit/ops/summary", tokens.root).json()["openIncidents"]
+    assert call("GET", "/api/audit/ops/summary", tokens.root).json()["openIncidents"] == 0
 
 
 @pytest.mark.parametrize(
@@ -100,14 +101,14 @@ def test_a_decision_says_who_and_when_and_is_taken_back_by_re_opening(
     told = body["incident"]
     state = "dismissed" if decision == "dismissed" else "resolved"
     resolution = {"resolved": "fixed", "new_normal": "new_normal"}.get(decision)
-    assert (state, resolution) == (told["status"], told["resolution"])
-    assert (state, "ann", "2026-10-01T12:00:00Z") == (told["status"], told["resolvedBy"], told["resolvedAt"])
+    assert (told["status"], told["resolution"]) == (state, resolution)
+    assert (told["status"], told["resolvedBy"], told["resolvedAt"]) == (state, "ann", "2026-10-01T12:00:00Z")
     by = "ann (entered by root)"
-    assert [{"status": decision, "by": by, "comment": "seen", "at": "2026-10-01T12:00:00Z"}] == body["decisions"]
-    assert body == call("PUT", path, tokens.root, json={**given, "resolvedBy": "bob"}).json()
+    assert body["decisions"] == [{"status": decision, "by": by, "comment": "seen", "at": "2026-10-01T12:00:00Z"}]
+    assert call("PUT", path, tokens.root, json={**given, "resolvedBy": "bob"}).json() == body
     again = call("PUT", path, tokens.root, json={"status": "open"}).json()
-    assert ("open", None, None) == tuple(again["incident"][name] for name in ("status", "resolvedBy", "resolvedAt"))
-    assert {"root", by} == {one["by"] for one in again["decisions"]}
+    assert tuple(again["incident"][name] for name in ("status", "resolvedBy", "resolvedAt")) == ("open", None, None)
+    assert {one["by"] for one in again["decisions"]} == {"root", by}
     assert again == call("GET", path, tokens.root).json()
 
 
@@ -115,23 +116,28 @@ def test_acknowledged_is_open_with_a_name(call: Call, tokens: Tokens, found: dic
     """It counts as before: nothing is mended by somebody having it."""
     path = f"{INCIDENTS}/{found['id']}"
     told = call("PUT", path, tokens.root, json={"status": "acknowledged", "resolvedBy": "ann"}).json()["incident"]
-    assert ("acknowledged", "ann", "2026-10-01T12:00:00Z") == (told["status"], told["acknowledgedBy"], told["acknowledgedAt"])
-    assert (None, None) == (told["resolvedBy"], told["resolution"])
-    assert 1 == call("GET", "/api/audit/ops/summary", tokens.root).json()["openIncidents"]
+    assert (told["status"], told["acknowledgedBy"], told["acknowledgedAt"]) == ("acknowledged", "ann", "2026-10-01T12:00:00Z")
+    assert (told["resolvedBy"], told["resolution"]) == (None, None)
+    assert call("GET", "/api/audit/ops/summary", tokens.root).json()["openIncidents"] == 1
     (row,) = (one for one in call("GET", "/api/audit/projects", tokens.root).json()["projects"] if one["project"] == "ops")
-    assert (1, 1, 0) == (row["openIncidents"], row["acknowledgedIncidents"], row["suspectedIncidents"])
+    assert (row["openIncidents"], row["acknowledgedIncidents"], row["suspectedIncidents"]) == (1, 1, 0)
 
 
 def test_what_moved_is_listed_with_when_and_how_far(found: dict[str, Any]) -> None:
     """A title names the worst of it; the list has all."""
     (moved,) = found["moved"]
-    assert ("tier2", "down", "mean", True, True, False) == (
-        *(moved[name] for name in ("series", "direction", "kind", "leads", "confirmed", "fellToo")),
+    assert (*(moved[name] for name in ("series", "direction", "kind", "leads", "confirmed", "fellToo")),) == (
+        "tier2",
+        "down",
+        "mean",
+        True,
+        True,
+        False,
     )
     assert 0.8 < moved["from"] < 0.9
     assert 0.4 < moved["to"] < 0.5
     assert moved["interval"][0] <= moved["since"] <= moved["interval"][1]
-    assert ("confirmed", moved["since"], None) == (found["confidence"], found["firstDay"], found["lastDay"])
+    assert (found["confidence"], found["firstDay"], found["lastDay"]) == ("confirmed", moved["since"], None)
 
 
 def test_incidents_are_listed_by_several_states_and_by_confidence(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
@@ -152,7 +158,7 @@ def test_secrets_in_a_comment_are_replaced(call: Call, tokens: Tokens, found: di
     """People paste what they have at hand."""
     secret = "sk-ant-api03-" + "a1B2c3D4" * 6
     body = call("PUT", f"{INCIDENTS}/{found['id']}", tokens.root, json={"status": "accepted", "comment": f"it had {secret}"})
-    assert 200 == body.status_code
+    assert body.status_code == 200
     assert secret not in body.text
     assert "[SECRET:" in body.json()["decisions"][0]["comment"]
 
@@ -162,7 +168,7 @@ def test_incidents_are_listed_by_state_and_type_a_page_at_a_time(store: Store, c
     put(store, "scores", history(fallen(6), 40, end=NOW, tier1_score=1.0))
     put(store, "scores", history(steady, 2, name="-odd", end=NOW, seed=3, anomaly=True, tier1_score=0.0))
     ids = {one["id"] for one in call("POST", CHECK, tokens.root).json()["incidents"]}
-    assert 2 <= len(ids)
+    assert len(ids) >= 2
     first = call("GET", INCIDENTS, tokens.root, params={"limit": 1}).json()
     seen, cursor = [one["id"] for one in first["incidents"]], first["nextCursor"]
     while cursor:
@@ -170,8 +176,8 @@ def test_incidents_are_listed_by_state_and_type_a_page_at_a_time(store: Store, c
         seen, cursor = [*seen, *(one["id"] for one in page["incidents"])], page["nextCursor"]
     assert sorted(ids) == sorted(seen)
     spikes = call("GET", INCIDENTS, tokens.root, params={"type": "anomaly_spike"}).json()["incidents"]
-    assert {"anomaly_spike"} == {one["type"] for one in spikes}
-    assert 0 == call("GET", INCIDENTS, tokens.root, params={"status": "accepted"}).json()["count"]
+    assert {one["type"] for one in spikes} == {"anomaly_spike"}
+    assert call("GET", INCIDENTS, tokens.root, params={"status": "accepted"}).json()["count"] == 0
 
 
 @pytest.mark.parametrize("query", ["status=closed", "type=silence", "limit=0", "limit=1001", "cursor=x!"])
@@ -179,7 +185,7 @@ def test_a_wrong_question_is_refused_by_the_name_of_its_field(call: Call, tokens
     """Not answered with everything, as if nothing had been asked."""
     response = call("GET", f"{INCIDENTS}?{query}", tokens.root)
     field = query.split("=", maxsplit=1)[0]
-    assert 400 == response.status_code
+    assert response.status_code == 400
     assert response.json()["error"].startswith((f"{field}: ", f"{field}[0]: "))
 
 
@@ -197,15 +203,15 @@ def test_a_wrong_question_is_refused_by_the_name_of_its_field(call: Call, tokens
 )
 def test_a_wrong_decision_is_refused(call: Call, tokens: Tokens, found: dict[str, Any], body: object) -> None:
     """Nothing is decided by a typing error."""
-    assert 400 == call("PUT", f"{INCIDENTS}/{found['id']}", tokens.root, json=body).status_code
-    assert "open" == call("GET", f"{INCIDENTS}/{found['id']}", tokens.root).json()["incident"]["status"]
+    assert call("PUT", f"{INCIDENTS}/{found['id']}", tokens.root, json=body).status_code == 400
+    assert call("GET", f"{INCIDENTS}/{found['id']}", tokens.root).json()["incident"]["status"] == "open"
 
 
 def test_what_is_not_there_is_not_found(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
     """An incident of another project is none of this one."""
     for path in (f"{INCIDENTS}/none", f"/api/audit/web/incidents/{found['id']}"):
-        assert 404 == call("GET", path, tokens.root).status_code
-        assert 404 == call("PUT", path, tokens.root, json={"status": "accepted"}).status_code
+        assert call("GET", path, tokens.root).status_code == 404
+        assert call("PUT", path, tokens.root, json={"status": "accepted"}).status_code == 404
 
 
 @pytest.mark.parametrize("status", ["accepted", "open"])
@@ -220,7 +226,7 @@ def test_of_two_of_a_kind_one_is_open(store: Store, call: Call, tokens: Tokens, 
     call("PUT", path, tokens.root, json={"status": "accepted"})
     (known,) = query_records(store.cursor(), "incident_by_id", Incident, {"project": None, "incident": found["id"]})
     put(store, "incidents", [msgspec.structs.replace(known, incident_id="other", revision=0, status="open")])
-    assert (409 if status == "open" else 200) == call("PUT", path, tokens.root, json={"status": status}).status_code
+    assert call("PUT", path, tokens.root, json={"status": status}).status_code == (409 if status == "open" else 200)
 
 
 def test_only_operators_of_the_project_read_and_decide(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
@@ -233,7 +239,7 @@ def test_only_operators_of_the_project_read_and_decide(call: Call, tokens: Token
     ]
     for method, path, body in calls:
         given = {} if body is None else {"json": body}
-        assert 401 == call(method, path, **given).status_code
-        assert 403 == call(method, path, tokens.ops, **given).status_code
+        assert call(method, path, **given).status_code == 401
+        assert call(method, path, tokens.ops, **given).status_code == 403
         elsewhere = path.replace("/ops/", "/web/")
-        assert 403 == call(method, elsewhere, tokens.ops_reader, **given).status_code
+        assert call(method, elsewhere, tokens.ops_reader, **given).status_code == 403

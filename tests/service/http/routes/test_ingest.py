@@ -25,34 +25,34 @@ def stored(store: Store, columns: str) -> list[tuple[Any, ...]]:
 def test_a_sampled_exchange_is_answered_with_its_score(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """An existing webhook reads these fields, and no others may turn up."""
     response = call("POST", INGEST, tokens.ops, json=exchange_body())
-    assert 201 == response.status_code
+    assert response.status_code == 201
     body = response.json()
     score_id = body.pop("scoreId")
-    assert 36 == len(score_id)
-    assert {
+    assert len(score_id) == 36
+    assert body == {
         "exchangeId": "s1:1",
         "scored": True,
         "reason": "first_turns",
         "tier1": {"score": 1.0, "flags": []},
         "anomaly": False,
-    } == body
+    }
 
 
 def test_a_routine_turn_is_left_out(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """The second of the three answers."""
     response = call("POST", INGEST, tokens.ops, json=exchange_body(7))
-    assert (201, {
+    assert (response.status_code, response.json()) == (201, {
         "exchangeId": "s1:7", "scored": False, "reason": "sampling_skip", "tier1": {"score": 1.0, "flags": []},
-    }) == (response.status_code, response.json())  # fmt: skip
+    })  # fmt: skip
 
 
 def test_a_session_without_money_is_told_so(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """A cap of 0 means no paid call at all, and is a decision about money, not about sampling."""
     response = call("POST", INGEST, tokens.capped, json=exchange_body())
-    assert (201, {
+    assert (response.status_code, response.json()) == (201, {
         "exchangeId": "s1:1", "scored": False, "reason": "cost_cap_exceeded", "tier1": {"score": 1.0, "flags": []},
         "costCap": {"currentCost": 0.0, "cap": 0.0},
-    }) == (response.status_code, response.json())  # fmt: skip
+    })  # fmt: skip
 
 
 def test_an_exchange_nobody_has_decided_on_is_queued(
@@ -66,8 +66,8 @@ def test_an_exchange_nobody_has_decided_on_is_queued(
 
     monkeypatch.setattr(engine, "take_exchange", queued)
     body = call("POST", INGEST, tokens.ops, json=exchange_body()).json()
-    assert {"exchangeId", "scoreId", "scored", "reason", "tier1", "anomaly"} == set(body)
-    assert (None, "queued") == (body["scored"], body["reason"])
+    assert set(body) == {"exchangeId", "scoreId", "scored", "reason", "tier1", "anomaly"}
+    assert (body["scored"], body["reason"]) == (None, "queued")
 
 
 def test_the_same_again_is_a_duplicate_with_the_first_outcome(
@@ -76,8 +76,8 @@ def test_the_same_again_is_a_duplicate_with_the_first_outcome(
     """Webhooks deliver again; answering 500 would make them do so for ever."""
     first = call("POST", INGEST, tokens.ops, json=exchange_body()).json()
     again = call("POST", INGEST, tokens.ops, json=exchange_body())
-    assert (200, first | {"duplicate": True}) == (again.status_code, again.json())
-    assert 1 == store.count("exchanges")
+    assert (again.status_code, again.json()) == (200, first | {"duplicate": True})
+    assert store.count("exchanges") == 1
 
 
 def test_another_content_under_a_known_id_is_a_conflict(
@@ -86,19 +86,19 @@ def test_another_content_under_a_known_id_is_a_conflict(
     """What the log holds is never replaced."""
     call("POST", INGEST, tokens.ops, json=exchange_body())
     response = call("POST", INGEST, tokens.ops, json=exchange_body(response="It is not."))
-    assert (409, "conflict") == (response.status_code, response.json()["code"])
-    assert (
+    assert (response.status_code, response.json()["code"]) == (409, "conflict")
+    assert response.json()["error"] == (
         "exchange.id: the log has an exchange with this id and other content, or of another session "
         "(it differs in exchange.agent_response.content). That one is kept; send another exchange under another id"
-    ) == response.json()["error"]
-    assert [("It is done.",)] == stored(store, "agent_response")
+    )
+    assert stored(store, "agent_response") == [("It is done.",)]
 
 
 def test_digests_in_databases_stay_what_they_were(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """A sender repeats itself after an upgrade, too: with other digests all that was sent before would contradict what is sent again."""
     sent = exchange_body(agent_response=SENT) | {"agent": "cleo", "multi_user": True}
-    assert 201 == call("POST", INGEST, tokens.ops, json=sent).status_code
-    assert [(DIGEST,)] == stored(store, "content_digest")
+    assert call("POST", INGEST, tokens.ops, json=sent).status_code == 201
+    assert stored(store, "content_digest") == [(DIGEST,)]
 
 
 @pytest.mark.parametrize("text", ["", "It is done."])
@@ -108,8 +108,8 @@ def test_why_an_answer_stopped_says_what_became_of_it(
     """An answer that failed is another thing than one that says nothing, whoever tells of it."""
     outcome = "answered" if text else "error"
     body = exchange_body(agent_response={"content": text, "stop_reason": "error"})
-    assert [201, 200] == [call("POST", INGEST, tokens.ops, json=body).status_code for _ in range(2)]
-    assert [("error", outcome)] == stored(store, "stop_reason, outcome")
+    assert [call("POST", INGEST, tokens.ops, json=body).status_code for _ in range(2)] == [201, 200]
+    assert stored(store, "stop_reason, outcome") == [("error", outcome)]
     body["exchange"]["agent_response"]["stop_reason"] = "aborted"
     assert "exchange.agent_response.stop_reason" in call("POST", INGEST, tokens.ops, json=body).json()["error"]
 
@@ -144,16 +144,16 @@ def test_whatever_differs_under_a_known_id_is_a_conflict(
     sent = exchange_body(agent_response=SENT) | {"agent": "cleo"}
     changed = sent | other | {"exchange": sent["exchange"] | other.get("exchange", {})}
     statuses = [call("POST", INGEST, tokens.ops, json=body).status_code for body in (sent, changed, sent)]
-    assert [201, 409, 200] == statuses
-    assert 1 == store.count("exchanges")
+    assert statuses == [201, 409, 200]
+    assert store.count("exchanges") == 1
 
 
 def test_ids_are_unique_per_connection(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """Two fleets may count alike."""
-    assert [201, 201] == [
+    assert [
         call("POST", INGEST, token, json=exchange_body(response=token[-4:])).status_code for token in (tokens.ops, tokens.web)
-    ]
-    assert 2 == store.count("exchanges")
+    ] == [201, 201]
+    assert store.count("exchanges") == 2
 
 
 def test_the_token_decides_where_a_record_is_filed(
@@ -161,8 +161,8 @@ def test_the_token_decides_where_a_record_is_filed(
 ) -> None:
     """A body that could name its project could write into everybody's."""
     body = exchange_body() | {"connection_id": ["north"], "project": "ops", "agent": "mallory"}
-    assert 201 == call("POST", INGEST, tokens.web, json=body).status_code
-    assert [("south", "web", "south-agent")] == stored(store, "connection, project, agent")
+    assert call("POST", INGEST, tokens.web, json=body).status_code == 201
+    assert stored(store, "connection, project, agent") == [("south", "web", "south-agent")]
 
 
 def test_everything_that_was_sent_is_kept(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
@@ -174,9 +174,9 @@ def test_everything_that_was_sent_is_kept(call: Call, tokens: Tokens, exchange_b
         "usage": {"input_tokens": 0, "output_tokens": 0},
     }
     body = exchange_body(turn_number=0, agent_response=answer) | {"agent": "cleo", "multi_user": True}
-    assert 201 == call("POST", INGEST, tokens.ops, json=body).status_code
+    assert call("POST", INGEST, tokens.ops, json=body).status_code == 201
     columns = "turn_number, input_tokens, output_tokens, agent_model, agent_thinking, agent, multi_user, outcome"
-    assert [(0, 0, 0, "claude-sonnet-4-5", "Easy.", "cleo", True, "answered")] == stored(store, columns)
+    assert stored(store, columns) == [(0, 0, 0, "claude-sonnet-4-5", "Easy.", "cleo", True, "answered")]
 
 
 def test_labels_are_kept_sorted_and_without_secrets(
@@ -184,10 +184,10 @@ def test_labels_are_kept_sorted_and_without_secrets(
 ) -> None:
     """Slices are made of labels, and a secret in one would be shown in every incident."""
     sent = {"tenant": "acme", "agent_version": "1.4.0", "db.password": "hunter2-hunter2"}
-    assert 201 == call("POST", INGEST, tokens.ops, json=exchange_body(labels=sent)).status_code
+    assert call("POST", INGEST, tokens.ops, json=exchange_body(labels=sent)).status_code == 201
     [(labels,)] = stored(store, "labels")
-    assert ["agent_version", "db.password", "tenant"] == [one["name"] for one in labels]
-    assert ["1.4.0", "acme"] == [labels[0]["value"], labels[2]["value"]]
+    assert [one["name"] for one in labels] == ["agent_version", "db.password", "tenant"]
+    assert [labels[0]["value"], labels[2]["value"]] == ["1.4.0", "acme"]
     assert labels[1]["value"].startswith("[SECRET:secret_field:")
 
 
@@ -208,32 +208,32 @@ def test_labels_that_break_a_rule_are_named(
 ) -> None:
     """Half of the labels would put a score into the wrong slice, so the whole is refused."""
     response = call("POST", INGEST, tokens.ops, json=exchange_body(labels=labels))
-    assert 400 == response.status_code
+    assert response.status_code == 400
     assert said in response.text
 
 
 def test_the_same_exchange_with_other_labels_is_a_conflict(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """A label is content: sent again with another one, the first one stays and the sender learns of it."""
     body = exchange_body(labels={"tenant": "acme"})
-    assert [201, 200] == [call("POST", INGEST, tokens.ops, json=body).status_code for _ in range(2)]
+    assert [call("POST", INGEST, tokens.ops, json=body).status_code for _ in range(2)] == [201, 200]
     other = call("POST", INGEST, tokens.ops, json=exchange_body(labels={"tenant": "bolt"}))
-    assert 409 == other.status_code
+    assert other.status_code == 409
     assert "exchange.labels" in other.text
 
 
 def test_what_was_not_sent_is_missing(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """Missing is not zero; null says the same as leaving out."""
     body = exchange_body(turn_number=None, agent_response={"content": "Done.", "thinking": None, "model": None, "usage": None})
-    assert 201 == call("POST", INGEST, tokens.ops, json=body | {"agent": None}).status_code
+    assert call("POST", INGEST, tokens.ops, json=body | {"agent": None}).status_code == 201
     columns = "turn_number, input_tokens, output_tokens, agent_model, agent_thinking, agent, multi_user"
-    assert [(None, None, None, None, None, None, False)] == stored(store, columns)
+    assert stored(store, columns) == [(None, None, None, None, None, None, False)]
 
 
 def test_an_empty_response_is_taken_and_flagged(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """A silent refusal can only be found where silence is let in."""
     body = call("POST", INGEST, tokens.ops, json=exchange_body(response="")).json()
-    assert (["silent_refusal"], True) == (body["tier1"]["flags"], body["anomaly"])
-    assert [("no_response",)] == stored(store, "outcome")
+    assert (body["tier1"]["flags"], body["anomaly"]) == (["silent_refusal"], True)
+    assert stored(store, "outcome") == [("no_response",)]
 
 
 def test_secrets_are_taken_out_before_anything_is_stored(
@@ -243,11 +243,11 @@ def test_secrets_are_taken_out_before_anything_is_stored(
     secret = "sk-ant-" + "a1B2" * 8
     answer = {"content": f"the key is {secret}", "thinking": secret, "model": "m"}
     body = exchange_body(user_message={"content": f"use {secret}"}, agent_response=answer)
-    assert 201 == call("POST", INGEST, tokens.ops, json=body).status_code
+    assert call("POST", INGEST, tokens.ops, json=body).status_code == 201
     [(texts, redactions)] = stored(store, "concat(user_message, agent_response, agent_thinking, raw_user_message), redactions")
     assert secret not in texts
-    assert 3 == texts.count("[SECRET:")
-    assert [{"kind": "provider_key", "count": 3}] == redactions
+    assert texts.count("[SECRET:") == 3
+    assert redactions == [{"kind": "provider_key", "count": 3}]
 
 
 def test_a_gateways_wrapping_is_taken_off_as_it_is_from_transcripts(
@@ -256,7 +256,7 @@ def test_a_gateways_wrapping_is_taken_off_as_it_is_from_transcripts(
     """The same exchange reads the same, whichever way it came."""
     wrapped = 'Conversation info (untrusted metadata):\n```json\n{"is_group_chat": true}\n```\nHello?'
     call("POST", INGEST, tokens.ops, json=exchange_body(user_message={"content": wrapped}))
-    assert [("Hello?", wrapped, True)] == stored(store, "trim(user_message), raw_user_message, multi_user")
+    assert stored(store, "trim(user_message), raw_user_message, multi_user") == [("Hello?", wrapped, True)]
 
 
 def test_a_project_that_is_switched_off_takes_nothing(
@@ -264,8 +264,8 @@ def test_a_project_that_is_switched_off_takes_nothing(
 ) -> None:
     """The policy's master switch holds where records come in."""
     response = call("POST", INGEST, tokens.dark, json=exchange_body())
-    assert (403, "audit_disabled") == (response.status_code, response.json()["code"])
-    assert 0 == store.count("exchanges")
+    assert (response.status_code, response.json()["code"]) == (403, "audit_disabled")
+    assert store.count("exchanges") == 0
 
 
 def test_a_log_that_is_busy_says_when_to_try_again(
@@ -278,7 +278,7 @@ def test_a_log_that_is_busy_says_when_to_try_again(
 
     monkeypatch.setattr(engine, "take_exchange", busy)
     response = call("POST", INGEST, tokens.ops, json=exchange_body())
-    assert (503, "busy", "2") == (response.status_code, response.json()["code"], response.headers["retry-after"])
+    assert (response.status_code, response.json()["code"], response.headers["retry-after"]) == (503, "busy", "2")
 
 
 @pytest.mark.parametrize("error", [StoreError("no space left"), duckdb.IOException("no space left")])
@@ -304,7 +304,7 @@ def test_a_log_that_cannot_write_is_unavailable(
 
     monkeypatch.setattr(engine, method, failing)
     response = call("POST", f"/api/audit/{path}", tokens.ops, json=exchange_body() | {"events": [{}], "first_seq": 0})
-    assert (503, "log_unavailable", "30") == (response.status_code, response.json()["code"], response.headers["retry-after"])
+    assert (response.status_code, response.json()["code"], response.headers["retry-after"]) == (503, "log_unavailable", "30")
     assert "space" not in response.text
 
 
@@ -315,8 +315,8 @@ def test_a_time_is_taken_in_every_usual_form(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store, timestamp: Any
 ) -> None:
     """Gateways write times as they like."""
-    assert 201 == call("POST", INGEST, tokens.ops, json=exchange_body(timestamp=timestamp)).status_code
-    assert [("2026-10-01 09:01:00",)] == stored(store, "occurred_at::VARCHAR")
+    assert call("POST", INGEST, tokens.ops, json=exchange_body(timestamp=timestamp)).status_code == 201
+    assert stored(store, "occurred_at::VARCHAR") == [("2026-10-01 09:01:00",)]
 
 
 @pytest.mark.parametrize("status", [201, 200])
@@ -328,14 +328,14 @@ def test_a_project_in_the_body_that_the_token_contradicts_is_said(
     number = 1 if status == 200 else 2
     answer = call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number) | {"project": "sk-secret"})
     note = "the project in the body is ignored: the token of north files its records under ops"
-    assert (status, "ops", note) == (answer.status_code, answer.json()["project"], answer.json()["note"])
-    assert {"project", "note"} == answer.json().keys() - plain.json().keys() - {"duplicate"}
+    assert (answer.status_code, answer.json()["project"], answer.json()["note"]) == (status, "ops", note)
+    assert answer.json().keys() - plain.json().keys() - {"duplicate"} == {"project", "note"}
 
 
 def test_so_is_one_of_a_batch_of_events(call: Call, tokens: Tokens) -> None:
     """The same words; without a project, or with the token's, there are none."""
     events = [{"event": "tool_call", "tool": "exec", "timestamp": "2026-10-01T09:00:00Z"}]
     body = {"session_id": "s", "first_seq": 0, "events": events}
-    assert {"accepted", "known", "refused"} == call("POST", "/api/audit/events", tokens.ops, json=body).json().keys()
+    assert call("POST", "/api/audit/events", tokens.ops, json=body).json().keys() == {"accepted", "known", "refused"}
     answer = call("POST", "/api/audit/events", tokens.ops, json=body | {"project": "web"}).json()
-    assert ("ops", True) == (answer["project"], answer["note"].startswith("the project in the body is ignored"))
+    assert (answer["project"], answer["note"].startswith("the project in the body is ignored")) == ("ops", True)

@@ -23,10 +23,10 @@ def test_each_is_answered_as_if_it_had_come_alone(call: Call, tokens: Tokens, ex
     together = call("POST", EXCHANGES, tokens.ops, json=[exchange_body(turn) for turn in (1, 7)])
     alone = [call("POST", INGEST, tokens.ops, json=exchange_body(turn)).json() for turn in (1, 7)]
 
-    assert 201 == together.status_code
-    assert {"accepted": 2, "known": 0, "refused": 0} == {k: v for k, v in together.json().items() if k != "results"}
+    assert together.status_code == 201
+    assert {k: v for k, v in together.json().items() if k != "results"} == {"accepted": 2, "known": 0, "refused": 0}
     assert [one | {"duplicate": True} for one in together.json()["results"]] == alone
-    assert 2 == store.count("exchanges")
+    assert store.count("exchanges") == 2
 
 
 def test_lines_are_an_array(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
@@ -34,8 +34,8 @@ def test_lines_are_an_array(call: Call, tokens: Tokens, exchange_body: BodyBuild
     lines = "\n".join(json.dumps(exchange_body(turn)) for turn in (1, 2, 3)) + "\n\n"
     answer = call("POST", EXCHANGES, tokens.ops, content=lines.encode(), headers=LINES)
 
-    assert (201, 3) == (answer.status_code, answer.json()["accepted"])
-    assert 3 == store.count("exchanges")
+    assert (answer.status_code, answer.json()["accepted"]) == (201, 3)
+    assert store.count("exchanges") == 3
 
 
 def test_a_line_that_is_no_json_costs_that_line_only(
@@ -47,11 +47,11 @@ def test_a_line_that_is_no_json_costs_that_line_only(
     answer = call("POST", EXCHANGES, tokens.ops, content=b"\n".join([first, b"", *bad, second]), headers=LINES)
     results = answer.json()["results"]
 
-    assert (201, 2, 5) == (answer.status_code, answer.json()["accepted"], answer.json()["refused"])
-    assert ["not_json", "not_json", "not_utf8", "too_deep", "not_json"] == [one["code"] for one in results[1:-1]]
-    assert "[1]: line 3 is not JSON: expected a name in double quotes (byte 1)" == results[1]["error"]
+    assert (answer.status_code, answer.json()["accepted"], answer.json()["refused"]) == (201, 2, 5)
+    assert [one["code"] for one in results[1:-1]] == ["not_json", "not_json", "not_utf8", "too_deep", "not_json"]
+    assert results[1]["error"] == "[1]: line 3 is not JSON: expected a name in double quotes (byte 1)"
     assert all(one["error"].startswith(f"[{place}]: line {place + 2} ") for place, one in enumerate(results[:-1]) if place)
-    assert 2 == store.count("exchanges")
+    assert store.count("exchanges") == 2
 
 
 def test_what_is_wrong_with_one_stops_no_other(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
@@ -65,13 +65,13 @@ def test_what_is_wrong_with_one_stops_no_other(call: Call, tokens: Tokens, excha
     body = call("POST", EXCHANGES, tokens.ops, json=sent).json()
     refused = {place: (one["code"], one["error"]) for place, one in enumerate(body["results"]) if "error" in one}
 
-    assert (2, 1, 5) == (body["accepted"], body["known"], body["refused"])
-    assert ["conflict", "invalid", "invalid", "too_deep", "invalid"] == [code for code, _ in refused.values()]
+    assert (body["accepted"], body["known"], body["refused"]) == (2, 1, 5)
+    assert [code for code, _ in refused.values()] == ["conflict", "invalid", "invalid", "too_deep", "invalid"]
     assert refused[2][1].startswith("[2].exchange.id: ")
     assert "exchange.user_message.content" in refused[2][1]
     assert "[3].exchange: is missing" in refused[3][1]
-    assert "[4].exchange.timestamp: lies more than a day in the future" == refused[4][1]
-    assert 3 == store.count("exchanges")
+    assert refused[4][1] == "[4].exchange.timestamp: lies more than a day in the future"
+    assert store.count("exchanges") == 3
 
 
 def test_an_id_that_comes_twice_in_a_batch_counts_once(
@@ -82,9 +82,9 @@ def test_an_id_that_comes_twice_in_a_batch_counts_once(
     other["exchange"]["user_message"]["content"] = "Something else."
     body = call("POST", EXCHANGES, tokens.ops, json=[exchange_body(1), exchange_body(1), other]).json()
 
-    assert (1, 1, 1) == (body["accepted"], body["known"], body["refused"])
-    assert "conflict" == body["results"][2]["code"]
-    assert 1 == store.count("exchanges")
+    assert (body["accepted"], body["known"], body["refused"]) == (1, 1, 1)
+    assert body["results"][2]["code"] == "conflict"
+    assert store.count("exchanges") == 1
 
 
 def test_a_thousand_are_taken_and_one_more_is_not(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
@@ -93,28 +93,28 @@ def test_a_thousand_are_taken_and_one_more_is_not(call: Call, tokens: Tokens, ex
     most = call("POST", EXCHANGES, tokens.ops, json=bodies[:-1])
     more = call("POST", EXCHANGES, tokens.ops, json=bodies)
 
-    assert (201, MAX_BULK) == (most.status_code, most.json()["accepted"])
-    assert 400 == more.status_code
+    assert (most.status_code, most.json()["accepted"]) == (201, MAX_BULK)
+    assert more.status_code == 400
     assert f"{MAX_BULK}" in more.json()["error"]
-    assert MAX_BULK == store.count("exchanges")
+    assert store.count("exchanges") == MAX_BULK
 
 
 @pytest.mark.parametrize("body", [[], {}, "text", None])
 def test_what_is_no_batch_is_refused(call: Call, tokens: Tokens, body: Any) -> None:
     """An object alone belongs to `POST ingest`."""
-    assert 400 == call("POST", EXCHANGES, tokens.ops, json=body).status_code
+    assert call("POST", EXCHANGES, tokens.ops, json=body).status_code == 400
 
 
 def test_a_body_that_is_too_large_is_refused(call: Call, tokens: Tokens) -> None:
     """A thousand exchanges of a typical size come through; a thousand of the largest do not."""
     answer = call("POST", EXCHANGES, tokens.ops, content=b" " * (BODY_LIMITS[EXCHANGES] + 1), headers=LINES)
-    assert (413, "too_large") == (answer.status_code, answer.json()["code"])
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
 
 
 def test_lines_are_for_batches_alone(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """Elsewhere a line could be half of what was meant."""
     answer = call("POST", INGEST, tokens.ops, content=json.dumps(exchange_body()).encode(), headers=LINES)
-    assert (415, "not_json") == (answer.status_code, answer.json()["code"])
+    assert (answer.status_code, answer.json()["code"]) == (415, "not_json")
 
 
 def test_a_batch_that_finds_no_room_is_refused_whole(
@@ -128,15 +128,15 @@ def test_a_batch_that_finds_no_room_is_refused_whole(
     monkeypatch.setattr(engine, "take_exchanges", busy)
     answer = call("POST", EXCHANGES, tokens.ops, json=[exchange_body()])
 
-    assert (503, "busy", "2") == (answer.status_code, answer.json()["code"], answer.headers["retry-after"])
+    assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "busy", "2")
 
 
 def test_a_project_that_is_not_audited_takes_none(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """As with a single exchange."""
     answer = call("POST", EXCHANGES, tokens.dark, json=[exchange_body()])
-    assert (403, "audit_disabled") == (answer.status_code, answer.json()["code"])
+    assert (answer.status_code, answer.json()["code"]) == (403, "audit_disabled")
 
 
 def test_only_connections_deliver(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """An operator reads and decides."""
-    assert 403 == call("POST", EXCHANGES, tokens.root, json=[exchange_body()]).status_code
+    assert call("POST", EXCHANGES, tokens.root, json=[exchange_body()]).status_code == 403

@@ -12,8 +12,8 @@ from streams.engine.engine import Engine
 
 def test_a_started_server_is_up_and_ready(call: Call) -> None:
     """Without a token: probes have none."""
-    assert (200, {"status": "ok"}) == ((answer := call("GET", "/healthz")).status_code, answer.json())
-    assert (200, {"ready": True}) == ((answer := call("GET", "/readyz")).status_code, answer.json())
+    assert ((answer := call("GET", "/healthz")).status_code, answer.json()) == (200, {"status": "ok"})
+    assert ((answer := call("GET", "/readyz")).status_code, answer.json()) == (200, {"ready": True})
 
 
 def test_a_server_that_takes_no_records_is_up_but_not_ready(
@@ -22,9 +22,9 @@ def test_a_server_that_takes_no_records_is_up_but_not_ready(
     """Nobody should send it anything, and nobody should restart it."""
     state = replace(engine.state(), ready=False, why_not="too much waits")
     monkeypatch.setattr(engine, "state", lambda: state)
-    assert 200 == call("GET", "/healthz").status_code
+    assert call("GET", "/healthz").status_code == 200
     response = call("GET", "/readyz")
-    assert (503, {"ready": False, "error": "too much waits", "code": "not_ready"}) == (response.status_code, response.json())
+    assert (response.status_code, response.json()) == (503, {"ready": False, "error": "too much waits", "code": "not_ready"})
 
 
 def figures(text: str) -> dict[str, float]:
@@ -47,13 +47,13 @@ def test_figures_count_what_happened(
     outcomes = {
         name.split('"')[1]: value for name, value in found.items() if name.startswith("driftline_ingested_exchanges_total")
     }
-    assert {"scored": 1, "known": 1, "conflict": 1, "sampled_out": 1} == outcomes
-    assert 1 == found['driftline_ingested_events_total{outcome="refused"}']
-    assert 4 == found['driftline_judge_questions_total{outcome="answered"}']
-    assert 0.25 == found["driftline_judge_cost_usd_total"]
-    assert 1 == found['driftline_requests_total{method="GET",route="-",status="404"}']
-    assert 4 == found['driftline_request_seconds_count{method="POST",route="/api/audit/ingest"}']
-    assert 0 == found['driftline_queue_size{queue="commits"}']
+    assert outcomes == {"scored": 1, "known": 1, "conflict": 1, "sampled_out": 1}
+    assert found['driftline_ingested_events_total{outcome="refused"}'] == 1
+    assert found['driftline_judge_questions_total{outcome="answered"}'] == 4
+    assert found["driftline_judge_cost_usd_total"] == 0.25
+    assert found['driftline_requests_total{method="GET",route="-",status="404"}'] == 1
+    assert found['driftline_request_seconds_count{method="POST",route="/api/audit/ingest"}'] == 4
+    assert found['driftline_queue_size{queue="commits"}'] == 0
     for unwanted in ("ops", "north", "root", "nowhere", "s1", *tokens.root.split("_", 2)[1:]):
         assert f'"{unwanted}' not in text
 
@@ -76,12 +76,12 @@ def test_figures_are_for_operators_of_everything_and_for_this_machine(
 ) -> None:
     """A proxy on this machine brings callers from elsewhere."""
     secret = getattr(tokens, token) if token else None
-    assert status == call("GET", "/metrics", secret, address=address, headers=headers).status_code
+    assert call("GET", "/metrics", secret, address=address, headers=headers).status_code == status
 
 
 def test_a_wrong_token_is_wrong_on_this_machine_too(call: Call) -> None:
     """Whoever gives one means to be checked."""
-    assert 401 == call("GET", "/metrics", "dl_wrong", address="127.0.0.1").status_code
+    assert call("GET", "/metrics", "dl_wrong", address="127.0.0.1").status_code == 401
 
 
 def test_methods_nobody_knows_make_no_figures_of_their_own(call: Call, tokens: Tokens) -> None:

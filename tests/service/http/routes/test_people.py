@@ -77,10 +77,10 @@ def test_a_score_shows_what_a_person_said(call: Call, tokens: Tokens) -> None:
     """The answer has it, and so has every list from then on."""
     response = call("POST", SCORE, tokens.root, json={"score": 2, "comment": "Too short."})
     said = response.json()["score"]
-    assert (200, 2, "Too short.") == (response.status_code, said["humanScore"], said["humanComment"])
+    assert (response.status_code, said["humanScore"], said["humanComment"]) == (200, 2, "Too short.")
     listed = call("GET", "/api/audit/ops/scores", tokens.root).json()["scores"]
-    assert said == next(one for one in listed if one["id"] == said["id"])
-    assert "4.0" == str(said["tier3BehavioralScore"])
+    assert next(one for one in listed if one["id"] == said["id"]) == said
+    assert str(said["tier3BehavioralScore"]) == "4.0"
 
 
 @pytest.mark.usefixtures("judged")
@@ -90,17 +90,17 @@ def test_of_several_people_each_has_a_history_and_the_newest_is_shown(call: Call
         call("POST", SCORE, tokens.root, json={"score": value, "rater": rater})
     body = call("GET", SCORE, tokens.root).json()
     told = [(one["rater"], one["score"], one["counts"]) for one in body["humanScores"]]
-    assert [("ann", 3, True), ("bob", 5, True), ("ann", 2, False)] == told
-    assert 3 == body["count"]
+    assert told == [("ann", 3, True), ("bob", 5, True), ("ann", 2, False)]
+    assert body["count"] == 3
     listed = call("GET", "/api/audit/ops/scores", tokens.root).json()["scores"]
-    assert [3] == [one["humanScore"] for one in listed if one["id"] == "score s:1"]
+    assert [one["humanScore"] for one in listed if one["id"] == "score s:1"] == [3]
 
 
 @pytest.mark.usefixtures("judged")
 def test_without_a_name_it_is_the_operator_who_says_it(call: Call, tokens: Tokens) -> None:
     """Somebody has to stand for it."""
     call("POST", SCORE, tokens.root, json={"score": 4})
-    assert ["root"] == [one["rater"] for one in call("GET", SCORE, tokens.root).json()["humanScores"]]
+    assert [one["rater"] for one in call("GET", SCORE, tokens.root).json()["humanScores"]] == ["root"]
 
 
 @pytest.mark.usefixtures("judged")
@@ -129,9 +129,9 @@ def test_a_comment_keeps_no_secret(call: Call, tokens: Tokens) -> None:
 def test_what_is_no_score_is_refused_by_its_field(call: Call, tokens: Tokens, body: dict[str, Any], field: str) -> None:
     """And nothing is written."""
     response = call("POST", SCORE, tokens.root, json=body)
-    assert (400, "invalid") == (response.status_code, response.json()["code"])
+    assert (response.status_code, response.json()["code"]) == (400, "invalid")
     assert response.json()["error"].startswith(f"{field}: ")
-    assert 0 == call("GET", SCORE, tokens.root).json()["count"]
+    assert call("GET", SCORE, tokens.root).json()["count"] == 0
 
 
 @pytest.mark.usefixtures("judged")
@@ -140,7 +140,7 @@ def test_a_score_that_the_project_does_not_have_is_not_found(call: Call, tokens:
     """An id of another project opens nothing, either."""
     path = f"/api/audit/{project}/scores/{score_id}/human"
     for response in (call("POST", path, tokens.root, json={"score": 3}), call("GET", path, tokens.root)):
-        assert (404, "not_found") == (response.status_code, response.json()["code"])
+        assert (response.status_code, response.json()["code"]) == (404, "not_found")
 
 
 @pytest.mark.usefixtures("judged")
@@ -148,9 +148,9 @@ def test_a_score_that_the_project_does_not_have_is_not_found(call: Call, tokens:
 def test_a_project_that_takes_no_scores_of_people_says_so(call: Call, tokens: Tokens) -> None:
     """By default: nobody is to believe that what they said counts somewhere."""
     for response in (call("POST", SCORE, tokens.root, json={"score": 3}), call("GET", NEXT, tokens.root)):
-        assert (409, "human_scores_off") == (response.status_code, response.json()["code"])
+        assert (response.status_code, response.json()["code"]) == (409, "human_scores_off")
         assert "bidirectionalScoring" in response.json()["error"]
-    assert 200 == call("GET", AGREEMENT, tokens.root).status_code
+    assert call("GET", AGREEMENT, tokens.root).status_code == 200
 
 
 @pytest.mark.usefixtures("judged")
@@ -159,12 +159,15 @@ def test_scores_are_for_operators_of_the_project_who_may_review(call: Call, toke
     reader = access.add(Holder("operator", "eve", None, scopes=frozenset({"read"})))
     other = access.add(Holder("operator", "fay", "web"))
     body = {"score": 3}
-    assert [401, 403, 403, 403] == [
-        call("POST", SCORE, token, json=body).status_code for token in (None, tokens.ops, reader, other)
+    assert [call("POST", SCORE, token, json=body).status_code for token in (None, tokens.ops, reader, other)] == [
+        401,
+        403,
+        403,
+        403,
     ]
-    assert [401, 403, 403, 403] == [call("GET", NEXT, token).status_code for token in (None, tokens.ops, reader, other)]
-    assert [401, 403, 200, 403] == [call("GET", AGREEMENT, token).status_code for token in (None, tokens.ops, reader, other)]
-    assert [401, 403, 200, 403] == [call("GET", SCORE, token).status_code for token in (None, tokens.ops, reader, other)]
+    assert [call("GET", NEXT, token).status_code for token in (None, tokens.ops, reader, other)] == [401, 403, 403, 403]
+    assert [call("GET", AGREEMENT, token).status_code for token in (None, tokens.ops, reader, other)] == [401, 403, 200, 403]
+    assert [call("GET", SCORE, token).status_code for token in (None, tokens.ops, reader, other)] == [401, 403, 200, 403]
 
 
 @pytest.mark.usefixtures("judged")
@@ -175,10 +178,10 @@ def test_the_queue_serves_each_exchange_once_with_its_texts(call: Call, tokens: 
         served.append((item["exchangeId"], item["agentResponse"], item["score"]["id"] == item["scoreId"]))
         path = f"/api/audit/ops/scores/{item['scoreId']}/human"
         call("POST", path, tokens.root, json={"score": 3, "rater": "ann"})
-    assert ("s:2", "Answer 2.", True) == served[0]
-    assert {("s:1", "Answer 1.", True), ("s:3", "Answer 3.", True)} == set(served[1:])
+    assert served[0] == ("s:2", "Answer 2.", True)
+    assert set(served[1:]) == {("s:1", "Answer 1.", True), ("s:3", "Answer 3.", True)}
     again = call("GET", NEXT, tokens.root, params={"rater": "dan"}).json()["review"]
-    assert 1 == again["seenBy"]
+    assert again["seenBy"] == 1
 
 
 @pytest.mark.usefixtures("judged")
@@ -197,7 +200,7 @@ def test_the_same_question_is_answered_the_same_until_it_is_skipped(call: Call, 
 def test_a_blind_look_does_not_show_the_verdict(call: Call, tokens: Tokens) -> None:
     """Who knows what the judge says tends to agree with it."""
     item = call("GET", NEXT, tokens.root, params={"blind": True}).json()["review"]
-    assert (None, None) == (item["score"], item["stratum"])
+    assert (item["score"], item["stratum"]) == (None, None)
     assert item["userMessage"]
 
 
@@ -205,8 +208,8 @@ def test_there_is_nothing_to_look_at_in_a_new_project(call: Call, tokens: Tokens
     """Nor any agreement, which is no error."""
     assert call("GET", NEXT, tokens.root).json() == {"review": None}
     body = call("GET", AGREEMENT, tokens.root).json()
-    assert ("not_enough_labels", 0, None) == (body["overall"]["state"], body["overall"]["labels"], body["overall"]["kappa"])
-    assert ([], None, 0) == (body["raters"], body["covered"], body["unjudged"])
+    assert (body["overall"]["state"], body["overall"]["labels"], body["overall"]["kappa"]) == ("not_enough_labels", 0, None)
+    assert (body["raters"], body["covered"], body["unjudged"]) == ([], None, 0)
 
 
 def test_agreement_is_told_with_its_interval_and_for_each_rater(call: Call, tokens: Tokens, store: Store) -> None:
@@ -221,11 +224,11 @@ def test_agreement_is_told_with_its_interval_and_for_each_rater(call: Call, toke
     call("POST", "/api/audit/ops/scores/score u:1/human", tokens.root, json={"score": 2, "rater": "ann"})
     body = call("GET", AGREEMENT, tokens.root).json()
     overall = body["overall"]
-    assert ("enough", 60, 40) == (overall["state"], overall["labels"], overall["exchanges"])
+    assert (overall["state"], overall["labels"], overall["exchanges"]) == ("enough", 60, 40)
     assert 0 < overall["low"] < overall["kappa"] < overall["high"] < 1
     assert overall["biasLow"] < overall["bias"] < overall["biasHigh"]
-    assert [("ann", "enough"), ("bob", "not_enough_labels")] == [(one["rater"], one["state"]) for one in body["raters"]]
-    assert (20, 1.0, 1) == (body["betweenRaters"]["exchanges"], body["covered"], body["unjudged"])
+    assert [(one["rater"], one["state"]) for one in body["raters"]] == [("ann", "enough"), ("bob", "not_enough_labels")]
+    assert (body["betweenRaters"]["exchanges"], body["covered"], body["unjudged"]) == (20, 1.0, 1)
 
 
 @pytest.mark.usefixtures("judged")
@@ -234,6 +237,6 @@ def test_what_was_said_stays_with_the_score_when_it_is_judged_again(call: Call, 
     call("POST", SCORE, tokens.root, json={"score": 2})
     land(store, "scores", [score("s", 1, revision=1, **JUDGED)])
     listed = call("GET", "/api/audit/ops/scores", tokens.root).json()["scores"]
-    assert [(1, 2)] == [(one["revision"], one["humanScore"]) for one in listed if one["id"] == "score s:1"]
+    assert [(one["revision"], one["humanScore"]) for one in listed if one["id"] == "score s:1"] == [(1, 2)]
     with contextlib.closing(store.cursor()) as cursor:
-        assert 1 == len(human_scores(cursor, "ops", "score s:1"))
+        assert len(human_scores(cursor, "ops", "score s:1")) == 1

@@ -63,19 +63,21 @@ def test_a_statement_is_answered_with_columns_types_and_rows(ask: Ask) -> None:
     sql = "SELECT project, count(*) AS n, max(exchange_at) AS last FROM turns WHERE project = $project GROUP BY ALL"
     told = ask(sql, parameters={"project": "ops"}).json()
 
-    assert [{"project": "ops", "n": 3, "last": "2026-10-01T09:03:00Z"}] == told["rows"]
-    assert [("project", "VARCHAR"), ("n", "BIGINT"), ("last", "TIMESTAMP")] == [
-        (one["name"], one["type"]) for one in told["columns"]
+    assert told["rows"] == [{"project": "ops", "n": 3, "last": "2026-10-01T09:03:00Z"}]
+    assert [(one["name"], one["type"]) for one in told["columns"]] == [
+        ("project", "VARCHAR"),
+        ("n", "BIGINT"),
+        ("last", "TIMESTAMP"),
     ]
-    assert (1, False, "2026-10-01T12:00:00Z") == (told["rowCount"], told["truncated"], told["asOf"])
+    assert (told["rowCount"], told["truncated"], told["asOf"]) == (1, False, "2026-10-01T12:00:00Z")
 
 
 def test_rows_beyond_the_limit_are_left_out_and_it_is_said_so(ask: Ask) -> None:
     """In the answer, and in a header where the answer has no room for it."""
     told = ask("FROM range(10) ORDER BY 1", limit=2).json()
-    assert ([{"range": 0}, {"range": 1}], True) == (told["rows"], told["truncated"])
+    assert (told["rows"], told["truncated"]) == ([{"range": 0}, {"range": 1}], True)
     headers = ask("FROM range(10)", limit=2, format="csv").headers
-    assert ("2", "true") == (headers["x-driftline-rows"], headers["x-driftline-truncated"])
+    assert (headers["x-driftline-rows"], headers["x-driftline-truncated"]) == ("2", "true")
 
 
 def test_every_format_holds_the_same(ask: Ask) -> None:
@@ -83,7 +85,7 @@ def test_every_format_holds_the_same(ask: Ask) -> None:
     sql = "SELECT exchange_id, turn_number FROM turns ORDER BY ALL"
     rows = [("s1:1", 1), ("s1:2", 2), ("s1:3", 3)]
     assert rows == [tuple(row.values()) for row in ask(sql).json()["rows"]]
-    assert "exchange_id,turn_number\ns1:1,1\ns1:2,2\ns1:3,3\n" == ask(sql, format="csv").text
+    assert ask(sql, format="csv").text == "exchange_id,turn_number\ns1:1,1\ns1:2,2\ns1:3,3\n"
     assert rows == pl.read_ipc(io.BytesIO(ask(sql, format="arrow").content)).rows()
     assert rows == pl.read_parquet(io.BytesIO(ask(sql, format="parquet").content)).rows()
 
@@ -91,13 +93,13 @@ def test_every_format_holds_the_same(ask: Ask) -> None:
 def test_a_column_of_nothing_has_a_type_that_needs_no_quotes(ask: Ask) -> None:
     """DuckDB writes it as if somebody had called a type so."""
     columns = ask("SELECT NULL AS a, 'x'::ENUM ('x', 'NULL') AS b").json()["columns"]
-    assert [{"name": "a", "type": "NULL"}, {"name": "b", "type": "ENUM('x', 'NULL')"}] == columns
+    assert columns == [{"name": "a", "type": "NULL"}, {"name": "b", "type": "ENUM('x', 'NULL')"}]
 
 
 def test_a_csv_runs_no_formula(ask: Ask) -> None:
     """An agent wrote the text; a spreadsheet would run it."""
     sql = "SELECT '=HYPERLINK(1)' AS a, '@x' AS \"+b\", -1 AS c, 'a=b' AS d"
-    assert "a,'+b,c,d\n'=HYPERLINK(1),'@x,-1,a=b\n" == ask(sql, format="csv").text
+    assert ask(sql, format="csv").text == "a,'+b,c,d\n'=HYPERLINK(1),'@x,-1,a=b\n"
 
 
 def test_an_empty_database_answers_with_no_rows(call: Call, tokens: Tokens) -> None:
@@ -113,7 +115,7 @@ def test_an_empty_database_answers_with_no_rows(call: Call, tokens: Tokens) -> N
         "human_scores",
         "anchor_turns",
     ):
-        assert [] == call("POST", QUERY, tokens.root, json={"sql": f"FROM {view}"}).json()["rows"]
+        assert call("POST", QUERY, tokens.root, json={"sql": f"FROM {view}"}).json()["rows"] == []
 
 
 def test_who_may_not_ask_is_refused(call: Call, tokens: Tokens, access: AccessStore) -> None:
@@ -142,13 +144,13 @@ def test_who_may_not_ask_is_refused(call: Call, tokens: Tokens, access: AccessSt
 def test_a_body_that_does_not_fit_is_told_so(call: Call, tokens: Tokens, body: dict[str, Any]) -> None:
     """Before any process is started."""
     answer = call("POST", QUERY, tokens.root, json=body)
-    assert (400, "invalid") == (answer.status_code, answer.json()["code"])
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid")
 
 
 def test_a_statement_of_a_megabyte_is_not_read(call: Call, tokens: Tokens) -> None:
     """Nobody writes one by hand."""
     answer = call("POST", QUERY, tokens.root, json={"sql": "SELECT '" + "x" * 1_000_000 + "'"})
-    assert (413, "too_large") == (answer.status_code, answer.json()["code"])
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +164,7 @@ def test_a_statement_of_a_megabyte_is_not_read(call: Call, tokens: Tokens) -> No
 def test_what_cannot_be_answered_is_a_400_that_says_what_to_do(ask: Ask, sql: str, said: str) -> None:
     """Never a 500, whatever is asked."""
     answer = ask(sql)
-    assert (400, "query_refused") == (answer.status_code, answer.json()["code"])
+    assert (answer.status_code, answer.json()["code"]) == (400, "query_refused")
     assert said in answer.text
 
 
@@ -170,7 +172,7 @@ def test_what_cannot_be_answered_is_a_400_that_says_what_to_do(ask: Ask, sql: st
 def test_what_takes_too_long_is_a_400_that_says_what_to_do(ask: Ask) -> None:
     """The statement can be asked again for less."""
     answer = ask("SELECT count(*) FROM generate_series(1, 1000000000000)")
-    assert (400, "query_refused") == (answer.status_code, answer.json()["code"])
+    assert (answer.status_code, answer.json()["code"]) == (400, "query_refused")
     assert "a shorter time" in answer.text
 
 
@@ -195,16 +197,16 @@ def test_one_more_than_may_run_is_told_when_to_come_back(
         refused = client.post(QUERY, json={"sql": "SELECT 1"})
         go_on.set()
         first.join()
-        assert (503, "2", "busy") == (refused.status_code, refused.headers["retry-after"], refused.json()["code"])
-        assert [200] == [answer.status_code for answer in answers]
-        assert 200 == client.post(QUERY, json={"sql": "SELECT 1"}).status_code
+        assert (refused.status_code, refused.headers["retry-after"], refused.json()["code"]) == (503, "2", "busy")
+        assert [answer.status_code for answer in answers] == [200]
+        assert client.post(QUERY, json={"sql": "SELECT 1"}).status_code == 200
 
 
 def test_a_client_that_leaves_makes_room(server: LiveServer, tokens: Tokens) -> None:
     """Its statement is ended with it, before its time is over."""
     headers = {"Authorization": f"Bearer {tokens.root}"}
     with httpx2.Client(base_url=server.url, headers=headers, timeout=LONG) as client:
-        assert 200 == client.post(QUERY, json={"sql": "SELECT 1"}).status_code
+        assert client.post(QUERY, json={"sql": "SELECT 1"}).status_code == 200
         body = json.dumps({"sql": SLOW}).encode()
         head = f"POST {QUERY} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {headers['Authorization']}\r\n"
         raw = server.connect()
@@ -212,7 +214,7 @@ def test_a_client_that_leaves_makes_room(server: LiveServer, tokens: Tokens) -> 
         until(lambda: server.app.state.query_pool._running, "the statement to run", LONG)
         raw.close()
         until(lambda: not server.app.state.query_pool._running, "room", LONG)
-        assert 200 == client.post(QUERY, json={"sql": "SELECT 1"}).status_code
+        assert client.post(QUERY, json={"sql": "SELECT 1"}).status_code == 200
 
 
 def test_ingest_goes_on_while_analysts_ask(server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder) -> None:
@@ -232,5 +234,5 @@ def test_ingest_goes_on_while_analysts_ask(server: LiveServer, tokens: Tokens, e
             return taken, await asking
 
     taken, asked = asyncio.run(hammered())
-    assert {201} == set(taken)
-    assert {400, 503} == set(asked)
+    assert set(taken) == {201}
+    assert set(asked) == {400, 503}

@@ -38,31 +38,31 @@ def test_what_stayed_unscored_is_judged_again(
     """The database is the server's, so it has to be asked."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(1))
     loop.run(engine.drained())
-    assert "unscored" == call("GET", "/api/audit/ops/scores", tokens.root).json()["scores"][0]["disposition"]
+    assert call("GET", "/api/audit/ops/scores", tokens.root).json()["scores"][0]["disposition"] == "unscored"
     other = call("POST", REJUDGE, tokens.root, json={"reason": "timeout"})
     response = call("POST", REJUDGE, tokens.root, json={"reason": "refused"})
-    assert (202, {"requested": 0}) == (other.status_code, other.json())
-    assert (202, {"requested": 1}) == (response.status_code, response.json())
+    assert (other.status_code, other.json()) == (202, {"requested": 0})
+    assert (response.status_code, response.json()) == (202, {"requested": 1})
     loop.run(engine.drained())
     [score] = call("GET", "/api/audit/ops/scores", tokens.root).json()["scores"]
-    assert ("scored", 1, True) == (score["disposition"], score["revision"], score["simulated"])
+    assert (score["disposition"], score["revision"], score["simulated"]) == ("scored", 1, True)
 
 
 @pytest.mark.parametrize("judged_by_nobody", [True])
 def test_without_a_judge_there_is_nothing_to_ask(call: Call, tokens: Tokens) -> None:
     """A request that can come to nothing is refused, and nothing is written."""
     response = call("POST", REJUDGE, tokens.root, json={})
-    assert (409, "no_judge") == (response.status_code, response.json()["code"])
+    assert (response.status_code, response.json()["code"]) == (409, "no_judge")
 
 
 @pytest.mark.parametrize("body", [{"limit": 0}, {"limit": "5"}, {"reason": "Drop Table"}, {"reason": "tiemout"}])
 def test_a_wrong_wish_is_refused(call: Call, tokens: Tokens, body: dict[str, object]) -> None:
     """By the name of its field."""
     response = call("POST", REJUDGE, tokens.root, json=body)
-    assert 400 == response.status_code
+    assert response.status_code == 400
     assert response.json()["error"].startswith(next(iter(body)))
 
 
 def test_a_connection_may_not_ask(call: Call, tokens: Tokens) -> None:
     """It costs money."""
-    assert 403 == call("POST", REJUDGE, tokens.ops, json={}).status_code
+    assert call("POST", REJUDGE, tokens.ops, json={}).status_code == 403

@@ -19,7 +19,7 @@ RUN, ERASURES, INGEST = "/api/audit/retention/run", "/api/audit/erasures", "/api
 def send(call: Call, tokens: Tokens, exchange_body: BodyBuilder, number: int, **exchange: object) -> None:
     """Deliver an exchange."""
     answer = call("POST", INGEST, tokens.ops, json=exchange_body(number, **exchange))
-    assert 201 == answer.status_code, answer.text
+    assert answer.status_code == 201, answer.text
 
 
 def exchanges(store: Store) -> list[str]:
@@ -43,16 +43,18 @@ def test_retention_is_run_on_demand(
     first = call("POST", RUN, tokens.root)
     second = call("POST", RUN, tokens.root, json={"retentionDays": 30})
 
-    assert {"exchangesPurged": 1, "scoresPurged": 1, "cutoffDate": "2026-07-03T00:00:00Z"} == first.json()
-    assert {"exchangesPurged": 1, "scoresPurged": 1, "cutoffDate": "2026-09-01T00:00:00Z"} == second.json()
-    assert ["s1:3"] == exchanges(engine.store)
+    assert first.json() == {"exchangesPurged": 1, "scoresPurged": 1, "cutoffDate": "2026-07-03T00:00:00Z"}
+    assert second.json() == {"exchangesPurged": 1, "scoresPurged": 1, "cutoffDate": "2026-09-01T00:00:00Z"}
+    assert exchanges(engine.store) == ["s1:3"]
 
 
 def test_an_empty_log_has_nothing_to_delete(call: Call, tokens: Tokens) -> None:
     """A new installation is cleaned at its first start, too."""
-    assert {"exchangesPurged": 0, "scoresPurged": 0, "cutoffDate": "2026-07-03T00:00:00Z"} == call(
-        "POST", RUN, tokens.root, json={}
-    ).json()
+    assert call("POST", RUN, tokens.root, json={}).json() == {
+        "exchangesPurged": 0,
+        "scoresPurged": 0,
+        "cutoffDate": "2026-07-03T00:00:00Z",
+    }
 
 
 @pytest.mark.parametrize("days", [0, -1, 4000, "90", 1.5, True])
@@ -60,7 +62,7 @@ def test_a_number_of_days_that_is_none_is_refused(call: Call, tokens: Tokens, da
     """Nought would be everything, and that is not what a slip may do."""
     answer = call("POST", RUN, tokens.root, json={"retentionDays": days})
 
-    assert (400, "invalid") == (answer.status_code, answer.json()["code"])
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid")
     assert "retentionDays" in answer.json()["error"]
 
 
@@ -68,9 +70,9 @@ def test_a_number_of_days_that_is_none_is_refused(call: Call, tokens: Tokens, da
 def test_only_who_may_change_every_project_deletes(call: Call, tokens: Tokens, method: str, path: str) -> None:
     """It reaches every project's records."""
     body = {"json": {"connection": "north"}} if method == "POST" else {}
-    assert 401 == call(method, path, **body).status_code
+    assert call(method, path, **body).status_code == 401
     for token in (tokens.ops, tokens.ops_reader):
-        assert 403 == call(method, path, token, **body).status_code
+        assert call(method, path, token, **body).status_code == 403
 
 
 def test_an_erased_session_is_gone_when_the_answer_comes(
@@ -85,20 +87,23 @@ def test_an_erased_session_is_gone_when_the_answer_comes(
 
     answer = call("POST", ERASURES, tokens.root, json={"connection": "north", "session_id": "s1", "comment": "they asked"})
 
-    assert 202 == answer.status_code
+    assert answer.status_code == 202
     found = answer.json()["erasure"]
-    assert ("north", "s1", "root", "they asked") == tuple(
-        found[name] for name in ("connection", "sessionId", "requestedBy", "comment")
+    assert tuple(found[name] for name in ("connection", "sessionId", "requestedBy", "comment")) == (
+        "north",
+        "s1",
+        "root",
+        "they asked",
     )
-    assert (2, 2) == (found["deleted"]["exchanges"], found["deleted"]["scores"])
+    assert (found["deleted"]["exchanges"], found["deleted"]["scores"]) == (2, 2)
     assert found["erasedAt"]
     assert any("Backups" in words for words in answer.json()["remains"])
-    assert ["other:1"] == exchanges(engine.store)
+    assert exchanges(engine.store) == ["other:1"]
     listed = call("GET", ERASURES, tokens.root).json()
-    assert ([found], 1, None) == (listed["erasures"], listed["count"], listed["nextCursor"])
+    assert (listed["erasures"], listed["count"], listed["nextCursor"]) == ([found], 1, None)
     again = call("POST", INGEST, tokens.ops, json=exchange_body(3))
     assert again.status_code == 200
-    assert ["other:1"] == exchanges(engine.store)
+    assert exchanges(engine.store) == ["other:1"]
 
 
 def test_erasures_come_in_pages(call: Call, tokens: Tokens) -> None:
@@ -126,7 +131,7 @@ def test_asking_twice_takes_away_no_proof_of_what_was_erased(
     call("POST", ERASURES, tokens.root, json={"connection": "north", "sessionId": "s1"})
 
     [found] = call("GET", ERASURES, tokens.root).json()["erasures"]
-    assert (1, 1) == (found["deleted"]["exchanges"], found["deleted"]["scores"])
+    assert (found["deleted"]["exchanges"], found["deleted"]["scores"]) == (1, 1)
 
 
 def test_a_misspelt_session_erases_no_connection(
@@ -138,9 +143,9 @@ def test_a_misspelt_session_erases_no_connection(
 
     for name in ("session", "SessionId", "sesionId"):
         answer = call("POST", ERASURES, tokens.root, json={"connection": "north", name: "s1"})
-        assert (400, True) == (answer.status_code, answer.json()["error"].startswith(f"{name}: is not a field"))
+        assert (answer.status_code, answer.json()["error"].startswith(f"{name}: is not a field")) == (400, True)
 
-    assert ["s1:1"] == exchanges(engine.store)
+    assert exchanges(engine.store) == ["s1:1"]
 
 
 @pytest.mark.parametrize(
@@ -155,15 +160,15 @@ def test_a_misspelt_session_erases_no_connection(
 )
 def test_whose_records_are_meant_has_to_be_said(call: Call, tokens: Tokens, body: dict[str, object]) -> None:
     """An empty session id is not the whole connection."""
-    assert 400 == call("POST", ERASURES, tokens.root, json=body).status_code
+    assert call("POST", ERASURES, tokens.root, json=body).status_code == 400
 
 
 def test_the_connection_that_anchors_are_judged_by_is_not_erased(call: Call, tokens: Tokens) -> None:
     """What is erased is never taken again: one slip, and nobody would ever know any more whether a judge has changed."""
     answer = call("POST", ERASURES, tokens.root, json={"connection": "anchors"})
-    assert (400, "connection: anchors is reserved for judging anchors") == (answer.status_code, answer.json()["error"])
-    assert 0 == call("GET", ERASURES, tokens.root).json()["count"]
-    assert 202 == call("POST", ERASURES, tokens.root, json={"connection": "anchors", "sessionId": "ops@2026"}).status_code
+    assert (answer.status_code, answer.json()["error"]) == (400, "connection: anchors is reserved for judging anchors")
+    assert call("GET", ERASURES, tokens.root).json()["count"] == 0
+    assert call("POST", ERASURES, tokens.root, json={"connection": "anchors", "sessionId": "ops@2026"}).status_code == 202
 
 
 def test_a_server_cleans_up_at_its_start_and_once_a_day(
@@ -175,11 +180,11 @@ def test_a_server_cleans_up_at_its_start_and_once_a_day(
     periodic_task = RetentionTask(engine)
 
     loop.run(periodic_task.run())
-    assert ["s1:1"] == exchanges(engine.store)
+    assert exchanges(engine.store) == ["s1:1"]
     engine.now = lambda: NOW + timedelta(days=1)
     loop.run(periodic_task.run())
 
-    assert [] == exchanges(engine.store)
+    assert exchanges(engine.store) == []
     assert isinstance(engine.policy, Policy)
 
 
@@ -192,15 +197,15 @@ def test_a_dry_run_counts_what_a_run_deletes(
     drain(loop, engine)
     plan = call("POST", "/api/audit/retention/plan", tokens.root).json()
     [ops] = plan["projects"]
-    assert ("ops", 2, "2026-06-23", "2026-06-28") == (ops["project"], ops["exchanges"], ops["firstDay"], ops["lastDay"])
-    assert (2, 2) == (plan["rows"]["exchanges"], plan["rows"]["scores"])
-    assert 4 == len(exchanges(engine.store))
+    assert (ops["project"], ops["exchanges"], ops["firstDay"], ops["lastDay"]) == ("ops", 2, "2026-06-23", "2026-06-28")
+    assert (plan["rows"]["exchanges"], plan["rows"]["scores"]) == (2, 2)
+    assert len(exchanges(engine.store)) == 4
     nearer = call("POST", "/api/audit/retention/plan", tokens.root, json={"retentionDays": 30}).json()
-    assert 3 == nearer["rows"]["exchanges"]
+    assert nearer["rows"]["exchanges"] == 3
     purged = call("POST", RUN, tokens.root).json()
-    assert (2, 2) == (purged["exchangesPurged"], purged["scoresPurged"])
-    assert {} == call("POST", "/api/audit/retention/plan", tokens.root).json()["rows"]
-    assert [RUN] == [line["route"] for line in call("GET", "/api/audit/audit-log", tokens.root).json()["lines"]]
+    assert (purged["exchangesPurged"], purged["scoresPurged"]) == (2, 2)
+    assert call("POST", "/api/audit/retention/plan", tokens.root).json()["rows"] == {}
+    assert [line["route"] for line in call("GET", "/api/audit/audit-log", tokens.root).json()["lines"]] == [RUN]
 
 
 def test_a_dry_run_of_an_erasure_counts_what_it_deletes(
@@ -209,16 +214,16 @@ def test_a_dry_run_of_an_erasure_counts_what_it_deletes(
     """A session, or the whole connection; of a name that is reserved it says so as the erasure does."""
     for number in (1, 2):
         send(call, tokens, exchange_body, number)
-    assert 201 == call("POST", INGEST, tokens.ops, json=exchange_body(1, session="s2")).status_code
+    assert call("POST", INGEST, tokens.ops, json=exchange_body(1, session="s2")).status_code == 201
     drain(loop, engine)
     address = f"{ERASURES}/plan"
     one = call("POST", address, tokens.root, json={"connection": "north", "sessionId": "s1"}).json()
     everything = call("POST", address, tokens.root, json={"connection": "north"}).json()
-    assert (2, 1, ["ops"]) == (one["rows"]["exchanges"], one["sessions"], one["projects"])
-    assert (3, 2) == (everything["rows"]["exchanges"], everything["sessions"])
-    assert {} == call("POST", address, tokens.root, json={"connection": "south"}).json()["rows"]
-    assert 400 == call("POST", address, tokens.root, json={"connection": "anchors"}).status_code
-    assert 3 == len(exchanges(engine.store))
+    assert (one["rows"]["exchanges"], one["sessions"], one["projects"]) == (2, 1, ["ops"])
+    assert (everything["rows"]["exchanges"], everything["sessions"]) == (3, 2)
+    assert call("POST", address, tokens.root, json={"connection": "south"}).json()["rows"] == {}
+    assert call("POST", address, tokens.root, json={"connection": "anchors"}).status_code == 400
+    assert len(exchanges(engine.store)) == 3
     erased = call("POST", ERASURES, tokens.root, json={"connection": "north", "sessionId": "s1"}).json()
     deleted = erased["erasure"]["deleted"]
     assert one["rows"] == {table: deleted[table] for table in one["rows"]}

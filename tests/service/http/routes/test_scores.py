@@ -26,8 +26,8 @@ def filled(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
 def test_scores_are_those_of_the_project_newest_first(call: Call, tokens: Tokens) -> None:
     """One score an exchange; left out is a disposition, too."""
     body = call("GET", SCORES, tokens.root, params={"limit": 10}).json()
-    assert ["s1:8"] == [score["exchangeId"] for score in body["scores"] if score["disposition"] == "sampling_skip"]
-    assert {"ops"} == {score["project"] for score in body["scores"]}
+    assert [score["exchangeId"] for score in body["scores"] if score["disposition"] == "sampling_skip"] == ["s1:8"]
+    assert {score["project"] for score in body["scores"]} == {"ops"}
     assert len(body["scores"]) == body["count"]
 
 
@@ -50,8 +50,8 @@ def test_pages_of_scores_are_the_list(
         asked = {"limit": limit, "cursor": body["nextCursor"]}
         call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(10 + len(seen)))
         loop.run(engine.drained())
-    assert 5 == len(whole)
-    assert whole == seen
+    assert len(whole) == 5
+    assert seen == whole
 
 
 @pytest.mark.usefixtures("filled")
@@ -60,10 +60,10 @@ def test_polling_since_a_time_answers_what_was_scored_since(
 ) -> None:
     """By the time of scoring: an old exchange that was judged again is news, though its own time is long past."""
     loop.run(engine.drained())
-    assert 3 == call("GET", SCORES, tokens.root, params={"since": "2026-10-01T12:00:00Z"}).json()["count"]
-    assert 0 == call("GET", SCORES, tokens.root, params={"since": "2026-10-01T12:00:00.000001Z"}).json()["count"]
-    assert 3 == call("GET", SCORES, tokens.root, params={"session": "s1"}).json()["count"]
-    assert 0 == call("GET", SCORES, tokens.root, params={"session": "web-session"}).json()["count"]
+    assert call("GET", SCORES, tokens.root, params={"since": "2026-10-01T12:00:00Z"}).json()["count"] == 3
+    assert call("GET", SCORES, tokens.root, params={"since": "2026-10-01T12:00:00.000001Z"}).json()["count"] == 0
+    assert call("GET", SCORES, tokens.root, params={"session": "s1"}).json()["count"] == 3
+    assert call("GET", SCORES, tokens.root, params={"session": "web-session"}).json()["count"] == 0
 
 
 @pytest.mark.usefixtures("filled")
@@ -71,10 +71,10 @@ def test_one_score_is_found_in_its_project_only(call: Call, tokens: Tokens, loop
     """The same document as in the list; of another project it is not there, and whether it is anywhere is not told."""
     loop.run(engine.drained())
     [first, *_] = call("GET", SCORES, tokens.root).json()["scores"]
-    assert {"score": first} == call("GET", f"{SCORES}/{first['id']}", tokens.root).json()
+    assert call("GET", f"{SCORES}/{first['id']}", tokens.root).json() == {"score": first}
     elsewhere = call("GET", f"/api/audit/web/scores/{first['id']}", tokens.root)
     nowhere = call("GET", "/api/audit/web/scores/no-such-score", tokens.root)
-    assert [404, 404] == [elsewhere.status_code, nowhere.status_code]
+    assert [elsewhere.status_code, nowhere.status_code] == [404, 404]
     assert elsewhere.json() == nowhere.json()
 
 
@@ -83,9 +83,9 @@ def test_times_and_limit_narrow_what_is_listed(call: Call, tokens: Tokens) -> No
     """From is inclusive, to is not, as everywhere."""
     late = call("GET", SCORES, tokens.root, params={"from": "2026-10-01T09:08:00Z"}).json()
     early = call("GET", SCORES, tokens.root, params={"to": "2026-10-01T09:08:00Z"}).json()
-    assert ["s1:8"] == [score["exchangeId"] for score in late["scores"]]
+    assert [score["exchangeId"] for score in late["scores"]] == ["s1:8"]
     assert "s1:8" not in [score["exchangeId"] for score in early["scores"]]
-    assert 1 == call("GET", SCORES, tokens.root, params={"limit": 1}).json()["count"]
+    assert call("GET", SCORES, tokens.root, params={"limit": 1}).json()["count"] == 1
 
 
 @pytest.mark.usefixtures("filled")
@@ -108,26 +108,26 @@ def test_a_time_is_asked_for_in_every_form_that_is_documented(call: Call, tokens
     """In an address every number is a text, and a plus is a space unless somebody escaped it."""
     late = call("GET", f"{SCORES}?from={moment}", tokens.root)
     early = call("GET", f"{SCORES}?to={moment}", tokens.root)
-    assert (200, ["s1:8"]) == (late.status_code, [score["exchangeId"] for score in late.json()["scores"]])
+    assert (late.status_code, [score["exchangeId"] for score in late.json()["scores"]]) == (200, ["s1:8"])
     assert "s1:8" not in [score["exchangeId"] for score in early.json()["scores"]]
 
 
 def test_eight_digits_are_a_day(call: Call, tokens: Tokens) -> None:
     """So they are in ISO 8601, and as seconds they would be in 1970."""
-    assert 200 == call("GET", f"{SCORES}?from=20261001", tokens.root).status_code
+    assert call("GET", f"{SCORES}?from=20261001", tokens.root).status_code == 200
 
 
 def test_nothing_is_known_of_a_project_nobody_named(call: Call, tokens: Tokens) -> None:
     """Projects come into being with their first record."""
-    assert {"scores": [], "count": 0, "nextCursor": None} == call("GET", "/api/audit/web/scores", tokens.root).json()
-    assert {"anomalies": [], "count": 0, "nextCursor": None} == call("GET", "/api/audit/web/anomalies", tokens.root).json()
+    assert call("GET", "/api/audit/web/scores", tokens.root).json() == {"scores": [], "count": 0, "nextCursor": None}
+    assert call("GET", "/api/audit/web/anomalies", tokens.root).json() == {"anomalies": [], "count": 0, "nextCursor": None}
 
 
 @pytest.mark.usefixtures("filled")
 def test_the_summary_counts_the_project(call: Call, tokens: Tokens) -> None:
     """The panel reads these fields."""
     body = call("GET", "/api/audit/ops/summary", tokens.root).json()
-    assert ("ops", 3, 0) == (body["project"], body["exchanges"]["total"], body["openIncidents"])
+    assert (body["project"], body["exchanges"]["total"], body["openIncidents"]) == ("ops", 3, 0)
     assert {"total", "scored", "pending", "skippedSampling", "skippedCostCap"} <= set(body["exchanges"])
 
 
@@ -136,14 +136,14 @@ def test_the_summary_says_why_exchanges_are_unscored(call: Call, tokens: Tokens,
     """While the server has the database nobody else can look into it."""
     loop.run(engine.drained())
     counts = call("GET", "/api/audit/ops/summary", tokens.root).json()["exchanges"]
-    assert {"no_judge": counts["unscored"]} == counts["unscoredReasons"]
-    assert 0 < counts["unscored"]
+    assert counts["unscoredReasons"] == {"no_judge": counts["unscored"]}
+    assert counts["unscored"] > 0
 
 
 def test_the_description_names_the_fields_of_scores_and_summaries(app: FastAPI) -> None:
     """A client made from it would otherwise have nothing but objects."""
     schemas = app.openapi()["components"]["schemas"]
-    assert {"$ref": "#/components/schemas/Score"} == schemas["Scores"]["properties"]["scores"]["items"]
+    assert schemas["Scores"]["properties"]["scores"]["items"] == {"$ref": "#/components/schemas/Score"}
     assert list(schemas["Score"]["properties"]) == schemas["Score"]["required"]
     assert {"tier2_5AlignmentScore", "tier3BehavioralScore"} < set(schemas["Score"]["properties"])
     assert {"unscoredReasons"} < set(schemas["ExchangeCounts"]["properties"])
@@ -152,7 +152,7 @@ def test_the_description_names_the_fields_of_scores_and_summaries(app: FastAPI) 
 def test_the_banner_is_text_with_the_settings_in_force(call: Call, tokens: Tokens) -> None:
     """It goes into an agent's prompt as it is."""
     response = call("GET", "/api/audit/ops/banner", tokens.root)
-    assert "text/plain; charset=utf-8" == response.headers["content-type"]
+    assert response.headers["content-type"] == "text/plain; charset=utf-8"
     assert response.text.startswith("Eval Audit Mode: Active\n")
     assert response.text.endswith("Open incidents: 0. Not checked yet: there are no scores to check.")
     assert call("GET", "/api/audit/dark/banner", tokens.root).text.startswith("Eval Audit Mode: Off\n")
@@ -180,7 +180,7 @@ def test_the_banner_is_text_with_the_settings_in_force(call: Call, tokens: Token
 def test_a_wrong_question_is_refused_by_the_name_of_its_field(call: Call, tokens: Tokens, query: str, field: str) -> None:
     """Not answered with everything, as if nothing had been asked."""
     response = call("GET", f"{SCORES}?{query}", tokens.root)
-    assert (400, "invalid") == (response.status_code, response.json()["code"])
+    assert (response.status_code, response.json()["code"]) == (400, "invalid")
     assert response.json()["error"].startswith(f"{field}: ")
 
 
@@ -194,7 +194,7 @@ def test_what_is_no_project_is_no_path_either(call: Call, tokens: Tokens, projec
 @pytest.mark.parametrize("what", ["scores", "anomalies", "summary", "banner"])
 def test_an_operator_of_one_project_reads_no_other(call: Call, tokens: Tokens, what: str) -> None:
     """Whether the other one exists is not told either."""
-    assert 200 == call("GET", f"/api/audit/ops/{what}", tokens.ops_reader).status_code
+    assert call("GET", f"/api/audit/ops/{what}", tokens.ops_reader).status_code == 200
     refused = [call("GET", f"/api/audit/{project}/{what}", tokens.ops_reader) for project in ("web", "no-such-project")]
-    assert [403, 403] == [response.status_code for response in refused]
+    assert [response.status_code for response in refused] == [403, 403]
     assert refused[0].json() == refused[1].json()

@@ -18,9 +18,9 @@ def finalize_path(session: str) -> str:
 def test_a_heartbeat_is_a_record(call: Call, tokens: Tokens, store: Store) -> None:
     """A sign of life that a replay must see again."""
     response = call("POST", HEARTBEAT, tokens.web, json={"session_id": "s1", "connection": "north"})
-    assert (200, {"ok": True}) == (response.status_code, response.json())
+    assert (response.status_code, response.json()) == (200, {"ok": True})
     rows = store.cursor().execute("SELECT connection, project, agent, session_id FROM heartbeats").fetchall()
-    assert [("south", "web", "south-agent", "s1")] == rows
+    assert rows == [("south", "web", "south-agent", "s1")]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_an_operator_sends_heartbeats_for_connections_it_may_see(
 ) -> None:
     """One that it may not see is not told from one that is not there."""
     body = {"session_id": "s1", "connection": connection}
-    assert status == call("POST", HEARTBEAT, getattr(tokens, token), json=body).status_code
+    assert call("POST", HEARTBEAT, getattr(tokens, token), json=body).status_code == status
     assert int(status == 200) == store.count("heartbeats")
 
 
@@ -49,17 +49,17 @@ def test_a_session_is_ended_by_its_connection(call: Call, tokens: Tokens, exchan
     """Its last exchanges can be scored now."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
     response = call("POST", finalize_path("s1"), tokens.ops, headers={"content-type": "application/json"})
-    assert (200, {"ok": True}) == (response.status_code, response.json())
-    assert [("north", "explicit")] == store.cursor().execute("SELECT connection, reason FROM session_closings").fetchall()
+    assert (response.status_code, response.json()) == (200, {"ok": True})
+    assert store.cursor().execute("SELECT connection, reason FROM session_closings").fetchall() == [("north", "explicit")]
 
 
 def test_ending_a_session_needs_no_body(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """There is nothing to say but which; and what has no body has no type."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
-    assert (200, {"ok": True}) == (
+    assert (
         (response := call("POST", "/api/audit/sessions/s1/finalize", tokens.ops)).status_code,
         response.json(),
-    )
+    ) == (200, {"ok": True})
 
 
 def test_a_session_of_another_connection_is_not_there(
@@ -68,8 +68,8 @@ def test_a_session_of_another_connection_is_not_there(
     """Nobody ends, or finds, what is not theirs; naming the connection does not help."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
     response = call("POST", finalize_path("s1"), tokens.web, json={"connection": "north"})
-    assert (404, "not_found") == (response.status_code, response.json()["code"])
-    assert 0 == store.count("session_closings")
+    assert (response.status_code, response.json()["code"]) == (404, "not_found")
+    assert store.count("session_closings") == 0
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_an_operator_ends_sessions_of_connections_it_may_see(
     """As with heartbeats."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
     body = {"connection": connection}
-    assert status == call("POST", finalize_path("s1"), getattr(tokens, token), json=body).status_code
+    assert call("POST", finalize_path("s1"), getattr(tokens, token), json=body).status_code == status
 
 
 def test_an_operator_of_a_project_ends_no_session_elsewhere(
@@ -96,20 +96,20 @@ def test_an_operator_of_a_project_ends_no_session_elsewhere(
 ) -> None:
     """Even one that is there."""
     call("POST", "/api/audit/ingest", tokens.web, json=exchange_body())
-    assert 404 == call("POST", finalize_path("s1"), tokens.ops_reader, json={"connection": "south"}).status_code
-    assert 0 == store.count("session_closings")
+    assert call("POST", finalize_path("s1"), tokens.ops_reader, json={"connection": "south"}).status_code == 404
+    assert store.count("session_closings") == 0
 
 
 def test_an_id_with_slashes_is_an_id(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """Gateways name sessions like paths."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(session="agent:main/tg/7"))
     for session in ("agent:main/tg/7", "agent%3Amain%2Ftg%2F7"):
-        assert 200 == call("POST", finalize_path(session), tokens.ops, json={}).status_code
+        assert call("POST", finalize_path(session), tokens.ops, json={}).status_code == 200
 
 
 @pytest.mark.parametrize("session", ["x" * 257, "%00", "%20"])
 def test_what_is_no_id_is_refused(call: Call, tokens: Tokens, session: str) -> None:
     """The same rule as in bodies."""
     response = call("POST", finalize_path(session), tokens.ops, json={})
-    assert (400, "invalid") == (response.status_code, response.json()["code"])
+    assert (response.status_code, response.json()["code"]) == (400, "invalid")
     assert response.json()["error"].startswith("session_id")

@@ -33,7 +33,7 @@ def beat(store: Store, session: str, minutes: float, connection: str = "north", 
 def sessions(call: Call, token: str, query: str = "") -> list[dict[str, Any]]:
     """The sessions that are listed."""
     response = call("GET", TELEMETRY + query, token)
-    assert 200 == response.status_code, response.text
+    assert response.status_code == 200, response.text
     return response.json()["sessions"]  # type: ignore[no-any-return]
 
 
@@ -42,7 +42,7 @@ def test_every_session_that_sent_something_is_watched(call: Call, tokens: Tokens
     with store.transaction() as transaction:
         record = exchange("s1", 1, connection="north", occurred_at=NOW, ingested_at=NOW - timedelta(milliseconds=1500))
         transaction.append("exchanges", [encode(record)])
-    assert [
+    assert sessions(call, tokens.root) == [
         {
             "sessionId": "s1",
             "project": "ops",
@@ -53,15 +53,18 @@ def test_every_session_that_sent_something_is_watched(call: Call, tokens: Tokens
             "intervalMs": 300_000,
             "connection": "north",
         }
-    ] == sessions(call, tokens.root)
+    ]
 
 
 def test_the_colours_say_how_long_nothing_was_heard(call: Call, tokens: Tokens, store: Store) -> None:
     """Up to one interval of five minutes, up to three, beyond; the longest silent first."""
     for session, minutes in (("fresh", 5), ("late", 5.1), ("later", 15), ("gone", 15.1)):
         beat(store, session, minutes)
-    assert [("gone", "red", 3), ("later", "yellow", 2), ("late", "yellow", 1), ("fresh", "green", 0)] == [
-        (one["sessionId"], one["status"], one["missedIntervals"]) for one in sessions(call, tokens.root)
+    assert [(one["sessionId"], one["status"], one["missedIntervals"]) for one in sessions(call, tokens.root)] == [
+        ("gone", "red", 3),
+        ("later", "yellow", 2),
+        ("late", "yellow", 1),
+        ("fresh", "green", 0),
     ]
 
 
@@ -69,10 +72,10 @@ def test_nobody_sees_the_sessions_of_another_project(call: Call, tokens: Tokens,
     """Neither in the list nor by asking for them."""
     beat(store, "s1", 1)
     beat(store, "s2", 1, "south", "web")
-    assert ["s1"] == [one["sessionId"] for one in sessions(call, tokens.ops_reader)]
-    assert ["s1"] == [one["sessionId"] for one in sessions(call, tokens.ops_reader, "?project=ops")]
-    assert ["s2"] == [one["sessionId"] for one in sessions(call, tokens.root, "?project=web")]
-    assert 403 == call("GET", f"{TELEMETRY}?project=web", tokens.ops_reader).status_code
+    assert [one["sessionId"] for one in sessions(call, tokens.ops_reader)] == ["s1"]
+    assert [one["sessionId"] for one in sessions(call, tokens.ops_reader, "?project=ops")] == ["s1"]
+    assert [one["sessionId"] for one in sessions(call, tokens.root, "?project=web")] == ["s2"]
+    assert call("GET", f"{TELEMETRY}?project=web", tokens.ops_reader).status_code == 403
 
 
 def test_pages_go_on_where_the_last_one_ended(call: Call, tokens: Tokens, store: Store) -> None:
@@ -96,7 +99,7 @@ def test_what_the_watchdog_does_not_count_is_not_shown(
     beat(store, "s1", 20)
     loop.run(SilenceWatchdog(engine, Alerts(store, (), engine.redactor, engine.now)).run())
     (shown,) = sessions(call, tokens.root)
-    assert ("green", 0, 0) == (shown["status"], shown["missedIntervals"], shown["elapsedMs"])
+    assert (shown["status"], shown["missedIntervals"], shown["elapsedMs"]) == ("green", 0, 0)
     assert iso_time(NOW - timedelta(minutes=20)) == shown["lastReceived"]
 
 
@@ -117,9 +120,9 @@ def test_lists_are_for_operators_who_ask_properly(
 ) -> None:
     """An empty database answers an empty list."""
     response = call("GET", path + query, token and getattr(tokens, token))
-    assert status == response.status_code
+    assert response.status_code == status
     if status == 200:
-        assert {"count": 0, "nextCursor": None} == {name: response.json()[name] for name in ("count", "nextCursor")}
+        assert {name: response.json()[name] for name in ("count", "nextCursor")} == {"count": 0, "nextCursor": None}
 
 
 def alert(number: int, **fields: Any) -> Alert:
@@ -134,7 +137,7 @@ def test_what_people_were_told_is_listed(call: Call, tokens: Tokens, store: Stor
     """Without the text, for operators of every project."""
     Outbox(store).put([alert(1), alert(2, status="given_up", last_error="the answer was 404", settled_at=NOW, attempts=1)])
     response = call("GET", ALERTS, tokens.root)
-    assert {
+    assert response.json()["alerts"][0] == {
         "id": "a2",
         "channel": "slack",
         "kind": "incident",
@@ -147,9 +150,9 @@ def test_what_people_were_told_is_listed(call: Call, tokens: Tokens, store: Stor
         "attempts": 1,
         "settledAt": "2026-10-01T12:00:00Z",
         "lastError": "the answer was 404",
-    } == response.json()["alerts"][0]
+    }
     assert "hush" not in response.text
-    assert 403 == call("GET", ALERTS, tokens.ops_reader).status_code
+    assert call("GET", ALERTS, tokens.ops_reader).status_code == 403
 
 
 def test_alerts_are_listed_by_status_and_page(call: Call, tokens: Tokens, store: Store) -> None:
@@ -157,6 +160,6 @@ def test_alerts_are_listed_by_status_and_page(call: Call, tokens: Tokens, store:
     Outbox(store).put([alert(number, status="given_up" if number % 2 else "waiting") for number in range(6)])
     first = call("GET", f"{ALERTS}?status=given_up&limit=2", tokens.root).json()
     second = call("GET", f"{ALERTS}?status=given_up&limit=2&cursor={first['nextCursor']}", tokens.root).json()
-    assert [["a5", "a3"], ["a1"]] == [[one["id"] for one in page["alerts"]] for page in (first, second)]
+    assert [[one["id"] for one in page["alerts"]] for page in (first, second)] == [["a5", "a3"], ["a1"]]
     assert second["nextCursor"] is None
-    assert 400 == call("GET", f"{ALERTS}?status=sent", tokens.root).status_code
+    assert call("GET", f"{ALERTS}?status=sent", tokens.root).status_code == 400

@@ -60,9 +60,9 @@ def test_both_content_types_are_taken_and_answered_in_kind(send: Send, store: St
     """An exporter reads only what it writes."""
     first, second = agent(0), tool(1)
     plain = send(body([first]))
-    assert (200, JSON, {}) == (plain.status_code, plain.headers["content-type"], plain.json())
+    assert (plain.status_code, plain.headers["content-type"], plain.json()) == (200, JSON, {})
     packed = send(protobuf(body([second])), kind=PROTOBUF)
-    assert (200, PROTOBUF) == (packed.status_code, packed.headers["content-type"])
+    assert (packed.status_code, packed.headers["content-type"]) == (200, PROTOBUF)
     assert not ExportTraceServiceResponse.FromString(packed.content).HasField("partial_success")
     assert ids(first, second) == sorted(row[2] for row in stored(store))
 
@@ -71,7 +71,7 @@ def test_spans_are_filed_as_the_token_says(send: Send, tokens: Tokens, store: St
     """Whatever they say themselves."""
     send(body([agent(0)]), tokens.web)
     [(content, project)] = store.cursor().execute("SELECT content, project FROM log.spans").fetchall()
-    assert ("south-agent", "web") == (json.loads(content)["agent"], project)
+    assert (json.loads(content)["agent"], project) == ("south-agent", "web")
 
 
 @pytest.mark.parametrize("kind", [JSON, PROTOBUF])
@@ -79,8 +79,8 @@ def test_gzip_is_unpacked(send: Send, store: Store, kind: str) -> None:
     """The default of a Collector."""
     sent = body([agent(0)])
     content = protobuf(sent) if kind == PROTOBUF else Captured("traces", sent).as_json
-    assert 200 == send(gzip.compress(content), kind=kind, content_encoding="gzip").status_code
-    assert 1 == len(stored(store))
+    assert send(gzip.compress(content), kind=kind, content_encoding="gzip").status_code == 200
+    assert len(stored(store)) == 1
 
 
 @pytest.mark.parametrize(
@@ -99,34 +99,34 @@ def test_gzip_is_unpacked(send: Send, store: Store, kind: str) -> None:
 def test_what_does_not_unpack_is_refused(send: Send, store: Store, content: bytes, status: int, code: str) -> None:
     """A bomb of 64 kB unpacks to 64 MB and one byte: it is stopped there."""
     response = send(content, content_encoding="gzip")
-    assert (status, code) == (response.status_code, response.json()["code"])
-    assert [] == stored(store)
+    assert (response.status_code, response.json()["code"]) == (status, code)
+    assert stored(store) == []
 
 
 @pytest.mark.parametrize("path", [TRACES, LOGS])
 def test_a_token_of_a_connection_is_needed(send: Send, tokens: Tokens, store: Store, path: str) -> None:
     """As for an ingest."""
-    assert 401 == send(body([agent(0)]), "dl_wrong", path=path).status_code
-    assert 403 == send(body([agent(0)]), tokens.root, path=path).status_code
-    assert (403, "audit_disabled") == (
+    assert send(body([agent(0)]), "dl_wrong", path=path).status_code == 401
+    assert send(body([agent(0)]), tokens.root, path=path).status_code == 403
+    assert (
         (refused := send(body([agent(0)]), tokens.dark, path=path)).status_code,
         refused.json()["code"],
-    )
-    assert [] == stored(store)
+    ) == (403, "audit_disabled")
+    assert stored(store) == []
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-ndjson", "application/xml", "application/grpc"])
 def test_other_content_types_are_refused(send: Send, kind: str) -> None:
     """With those that are taken."""
     response = send(b"x", kind=kind)
-    assert (415, "not_json") == (response.status_code, response.json()["code"])
+    assert (response.status_code, response.json()["code"]) == (415, "not_json")
     assert PROTOBUF in response.json()["error"]
 
 
 def test_other_encodings_are_refused(send: Send) -> None:
     """Only gzip is unpacked."""
     response = send(b"x", content_encoding="br")
-    assert (415, "content_encoding") == (response.status_code, response.json()["code"])
+    assert (response.status_code, response.json()["code"]) == (415, "content_encoding")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_other_encodings_are_refused(send: Send) -> None:
 def test_a_request_without_spans_is_taken(send: Send, content: bytes, kind: str) -> None:
     """The protocol says so, and that fields to come are passed over."""
     answer = send(content, kind=kind)
-    assert (200, content[:0] if kind == PROTOBUF else b"{}") == (answer.status_code, answer.content)
+    assert (answer.status_code, answer.content) == (200, content[:0] if kind == PROTOBUF else b"{}")
 
 
 @pytest.mark.parametrize(
@@ -146,15 +146,15 @@ def test_a_request_without_spans_is_taken(send: Send, content: bytes, kind: str)
 def test_what_is_no_request_is_refused_as_a_whole(send: Send, store: Store, content: bytes, kind: str) -> None:
     """400, which no exporter sends again."""
     response = send(content, kind=kind)
-    assert (400, "invalid") == (response.status_code, response.json()["code"])
-    assert [] == stored(store)
+    assert (response.status_code, response.json()["code"]) == (400, "invalid")
+    assert stored(store) == []
 
 
 def test_a_bad_span_costs_itself_alone(send: Send, store: Store) -> None:
     """It is counted and named; the others are durable."""
     good, bad, late = agent(0), {**tool(1), "traceId": "00"}, {**tool(2), "startTimeUnixNano": "7258118400000000000"}
     answer = send(body([good, bad, late, *[{**bad}] * 5])).json()["partialSuccess"]
-    assert "7" == answer["rejectedSpans"]
+    assert answer["rejectedSpans"] == "7"
     assert "trace_id" in answer["errorMessage"]
     assert "in the future" in answer["errorMessage"]
     assert "6 of them" in answer["errorMessage"]
@@ -165,24 +165,24 @@ def test_the_same_request_twice_doubles_nothing(send: Send, store: Store) -> Non
     """An exporter that saw no answer sends again, perhaps in the other content type."""
     sent = body([agent(0), tool(1), chat(2)])
     for _ in range(2):
-        assert {} == send(sent).json()
-    assert b"" == send(protobuf(sent), kind=PROTOBUF).content
-    assert 3 == len(stored(store))
+        assert send(sent).json() == {}
+    assert send(protobuf(sent), kind=PROTOBUF).content == b""
+    assert len(stored(store)) == 3
 
 
 def test_a_span_twice_in_a_request_is_one(send: Send, store: Store) -> None:
     """A Collector may batch a retry with the first try."""
-    assert {} == send(body([agent(0), agent(0)])).json()
-    assert 1 == len(stored(store))
+    assert send(body([agent(0), agent(0)])).json() == {}
+    assert len(stored(store)) == 1
 
 
 def test_a_known_id_with_other_content_is_a_conflict(send: Send, store: Store) -> None:
     """What came first stays; the answer says which span it is."""
     send(body([agent(0)]))
     answer = send(body([agent(0, answer="Another."), tool(1)])).json()["partialSuccess"]
-    assert "1" == answer["rejectedSpans"]
+    assert answer["rejectedSpans"] == "1"
     assert ids(agent(0))[0] in answer["errorMessage"]
-    assert 2 == len(stored(store))
+    assert len(stored(store)) == 2
 
 
 @pytest.mark.parametrize(("error", "status"), [(BusyError("the log is full"), 503), (BrokerError("gone"), 503)])
@@ -196,27 +196,27 @@ def test_a_log_that_takes_nothing_says_when_to_try_again(
 
     monkeypatch.setattr(engine, "publish_admitted", publish)
     response = send(body([agent(0)]))
-    assert status == response.status_code
-    assert 0 < int(response.headers["retry-after"])
+    assert response.status_code == status
+    assert int(response.headers["retry-after"]) > 0
     assert "gone" not in response.text
 
 
 def test_more_spans_than_a_request_may_have_are_refused(send: Send, store: Store) -> None:
     """Empty spans are two bytes each: a body of 16 MB has millions."""
     response = send(body([{}] * (MAX_SPANS + 1)))
-    assert (413, "too_large") == (response.status_code, response.json()["code"])
-    assert [] == stored(store)
+    assert (response.status_code, response.json()["code"]) == (413, "too_large")
+    assert stored(store) == []
 
 
 def test_a_body_over_the_limit_is_refused(send: Send) -> None:
     """Before it is read."""
-    assert 413 == send(bytes(BODY_LIMITS[TRACES] + 1), kind=PROTOBUF).status_code
+    assert send(bytes(BODY_LIMITS[TRACES] + 1), kind=PROTOBUF).status_code == 413
 
 
 def test_a_query_is_refused(call: Call, tokens: Tokens) -> None:
     """As at every other call: a parameter that nobody knows is a mistake."""
     response = call("POST", f"{TRACES}?a=b", tokens.ops, content=b"{}", headers={"content-type": JSON})
-    assert 400 == response.status_code
+    assert response.status_code == 400
 
 
 def test_logs_of_a_model_are_taken_and_others_passed_over(send: Send, call: Call, tokens: Tokens, store: Store) -> None:
@@ -229,7 +229,7 @@ def test_logs_of_a_model_are_taken_and_others_passed_over(send: Send, call: Call
     }
     records = [said, {**about, "body": {"stringValue": "started"}}, {**said, "spanId": ""}]
     answer = send({"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}, path=LOGS)
-    assert "1" == answer.json()["partialSuccess"]["rejectedLogRecords"]
+    assert answer.json()["partialSuccess"]["rejectedLogRecords"] == "1"
     [(_, _, span_id)] = stored(store)
     assert span_id.startswith(agent(0)["spanId"] + ":")
     assert 'driftline_ingested_spans_total{outcome="passed_over"} 1.0' in call("GET", "/metrics", tokens.root).text
@@ -240,9 +240,9 @@ def test_hostile_text_is_stored_as_text(send: Send, store: Store) -> None:
     hostile = "<script>alert(1)</script>\u202e'; DROP TABLE log.spans; --"
     told = agent(0, question=hostile, answer=hostile, name=hostile, attributes={"gen_ai.conversation.id": hostile})
     answer = send(body([told, {**span(1), "traceId": hostile}], resource={"service.name": hostile}))
-    assert JSON == answer.headers["content-type"]
-    assert "1" == answer.json()["partialSuccess"]["rejectedSpans"]
-    assert 1 == len(stored(store))
+    assert answer.headers["content-type"] == JSON
+    assert answer.json()["partialSuccess"]["rejectedSpans"] == "1"
+    assert len(stored(store)) == 1
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_what_came_to_the_wrong_address_is_counted_and_sent_on_its_way(
     answer = send(sent, path=path).json()["partialSuccess"]
     assert "4" in (answer.get("rejectedSpans"), answer.get("rejectedLogRecords"))
     assert all(word in answer["errorMessage"] for word in words)
-    assert [] == stored(store)
+    assert stored(store) == []
 
 
 @pytest.mark.parametrize(
@@ -278,9 +278,9 @@ def test_what_came_to_the_wrong_address_is_counted_and_sent_on_its_way(
 def test_what_is_not_read_is_never_answered_as_if_it_were(send: Send, store: Store, sent: Json) -> None:
     """A hand-made exporter that leaves out a level loses everything, and its author sees a bare 200."""
     answer = send(sent)
-    assert 200 == answer.status_code
+    assert answer.status_code == 200
     assert answer.json()["partialSuccess"]["errorMessage"]
-    assert [] == stored(store)
+    assert stored(store) == []
 
 
 def test_a_resource_is_read_as_far_as_it_can_be_and_the_rest_is_told(send: Send, store: Store) -> None:
@@ -288,10 +288,10 @@ def test_a_resource_is_read_as_far_as_it_can_be_and_the_rest_is_told(send: Send,
     sent = body([agent(0)], {"service.name": "shop"})
     sent["resourceSpans"][0]["resource"]["attributes"].append({"key": "team", "value": {"intValue": "many"}})
     answer = send(sent).json()["partialSuccess"]
-    assert "0" == answer.get("rejectedSpans", "0")
+    assert answer.get("rejectedSpans", "0") == "0"
     assert "resource.attributes" in answer["errorMessage"]
     [(content,)] = store.cursor().execute("SELECT content FROM log.spans").fetchall()
-    assert "shop" == json.loads(content)["service"]
+    assert json.loads(content)["service"] == "shop"
 
 
 @pytest.mark.parametrize("kind", [JSON, PROTOBUF])
@@ -301,7 +301,7 @@ def test_a_refused_span_is_a_dead_letter(send: Send, store: Store, kind: str) ->
     for _ in range(2):
         send(sent if kind == JSON else protobuf(sent), kind=kind)
     [(stage, reason, detail, source)] = letters_of(store)
-    assert ("otlp", "refused_span") == (stage, reason)
+    assert (stage, reason) == ("otlp", "refused_span")
     assert "start_time_unix_nano" in detail
     assert source.endswith("/traces")
 
@@ -311,15 +311,15 @@ def test_a_conflicting_span_is_a_dead_letter(send: Send, store: Store) -> None:
     send(body([agent(0, question="How are the vines?")]))
     send(body([agent(0, question="Is the cellar dry?", attributes={"gen_ai.conversation.id": "another"})]))
     [(stage, reason, detail, _)] = letters_of(store)
-    assert ("otlp", "conflicting_id") == (stage, reason)
+    assert (stage, reason) == ("otlp", "conflicting_id")
     assert agent(0)["spanId"] in detail
 
 
 def test_a_flood_of_bad_spans_makes_few_letters(send: Send, store: Store) -> None:
     """The answer counts them all."""
     bad = [{**tool(number), "traceId": ""} for number in range(200)]
-    assert "200" == send(body(bad)).json()["partialSuccess"]["rejectedSpans"]
-    assert MAX_LETTERS == len(letters_of(store))
+    assert send(body(bad)).json()["partialSuccess"]["rejectedSpans"] == "200"
+    assert len(letters_of(store)) == MAX_LETTERS
 
 
 def test_letters_hold_no_secret(send: Send, store: Store) -> None:
@@ -342,30 +342,30 @@ def test_metrics_are_refused_in_their_own_words_and_counted(send: Send, call: Ca
     sent = {"resourceMetrics": [{"scopeMetrics": [{"metrics": [{"name": "gen_ai.client.token.usage"}, {"name": "x"}]}]}]}
     content = ParseDict(sent, ExportMetricsServiceRequest()).SerializeToString() if kind == PROTOBUF else sent
     answer = send(content, kind=kind, path=METRICS)
-    assert (200, kind) == (answer.status_code, answer.headers["content-type"])
+    assert (answer.status_code, answer.headers["content-type"]) == (200, kind)
     read = (
         Parse(answer.content, ExportMetricsServiceResponse())
         if kind == JSON
         else ExportMetricsServiceResponse.FromString(answer.content)
     )
-    assert 2 == read.partial_success.rejected_data_points
+    assert read.partial_success.rejected_data_points == 2
     assert "metrics are not stored" in read.partial_success.error_message
     assert "driftline_refused_metrics_total 2.0" in call("GET", "/metrics", tokens.root).text
-    assert 401 == send(content, "dl_wrong", kind=kind, path=METRICS).status_code
+    assert send(content, "dl_wrong", kind=kind, path=METRICS).status_code == 401
 
 
 @pytest.mark.parametrize("header", ["Bearer%20{}", "bearer%20{}", "Bearer {}", "Bearer%20%20{}"])
 def test_a_header_is_taken_as_the_variable_has_it(call: Call, tokens: Tokens, header: str) -> None:
     """LiteLLM and others send OTEL_EXPORTER_OTLP_HEADERS without decoding it."""
     given = {"content-type": JSON, "authorization": header.format(tokens.ops)}
-    assert 200 == call("POST", TRACES, "", content=b"{}", headers=given).status_code
+    assert call("POST", TRACES, "", content=b"{}", headers=given).status_code == 200
 
 
 @pytest.mark.parametrize("header", ["Bearer%2520{}", "Basic%20{}", "Bearer%20{}x", "Bearer%00{}"])
 def test_other_headers_stay_refused(call: Call, tokens: Tokens, header: str) -> None:
     """It is decoded once, and means what it meant."""
     given = {"content-type": JSON, "authorization": header.format(tokens.ops)}
-    assert 401 == call("POST", TRACES, "", content=b"{}", headers=given).status_code
+    assert call("POST", TRACES, "", content=b"{}", headers=given).status_code == 401
 
 
 def test_the_outcomes_are_counted(send: Send, call: Call, tokens: Tokens) -> None:

@@ -90,9 +90,9 @@ def test_a_trial_comes_from_a_page_of_ours(call: Call, tokens: Tokens) -> None:
     body = {"text": "version: 1\ndefaults: {retentionDays: 3}\n"}
     forged = call("POST", "/admin/policy/trial", headers=cookie(value), json=body)
     ours = call("POST", "/admin/policy/trial", headers=from_page(value), json=body)
-    assert (403, 200) == (forged.status_code, ours.status_code)
+    assert (forged.status_code, ours.status_code) == (403, 200)
     assert "retentionDays" in ours.text
-    assert 401 == call("POST", "/admin/policy/trial", json=body).status_code
+    assert call("POST", "/admin/policy/trial", json=body).status_code == 401
 
 
 def test_the_form_offers_what_the_viewer_has(call: Call, access: AccessStore) -> None:
@@ -100,7 +100,7 @@ def test_the_form_offers_what_the_viewer_has(call: Call, access: AccessStore) ->
     headers = visit(call, access, "chief", None, "read", "review", "admin")
     page = Elements(call("GET", "/admin/access/new", headers=headers).text)
     offered = [one["value"] for tag, one in page.found if tag == "input" and one.get("name") == "scopes"]
-    assert ["read", "read review"] == offered
+    assert offered == ["read", "read review"]
     assert "cannot make its token" not in call("GET", "/admin/access/people/chief", headers=headers).text
     access.add(Holder("operator", "root", None))
     assert "you cannot make its token" in call("GET", "/admin/access/people/root", headers=headers).text
@@ -120,7 +120,7 @@ def test_texts_of_others_are_only_texts(look: Look, access: AccessStore) -> None
     for page in ("/admin/access", "/admin/access/connections/wild", "/admin/audit-log"):
         text = look(page)
         assert "&lt;img src=x onerror=alert(1)&gt;" in text
-        assert [] == Elements(text).active()
+        assert Elements(text).active() == []
     assert "U+202E" in look("/admin/audit-log")
 
 
@@ -185,8 +185,8 @@ def test_every_change_that_is_logged_is_said_in_words() -> None:
     changes = {f"{method} {one.path}" for one in routes for method in one.methods - READS if one.path not in DRY_RUNS}
     commands = {f"COMMAND {kind}s {verb}" for kind in ("connection", "operator") for verb in ("add", "rotate", "revoke")}
     deeds = WORDS["deeds"]
-    assert changes | commands == deeds.keys()
-    assert set() == {words.split()[0] for words in deeds.values()} - WORDS["verbs"].keys()
+    assert deeds.keys() == changes | commands
+    assert {words.split()[0] for words in deeds.values()} - WORDS["verbs"].keys() == set()
 
 
 def test_the_log_says_what_was_given_and_what_was_only_tried(look: Look, access: AccessStore) -> None:

@@ -59,61 +59,61 @@ def test_a_chart_says_what_it_shows_in_words_and_as_a_table() -> None:
     """Who cannot see it, or has no script, must not know less; the tooltips are rows of it."""
     made = line(CHART, days(4.0, None, 3.5), marked={"2026-10-03"})
     figure = read(made)[0]
-    assert ("Tier 2", "Means day by day.") == (figure.get("aria-label"), figure[0].text)
-    assert [
+    assert (figure.get("aria-label"), figure[0].text) == ("Tier 2", "Means day by day.")
+    assert table(made) == [
         ["Day", "Value", "Marked"], ["2026-10-01", "4.00", ""], ["2026-10-02", NOTHING, ""], ["2026-10-03", "3.50", "marked"]
-    ] == table(made)  # fmt: skip
+    ]  # fmt: skip
 
 
 def test_a_mean_says_of_how_many_it_is_and_how_sure() -> None:
     """Two scores and two hundred look alike as a dot; no interval reaches beyond the measure."""
     points = [Point("a", 4.9, count=2, half=0.3), Point("b", None), Point("c", 3.0, count=1)]
-    assert [
+    assert table(line(CHART, points)) == [
         ["Day", "Value", "Scores", "95 % interval"],
         ["a", "4.90", "2", "4.60 to 5.00"], ["b", NOTHING, NOTHING, NOTHING], ["c", "3.00", "1", NOTHING],
-    ] == table(line(CHART, points))  # fmt: skip
+    ]  # fmt: skip
 
 
 def test_the_period_before_is_a_second_line_and_a_column() -> None:
     """A fall that comes every week is none."""
     for made in (line(CHART, days(4.0, 2.0), previous=[3.0, None]), bars(CHART, days(4.0, 2.0), previous=[3.0, None])):
-        assert ["Period before", "3.00", NOTHING] == [row[-1] for row in table(made)]
-        assert [3.0, None] == drawn(made)["previous"]
+        assert [row[-1] for row in table(made)] == ["Period before", "3.00", NOTHING]
+        assert drawn(made)["previous"] == [3.0, None]
         assert "The period before" in legend(made)
     assert "Period before" not in line(CHART, days(4.0, 2.0))
 
 
 def test_where_nothing_is_known_the_line_has_a_gap() -> None:
     """A day without scores is not a day of zero."""
-    assert [[4.0, 3.0, None, 2.0]] == drawn(line(CHART, days(4.0, 3.0, None, 2.0)))["series"]
+    assert drawn(line(CHART, days(4.0, 3.0, None, 2.0)))["series"] == [[4.0, 3.0, None, 2.0]]
 
 
 def test_the_band_steps_where_the_baseline_does() -> None:
     """What was normal on a day is what the day is held against."""
     made = line(CHART, days(4.0, 2.0, 3.0), band=[Band(3.5, 0.5), Band(3.5, 0.5), Band(2.0, 0.25)])
-    assert [[0, 1, 3.0, 3.5, 4.0], [2, 2, 1.75, 2.0, 2.25]] == drawn(made)["band"]
-    assert [[0, 1, 3.0, 3.5, 4.0]] == drawn(line(CHART, days(4.0, 2.0), band=Band(3.5, 0.5)))["band"]
+    assert drawn(made)["band"] == [[0, 1, 3.0, 3.5, 4.0], [2, 2, 1.75, 2.0, 2.25]]
+    assert drawn(line(CHART, days(4.0, 2.0), band=Band(3.5, 0.5)))["band"] == [[0, 1, 3.0, 3.5, 4.0]]
 
 
 @pytest.mark.parametrize(("form", "name"), [(None, "number"), (usd, "usd"), (share, "share")])
 def test_axes_write_numbers_as_the_table_does(form: Any, name: str) -> None:
     """Dollars beside plain numbers would be two measures."""
-    assert name == drawn(line(Chart(key="x", title="x", form=form), days(1.0)))["form"]
+    assert drawn(line(Chart(key="x", title="x", form=form), days(1.0)))["form"] == name
 
 
 def test_too_many_parts_are_one() -> None:
     """Nobody tells twelve colours apart; the table still has each."""
     made = stacked_bars(ANY, days(None), {f"m{place}": [1.0] for place in range(12)})
-    assert ["m0", "m1", "m2", "m3", "m4", "m5", "Other (6)"] == legend(made)
-    assert [[1.0]] * 6 + [[6.0]] == drawn(made)["series"]
-    assert 1 + 12 == len(table(made)[0])
+    assert legend(made) == ["m0", "m1", "m2", "m3", "m4", "m5", "Other (6)"]
+    assert drawn(made)["series"] == [[1.0]] * 6 + [[6.0]]
+    assert len(table(made)[0]) == 1 + 12
 
 
 @pytest.mark.parametrize("values", [(), (None,), (math.nan, math.inf)])
 def test_where_nothing_is_known_there_is_no_chart(values: tuple[float | None, ...]) -> None:
     """Axes without numbers look like a fault."""
     for made in (line(CHART, days(*values)), bars(CHART, days(*values))):
-        assert "Tier 2: There are no numbers to show." == "".join(read(made).itertext())
+        assert "".join(read(made).itertext()) == "Tier 2: There are no numbers to show."
 
 
 def test_marks_stand_where_they_happened_and_are_told_in_the_row_of_their_point() -> None:
@@ -125,22 +125,22 @@ def test_marks_stand_where_they_happened_and_are_told_in_the_row_of_their_point(
         Mark(FIRST + 9 * DAY, "policy", "later"),
     ]
     made = bars(Chart(key="x", title="x", marks=marks, step=DAY), days(1.0, 2.0, 3.0))
-    assert [[1.0, "deployment"], [1.5, "judge"]] == drawn(made)["marks"]
-    assert ["Changes", "", "deployed version 2", "judge changed from a to b"] == [row[-1] for row in table(made)]
-    assert ["Deployment", "Judge changed"] == legend(made)
+    assert drawn(made)["marks"] == [[1.0, "deployment"], [1.5, "judge"]]
+    assert [row[-1] for row in table(made)] == ["Changes", "", "deployed version 2", "judge changed from a to b"]
+    assert legend(made) == ["Deployment", "Judge changed"]
 
 
 def test_among_moments_a_mark_stands_before_the_first_one_after_it() -> None:
     """A deployment between two runs is between them."""
     times = [FIRST, FIRST + 3 * DAY]
     places = [place_of(Mark(FIRST + hours * DAY / 24, "deployment", ""), times, None) for hours in (-1, 1, 71, 73)]
-    assert [None, 0.5, 0.5, None] == places
+    assert places == [None, 0.5, 0.5, None]
 
 
 def test_a_point_leads_somewhere_without_a_script_too() -> None:
     """A click on a day shows that day; the same link stands in the table."""
     [link] = read(line(ANY, [Point("2026-10-01", 1.0, link="/projects/ops?window=24h&until=2026-10-01")])).iter("a")
-    assert ("/projects/ops?window=24h&until=2026-10-01", "2026-10-01") == (link.get("href"), link.text)
+    assert (link.get("href"), link.text) == ("/projects/ops?window=24h&until=2026-10-01", "2026-10-01")
 
 
 def test_no_label_is_markup() -> None:
@@ -170,16 +170,17 @@ def test_whatever_the_numbers_the_script_can_read_them(values: list[float | None
 
 def test_a_small_line_has_words_and_at_least_two_numbers() -> None:
     """One number is no line."""
-    assert '<span class="spark" data-spark="[0.9,null,0.6]" role="img" aria-label="falling"></span>' == spark(
-        [0.9, None, 0.6], "falling"
+    assert (
+        spark([0.9, None, 0.6], "falling")
+        == '<span class="spark" data-spark="[0.9,null,0.6]" role="img" aria-label="falling"></span>'
     )
-    assert "" == spark([None, 1.0, math.nan], "one")
+    assert spark([None, 1.0, math.nan], "one") == ""
 
 
 def test_a_share_is_a_bar_that_is_not_read_out() -> None:
     """The number beside it is."""
-    assert '<progress class="share bad" max="1" value="0.25" aria-hidden="true"></progress>' == share_bar(0.25, "bad")
-    assert "" == share_bar(None)
+    assert share_bar(0.25, "bad") == '<progress class="share bad" max="1" value="0.25" aria-hidden="true"></progress>'
+    assert share_bar(None) == ""
 
 
 def test_the_same_numbers_are_the_same_chart() -> None:

@@ -68,7 +68,7 @@ def test_nothing_overlaps(events: GraphEvents, columns: int) -> None:
     """Columns keep apart from left to right, lanes and failures from top to bottom, and all are within the drawing."""
     placed = layout(events, columns)
     assert all(earlier.x + earlier.width < later.x for earlier, later in pairwise(placed.columns))
-    assert all(0 <= column.x and column.x + column.width <= placed.width for column in placed.columns)
+    assert all(column.x >= 0 and column.x + column.width <= placed.width for column in placed.columns)
     lanes = [placed.lane_y(lane) for lane in range(len(placed.lanes))]
     failures = [placed.failure_y(failure) for failure in range(len(placed.failures))]
     assert all(later - earlier >= LANE for earlier, later in pairwise(lanes))
@@ -91,7 +91,7 @@ def test_all_evidence_is_drawn(events: GraphEvents, columns: int) -> None:
         for port in placed.ports:
             if port.failure == index:
                 seen[port.column] += port.count
-        assert wanted == seen
+        assert seen == wanted
 
 
 @given(sessions(), st.integers(2, COLUMNS))
@@ -160,18 +160,24 @@ def test_dull_events_become_a_block_between_what_is_telling() -> None:
         reinforcing=[Reinforcing(100, 300, "skill_failure")], failures=["skill_failure"],
     )  # fmt: skip
     placed = layout(events)
-    assert [(0, 99), (100, 100), (101, 299), (300, 300), (301, 399), (400, 400), (401, 499)] == [
-        (column.first, column.last) for column in placed.columns
+    assert [(column.first, column.last) for column in placed.columns] == [
+        (0, 99),
+        (100, 100),
+        (101, 299),
+        (300, 300),
+        (301, 399),
+        (400, 400),
+        (401, 499),
     ]
-    assert [(1, 1), (3, 1)] == [(port.column, port.count) for port in placed.ports]
-    assert [(0, 1, 1)] == [tuple(arc) for arc in placed.arcs]
+    assert [(port.column, port.count) for port in placed.ports] == [(1, 1), (3, 1)]
+    assert [tuple(arc) for arc in placed.arcs] == [(0, 1, 1)]
 
 
 def test_a_part_without_anything_telling_is_cut_evenly() -> None:
     """What is opened last is dull, and still has to be seen."""
     placed = layout(GraphEvents(types=["decision"] * 1000, first=2000))
-    assert COLUMNS == len(placed.columns)
-    assert {10} == {column.count for column in placed.columns}
+    assert len(placed.columns) == COLUMNS
+    assert {column.count for column in placed.columns} == {10}
 
 
 def test_a_drawing_takes_time_in_line_with_its_events() -> None:

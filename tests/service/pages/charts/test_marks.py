@@ -36,23 +36,23 @@ def test_a_change_of_judge_and_policy_is_marked_in_its_first_hour(store: Store, 
     """A fall of the scores on that day is the judge's before it is the agent's."""
     scores(store, {START + hour * HOUR: OLD if hour < 40 else NEW for hour in range(80)})
     found = marked(store, step)
-    assert [START + 40 * HOUR] * 2 == [at for at, _ in found]
-    assert ["judge changed from judge-1 to judge-2"] == [words for _, words in found if words.startswith("judge")]
-    assert [True] == ["aaaaaaaa" in words and "bbbbbbbb" in words for _, words in found if words.startswith("policy")]
+    assert [at for at, _ in found] == [START + 40 * HOUR] * 2
+    assert [words for _, words in found if words.startswith("judge")] == ["judge changed from judge-1 to judge-2"]
+    assert ["aaaaaaaa" in words and "bbbbbbbb" in words for _, words in found if words.startswith("policy")] == [True]
 
 
 def test_a_few_scores_that_were_made_again_are_no_change(store: Store) -> None:
     """One exchange that was judged again is not another judge."""
     scores(store, {START + hour * HOUR: NEW if hour in (30, 55) else OLD for hour in range(80)})
-    assert [] == marked(store)
+    assert marked(store) == []
 
 
 def test_what_held_before_the_chart_begins_is_known(store: Store) -> None:
     """A change in the first hour of a chart is one, if there were scores before; without any there is nothing to change from."""
     scores(store, {START - 3 * DAY: OLD, START + HOUR: NEW})
-    assert 2 == len(marked(store))
+    assert len(marked(store)) == 2
     scores(store, {START + HOUR: NEW}, project="web")
-    assert [] == marks_within(store.cursor(), "web", START, START + DAY, DAY)
+    assert marks_within(store.cursor(), "web", START, START + DAY, DAY) == []
 
 
 def test_a_deployment_is_marked_when_it_happened(store: Store) -> None:
@@ -62,9 +62,9 @@ def test_a_deployment_is_marked_when_it_happened(store: Store) -> None:
         Deployment(deployment_id=f"{project}{hours}", project=project, version=f"{hours}", agent="scout", occurred_at=START + hours * HOUR, **fields)
         for project, hours in (("ops", 5), ("ops", -90), ("web", 6))
     ])  # fmt: skip
-    assert [(START + 5 * HOUR, "deployed agent_version 5 of scout")] == marked(store)
-    assert [] == marks_between(store.cursor(), "ops", [START])
-    assert 1 == len(marks_between(store.cursor(), "ops", [START + 6 * HOUR, START]))
+    assert marked(store) == [(START + 5 * HOUR, "deployed agent_version 5 of scout")]
+    assert marks_between(store.cursor(), "ops", [START]) == []
+    assert len(marks_between(store.cursor(), "ops", [START + 6 * HOUR, START])) == 1
 
 
 @pytest.mark.parametrize("is_added_up", [False, True])
@@ -77,8 +77,8 @@ def test_a_change_after_the_end_of_a_chart_is_none_of_it(store: Store, *, is_add
     def judges(end: datetime) -> list[datetime]:
         return [one.at for one in marks_within(store.cursor(), "ops", START, end, DAY) if one.kind == "judge"]
 
-    assert [] == judges(START + 29 * HOUR)
-    assert [] == judges(START + 35 * HOUR)
+    assert judges(START + 29 * HOUR) == []
+    assert judges(START + 35 * HOUR) == []
     assert [START + 30 * HOUR] == judges(START + 2 * DAY) == judges(START + 9 * DAY)
 
 
@@ -91,6 +91,6 @@ def test_a_change_of_the_policy_is_marked_among_runs_that_no_judge_has_seen(stor
         for day, digest in digests.items() for agent in ("scout", "other")[: 1 + (day < 2)]
     ])  # fmt: skip
     (mark,) = run_policies(store.cursor(), "ops", "scout", START, START + 10 * DAY)
-    assert (ended[2], "policy", "policy changed from aaaaaaaa to bbbbbbbb") == (mark.at, mark.kind, mark.words)
-    assert [] == run_policies(store.cursor(), "ops", "other", START, START + 10 * DAY)
-    assert [] == run_policies(store.cursor(), "ops", "scout", START, ended[2])
+    assert (mark.at, mark.kind, mark.words) == (ended[2], "policy", "policy changed from aaaaaaaa to bbbbbbbb")
+    assert run_policies(store.cursor(), "ops", "other", START, START + 10 * DAY) == []
+    assert run_policies(store.cursor(), "ops", "scout", START, ended[2]) == []

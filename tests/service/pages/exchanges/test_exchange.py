@@ -60,7 +60,7 @@ def told(store: Store, *, said: Exchange | None = None, of: Score | None = None,
 def shown(call: Call, tokens: Tokens, address: str) -> str:
     """The page, for somebody who may see all."""
     answer = call("GET", address, headers=cookie(signed_in(call, tokens.root)))
-    assert 200 == answer.status_code, answer.text
+    assert answer.status_code == 200, answer.text
     return answer.text
 
 
@@ -116,7 +116,7 @@ def test_no_text_of_anybody_is_markup(call: Call, tokens: Tokens, store: Store, 
     )  # fmt: skip
     asked = judgement("s", 1, answer=text, error=text, attempt_errors=(text,), stop_reason=text, answering_model=text)
     page = shown(call, tokens, told(store, said=said, of=of, asked=asked))
-    assert [] == Elements(page).active()
+    assert Elements(page).active() == []
     assert not set("\u202e\u2066\u2069\u200b\u00ad\ufeff\x1b\U000e0041") & set(page)
     assert " 49 " not in words(page)
 
@@ -137,9 +137,9 @@ def test_a_text_that_is_too_long_is_cut_and_whole_in_a_file(call: Call, tokens: 
     (place,) = re.findall(r'href="([^"]+/texts/agent_response[^"]*)"', page)
     file = call("GET", unescape(place), headers=cookie(signed_in(call, tokens.root)))
     assert text == file.content.decode()
-    assert ("text/plain; charset=utf-8", "nosniff", 'attachment; filename="ops-1-agent_response.txt"') == (
+    assert (
         file.headers["content-type"], file.headers["x-content-type-options"], file.headers["content-disposition"],
-    )  # fmt: skip
+    ) == ("text/plain; charset=utf-8", "nosniff", 'attachment; filename="ops-1-agent_response.txt"')  # fmt: skip
     assert "sandbox" in file.headers["content-security-policy"]
     assert f"of {len(text):,} characters".replace(",", " ") in words(page)
 
@@ -154,7 +154,7 @@ def test_there_is_no_file_of_what_is_not_there(call: Call, tokens: Tokens, store
     """Only texts are handed out, and only of this exchange."""
     told(store)
     place = LINKS.exchange_text("ops", "score s:1", name)
-    assert 404 == call("GET", place, headers=cookie(signed_in(call, tokens.root))).status_code
+    assert call("GET", place, headers=cookie(signed_in(call, tokens.root))).status_code == 404
 
 
 def test_a_prompt_is_shown_where_it_is_the_one_that_was_sent(call: Call, tokens: Tokens, store: Store) -> None:
@@ -171,7 +171,7 @@ def test_a_prompt_is_shown_where_it_is_the_one_that_was_sent(call: Call, tokens:
     file = call("GET", unescape(place), headers=cookie(signed_in(call, tokens.root))).text
     assert asked.content("BOUNDARY") in file
     put(store, "judgements", [judgement("s", 1, "tier2_5", fingerprint=thinking_question(said, policy).fingerprint)])
-    assert 2 == shown(call, tokens, address).count("The prompt, reconstructed")
+    assert shown(call, tokens, address).count("The prompt, reconstructed") == 2
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_turns_of_a_session_lead_to_each_other_and_to_the_run(call: Call, tokens
     page = shown(call, tokens, LINKS.exchange("ops", "score s:2", scores[1].exchange_at))
     places = re.findall(r'rel="(?:prev|next)" href="([^"]+)"', page)
     assert [LINKS.exchange("ops", one.score_id, one.exchange_at) for one in (scores[0], scores[2])] == places
-    assert ["Turn 1", "Turn 3"] == re.findall(r"Turn [13]\b", words(page))[:2]
+    assert re.findall(r"Turn [13]\b", words(page))[:2] == ["Turn 1", "Turn 3"]
     ends = shown(call, tokens, LINKS.exchange("ops", "score other:4"))
     assert 'rel="prev"' not in ends
 
@@ -248,7 +248,7 @@ def test_every_revision_is_listed(call: Call, tokens: Tokens, store: Store) -> N
     page = shown(call, tokens, told(store, of=score("s", 1, **JUDGED, revision=1)))
     rows = re.search(r'id="revisions".*?<tbody>(.*?)</tbody>', page, re.DOTALL)
     assert rows
-    assert 2 == rows[1].count("<tr>")
+    assert rows[1].count("<tr>") == 2
     assert "Left out by sampling" in rows[1]
 
 
@@ -256,17 +256,17 @@ def test_another_project_is_not_shown(call: Call, tokens: Tokens, store: Store) 
     """Neither to whoever may not see it, nor under the name of one that they may."""
     told(store, said=exchange("s", 1, project="web"), of=score("s", 1, project="web", **JUDGED))
     reader = cookie(signed_in(call, tokens.ops_reader))
-    assert 403 == call("GET", LINKS.exchange("web", "score s:1"), headers=reader).status_code
-    assert 404 == call("GET", LINKS.exchange("ops", "score s:1"), headers=reader).status_code
-    assert 403 == call("GET", LINKS.exchange_text("web", "score s:1", "user_message"), headers=reader).status_code
-    assert 404 == call("GET", LINKS.exchange_text("ops", "score s:1", "user_message"), headers=reader).status_code
+    assert call("GET", LINKS.exchange("web", "score s:1"), headers=reader).status_code == 403
+    assert call("GET", LINKS.exchange("ops", "score s:1"), headers=reader).status_code == 404
+    assert call("GET", LINKS.exchange_text("web", "score s:1", "user_message"), headers=reader).status_code == 403
+    assert call("GET", LINKS.exchange_text("ops", "score s:1", "user_message"), headers=reader).status_code == 404
 
 
 def test_nobody_sees_it_without_a_sign_in(call: Call, store: Store) -> None:
     """Texts of agents are nobody else's business; the file is no way around."""
     told(store)
     for place in (LINKS.exchange("ops", "score s:1"), LINKS.exchange_text("ops", "score s:1", "user_message")):
-        assert 303 == call("GET", place).status_code
+        assert call("GET", place).status_code == 303
 
 
 def test_a_project_that_takes_no_scores_of_people_says_so(call: Call, tokens: Tokens, store: Store) -> None:
@@ -304,8 +304,8 @@ class TestPeople:
         value = signed_in(call, tokens.root)
         for points, rater in ((2, "ann"), (4, "ann"), (3, "bob")):
             body = {"score": points, "comment": f"<i>{points}</i>", "rater": rater}
-            assert 200 == call("POST", place, json=body, headers=from_page(value)).status_code
+            assert call("POST", place, json=body, headers=from_page(value)).status_code == 200
         page = shown(call, tokens, LINKS.exchange("ops", "score s:1"))
         assert all(f"&lt;i&gt;{points}&lt;/i&gt;" in page for points in (2, 3, 4))
-        assert 3 == words(page).count(" of 5 ")
-        assert 1 == words(page).count("(an earlier view)")
+        assert words(page).count(" of 5 ") == 3
+        assert words(page).count("(an earlier view)") == 1

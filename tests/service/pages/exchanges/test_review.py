@@ -60,7 +60,7 @@ def judged(store: Store) -> None:
 def shown(call: Call, token: str, path: str = REVIEW) -> str:
     """A page as text."""
     answer = call("GET", path, headers=cookie(signed_in(call, token)))
-    assert 200 == answer.status_code
+    assert answer.status_code == 200
     return answer.text
 
 
@@ -74,11 +74,11 @@ def item_of(page: str) -> str | None:
 def test_the_odd_one_comes_first_and_the_page_says_why(call: Call, tokens: Tokens) -> None:
     """Whoever scores has to know what they look at, and how much more there is."""
     page = shown(call, tokens.root)
-    assert "score s:2" == item_of(page)
+    assert item_of(page) == "score s:2"
     assert "it made up a file" in page
-    assert [("Anomalies", "1", "0"), ("Judged without anomaly", "1", "0")] == re.findall(
+    assert re.findall(
         r'<td class="words">([^:]*):.*?</td><td class="number">(\d+)</td><td class="number">(\d+)</td>', page
-    )
+    ) == [("Anomalies", "1", "0"), ("Judged without anomaly", "1", "0")]
 
 
 @pytest.mark.usefixtures("judged")
@@ -86,7 +86,7 @@ def test_the_page_names_every_key_it_knows(call: Call, tokens: Tokens) -> None:
     """Keys that nobody tells of are used by nobody."""
     keys = re.search(r'<p class="keys[^"]*">(.*?)</p>', shown(call, tokens.root))
     assert keys is not None
-    assert ["1", "5", "C", "Esc", "S", "B"] == re.findall(r"<kbd>(\w+)</kbd>", keys[1])
+    assert re.findall(r"<kbd>(\w+)</kbd>", keys[1]) == ["1", "5", "C", "Esc", "S", "B"]
 
 
 @pytest.mark.usefixtures("judged")
@@ -94,14 +94,14 @@ def test_nothing_an_agent_said_is_markup(call: Call, tokens: Tokens) -> None:
     """What is looked at was written by whom it is about."""
     page = shown(call, tokens.root)
     assert "<script>alert" not in page
-    assert 3 == page.count("&lt;script&gt;alert(1)&lt;/script&gt;" + '<span class="code-point">U+202E</span>txt.exe')
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;" + '<span class="code-point">U+202E</span>txt.exe') == 3
 
 
 @pytest.mark.usefixtures("judged")
 def test_blind_tells_nothing_of_the_verdict(call: Call, tokens: Tokens) -> None:
     """Not the score, not the reason, not why it is there, and no link to where it stands."""
     page = shown(call, tokens.root, f"{REVIEW}?blind=true")
-    assert "score s:2" == item_of(page)
+    assert item_of(page) == "score s:2"
     for word in ("it made up a file", "The judge's findings", "/exchanges/", ">Anomaly<"):
         assert word not in page
 
@@ -112,9 +112,9 @@ def test_a_score_sent_from_the_page_brings_the_next(call: Call, tokens: Tokens) 
     value = signed_in(call, tokens.root)
     for expected in ("score s:2", "score s:1"):
         page = call("GET", REVIEW, headers=cookie(value)).text
-        assert expected == item_of(page)
+        assert item_of(page) == expected
         (address,) = re.findall(r'data-review action="([^"]+)"', page)
-        assert 200 == call("POST", address, json={"score": 2}, headers=from_page(value)).status_code
+        assert call("POST", address, json={"score": 2}, headers=from_page(value)).status_code == 200
     page = call("GET", REVIEW, headers=cookie(value)).text
     assert item_of(page) is None
     assert "Nothing to review" in page
@@ -128,7 +128,7 @@ def test_a_text_of_any_length_leaves_the_page_small(call: Call, tokens: Tokens, 
     assert len(page) < 100_000
     (whole,) = re.findall(r'<a href="([^"]+)" download>', page)
     found = call("GET", whole.replace("&amp;", "&"), headers=cookie(signed_in(call, tokens.root)))
-    assert "x" * 900_000 == found.text
+    assert found.text == "x" * 900_000
 
 
 @pytest.mark.usefixtures("judged")
@@ -140,7 +140,7 @@ def test_skipping_is_a_link_and_ends(call: Call, tokens: Tokens) -> None:
         seen.append(item_of(page))
         (path,) = re.findall(r'data-skip href="([^"]+)"', page)
         path = path.replace("&amp;", "&")
-    assert {"score s:1", "score s:2"} == set(seen)
+    assert set(seen) == {"score s:1", "score s:2"}
     page = shown(call, tokens.root, path)
     assert item_of(page) is None
     assert re.search(rf'<a href="{REVIEW}">Review the 2 skipped</a>', page)
@@ -176,7 +176,7 @@ def test_a_deleted_exchange_can_still_be_skipped(call: Call, tokens: Tokens, sto
     """Retention takes texts; the queue goes on."""
     put(store, "scores", [score("gone", 1, exchange_at=NOW, **(JUDGED | ODD))])
     page = shown(call, tokens.root)
-    assert "score gone:1" == item_of(page)
+    assert item_of(page) == "score gone:1"
     assert "The texts were deleted" in page
 
 
@@ -184,22 +184,22 @@ def test_a_deleted_exchange_can_still_be_skipped(call: Call, tokens: Tokens, sto
 def test_another_project_is_not_shown(call: Call, access: AccessStore, path: str) -> None:
     """Neither its texts nor how people judge it."""
     token = access.add(Holder("operator", "other", "web"))
-    assert 403 == call("GET", path, headers=cookie(signed_in(call, token))).status_code
-    assert 303 == call("GET", path, headers={"accept": "text/html"}).status_code
+    assert call("GET", path, headers=cookie(signed_in(call, token))).status_code == 403
+    assert call("GET", path, headers={"accept": "text/html"}).status_code == 303
 
 
 @pytest.mark.parametrize("path", [f"{REVIEW}?blind=maybe", f"{AGREEMENT}?days=31", f"{REVIEW}?{'&'.join(['skip=a'] * 201)}"])
 def test_an_address_that_cannot_be_read_is_a_page(call: Call, tokens: Tokens, path: str) -> None:
     """People edit addresses."""
     answer = call("GET", path, headers=cookie(signed_in(call, tokens.root)))
-    assert (400, "text/html; charset=utf-8") == (answer.status_code, answer.headers["content-type"])
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "text/html; charset=utf-8")
 
 
 def test_few_labels_are_no_number(call: Call, tokens: Tokens, store: Store) -> None:
     """A kappa of two labels would be believed."""
     labelled(call, tokens, store, 2)
     page = shown(call, tokens.root, AGREEMENT)
-    assert 2 == page.count("Not enough labels")
+    assert page.count("Not enough labels") == 2
     assert not re.search(r"<strong>-?\d", page)
     assert "30 exchanges from 15 sessions" in page
 
@@ -208,7 +208,7 @@ def test_agreement_is_shown_of_all_and_of_each(call: Call, tokens: Tokens, store
     """With as many labels as it takes: kappa, its interval, the bias with its sign."""
     labelled(call, tokens, store, 32)
     page = shown(call, tokens.root, f"{AGREEMENT}?days=0")
-    assert ["All people", "root"] == re.findall(r'<th scope="row">(.*?)</th>', page)
+    assert re.findall(r'<th scope="row">(.*?)</th>', page) == ["All people", "root"]
     assert re.search(
         r"<strong>-?\d\.\d\d</strong></td><td class=\"number\" data-label=\"95 %\">-?\d\.\d\d to -?\d\.\d\d</td>", page
     )
@@ -223,4 +223,4 @@ def labelled(call: Call, tokens: Tokens, store: Store, count: int) -> None:
     for number, said in enumerate(verdicts):
         points = int(said["tier3_score"]) - (number // 4) % 2
         path = f"/api/audit/ops/scores/score s{number}:1/human"
-        assert 200 == call("POST", path, tokens.root, json={"score": points}).status_code
+        assert call("POST", path, tokens.root, json={"score": points}).status_code == 200

@@ -31,13 +31,13 @@ def seen(rule: str, **numbers: object) -> Incident:
 )
 def test_a_day_is_off_by_a_sigma_or_by_half_of_the_change(numbers: dict[str, object], expected: set[str]) -> None:
     """A small change of many scores is within one sigma of them; where nothing is known, every day that is named counts."""
-    assert expected == days_of(seen("sequential", **numbers), DAYS)
+    assert days_of(seen("sequential", **numbers), DAYS) == expected
 
 
 def test_days_in_a_row_are_those_that_the_rule_saw() -> None:
     """A bad day between them that came later was not what it found."""
     told = seen("consecutive_days", mean=0.9, stddev=0.1, days=[{"day": "2026-10-03"}, {"day": "2026-10-05"}])
-    assert {"2026-10-03"} == days_of(told, DAYS)
+    assert days_of(told, DAYS) == {"2026-10-03"}
 
 
 def test_a_rise_is_marked_above() -> None:
@@ -46,14 +46,14 @@ def test_a_rise_is_marked_above() -> None:
     risen = incident(rule="rate_ratio", type="anomaly_spike", tier=None, direction="up", metadata=told)
     flat = incident(rule="rate_ratio", type="anomaly_spike", tier=None, direction="up", metadata=told.replace("0.88", "0.98"))
     shown = shown_by("anomaly_spike", [risen, flat], DAYS)
-    assert [risen] == [one.incident for one in shown]
-    assert {"2026-10-01", "2026-10-05"} == marked_days(shown)
+    assert [one.incident for one in shown] == [risen]
+    assert marked_days(shown) == {"2026-10-01", "2026-10-05"}
     assert not shown_by("tier2", [risen], DAYS)
 
 
 def test_where_a_tier_came_from_is_of_what_is_open() -> None:
     """What was decided on is the level of today."""
     told = seen("sequential", meanBefore=0.9)
-    assert (date(2026, 10, 2), 0.9, 0.0) == before_of("tier2", [told])
+    assert before_of("tier2", [told]) == (date(2026, 10, 2), 0.9, 0.0)
     assert before_of("tier1", [told]) is None
     assert before_of("tier2", [incident(status="accepted", metadata=told.metadata)]) is None

@@ -72,7 +72,7 @@ def test_what_recovered_says_since_when_and_is_red_no_more(look: Look, store: St
 def test_it_begins_with_what_waits_for_somebody_the_worst_first(look: Look) -> None:
     """Who is on call opens it for what is to do now: over all projects, without what is over."""
     page = look(LINKS.inbox())
-    assert ["b", "c", "a", "d"] == ids(page)
+    assert ids(page) == ["b", "c", "a", "d"]
     assert re.search(r'4 incidents, <a class="meaning" href="/help#worst"[^>]*>worst first</a>', page)
 
 
@@ -96,11 +96,11 @@ def test_the_fleet_has_projects_in_the_order_in_which_the_inbox_lists_their_wors
         ],
     )
     listed = ids(look(LINKS.inbox()))
-    assert ["web-unsafe", "dark-tier3", "ops-tier2", "web-None", "capped-tier2"] == listed
+    assert listed == ["web-unsafe", "dark-tier3", "ops-tier2", "web-None", "capped-tier2"]
     first = list(dict.fromkeys(one.split("-")[0] for one in listed))
     for view in (LINKS.fleet, LINKS.fleet_of(view="table")):
         assert first == projects_of(look(view))[: len(first)]
-    assert ["web-unsafe", "web-None"] == re.findall(r"/incidents/(web-[^\"?]+)", look(LINKS.project("web")))[:2]
+    assert re.findall(r"/incidents/(web-[^\"?]+)", look(LINKS.project("web")))[:2] == ["web-unsafe", "web-None"]
 
 
 @pytest.mark.usefixtures("few")
@@ -108,13 +108,13 @@ def test_the_time_is_that_in_which_incidents_were_found(look: Look) -> None:
     """What came up last night is a question of every morning; the time stays in the form, in the links and in a saved view."""
     day = START + timedelta(days=1)
     page = look(LINKS.inbox(window="24h", until=f"{day:%Y-%m-%d}"))
-    assert ["b"] == ids(page)
+    assert ids(page) == ["b"]
     assert "1 incident," in page
     assert '<input type="hidden" name="window" value="24h">' in page
     assert f'name="query" value="window=24h&amp;until={day:%Y-%m-%d}"' in page
-    assert ["b", "c", "a", "d"] == ids(
+    assert ids(
         look(re.search(r'aria-label="All of the time" href="([^"]+)"|href="([^"]+)" aria-label="All of the time"', page)[2])
-    )  # type: ignore[index]
+    ) == ["b", "c", "a", "d"]  # type: ignore[index]
 
 
 @pytest.mark.usefixtures("few")
@@ -148,7 +148,7 @@ def test_a_time_that_is_none_is_named(look: Look, field: str, value: str) -> Non
 )
 def test_the_address_narrows_and_orders(look: Look, asked: dict[str, str], found: list[str]) -> None:
     """Every filter is in the address, so that a list can be shared; a form sends what was left blank, and chats add their own."""
-    assert found == ids(look(LINKS.inbox(**asked)))
+    assert ids(look(LINKS.inbox(**asked))) == found
 
 
 @pytest.mark.parametrize(
@@ -168,10 +168,10 @@ def test_a_token_of_one_project_sees_no_other(call: Call, tokens: Tokens) -> Non
     """Not in the list, not among the choices, not in the count of the navigation."""
     value = signed_in(call, tokens.ops_reader)
     page = call("GET", LINKS.inbox(status=ANY, sort="newest"), headers=cookie(value)).text
-    assert ["e", "d", "c", "b"] == ids(page)
+    assert ids(page) == ["e", "d", "c", "b"]
     assert "web" not in page
     assert '3<span class="visually-hidden"> open' in page
-    assert 403 == call("GET", LINKS.inbox(project="web"), headers=cookie(value)).status_code
+    assert call("GET", LINKS.inbox(project="web"), headers=cookie(value)).status_code == 403
 
 
 def test_every_page_says_how_many_are_open(look: Look, store: Store) -> None:
@@ -180,7 +180,7 @@ def test_every_page_says_how_many_are_open(look: Look, store: Store) -> None:
     put(store, "incidents", [incident(), incident(incident_id="s", confidence="suspected")])
     assert '2<span class="visually-hidden"> open' in look(LINKS.telemetry)
     assert 'title="2 open, 1 of them confirmed"' in look(LINKS.telemetry)
-    assert 2 == len(ids(look(LINKS.inbox())))
+    assert len(ids(look(LINKS.inbox()))) == 2
     put(store, "incidents", [incident(revision=1, status="resolved")])
     assert 'pill suspected" title="1 open, 0 of them confirmed"' in look(LINKS.telemetry)
 
@@ -248,15 +248,15 @@ def test_texts_of_agents_and_addresses_are_text(look: Look, store: Store) -> Non
     """Titles come from judges, names from senders, filters from whoever wrote the link."""
     put(store, "incidents", [incident(title=HOSTILE, agent=HOSTILE, acknowledged_by=HOSTILE, status="acknowledged")])
     for asked in ({"text": "alert", "agent": HOSTILE}, {"assignee": HOSTILE, "text": HOSTILE}, {"sort": "assignee"}):
-        assert [] == Elements(look(LINKS.inbox(**asked))).active()
-    assert ["i1"] == ids(look(LINKS.inbox(text="alert", agent=HOSTILE)))
+        assert Elements(look(LINKS.inbox(**asked))).active() == []
+    assert ids(look(LINKS.inbox(text="alert", agent=HOSTILE))) == ["i1"]
 
 
 def test_the_form_works_without_a_script(call: Call, tokens: Tokens) -> None:
     """The policy of the page lets its forms send to this server, and nowhere else."""
     answer = call("GET", LINKS.inbox(), headers=cookie(signed_in(call, tokens.root)))
     policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
-    assert ("'self'", "'self'", "'none'") == (policy["form-action"], policy["script-src"], policy["default-src"])
+    assert (policy["form-action"], policy["script-src"], policy["default-src"]) == ("'self'", "'self'", "'none'")
 
 
 @given(st.lists(st.tuples(st.sampled_from([*FIELDS, "other"]), st.text())))
@@ -267,9 +267,9 @@ def test_an_address_is_read_or_refused_in_words(pairs: list[tuple[str, str]]) ->
     except InputError as error:
         assert str(error).split(":")[0] in FIELDS  # noqa: PT017 - the refusal is what is tested
         return
-    assert asked == read_address([(name, value) for name, values in asked.items() for value in values])
+    assert read_address([(name, value) for name, values in asked.items() for value in values]) == asked
     assert filter_of(asked, None, "ann").statuses in {(), LIVE_STATES, tuple(asked.get("status", ()))}
-    assert "ops" == filter_of(asked, "ops", "ann").project
+    assert filter_of(asked, "ops", "ann").project == "ops"
 
 
 def sent(call: Call, value: str, form: dict[str, Any], address: str = LINKS.inbox(), **headers: str) -> Any:
@@ -291,10 +291,10 @@ def test_the_form_changes_what_is_selected_and_says_how_it_went(call: Call, sign
     form = {"incident": ["ops/b", "ops/none", "web/a"], "do": "acknowledged", "comment": "We are looking into it."}
     answer = sent(call, signed, form, LINKS.inbox(severity="critical"))
     told = " ".join(re.sub(r"<[^>]*>", " ", answer.text).split())
-    assert 200 == answer.status_code
+    assert answer.status_code == 200
     assert "2 incidents are acknowledged. 1 not changed:" in told
     assert "none of ops : the project has no incident with this id ." in told
-    assert ["c", "b", "d"] == ids(answer.text)
+    assert ids(answer.text) == ["c", "b", "d"]
     assert 'value="ops/none"' not in answer.text
     assert "We are looking into it." in re.search(r"<textarea[^>]*>(.*?)</textarea>", answer.text, re.DOTALL)[1]  # type: ignore[index]
 
@@ -314,9 +314,9 @@ def test_every_button_does_what_it_says(call: Call, tokens: Tokens, signed: str)
         answer = sent(call, signed, {"incident": "ops/b", "do": action, "comment": action, "assignee": "me"})
         assert f"1 incident is {DONE[action]}" in answer.text
         body = call("GET", "/api/audit/ops/incidents/b", tokens.root).json()
-        assert expected == (body["incident"]["status"], body["incident"]["assignee"])
+        assert (body["incident"]["status"], body["incident"]["assignee"]) == expected
         assert action in {one["comment"] for one in body["history"]}
-    assert set(DONE) == {one["comment"] for one in body["history"]}
+    assert {one["comment"] for one in body["history"]} == set(DONE)
 
 
 @pytest.mark.usefixtures("few")
@@ -334,7 +334,7 @@ def test_every_button_does_what_it_says(call: Call, tokens: Tokens, signed: str)
 def test_a_form_that_says_too_little_changes_nothing(call: Call, signed: str, form: dict[str, Any], words: str) -> None:
     """It says what is missing, and keeps what was filled in."""
     answer = sent(call, signed, form)
-    assert (400, True) == (answer.status_code, words in answer.text)
+    assert (answer.status_code, words in answer.text) == (400, True)
     assert "Nothing was changed." in answer.text
 
 
@@ -343,14 +343,14 @@ def test_a_form_of_elsewhere_changes_nothing(call: Call, tokens: Tokens, signed:
     """Browsers send the cookie whatever page has the form: it has to carry the mark of a page of ours, and come from here."""
     form = {"incident": "ops/b", "do": "dismissed", "comment": "x"}
     for mark in ("", "0" * 64, mark_of(b"x" * 43, "")):
-        assert 403 == sent(call, signed, {**form, "mark": mark}).status_code
-    assert 403 == sent(call, signed, form, origin="http://elsewhere.example").status_code
-    assert 403 == sent(call, signed, form, **{"sec-fetch-site": "cross-site"}).status_code
-    assert 415 == sent(call, signed, form, **{"content-type": "application/json"}).status_code
-    assert 400 == sent(call, signed, {**form, "x": [str(one) for one in range(2001)]}).status_code
+        assert sent(call, signed, {**form, "mark": mark}).status_code == 403
+    assert sent(call, signed, form, origin="http://elsewhere.example").status_code == 403
+    assert sent(call, signed, form, **{"sec-fetch-site": "cross-site"}).status_code == 403
+    assert sent(call, signed, form, **{"content-type": "application/json"}).status_code == 415
+    assert sent(call, signed, {**form, "x": [str(one) for one in range(2001)]}).status_code == 400
     reader = signed_in(call, tokens.ops_reader)
     assert "not changed" in sent(call, reader, {**form, "incident": "web/a"}).text
-    assert "open" == call("GET", "/api/audit/ops/incidents/b", tokens.root).json()["incident"]["status"]
+    assert call("GET", "/api/audit/ops/incidents/b", tokens.root).json()["incident"]["status"] == "open"
 
 
 def test_who_may_not_review_has_no_boxes_and_changes_nothing(call: Call, access: AccessStore, store: Store) -> None:
@@ -358,7 +358,7 @@ def test_who_may_not_review_has_no_boxes_and_changes_nothing(call: Call, access:
     put(store, "incidents", [incident()])
     value = signed_in(call, access.add(Holder("operator", "looker", None, None, frozenset({"read"}))))
     assert 'name="incident"' not in call("GET", LINKS.inbox(), headers=cookie(value)).text
-    assert 403 == sent(call, value, {"incident": "ops/i1", "do": "dismissed", "comment": "x"}).status_code
+    assert sent(call, value, {"incident": "ops/i1", "do": "dismissed", "comment": "x"}).status_code == 403
 
 
 @pytest.mark.usefixtures("few")
@@ -372,4 +372,4 @@ def test_the_page_of_an_incident_has_who_did_what(call: Call, look: Look, signed
     assert "Assigned to root" in told
     assert "Comment by root" in told
     assert "It is fixed." in told
-    assert [] == Elements(page).active()
+    assert Elements(page).active() == []

@@ -58,7 +58,7 @@ def test_the_latest_comment_is_at_the_top(look: Look, call: Call, tokens: Tokens
     value = signed_in(call, tokens.root)
     for said in ("First.", "It is the <b>canary</b>."):
         answer = call("PUT", LINKS.deciding("ops", "i"), headers=from_page(value), json={"comment": said})
-        assert 200 == answer.status_code, answer.text
+        assert answer.status_code == 200, answer.text
     page = look(LINKS.incident("ops", "i"))
     top = page.split('id="latest-comment"')[1].split("</p>", maxsplit=1)[0]
     assert "It is the &lt;b&gt;canary&lt;/b&gt;." in top

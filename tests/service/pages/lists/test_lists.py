@@ -77,14 +77,14 @@ def test_the_newest_come_first_and_a_heading_sorts(look: Look) -> None:
     """A click on a heading sorts by it, a second one turns the order round, and screen readers hear which it is."""
     here = LINKS.exchanges("ops")
     page = look(here)
-    assert list(range(1, 13)) == turns_of(page)
+    assert turns_of(page) == list(range(1, 13))
     assert 'aria-sort="descending"' in page
     lowest = look(links_of(page, "Tier 2<"))
-    assert [2, 4, 6, 8, 10, 12] == turns_of(lowest)[:6]
+    assert turns_of(lowest)[:6] == [2, 4, 6, 8, 10, 12]
     assert re.search(r'aria-sort="ascending"><a [^>]*>Tier 2', lowest)
     highest = look(links_of(lowest, "Tier 2<"))
-    assert [12, 10, 8, 6, 4, 2] == turns_of(highest)[:6]
-    assert {1, 3, 5, 7, 9, 11} == set(turns_of(highest)[6:])
+    assert turns_of(highest)[:6] == [12, 10, 8, 6, 4, 2]
+    assert set(turns_of(highest)[6:]) == {1, 3, 5, 7, 9, 11}
 
 
 @pytest.mark.usefixtures("fleet")
@@ -105,7 +105,7 @@ def test_the_newest_come_first_and_a_heading_sorts(look: Look) -> None:
 def test_filters_are_in_the_address(look: Look, asked: dict[str, str], turns: list[int]) -> None:
     """A link that is sent to a colleague shows what the sender saw, and says by what it is narrowed."""
     page = look(LINKS.exchanges("ops", **asked))
-    assert turns == turns_of(page)
+    assert turns_of(page) == turns
     assert "Without filters" in page
     for value in asked.values():
         assert value in unescape(page)
@@ -117,7 +117,7 @@ def test_filters_are_in_the_address(look: Look, asked: dict[str, str], turns: li
 def test_pages_have_each_row_once_under_each_order(look: Look, monkeypatch: pytest.MonkeyPatch, sort: str, down: str) -> None:
     """Rows without a value, and equal ones, are where pages of other programs lose rows."""
     whole = turns_of(look(LINKS.exchanges("ops", sort=sort, down=down)))
-    assert set(range(1, 13)) == set(whole)
+    assert set(whole) == set(range(1, 13))
     monkeypatch.setattr(listing, "SHOWN", 5)
     page = look(LINKS.exchanges("ops", sort=sort, down=down))
     paged = turns_of(page)
@@ -125,7 +125,7 @@ def test_pages_have_each_row_once_under_each_order(look: Look, monkeypatch: pyte
         page = look(links_of(page, "Next page"))
         paged += turns_of(page)
         assert "To the first page" in page
-    assert whole == paged
+    assert paged == whole
 
 
 @pytest.mark.usefixtures("fleet")
@@ -241,25 +241,27 @@ def test_a_file_has_what_the_list_shows_on_all_its_pages(call: Call, tokens: Tok
     browser = cookie(signed_in(call, tokens.root))
     asked = "?agent=guide&sort=tier2&down=false"
     answer = call("GET", LINKS.list_file("ops", "exchanges.csv") + asked, headers=browser)
-    assert (200, "text/csv; charset=utf-8") == (answer.status_code, answer.headers["content-type"])
-    assert 'attachment; filename="ops-exchanges.csv"' == answer.headers["content-disposition"]
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/csv; charset=utf-8")
+    assert answer.headers["content-disposition"] == 'attachment; filename="ops-exchanges.csv"'
     rows = list(csv.DictReader(io.StringIO(answer.text)))
-    assert ["2", "4", "6", "8", "10", "12"] == [row["turn_number"] for row in rows]
-    assert ["0.1", "2026-10-01T10:00:00Z", "model-0"] == [
-        rows[0][name] for name in ("tier2_score", "exchange_at", "agent_model")
+    assert [row["turn_number"] for row in rows] == ["2", "4", "6", "8", "10", "12"]
+    assert [rows[0][name] for name in ("tier2_score", "exchange_at", "agent_model")] == [
+        "0.1",
+        "2026-10-01T10:00:00Z",
+        "model-0",
     ]
     told = call("GET", LINKS.list_file("ops", "exchanges.json") + asked, headers=browser).json()
-    assert [2, 4, 6, 8, 10, 12] == [row["turn_number"] for row in told]
+    assert [row["turn_number"] for row in told] == [2, 4, 6, 8, 10, 12]
     assert list(rows[0]) == list(told[0])
 
 
 def test_a_file_of_nothing_is_whole(call: Call, tokens: Tokens) -> None:
     """A program that reads it need not know that there was nothing."""
     browser = cookie(signed_in(call, tokens.root))
-    assert [] == call("GET", LINKS.list_file("ops", "sessions.json"), headers=browser).json()
+    assert call("GET", LINKS.list_file("ops", "sessions.json"), headers=browser).json() == []
     text = call("GET", LINKS.list_file("ops", "sessions.csv"), headers=browser).text
     assert text.startswith("session_id,last_at,agent")
-    assert 1 == len(text.splitlines())
+    assert len(text.splitlines()) == 1
 
 
 @pytest.mark.usefixtures("fleet")
@@ -269,7 +271,7 @@ def test_a_file_is_bounded(call: Call, tokens: Tokens, monkeypatch: pytest.Monke
     monkeypatch.setattr(export, "AT_ONCE", 2)
     monkeypatch.setattr("service.pages.lists.pages.AT_ONCE", 2)
     browser = cookie(signed_in(call, tokens.root))
-    assert 5 == len(call("GET", LINKS.list_file("ops", "exchanges.json"), headers=browser).json())
+    assert len(call("GET", LINKS.list_file("ops", "exchanges.json"), headers=browser).json()) == 5
 
 
 def test_what_an_agent_is_called_is_no_formula_and_no_markup(call: Call, tokens: Tokens, store: Store, look: Look) -> None:
@@ -280,13 +282,13 @@ def test_what_an_agent_is_called_is_no_formula_and_no_markup(call: Call, tokens:
     fill(store, [said], [score(HOSTILE, 1, score_id="one", agent=HOSTILE, exchange_at=at, **found)])
     for name in LISTS:
         page = look(getattr(LINKS, name)("ops", agent=HOSTILE))
-        assert [] == Elements(page).active()
+        assert Elements(page).active() == []
         assert "\u202e" not in page
     browser = cookie(signed_in(call, tokens.root))
     for name in ("exchanges", "anomalies", "sessions"):
         (row,) = csv.DictReader(io.StringIO(call("GET", LINKS.list_file("ops", f"{name}.csv"), headers=browser).text))
-        assert f"'{HOSTILE}" == row["agent"]
-        assert f"'{HOSTILE}" == row["session_id"]
+        assert row["agent"] == f"'{HOSTILE}"
+        assert row["session_id"] == f"'{HOSTILE}"
 
 
 @pytest.mark.usefixtures("fleet")
@@ -295,6 +297,6 @@ def test_a_list_and_its_file_are_for_those_who_may_see_the_project(call: Call, t
     reader = cookie(signed_in(call, tokens.ops_reader))
     for path in (LINKS.exchanges("web"), LINKS.sessions("web"), LINKS.list_file("web", "exchanges.csv")):
         assert call("GET", path, headers=reader).status_code in (403, 404)
-    assert 200 == call("GET", LINKS.list_file("ops", "exchanges.csv"), headers=reader).status_code
-    assert 404 == call("GET", LINKS.list_file("ops", "exchanges.xml"), headers=reader).status_code
-    assert 404 == call("GET", LINKS.list_file("ops", "secrets.csv"), headers=reader).status_code
+    assert call("GET", LINKS.list_file("ops", "exchanges.csv"), headers=reader).status_code == 200
+    assert call("GET", LINKS.list_file("ops", "exchanges.xml"), headers=reader).status_code == 404
+    assert call("GET", LINKS.list_file("ops", "secrets.csv"), headers=reader).status_code == 404

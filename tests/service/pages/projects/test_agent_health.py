@@ -64,11 +64,11 @@ def test_the_agent_with_the_most_unsafe_runs_comes_first(looks: Looks, store: St
     unsafe = {"readiness_level": "unsafe_for_production"}
     put(store, "diagnoses", [run(1, 90), run(2, 95), run(3, 96, "rogue", **unsafe), run(4, 70, None)])
     page = looks()
-    assert [
+    assert cells(page, "Agents with their runs") == [
         ["rogue", "Unsafe for production", "1", "1", "96", NOTHING, "", "96.0", "96", "0"],
         ["(no name)", "Ready for runtime", "0", "1", "70", NOTHING, "", "70.0", "70", "0"],
         ["scout", "Ready for runtime", "0", "2", "95", "▲ 5", "", "92.5", "90", "0"],
-    ] == cells(page, "Agents with their runs")
+    ]
     assert "is at most 100 and at least 73" in page
 
 
@@ -77,12 +77,12 @@ def test_a_run_stands_beside_the_one_before_it(looks: Looks, store: Store) -> No
     failing = {"primary_failure_type": LOOP}
     put(store, "diagnoses", [run(1, 90), run(2, 50, **failing), run(3, 55, **failing)])
     found = cells(looks(), "Runs beside the run of the same agent before")
-    assert [
+    assert [[*row[:7], "again" if "again" in row[7] else ""] for row in found] == [
         ["run_003", "Unsafe for production", "55", "▲ 5", "65.0", "scout", "2026-09-22 15:00", "again"],
         ["run_002", "Unsafe for production", "50", "▼ 40", "70.0", "scout", "2026-09-22 14:00", ""],
         ["run_001", "Ready for runtime", "90", NOTHING, "90.0", "scout", "2026-09-22 13:00", ""],
-    ] == [[*row[:7], "again" if "again" in row[7] else ""] for row in found]
-    assert 2 == looks().count('href="/projects/ops/runs/run_003"'), "in the list, and in the chart's table"
+    ]
+    assert looks().count('href="/projects/ops/runs/run_003"') == 2, "in the list, and in the chart's table"
 
 
 def test_a_run_without_evidence_is_listed_and_in_no_chart(looks: Looks, store: Store) -> None:
@@ -90,9 +90,9 @@ def test_a_run_without_evidence_is_listed_and_in_no_chart(looks: Looks, store: S
     put(store, "diagnoses", [run(1, 90), run(2, None, readiness_level="insufficient_evidence"), run(3, 80)])
     page = looks()
     rows = cells(page, "Runs beside the run of the same agent before")
-    assert [["80", "▼ 10"], [NOTHING, NOTHING], ["90", NOTHING]] == [row[2:4] for row in rows]
+    assert [row[2:4] for row in rows] == [["80", "▼ 10"], [NOTHING, NOTHING], ["90", NOTHING]]
     assert "No runtime events: only exchanges were received" in rows[1][7]
-    assert [[90, 80]] == drawn_charts(page)["trust-0"]["series"]
+    assert drawn_charts(page)["trust-0"]["series"] == [[90, 80]]
 
 
 def test_one_agent_has_an_address(looks: Looks, store: Store) -> None:
@@ -101,10 +101,10 @@ def test_one_agent_has_an_address(looks: Looks, store: Store) -> None:
     page = looks()
     assert 'href="/projects/ops/agents?agent=a%26b"' in page
     one = looks("/projects/ops/agents?agent=a%26b")
-    assert ["run_001"] == [row[0] for row in cells(one, "Runs beside the run of the same agent before")]
-    assert 1 == one.count(' data-chart="')
-    assert ["run_003"] == [
-        row[0] for row in cells(looks("/projects/ops/agents?agent="), "Runs beside the run of the same agent before")
+    assert [row[0] for row in cells(one, "Runs beside the run of the same agent before")] == ["run_001"]
+    assert one.count(' data-chart="') == 1
+    assert [row[0] for row in cells(looks("/projects/ops/agents?agent="), "Runs beside the run of the same agent before")] == [
+        "run_003"
     ]
     assert "is among these" in looks("/projects/ops/agents?agent=nobody")
 
@@ -113,7 +113,7 @@ def test_many_agents_and_runs_stay_a_page(looks: Looks, store: Store) -> None:
     """What is left out is said."""
     put(store, "diagnoses", [run(number, 90, f"agent-{number % 40:02d}") for number in range(1, 201)])
     page = looks("/projects/ops/agents?runs=250")
-    assert 12 == page.count(' data-chart="')
+    assert page.count(' data-chart="') == 12
     assert "28 more agents" in page
     assert "150 older runs are not listed" in page
     assert len(page) < 300_000
@@ -123,8 +123,8 @@ def test_the_project_shows_its_newest_runs(looks: Looks, store: Store) -> None:
     """From there to what went wrong it is one step."""
     put(store, "diagnoses", [run(1, 90), run(2, 50, primary_failure_type=LOOP)])
     found = cells(looks("/projects/ops/details"), "Newest runs with their verdict")
-    assert ["run_002", "Unsafe for production", "50"] == found[0][:3]
-    assert ["run_001", "Ready for runtime", "90", "none", "scout", "2026-09-22 13:00"] == found[1]
+    assert found[0][:3] == ["run_002", "Unsafe for production", "50"]
+    assert found[1] == ["run_001", "Ready for runtime", "90", "none", "scout", "2026-09-22 13:00"]
     assert 'href="/projects/ops/runs/run_002"' in looks("/projects/ops/details")
 
 
@@ -150,7 +150,7 @@ def test_a_session_that_has_ended_is_not_called_unfinished(looks: Looks, store: 
     )
     page = looks("/projects/ops/wrap-quality")
     state = {name: re.search(rf">{name}</bdi></a></td>.*?>(ended|not finished)<", page)[1] for name in ("s", "on", "open")}  # type: ignore[index]
-    assert {"s": "ended", "on": "not finished", "open": "not finished"} == state
+    assert state == {"s": "ended", "on": "not finished", "open": "not finished"}
 
 
 def test_sessions_lead_to_their_runs(looks: Looks, store: Store) -> None:
@@ -158,10 +158,10 @@ def test_sessions_lead_to_their_runs(looks: Looks, store: Store) -> None:
     filled(store, ("exchanges", exchange("s", 1)), ("exchanges", exchange("t/u", 2)))
     put(store, "diagnoses", [run(1, 97, session_id="t/u")])
     page = looks("/projects/ops/wrap-quality")
-    assert ["/projects/ops/runs/run_001"] == re.findall(r'href="([^"]*/runs/[^"]*)"', page)
-    assert 1 == page.count("not finished")
+    assert re.findall(r'href="([^"]*/runs/[^"]*)"', page) == ["/projects/ops/runs/run_001"]
+    assert page.count("not finished") == 1
     one = looks("/projects/ops/wrap-quality?limit=1")
-    assert 1 == one.split("<tbody>")[1].count("<tr>")
+    assert one.split("<tbody>")[1].count("<tr>") == 1
     assert 'href="/projects/ops/wrap-quality?limit=1&amp;cursor=' in one
 
 

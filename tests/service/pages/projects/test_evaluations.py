@@ -39,7 +39,7 @@ def shown(call: Call, tokens: Tokens, path: str = LIST) -> str:
     if path.partition("?")[0] == LIST and "window=" not in path:
         path += "&window=all" if "?" in path else "?window=all"
     answer = call("GET", path, headers=cookie(signed_in(call, tokens.root)))
-    assert 200 == answer.status_code
+    assert answer.status_code == 200
     return answer.text
 
 
@@ -66,7 +66,7 @@ def test_the_list_is_narrowed_to_a_case_and_a_model(call: Call, tokens: Tokens, 
     assert {"case": ["monthly-report"], "window": ["all"]} in queries
     assert {"model": [MINIMAX], "window": ["all"]} in queries
     found = listed(shown(call, tokens, f"{LIST}?case=refund-policy&model={CLAUDE}"))
-    assert ["2f1c7f0e-5b7a-4d35-9a0c-7c6b1f7f2a11%3Arefund-policy"] == found
+    assert found == ["2f1c7f0e-5b7a-4d35-9a0c-7c6b1f7f2a11%3Arefund-policy"]
     assert "No evaluation matches" in shown(call, tokens, f"{LIST}?case=refund-policy&model=nobody")
 
 
@@ -88,7 +88,7 @@ def test_a_case_is_drawn_where_there_is_more_than_one_week(call: Call, tokens: T
     later = first.run_at and first.run_at + timedelta(days=21)
     put(store, "evaluations", [msgspec.structs.replace(first, evaluation_id="x", session_id="s-later", run_at=later)])
     page = shown(call, tokens)
-    assert 1 == page.count(' data-chart="')
+    assert page.count(' data-chart="') == 1
     assert "Mean final score of 4 runs" in page
 
 
@@ -104,7 +104,7 @@ def test_pages_of_the_list_go_on_where_the_last_one_ended(
         seen += listed(page)
         following = re.findall(r'href="([^"]+)" rel="next"', page)
         path = html.unescape(following[0]) if following else ""
-    assert (3, 3) == (len(seen), len(set(seen)))
+    assert (len(seen), len(set(seen))) == (3, 3)
     assert "To the first page" in page
 
 
@@ -113,10 +113,10 @@ def test_a_result_says_what_it_is_made_of(call: Call, tokens: Tokens, store: Sto
     landed(store, SET[0])
     page = shown(call, tokens, f"{LIST}/s-0001:refund-policy")
     dimensions = re.findall(r'<tr><th scope="row" title="[^"]+">(\w+)</th>(.*?)</tr>', page)
-    assert ["task", "process", "autonomy", "closeness", "efficiency", "spark"] == [name for name, _ in dimensions]
+    assert [name for name, _ in dimensions] == ["task", "process", "autonomy", "closeness", "efficiency", "spark"]
     assert "75.0% judge, 25.0% checks" in dict(dimensions)["process"]
     assert "8.50<small>of 10</small>" in page
-    assert 3 == page.count('<details id="answer-')
+    assert page.count('<details id="answer-') == 3
     assert "&#34;overall&#34;" in page or "&quot;overall&quot;" in page
     assert "names-the-amount" in page
     assert "simulated judge" not in page
@@ -127,10 +127,12 @@ def test_a_judge_that_failed_leaves_no_score_and_says_why(call: Call, tokens: To
     landed(store, SET[-1])
     page = shown(call, tokens, f"{LIST}/s-0005:monthly-report")
     assert "failed: no answer counts" in page
-    assert ["Provider error", "Provider error", "Timeout"] == re.findall(
-        r'<span class="pill bad"[^>]*>\s*([A-Za-z ]+?)\s*</span>', page
-    )
-    assert 3 == page.count("There is no answer.")
+    assert re.findall(r'<span class="pill bad"[^>]*>\s*([A-Za-z ]+?)\s*</span>', page) == [
+        "Provider error",
+        "Provider error",
+        "Timeout",
+    ]
+    assert page.count("There is no answer.") == 3
     assert "of one answer there is none" in page
 
 
@@ -157,12 +159,12 @@ def test_the_prompts_are_there_and_whole_as_files(call: Call, tokens: Tokens, st
     put(store, "evaluation-requests", [asked])
     page = shown(call, tokens, f"{LIST}/s-0001:refund-policy")
     links = re.findall(r'<a href="([^"]+)" download>', page)
-    assert [f"{LIST}/s-0001%3Arefund-policy/prompts/user"] == links
+    assert links == [f"{LIST}/s-0001%3Arefund-policy/prompts/user"]
     whole = call("GET", links[0], headers=cookie(signed_in(call, tokens.root)))
-    assert (long, "no-store") == (whole.text, whole.headers["cache-control"])
+    assert (whole.text, whole.headers["cache-control"]) == (long, "no-store")
     assert whole.headers["content-disposition"].startswith("attachment")
     odd = f"{LIST}/s-0001:refund-policy/prompts/other"
-    assert 404 == call("GET", odd, headers=cookie(signed_in(call, tokens.root))).status_code
+    assert call("GET", odd, headers=cookie(signed_in(call, tokens.root))).status_code == 404
 
 
 def test_what_is_under_way_or_set_aside_says_so(call: Call, tokens: Tokens, store: Store) -> None:
@@ -188,6 +190,6 @@ def test_another_project_is_not_shown(call: Call, access: AccessStore, store: St
     """Neither by its own address nor by that of a project one may see."""
     landed(store, SET[0])
     value = signed_in(call, access.add(Holder("operator", "other", "web")))
-    assert 403 == call("GET", path, headers=cookie(value)).status_code
+    assert call("GET", path, headers=cookie(value)).status_code == 403
     if path != LIST:
-        assert 404 == call("GET", path.replace("/shop/", "/web/"), headers=cookie(value)).status_code
+        assert call("GET", path.replace("/shop/", "/web/"), headers=cookie(value)).status_code == 404

@@ -32,9 +32,9 @@ def test_the_worst_project_comes_first(call: Call, tokens: Tokens, store: Store)
     put(store, "incidents", [incident()])
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
     names = projects_of(shown)
-    assert "ops" == names[0]
+    assert names[0] == "ops"
     assert sorted(names[1:]) == names[1:]
-    assert {"capped", "dark", "ops", "web"} == set(names)
+    assert set(names) == {"capped", "dark", "ops", "web"}
     assert re.search(r"1 open incident\b", shown)
 
 
@@ -42,7 +42,7 @@ def test_a_project_that_is_not_audited_says_so(call: Call, tokens: Tokens) -> No
     """The green badge is a promise."""
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
     cards = {project: re.findall(">(Not audited|Audited)<", card) for project, card in cards_of(shown).items()}
-    assert (["Not audited"], ["Audited"]) == (cards["dark"], cards["ops"])
+    assert (cards["dark"], cards["ops"]) == (["Not audited"], ["Audited"])
 
 
 def test_the_last_days_are_those_up_to_today(call: Call, tokens: Tokens, store: Store) -> None:
@@ -114,7 +114,7 @@ def test_a_project_is_healthy_only_once_it_was_checked(call: Call, tokens: Token
         return text(cards_of(call("GET", "/", headers=cookie(value)).text)["ops"])
 
     assert re.search(r"Not known yet Tier 2 .* in 7 days Not checked yet\.", card())
-    assert 200 == call("POST", "/api/audit/ops/check", tokens.root).status_code
+    assert call("POST", "/api/audit/ops/check", tokens.root).status_code == 200
     assert "Healthy" in card()
     assert "Checked 2026-10-01 12:00 UTC: nothing found." in card()
 
@@ -131,7 +131,7 @@ def test_the_table_has_the_same_projects_in_the_same_order(call: Call, tokens: T
     assert "ops Critical 1" in text(row[0])
     assert "2026-10-01" in text(row[0])
     assert "dark No data yet Not audited" in text(table)
-    assert 400 == call("GET", "/?view=heap", headers=cookie(value)).status_code
+    assert call("GET", "/?view=heap", headers=cookie(value)).status_code == 400
 
 
 def test_a_fleet_too_large_to_look_through_is_seen_at_a_glance(call: Call, tokens: Tokens, store: Store) -> None:
@@ -145,10 +145,10 @@ def test_a_fleet_too_large_to_look_through_is_seen_at_a_glance(call: Call, token
         [score(f"s{place}", 1, project=f"team-{place:02}", exchange_at=NOW, scored_at=NOW) for place in range(30)],
     )
     glance = call("GET", "/", headers=cookie(value)).text.split('class="glance"')[1].split("</p>")[0]
-    assert 33 <= glance.count("<a ")
+    assert glance.count("<a ") >= 33
     assert (
-        'title="team-07: Critical, 1 open; 1 of 1 exchanges due to be judged in 7 days are unscored: this server has no judge"'
-        == re.findall(r'title="[^"]*"', glance)[0]
+        re.findall(r'title="[^"]*"', glance)[0]
+        == 'title="team-07: Critical, 1 open; 1 of 1 exchanges due to be judged in 7 days are unscored: this server has no judge"'
     )
 
 
@@ -162,7 +162,7 @@ def test_a_card_says_what_fell_since_when_with_a_small_line(call: Call, tokens: 
     assert f"Tier 2 {before:.2f} → {after:.2f} since 26 Sep" in text(card)
     assert f'href="/projects/ops/incidents/{made["id"]}"' in card
     levels = json.loads(unescape(re.search(r'data-spark="([^"]*)"', card)[1]))  # type: ignore[index]
-    assert (28, True) == (len(levels), levels[0] - levels[-1] > 0.3)
+    assert (len(levels), levels[0] - levels[-1] > 0.3) == (28, True)
     assert 'aria-label="Tier 2 · semantics by day, 28 days to 2026-10-01' in card
 
 
@@ -211,7 +211,7 @@ def test_of_two_critical_projects_the_one_that_fell_further_comes_first(call: Ca
         levels = json.dumps({"moved": [{"name": "Tier 2", "from": 0.9, "to": after}]})
         put(store, "incidents", [incident(incident_id=project, project=project, metadata=levels)])
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    assert ["b", "c", "a"] == projects_of(shown)[:3]
+    assert projects_of(shown)[:3] == ["b", "c", "a"]
 
 
 def test_a_series_named_by_a_sender_is_text(call: Call, tokens: Tokens, store: Store) -> None:
@@ -230,12 +230,15 @@ def test_programs_get_the_same_change(call: Call, tokens: Tokens, store: Store) 
     (made,) = call("POST", "/api/audit/ops/check", tokens.root).json()["incidents"]
     projects = {one["project"]: one for one in call("GET", "/api/audit/projects", tokens.root).json()["projects"]}
     change = projects["ops"]["change"]
-    assert ("tier2", "Tier 2", made["id"], "2026-09-26") == tuple(
-        change[name] for name in ("series", "name", "incident", "since")
+    assert tuple(change[name] for name in ("series", "name", "incident", "since")) == (
+        "tier2",
+        "Tier 2",
+        made["id"],
+        "2026-09-26",
     )
     assert (made["moved"][0]["from"], made["moved"][0]["to"]) == (change["before"], change["after"])
-    assert 28 == len(change["levels"])
-    assert 70 == projects["ops"]["before"]["scores"]
+    assert len(change["levels"]) == 28
+    assert projects["ops"]["before"]["scores"] == 70
     assert None is projects["web"]["change"]
 
 
@@ -259,7 +262,7 @@ def test_a_headline_of_long_ago_says_how_it_is_now(call: Call, tokens: Tokens, s
     day = NOW - timedelta(days=20)
     assert f"0.85 → 0.50 since {day.day} {day:%b} , 0.45 now" in shown
     told = call("GET", "/api/audit/projects", tokens.root).json()["projects"]
-    assert [0.45] == [pytest.approx(one["change"]["now"], abs=0.01) for one in told if one["change"]]
+    assert [pytest.approx(one["change"]["now"], abs=0.01) for one in told if one["change"]] == [0.45]
 
 
 def test_the_tiers_on_the_fleet_lead_to_what_they_mean(call: Call, tokens: Tokens, store: Store) -> None:

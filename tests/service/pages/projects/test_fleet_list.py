@@ -33,7 +33,7 @@ def look(call: Call, tokens: Tokens) -> Look:
 
     def looked(path: str = "", status: int = 200, **asked: str) -> str:
         answer = call("GET", path or f"/?{urlencode(asked)}", headers=cookie(value))
-        assert status == answer.status_code, answer.text
+        assert answer.status_code == status, answer.text
         return answer.text
 
     return looked
@@ -71,7 +71,7 @@ def test_pages_follow_one_another_and_leave_nothing_out(look: Look, view: str) -
     total = 2 * SHOWN + OWN
     assert f"{total} of {total} projects, 1 to {SHOWN} on this page" in text_of(first)
     assert total == first.split('class="glance"')[1].split("</p>")[0].count("<a "), "a square each"
-    assert (None, None) == (linked(first, "To the first page"), linked(first, "Previous page"))
+    assert (linked(first, "To the first page"), linked(first, "Previous page")) == (None, None)
     second = look(linked(first, "Next page"))
     assert f"{SHOWN + 1} to {2 * SHOWN} on this page" in text_of(second)
     third = look(linked(second, "Next page"))
@@ -79,7 +79,7 @@ def test_pages_follow_one_another_and_leave_nothing_out(look: Look, view: str) -
     assert None is linked(third, "Next page")
     shown = [*projects_of(first), *projects_of(second), *projects_of(third)]
     assert (total, total) == (len(shown), len(set(shown)))
-    assert f"team-{2 * SHOWN - 1:03}" == shown[0]
+    assert shown[0] == f"team-{2 * SHOWN - 1:03}"
     assert projects_of(second) == projects_of(look(linked(third, "Previous page")))
     assert projects_of(first) == projects_of(look(linked(third, "To the first page")))
     assert (view == "table") == ("<table" in second)
@@ -89,7 +89,7 @@ def test_pages_follow_one_another_and_leave_nothing_out(look: Look, view: str) -
 def test_what_is_counted_is_of_all_projects_and_what_is_listed_of_those_that_match(look: Look) -> None:
     """Who looks at one team still sees how the fleet is."""
     page = look(q=" TEAM-00 ", health="warning")
-    assert [f"team-{place:03}" for place in range(10)] == projects_of(page)
+    assert projects_of(page) == [f"team-{place:03}" for place in range(10)]
     assert f"10 of {2 * SHOWN + OWN} projects" in text_of(page)
     assert f"Projects {2 * SHOWN + OWN} Critical 1" in text_of(page)
     assert 'value=" TEAM-00 "' in page
@@ -101,7 +101,7 @@ def test_what_is_counted_is_of_all_projects_and_what_is_listed_of_those_that_mat
 def test_where_nothing_matches_a_link_leads_back_to_all(look: Look) -> None:
     """An empty page must not look like an empty fleet."""
     page = look(q="nobody", sort="name")
-    assert [] == projects_of(page)
+    assert projects_of(page) == []
     assert "No projects match" in text_of(page)
     assert f"0 of {OWN} projects" in text_of(page)
     assert '<a href="/?sort=name">All projects</a>' in page
@@ -137,7 +137,7 @@ def test_the_address_orders(look: Look, store: Store, asked: dict[str, str], fou
     put(store, "exchanges", [exchange("carl", 1, occurred_at=NOW, project="carl")])
     put(store, "scores", [*told("anna", 30, anomalies=1, ago=6), *told("bert", 40, ago=1), *told("carl", 20, anomalies=9)])
     put(store, "incidents", [incident(project="anna")])
-    assert found == [name for name in projects_of(look(**asked)) if name in found]
+    assert [name for name in projects_of(look(**asked)) if name in found] == found
 
 
 def test_of_critical_projects_those_come_first_that_changed_lately_and_then_those_that_touch_more(
@@ -166,7 +166,7 @@ def test_of_critical_projects_those_come_first_that_changed_lately_and_then_thos
     put(store, "scores", told("mild", 900))
     put(store, "incidents", [incident(incident_id="i-mild", project="mild", severity="warning", first_day=NOW)])
     names = ["few", "new", "old", "large", "mild"]
-    assert ["new", "few", "large", "old", "mild"] == [name for name in projects_of(look()) if name in names]
+    assert [name for name in projects_of(look()) if name in names] == ["new", "few", "large", "old", "mild"]
 
 
 @pytest.mark.parametrize(("days_ago", "is_new"), [(0, True), (6, True), (7, False), (28, False), (-3, True), (None, True)])
@@ -178,7 +178,7 @@ def test_a_change_is_new_for_a_week(days_ago: int | None, is_new: bool) -> None:
     ]
     since = None if days_ago is None else NOW.date() - timedelta(days=days_ago)
     expected = {"b": (1, True, 0, 0), "a": (1, is_new, 42, -1)}
-    assert expected == standings(projects, {"b": {"since": NOW.date()}, "a": {"since": since}})
+    assert standings(projects, {"b": {"since": NOW.date()}, "a": {"since": since}}) == expected
 
 
 def test_a_heading_orders_and_turns_the_order_round(look: Look) -> None:
@@ -223,10 +223,10 @@ def test_the_form_works_without_a_script(call: Call, tokens: Tokens) -> None:
     form = re.search(r'<form class="filters".*?</form>', answer.text, re.DOTALL)
     assert form
     assert 'method="get" role=' in form[0]
-    assert {"q", "health", "sort", "view"} == set(re.findall(r' name="(\w+)"', form[0]))
+    assert set(re.findall(r' name="(\w+)"', form[0])) == {"q", "health", "sort", "view"}
     assert re.search("<noscript>.*<button type=.submit.", form[0])
 
 
 def test_links_of_before_still_lead_to_the_fleet(look: Look) -> None:
     """Bookmarks of `/?whole=true` show the first page."""
-    assert OWN == len(projects_of(look(Links().fleet_of(whole="true"))))
+    assert len(projects_of(look(Links().fleet_of(whole="true")))) == OWN

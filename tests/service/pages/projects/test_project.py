@@ -41,7 +41,7 @@ def looks(call: Call, value: str, path: str = "/projects/ops") -> httpx2.Respons
 
 def text(answer: httpx2.Response) -> str:
     """What a page says, without its tags."""
-    assert 200 == answer.status_code, answer.text
+    assert answer.status_code == 200, answer.text
     return " ".join(re.sub(r"<[^>]+>", " ", answer.text).split())
 
 
@@ -83,9 +83,13 @@ def test_what_is_open_comes_first(call: Call, root: str, store: Store) -> None:
     assert f'href="/projects/ops/incidents/{incident().incident_id}"' in page
     row = re.search(r"<tr><td class=\"words\"><a [^>]*>Tier 2 fell.*?</tr>", page, re.DOTALL)
     assert row
-    assert ["Tier 2 fell", "Critical", "2026-09-29", "The agent changed", "2026-10-01 12:00"] == re.findall(
-        r">([^<>]+)</(?:a|span|td|time)>", row[0]
-    )
+    assert re.findall(r">([^<>]+)</(?:a|span|td|time)>", row[0]) == [
+        "Tier 2 fell",
+        "Critical",
+        "2026-09-29",
+        "The agent changed",
+        "2026-10-01 12:00",
+    ]
     assert "1 open incident" in text(looks(call, root))
 
 
@@ -107,7 +111,7 @@ def test_incidents_that_began_on_one_day_lead_to_each_other(call: Call, root: st
 def test_a_project_of_which_nothing_is_known_is_none(call: Call, root: str) -> None:
     """A name that was mistyped must not look like a project that is audited and has nothing to tell."""
     answer = call("GET", "/projects/nope", headers=cookie(root) | {"accept": "text/html"})
-    assert 404 == answer.status_code
+    assert answer.status_code == 404
     assert "There is no project nope; there are " in answer.text
 
 
@@ -152,7 +156,7 @@ def test_the_band_of_a_chart_is_explained_in_the_same_words_everywhere(call: Cal
     put(store, "scores", history(fallen(0), 20, end=NOW))
     put(store, "baselines", [baseline()])
     texts = [text(looks(call, root)), text(looks(call, root, "/help")), (ROOT / "docs" / "tutorial.md").read_text("utf-8")]
-    assert [True] * 3 == [WORDS["charts"]["band"] in " ".join(unescape(one).split()) for one in texts]
+    assert [WORDS["charts"]["band"] in " ".join(unescape(one).split()) for one in texts] == [True] * 3
 
 
 def test_what_was_decided_is_elsewhere(call: Call, root: str, store: Store) -> None:
@@ -172,8 +176,8 @@ def test_days_of_drift_are_marked_in_the_chart_of_their_tier(call: Call, root: s
     put(store, "incidents", [drift()])
     page = looks(call, root).text
     tier2 = drawn_charts(page)["trend-tier2"]
-    assert [11, 12, 13] == tier2["marked"]
-    assert [[0, 13, 0.75, 0.85, 0.95]] == tier2["band"]
+    assert tier2["marked"] == [11, 12, 13]
+    assert tier2["band"] == [[0, 13, 0.75, 0.85, 0.95]]
     assert "drift on 3 days" in text(looks(call, root))
     assert "Baseline 0.85 ± 0.10 over 140 scores, as sampled" in text(looks(call, root))
     assert "marked" not in drawn_charts(page)["trend-tier1"]
@@ -198,7 +202,7 @@ def test_a_good_day_is_no_day_of_drift(call: Call, root: str, store: Store) -> N
     put(store, "scores", made)
     put(store, "incidents", [drift(metadata=json.dumps({"rules": {"sequential": seen}}))])
     page = looks(call, root)
-    assert [11, 12] == drawn_charts(page.text)["trend-tier2"]["marked"]
+    assert drawn_charts(page.text)["trend-tier2"]["marked"] == [11, 12]
     assert f"Drift on {days[0]}, {days[1]}" in page.text.split('id="trend-tier2-chart"')[1].split("</figure>")[0]
     assert "drift on 2 days" in text(page)
 
@@ -216,7 +220,7 @@ def test_where_a_tier_came_from_is_drawn_while_its_change_is_open(call: Call, ro
     put(store, "scores", history(fallen(3), 10, end=NOW))
     put(store, "incidents", [told])
     page = looks(call, root)
-    assert [None, None, *[0.9] * 3] == drawn_charts(page.text)["trend-tier2"]["before"][-5:]
+    assert drawn_charts(page.text)["trend-tier2"]["before"][-5:] == [None, None, *[0.9] * 3]
     assert f"All days before the change on {NOW.date() - timedelta(days=2)}: 0.90, dotted" in text(page)
     put(store, "incidents", [msgspec.structs.replace(told, revision=1, status="accepted", resolved_at=NOW, resolved_by="ada")])
     assert "before" not in drawn_charts(looks(call, root).text)["trend-tier2"]
@@ -230,7 +234,7 @@ def test_a_day_has_one_mean_whatever_was_sampled(call: Call, root: str, store: S
     ])  # fmt: skip
     table = looks(call, root).text.split('id="trend-tier2-table"')[1].split("</table>")[0]
     assert "Weighted mean" in table
-    assert ["0.60"] == re.findall(r">(0\.\d+)<", table)
+    assert re.findall(r">(0\.\d+)<", table) == ["0.60"]
 
 
 def test_days_of_drift_lead_to_their_incident(call: Call, root: str, store: Store) -> None:
@@ -238,9 +242,9 @@ def test_days_of_drift_lead_to_their_incident(call: Call, root: str, store: Stor
     put(store, "scores", history(fallen(3), 10, end=NOW))
     put(store, "incidents", [drift()])
     link = re.compile(r'href="([^"]*)">drift on 3 days')
-    assert ["/projects/ops/incidents/i1"] == link.findall(looks(call, root).text)
+    assert link.findall(looks(call, root).text) == ["/projects/ops/incidents/i1"]
     put(store, "incidents", [drift(incident_id="i2")])
-    assert ["/projects/ops/incidents?type=drift"] == link.findall(looks(call, root).text)
+    assert link.findall(looks(call, root).text) == ["/projects/ops/incidents?type=drift"]
 
 
 def test_the_band_is_that_of_the_baseline_of_each_day(call: Call, root: str, store: Store) -> None:
@@ -249,7 +253,7 @@ def test_the_band_is_that_of_the_baseline_of_each_day(call: Call, root: str, sto
     put(store, "scores", history(fallen(0), 10, end=NOW))
     put(store, "baselines", [baseline(computed_at=NOW - timedelta(days=5)), baseline(baseline_id="b2", tier2=newer)])
     page = looks(call, root)
-    assert [(0, 12), (13, 13)] == [(first, last) for first, last, *_ in drawn_charts(page.text)["trend-tier2"]["band"]]
+    assert [(first, last) for first, last, *_ in drawn_charts(page.text)["trend-tier2"]["band"]] == [(0, 12), (13, 13)]
     assert "Baseline 0.65 ± 0.10 over 90 scores, as sampled" in text(page)
     assert "The oldest baseline is of 2026-09-26; earlier days show that one." in text(page)
 
@@ -258,7 +262,7 @@ def test_tiers_without_a_score_have_no_empty_chart(call: Call, root: str, store:
     """One line says what there is not."""
     put(store, "scores", [score("s", 1, exchange_at=NOW - LATELY, scored_at=NOW)])
     page = looks(call, root)
-    assert {"trend-tier1", "exchanges"} == set(drawn_charts(page.text))
+    assert set(drawn_charts(page.text)) == {"trend-tier1", "exchanges"}
     assert "There are no scores of Tier 2 · semantics, Tier 2.5 · thinking, Tier 3 · behaviour." in text(page)
 
 
@@ -270,7 +274,7 @@ def test_of_many_open_incidents_the_worst_are_listed(call: Call, root: str, stor
     ]
     put(store, "incidents", [*made, drift(incident_id="old", title="Old and grave", detected_at=NOW - timedelta(days=3))])
     page = looks(call, root)
-    assert ["Old and grave", *(f"Number {n}" for n in range(7))] == re.findall(r"(Old and grave|Number \d+)</a>", page.text)
+    assert re.findall(r"(Old and grave|Number \d+)</a>", page.text) == ["Old and grave", *(f"Number {n}" for n in range(7))]
     assert "All 21 open incidents" in text(page)
     assert 'href="/projects/ops/incidents?status=open&amp;status=acknowledged&amp;window=all"' in page.text
 
@@ -281,7 +285,7 @@ def test_the_window_is_in_the_address(call: Call, root: str, store: Store) -> No
     assert "2026-09-18 to 2026-10-01" in text(looks(call, root))
     page = looks(call, root, "/projects/ops?window=7d&until=2026-09-20")
     assert "2026-09-14 to 2026-09-20" in text(page)
-    assert 7 == page.text.split('id="exchanges-table"')[1].split("</table>")[0].count('<th scope="row">')
+    assert page.text.split('id="exchanges-table"')[1].split("</table>")[0].count('<th scope="row">') == 7
     assert 'href="/projects/ops?window=30d&amp;until=2026-09-20"' in page.text
     assert 'href="/projects/ops?window=7d&amp;until=2026-09-13"' in page.text
     assert 'href="/projects/ops?window=7d&amp;until=2026-09-27"' in page.text
@@ -322,9 +326,9 @@ def test_the_band_stays_as_it_was_before_an_open_change(call: Call, root: str, s
     told = drift(metadata=json.dumps({"rules": {"sequential": seen}}))
     put(store, "incidents", [told])
     band = drawn_charts(looks(call, root).text)["trend-tier2"]["band"]
-    assert [(0, 13, 0.85)] == [(first, last, mean) for first, last, _low, mean, _high in band]
+    assert [(first, last, mean) for first, last, _low, mean, _high in band] == [(0, 13, 0.85)]
     put(store, "incidents", [msgspec.structs.replace(told, revision=1, status="dismissed", resolved_at=NOW, resolved_by="ada")])
-    assert 2 == len(drawn_charts(looks(call, root).text)["trend-tier2"]["band"])
+    assert len(drawn_charts(looks(call, root).text)["trend-tier2"]["band"]) == 2
 
 
 def test_where_every_baseline_has_bad_days_in_it_the_band_is_what_the_rule_compared_with(
@@ -337,8 +341,8 @@ def test_where_every_baseline_has_bad_days_in_it_the_band_is_what_the_rule_compa
     put(store, "baselines", [baseline(tier2=TierStatistics(mean=0.65, stddev=0.3, count=90))])
     put(store, "incidents", [drift(metadata=json.dumps({"rules": {"sequential": seen}}))])
     page = looks(call, root)
-    assert [(0, 13, 0.9)] == [
-        (first, last, mean) for first, last, _low, mean, _high in drawn_charts(page.text)["trend-tier2"]["band"]
+    assert [(first, last, mean) for first, last, _low, mean, _high in drawn_charts(page.text)["trend-tier2"]["band"]] == [
+        (0, 13, 0.9)
     ]
     assert "Baseline 0.65" not in text(page)
 
@@ -349,7 +353,7 @@ def test_a_judge_that_answers_differently_is_marked_where_anchors_tell_of_it(cal
     day = datetime.combine(NOW.date() - timedelta(days=2), datetime.min.time(), NOW.tzinfo)
     put(store, "incidents", [drift(cause="judge", first_day=day), drift(incident_id="i2", cause="agent", first_day=day)])
     page = looks(call, root).text
-    assert [[10.5, "judge"]] == drawn_charts(page)["trend-tier2"]["marks"]
+    assert drawn_charts(page)["trend-tier2"]["marks"] == [[10.5, "judge"]]
     assert "judge answers anchors differently" in page
 
 
@@ -373,7 +377,7 @@ def test_a_baseline_of_one_score_has_no_spread(call: Call, root: str, store: Sto
     assert "Baseline so far 0.67, of 1 score" in said
     assert "±" not in said.replace("± one sigma", "")
     tiers = call("GET", "/api/audit/ops/baseline", headers=cookie(root)).json()["baseline"]["dimensionAverages"]
-    assert {"avg": 0.667, "stddev": None, "count": 1} == tiers["tier1"]
+    assert tiers["tier1"] == {"avg": 0.667, "stddev": None, "count": 1}
 
 
 def test_a_project_without_new_exchanges_may_still_send_events(call: Call, root: str, store: Store) -> None:
@@ -421,7 +425,7 @@ def test_costs_of_what_is_no_exchange_are_of_the_days_on_which_the_judge_answere
     )
     page = looks(call, root, "/projects/ops/details").text
     table = page.split(">Cost by model")[1].split("</table>")[0]
-    assert ["dear", "$2.50"] == [cell.strip() for cell in re.findall(r"<td[^>]*>([^<]*)", table)[:7]][::6]
+    assert [cell.strip() for cell in re.findall(r"<td[^>]*>([^<]*)", table)[:7]][::6] == ["dear", "$2.50"]
     assert "1 unknown" in table
     assert "<script>alert" not in page
 
@@ -441,7 +445,7 @@ def test_what_is_less_urgent_comes_after_the_page(call: Call, root: str, store: 
     put(store, "scores", history(fallen(0), 20, end=NOW))
     page = looks(call, root, "/projects/ops?window=7d&until=2026-09-20").text
     address = "/projects/ops/details?window=7d&amp;until=2026-09-20"
-    assert ["figures", "details"] == re.findall(f'data-load="{re.escape(address)}" data-take="([a-z]+)"', page)
+    assert re.findall(f'data-load="{re.escape(address)}" data-take="([a-z]+)"', page) == ["figures", "details"]
     assert f'<a href="{address}">Cost of judging' in page
     details = looks(call, root, unescape(address)).text
     assert all(f'id="{name}" data-part' in details for name in ("figures", "details"))
@@ -510,7 +514,7 @@ def test_nothing_that_agents_wrote_is_markup(call: Call, root: str, store: Store
         assert "<script>alert" not in page
         assert "<img src=x" not in page
         assert "\u202e" not in page
-        assert [] == re.findall(r"\sstyle=|<style|<script(?! src=\"/static/)|(?:src|href)=\"(?!/|#)", page)
+        assert re.findall(r"\sstyle=|<style|<script(?! src=\"/static/)|(?:src|href)=\"(?!/|#)", page) == []
 
 
 PAGES = ("", "/details", "/anomalies", "/costs", "/wrap-quality", "/agents")
@@ -520,9 +524,9 @@ PAGES = ("", "/details", "/anomalies", "/costs", "/wrap-quality", "/agents")
 def test_nobody_sees_a_project_that_is_not_theirs(call: Call, tokens: Tokens, path: str) -> None:
     """A token of ops opens ops."""
     value = signed_in(call, tokens.ops_reader)
-    assert 200 == looks(call, value, f"/projects/ops{path}").status_code
-    assert 403 == looks(call, value, f"/projects/web{path}").status_code
-    assert 303 == call("GET", f"/projects/ops{path}").status_code
+    assert looks(call, value, f"/projects/ops{path}").status_code == 200
+    assert looks(call, value, f"/projects/web{path}").status_code == 403
+    assert call("GET", f"/projects/ops{path}").status_code == 303
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -531,7 +535,7 @@ def test_a_page_that_says_nothing_new_is_not_sent_again(call: Call, root: str, s
     put(store, "scores", history(fallen(2), 5, end=NOW))
     first = looks(call, root, f"/projects/ops{path}")
     again = call("GET", f"/projects/ops{path}", headers=cookie(root) | {"if-none-match": first.headers["etag"]})
-    assert (304, b"") == (again.status_code, again.content)
+    assert (again.status_code, again.content) == (304, b"")
 
 
 def test_anomalies_lead_to_their_exchanges_a_page_at_a_time(call: Call, root: str, store: Store) -> None:
@@ -547,7 +551,7 @@ def test_anomalies_lead_to_their_exchanges_a_page_at_a_time(call: Call, root: st
         seen += re.findall(r'href="/projects/ops/exchanges/score%20s%3A(\d+)\?at=', page)
         following = re.search(r'href="([^"]*cursor=[^"]*)"[^>]*>Next page', page)
         path = unescape(following[1]) if following else ""
-    assert [f"{place}" for place in range(1, 61)] == seen
+    assert seen == [f"{place}" for place in range(1, 61)]
     assert f"bad {NOTHING} 60" in text(looks(call, root, "/projects/ops/anomalies"))
 
 

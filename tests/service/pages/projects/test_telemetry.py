@@ -42,7 +42,7 @@ def alert(number: int, **said: object) -> Alert:
 def shown(call: Call, token: str, query: str = "") -> str:
     """The page as text."""
     answer = call("GET", PAGE + query, headers=cookie(signed_in(call, token)))
-    assert 200 == answer.status_code
+    assert answer.status_code == 200
     return answer.text
 
 
@@ -63,8 +63,8 @@ def test_the_longest_silent_comes_first_and_all_are_counted(call: Call, tokens: 
     for session, minutes in (("fresh", 1), ("late", 6), ("gone", 15.1), ("lost", 25)):
         beat(store, session, minutes)
     page = shown(call, tokens.root)
-    assert [("red", "lost"), ("red", "gone"), ("yellow", "late"), ("green", "fresh")] == listed(page)
-    assert ["2", "1", "1"] == figures(page)
+    assert listed(page) == [("red", "lost"), ("red", "gone"), ("yellow", "late"), ("green", "fresh")]
+    assert figures(page) == ["2", "1", "1"]
     assert '<a href="/projects/ops">ops</a>' in page
 
 
@@ -76,7 +76,7 @@ def test_the_list_is_narrowed_by_links(call: Call, tokens: Tokens, store: Store)
     page = shown(call, tokens.root)
     assert {"/telemetry?status=red", "/telemetry?project=web"} <= set(re.findall(r'href="(/telemetry[^"]*)"', page))
     red = shown(call, tokens.root, "?project=ops&status=red")
-    assert ([("red", "gone")], ["1", "0", "1"]) == (listed(red), figures(red))
+    assert (listed(red), figures(red)) == ([("red", "gone")], ["1", "0", "1"])
     assert "is like that" in shown(call, tokens.root, "?project=web&status=green")
 
 
@@ -93,7 +93,7 @@ def test_pages_of_sessions_go_on_where_the_last_one_ended(
         seen += [session for _, session in listed(page)]
         following = re.findall(r'href="/telemetry(\?[^"]*)" rel="next"', page)
         query = html.unescape(following[0]) if following else ""
-    assert ([f"s{number}" for number in range(5)], 5) == (sorted(seen), len(seen))
+    assert (sorted(seen), len(seen)) == ([f"s{number}" for number in range(5)], 5)
     assert "To the longest silent" in page
 
 
@@ -103,9 +103,11 @@ def test_alerts_say_how_far_they_came_and_why_not_further(call: Call, tokens: To
     silence = {"kind": "telemetry", "subject_id": f"north/{HOSTILE}"}
     Outbox(store).put([alert(1), alert(2, **failed), alert(3, status="given_up", **silence)])
     page = shown(call, tokens.root)
-    assert ["Delivered", "Waiting", "Given up"] == re.findall(
-        r'<tr><td>\s*<span class="pill \w+" title="\w+">(.*?)</span>', page
-    )
+    assert re.findall(r'<tr><td>\s*<span class="pill \w+" title="\w+">(.*?)</span>', page) == [
+        "Delivered",
+        "Waiting",
+        "Given up",
+    ]
     assert "the answer was 503" in page
     assert '<a href="/projects/ops/incidents/i1">' in page
     assert "<img src=x" not in page
@@ -128,16 +130,16 @@ def test_an_operator_of_one_project_sees_that_one_and_no_alerts(call: Call, toke
     beat(store, "theirs", 1, "south", "web")
     Outbox(store).put([alert(1, project="web")])
     page = shown(call, tokens.ops_reader)
-    assert [("green", "mine")] == listed(page)
+    assert listed(page) == [("green", "mine")]
     assert "for operators of all projects" in page
     assert "i1" not in page
-    assert 403 == call("GET", f"{PAGE}?project=web", headers=cookie(signed_in(call, tokens.ops_reader))).status_code
+    assert call("GET", f"{PAGE}?project=web", headers=cookie(signed_in(call, tokens.ops_reader))).status_code == 403
 
 
 def test_an_empty_server_says_what_is_watched(call: Call, tokens: Tokens) -> None:
     """Nothing open is the usual state at night."""
     page = shown(call, tokens.root)
-    assert ["0", "0", "0"] == figures(page)
+    assert figures(page) == ["0", "0", "0"]
     assert "A session is watched from its first exchange" in page
     assert "No alerts yet" in page
 
@@ -154,4 +156,4 @@ def test_hostile_ids_are_text(call: Call, tokens: Tokens, store: Store) -> None:
 def test_an_address_that_cannot_be_read_is_a_page(call: Call, tokens: Tokens, query: str) -> None:
     """People edit addresses."""
     answer = call("GET", PAGE + query, headers=cookie(signed_in(call, tokens.root)))
-    assert (400, "text/html; charset=utf-8") == (answer.status_code, answer.headers["content-type"])
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "text/html; charset=utf-8")

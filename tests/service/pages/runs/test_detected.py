@@ -23,7 +23,7 @@ def detector(request: pytest.FixtureRequest, call: Call, tokens: Tokens, loop: a
     detector: Detector = request.param
     events = [{"timestamp": f"2026-10-01T09:00:{place % 60:02}Z", **event} for place, event in enumerate(detector.cases.found)]
     body = {"session_id": "s1", "first_seq": 0, "events": events}
-    assert 201 == call("POST", "/api/audit/events", tokens.ops, json=body).status_code
+    assert call("POST", "/api/audit/events", tokens.ops, json=body).status_code == 201
     call("POST", "/api/audit/sessions/s1/finalize", tokens.ops)
     loop.run(engine.drained())
     until(lambda: call("GET", RUN, tokens.root).is_success, "the diagnosis")
@@ -40,13 +40,13 @@ def test_a_failure_is_shown_wherever_runs_are(
     (cause,) = document["failure_causes"]
     expected = 100 + cause["impact_score"]
     assert failure.name == cause["type"] == document["primary_diagnosis"]["root_cause_failure_type"]
-    assert {failure.dimension: expected} == {name: score for name, score in document["scores"].items() if score < 100}
+    assert {name: score for name, score in document["scores"].items() if score < 100} == {failure.dimension: expected}
 
     page = look("/projects/ops/runs/run_001")
     assert f'<th scope="row" title="{failure.dimension}">{failure.dimension_title}</th>' in page
     assert f'<h2><span title="{failure.name}">{failure.title}</span></h2>' in page
-    assert len(DETECTORS) == page.count("<meter")
+    assert page.count("<meter") == len(DETECTORS)
 
     rows = store.cursor().execute("SELECT one.dimension, one.score FROM diagnoses, unnest(dimensions) AS u(one)").fetchall()
     assert document["scores"] == dict(rows)
-    assert [*document["scores"]] == [dimension for dimension, _ in rows]
+    assert [dimension for dimension, _ in rows] == [*document["scores"]]

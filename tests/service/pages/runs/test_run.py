@@ -55,7 +55,7 @@ def finished(call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine) -
     def send(session: str, events: list[dict[str, Any]], runs: int) -> None:
         timed = [{"timestamp": f"2026-10-01T09:00:{place % 60:02}Z", **one} for place, one in enumerate(events)]
         body = {"session_id": session, "first_seq": 0, "events": timed}
-        assert 201 == call("POST", "/api/audit/events", tokens.ops, json=body).status_code
+        assert call("POST", "/api/audit/events", tokens.ops, json=body).status_code == 201
         call("POST", f"/api/audit/sessions/{session}/finalize", tokens.ops)
         loop.run(engine.drained())
         until(lambda: runs == len(call("GET", "/api/audit/ops/runs", tokens.root).json()["runs"]), "the diagnoses")
@@ -80,7 +80,7 @@ def test_the_verdict_comes_first(finished: Finished, look: Callable[..., str]) -
         for text in ("<h1>run_001</h1>", "Review recommended", "Infinite tool loop", "loop flagged", 'data-copy="#fix"', ">96<", "Six dimensions")
     ]  # fmt: skip
     assert sorted(places) == places
-    assert 6 == shown.count("<meter")
+    assert shown.count("<meter") == 6
     assert "add retry caps" in re.search(r'id="fix">([^<]+)<', shown)[1]  # type: ignore[index]
 
 
@@ -92,9 +92,9 @@ def test_evidence_and_failures_are_marked(finished: Finished, look: Callable[...
     assert {str(number): kind.split() for number, kind in ((1, ""), (2, "is-evidence"), (3, "is-failed"), (8, ""))} == {
         number: rows[number].split() for number in ("1", "2", "3", "8")
     }
-    assert ["2", "4", "6"] == re.findall(r'<tr id="event-(\d+)"', look(f"{RUN}?only=evidence"))
-    assert ["3", "5", "7"] == re.findall(r'<tr id="event-(\d+)"', look(f"{RUN}?only=failed"))
-    assert ["1"] == re.findall(r'<tr id="event-(\d+)"', look(f"{RUN}?type=session_start"))
+    assert re.findall(r'<tr id="event-(\d+)"', look(f"{RUN}?only=evidence")) == ["2", "4", "6"]
+    assert re.findall(r'<tr id="event-(\d+)"', look(f"{RUN}?only=failed")) == ["3", "5", "7"]
+    assert re.findall(r'<tr id="event-(\d+)"', look(f"{RUN}?type=session_start")) == ["1"]
     assert "No event matches" in look(f"{RUN}?type=session_start&only=failed")
 
 
@@ -109,12 +109,12 @@ def test_the_timeline_says_in_a_line_what_each_event_says(finished: Finished, lo
     finished("s1", events, 1)
     shown = look(RUN)
     gists = re.findall(r'<span class="gist">(.*?)</span></summary>', shown)
-    assert [
+    assert gists == [
         "args: {q: order 7}",
         "note:" + "x" * (GIST_SHOWN - 6) + "\u2026",
         "note: " + "y" * (GIST_SHOWN - 7) + "\u2026",
-    ] == gists
-    assert 1 == shown.count("characters</summary>")
+    ]
+    assert shown.count("characters</summary>") == 1
     assert f'href="{RUN}/session.json" download>The raw session, 4 events</a>' in shown
 
 
@@ -123,8 +123,8 @@ def test_every_node_of_the_graph_leads_to_its_event(finished: Finished, look: Ca
     finished("s1", LOOP, 1)
     shown = look(RUN)
     nodes = re.findall(r'<a class="node[^"]*" href="([^"]+)"', shown)
-    assert len(LOOP) == len(nodes)
-    assert f"{RUN}?at=8#event-8" == nodes[-1]
+    assert len(nodes) == len(LOOP)
+    assert nodes[-1] == f"{RUN}?at=8#event-8"
     assert '<tr id="event-8"' in look(nodes[-1].split("#")[0])
     assert 'href="#cause-infinite_tool_loop"' in shown
     assert 'id="cause-infinite_tool_loop"' in shown
@@ -135,12 +135,12 @@ def test_a_long_session_is_shown_in_parts(finished: Finished, look: Callable[...
     finished("s1", [{"event": "decision", "text": str(number)} for number in range(500)], 1)
     shown = look(RUN)
     blocks = [address for address in re.findall(r'<a class="node" href="([^"]+)"', shown) if "graph=" in address]
-    assert 100 == len(blocks)
+    assert len(blocks) == 100
     part = look(blocks[3].split("#")[0])
-    assert ["16", "17", "18", "19", "20"] == re.findall(r'aria-label="Event (\d+): decision"', part)
+    assert re.findall(r'aria-label="Event (\d+): decision"', part) == ["16", "17", "18", "19", "20"]
     assert "Events 16 to 20 of 500" in part
     assert f"{RUN}?at=51#timeline" in shown
-    assert 50 == look(f"{RUN}?at=75").count('<tr id="event-')
+    assert look(f"{RUN}?at=75").count('<tr id="event-') == 50
     look(f"{RUN}?graph=400-9999")
     look(f"{RUN}?at=100000")
 
@@ -151,7 +151,7 @@ def test_nothing_of_an_agent_is_markup(finished: Finished, look: Callable[..., s
     for page in (look(RUN), look(f"{RUN}?type={HOSTILE}"), look(RUNS)):
         assert "<script>alert" not in page
         assert "\u202e" not in page
-        assert [] == re.findall(r"\son\w+=|\sstyle=", re.sub(r"&[a-z]+;|&#\d+;", "", page))
+        assert re.findall(r"\son\w+=|\sstyle=", re.sub(r"&[a-z]+;|&#\d+;", "", page)) == []
 
 
 def test_a_long_payload_is_cut_and_can_be_had_whole(finished: Finished, look: Callable[..., str]) -> None:
@@ -171,11 +171,13 @@ def test_the_files_of_a_run_are_kept_and_not_shown(
     finished("s1", LOOP, 1)
     headers = cookie(signed_in(call, tokens.root))
     session, diagnosis = (call("GET", f"{RUN}/{name}.json", headers=headers) for name in ("session", "diagnosis"))
-    assert {"session_id": "s1", "events": events_of(store.cursor(), "north", "s1")} == session.json()
+    assert session.json() == {"session_id": "s1", "events": events_of(store.cursor(), "north", "s1")}
     assert call("GET", "/api/audit/ops/runs/run_001", tokens.root).json()["diagnosis"] == diagnosis.json()
     for answer in (session, diagnosis):
-        assert ("application/json", "nosniff", "no-store") == tuple(
-            answer.headers[name] for name in ("content-type", "x-content-type-options", "cache-control")
+        assert tuple(answer.headers[name] for name in ("content-type", "x-content-type-options", "cache-control")) == (
+            "application/json",
+            "nosniff",
+            "no-store",
         )
         assert answer.headers["content-disposition"].startswith('attachment; filename="ops-run_001-')
 
@@ -252,8 +254,8 @@ def test_runs_are_listed_by_readiness(finished: Finished, look: Callable[..., st
     finished("good", [{"event": "session_start"}], 1)
     finished("bad", LOOP, 2)
     listed = re.compile(r'<td class="whole"><a href="[^"]+">(run_\d+)</a>')
-    assert ["run_002", "run_001"] == listed.findall(look(RUNS))
-    assert ["run_001"] == listed.findall(look(f"{RUNS}?readiness=ready_for_runtime"))
+    assert listed.findall(look(RUNS)) == ["run_002", "run_001"]
+    assert listed.findall(look(f"{RUNS}?readiness=ready_for_runtime")) == ["run_001"]
     look(f"{RUNS}?readiness=odd", 400)
 
 
@@ -268,8 +270,8 @@ def test_the_runs_of_another_project_are_not_there(
         look(f"/projects/web/runs{path}", 404)
     reader = cookie(signed_in(call, tokens.ops_reader))
     for path in paths:
-        assert 403 == call("GET", f"/projects/web/runs{path}", headers=reader).status_code
-        assert 303 == call("GET", f"{RUNS}{path}", headers=HTML).status_code
+        assert call("GET", f"/projects/web/runs{path}", headers=reader).status_code == 403
+        assert call("GET", f"{RUNS}{path}", headers=HTML).status_code == 303
 
 
 def test_all_evidence_is_found_however_much_there_is(store: Store) -> None:
@@ -286,9 +288,9 @@ def test_all_evidence_is_found_however_much_there_is(store: Store) -> None:
     cursor = filled(store, *(("agent-events", one) for one in [*calls, odd])).cursor()
     read = read_events(cursor, record, finding_events(cursor, record))
     loops = [place for place, names in read.evidence.items() if "infinite_tool_loop" in names]
-    assert list(range(150)) == loops
-    assert frozenset({150}) == read.failed
-    assert 149 == sum(edge.failure == "infinite_tool_loop" for edge in read.reinforcing)
+    assert loops == list(range(150))
+    assert read.failed == frozenset({150})
+    assert sum(edge.failure == "infinite_tool_loop" for edge in read.reinforcing) == 149
 
 
 def test_a_run_without_a_cause_has_no_evidence(store: Store) -> None:
@@ -297,7 +299,7 @@ def test_a_run_without_a_cause_has_no_evidence(store: Store) -> None:
     cursor = filled(store, *(("agent-events", one) for one in calls)).cursor()
     for events in (4, 5):
         record = diagnosed("s", failure_cause_count=0, event_count=events)
-        assert {} == read_events(cursor, record, finding_events(cursor, record)).evidence
+        assert read_events(cursor, record, finding_events(cursor, record)).evidence == {}
 
 
 @pytest.mark.parametrize("apart", [timedelta(hours=1), timedelta(days=9)], ids=["near", "far"])
@@ -313,10 +315,10 @@ def test_the_runs_around_one_are_found_however_far_they_are(store: Store, apart:
         assert recorded is not None
         contexts.append(read_context(cursor, recorded.run))
 
-    assert [None, "run_001", "run_002", "run_003"] == [one.previous for one in contexts]
-    assert ["run_002", "run_003", "run_004", None] == [one.following for one in contexts]
-    assert [["run_001"], ["run_002", "run_001"]] == [[run["run_id"] for run in one.history] for one in contexts[:2]]
-    assert [1, 2, 3, 4] == [len(one.history) for one in contexts]
+    assert [one.previous for one in contexts] == [None, "run_001", "run_002", "run_003"]
+    assert [one.following for one in contexts] == ["run_002", "run_003", "run_004", None]
+    assert [[run["run_id"] for run in one.history] for one in contexts[:2]] == [["run_001"], ["run_002", "run_001"]]
+    assert [len(one.history) for one in contexts] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -333,7 +335,7 @@ def test_the_runs_around_one_are_found_however_far_they_are(store: Store, apart:
 )
 def test_a_readiness_says_what_made_it(trust: int | None, level: str, severities: tuple[str, ...], words: str) -> None:
     """88 of 100 and unsafe: without the reason one takes one of them for a mistake."""
-    assert level == _readiness(trust, [SimpleNamespace(severity=one) for one in severities])  # type: ignore[misc]
+    assert _readiness(trust, [SimpleNamespace(severity=one) for one in severities]) == level  # type: ignore[misc]
     causes = [SimpleNamespace(severity=one) for one in severities]
     made = SimpleNamespace(trust_score=trust, readiness_level=level, failure_causes=causes)
-    assert words == because(made)  # type: ignore[arg-type]
+    assert because(made) == words  # type: ignore[arg-type]

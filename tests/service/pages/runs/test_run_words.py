@@ -28,4 +28,4 @@ from service.pages.runs.view import told_cause
 )
 def test_tokens_that_no_event_reports_are_not_said_to_be_none(said: str, shown: str) -> None:
     """0 tokens would mean that the calls cost nothing, and all that is known is that nobody counted."""
-    assert shown == told_cause(said)
+    assert told_cause(said) == shown

@@ -56,8 +56,8 @@ def test_the_pages_together_are_what_was_asked_for(
         seen.extend(shown.places)
         assert shown.previous_at == starts[-1].places[0] + 1
         starts.append(shown)
-    assert [place for place in sorted(kept) if wanted in (None, types[place])] == seen
-    assert {len(seen)} == {one.total for one in starts}
+    assert seen == [place for place in sorted(kept) if wanted in (None, types[place])]
+    assert {one.total for one in starts} == {len(seen)}
 
 
 @given(st.lists(st.sampled_from(TYPES), min_size=1, max_size=80), st.integers(1, 100), st.integers(1, 9))

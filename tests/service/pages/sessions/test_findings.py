@@ -121,7 +121,7 @@ def test_a_finding_marks_its_turn_and_its_events_on_the_page(failure: str, store
     raw = {**FINE, **WRONG[failure]}
     filled(store, *session_of(raw))
     page = look(LINKS.session("ops", "s"))
-    assert {1: False, 2: True, 3: False} == turns_of(page)
+    assert turns_of(page) == {1: False, 2: True, 3: False}
     places = {second: place for place, second in enumerate(sorted(raw))}
     assert {places[second] for second in ABOUT[failure]} == {place for place, is_marked in steps_of(page).items() if is_marked}
     assert len(raw) == len(steps_of(page))
@@ -150,22 +150,27 @@ def test_programs_and_the_command_line_are_told_the_same(
     (finding,) = answer["session"]["findings"]
     (turn,) = finding["turns"]
     ids = [f"event_{second}" for second in ABOUT[failure]]
-    assert (1, failure, "", len(ids), len(ids), 1) == tuple(
-        finding[name] for name in ("number", "type", "note", "eventCount", "markedCount", "turnCount")
+    assert tuple(finding[name] for name in ("number", "type", "note", "eventCount", "markedCount", "turnCount")) == (
+        1,
+        failure,
+        "",
+        len(ids),
+        len(ids),
+        1,
     )
-    assert (2, ids) == (turn["turn"], [one["eventId"] for one in turn["events"]])
+    assert (turn["turn"], [one["eventId"] for one in turn["events"]]) == (2, ids)
     of_turns = [[(one["number"], one["severity"], one["events"]) for one in shown["findings"]] for shown in answer["turns"]]
-    assert [[], [(1, finding["severity"], turn["events"])], []] == of_turns
+    assert of_turns == [[], [(1, finding["severity"], turn["events"])], []]
     (of_run,) = call("GET", "/api/audit/ops/runs/run_001", tokens.root).json()["findings"]
     assert finding == of_run
     path = tmp_path / "other.duckdb"
     with Store(path) as other:
         filled(other, *records)
-    assert 0 == run_command(["run", "s", "--json", "--db", str(path)])
+    assert run_command(["run", "s", "--json", "--db", str(path)]) == 0
     (printed,) = json.loads(capsys.readouterr().out)["findings"]
     assert (failure, finding["severity"], len(ids)) == (printed["type"], printed["severity"], printed["markedCount"])
-    assert [(2, ids)] == [(one["turn"], [shown["eventId"] for shown in one["events"]]) for one in printed["turns"]]
-    assert 0 == run_command(["run", "s", "--db", str(path)])
+    assert [(one["turn"], [shown["eventId"] for shown in one["events"]]) for one in printed["turns"]] == [(2, ids)]
+    assert run_command(["run", "s", "--db", str(path)]) == 0
     assert re.search(rf"turn 2 +{failure}", capsys.readouterr().out)
 
 
@@ -178,12 +183,12 @@ def test_every_event_is_marked_however_many_there_are(store: Store, look: Look, 
     }
     filled(store, *session_of(raw))
     page = look(LINKS.session("ops", "s"))
-    assert {1: True, 2: True, 3: True} == turns_of(page)
-    assert [58, 58, 100] == [
+    assert turns_of(page) == {1: True, 2: True, 3: True}
+    assert [
         one["findings"][0]["eventCount"] for one in call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["turns"]
-    ]
+    ] == [58, 58, 100]
     alone = look(LINKS.session("ops", "s", "local", part=3))
-    assert 100 == sum(steps_of(alone).values())
+    assert sum(steps_of(alone).values()) == 100
 
 
 def test_a_marked_event_beyond_those_shown_can_be_reached(store: Store, look: Look) -> None:
@@ -191,7 +196,7 @@ def test_a_marked_event_beyond_those_shown_can_be_reached(store: Store, look: Lo
     raw = {121 + n: call_of("search", q=n) for n in range(STEPS)} | {121 + STEPS + n: REFUND for n in range(3)}
     filled(store, *session_of(raw))
     page = look(LINKS.session("ops", "s"))
-    assert {1: False, 2: True, 3: False} == turns_of(page)
+    assert turns_of(page) == {1: False, 2: True, 3: False}
     assert not any(steps_of(page).values())
     link = LINKS.session("ops", "s", "local", fragment=f"step-{STEPS}", part=2, step=STEPS + 1)
     assert f'href="{link.replace("&", "&amp;")}"' in page
@@ -204,7 +209,7 @@ def test_each_of_several_loops_has_its_own_marks(store: Store, call: Call, token
     filled(store, *session_of(raw))
     found = call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"]
     turns = [(one["type"], [turn["turn"] for turn in one["turns"]]) for one in found]
-    assert [("infinite_tool_loop", [1]), ("infinite_tool_loop", [2]), ("cost_explosion", [1, 2])] == turns
+    assert turns == [("infinite_tool_loop", [1]), ("infinite_tool_loop", [2]), ("cost_explosion", [1, 2])]
 
 
 def test_events_outside_turns_are_marked(store: Store, look: Look, call: Call, tokens: Tokens) -> None:
@@ -213,10 +218,10 @@ def test_events_outside_turns_are_marked(store: Store, look: Look, call: Call, t
     assert steps_of(look(LINKS.session("ops", "s")))[0]
     events = told({1: {"event": "memory_event", "action": "miss"}}, "quiet")
     filled(store, ("agent-events", events[0]), ("diagnoses", diagnosis_of(events, "quiet")))
-    assert [True] == list(steps_of(look(LINKS.session("ops", "quiet"))).values())
+    assert list(steps_of(look(LINKS.session("ops", "quiet"))).values()) == [True]
     for session in ("s", "quiet"):
         (finding,) = call("GET", f"/api/audit/ops/sessions/{session}", tokens.root).json()["session"]["findings"]
-        assert [0] == [one["turn"] for one in finding["turns"]]
+        assert [one["turn"] for one in finding["turns"]] == [0]
 
 
 def test_what_came_after_the_diagnosis_is_not_marked(store: Store, look: Look) -> None:
@@ -224,7 +229,7 @@ def test_what_came_after_the_diagnosis_is_not_marked(store: Store, look: Look) -
     events = told({**FINE, 183: {"event": "memory_event", "action": "miss"}, 184: {"event": "memory_event", "action": "lost"}})
     turns = [("exchanges", exchange("s", number)) for number in (1, 2, 3)]
     filled(store, *turns, *(("agent-events", one) for one in events), ("diagnoses", diagnosis_of(events[:-1])))
-    assert 1 == sum(steps_of(look(LINKS.session("ops", "s"))).values())
+    assert sum(steps_of(look(LINKS.session("ops", "s"))).values()) == 1
 
 
 def test_an_older_diagnosis_is_marked_by_todays_rule(store: Store, call: Call, tokens: Tokens) -> None:
@@ -238,7 +243,7 @@ def test_an_older_diagnosis_is_marked_by_todays_rule(store: Store, call: Call, t
     )
     filled(store, *session_of(raw, failure_causes=(old,), rule_version="diagnosis-1:2.1.2.1.2.1"))
     (finding,) = call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"]
-    assert ["event_122"] == [one["eventId"] for turn in finding["turns"] for one in turn["events"]]
+    assert [one["eventId"] for turn in finding["turns"] for one in turn["events"]] == ["event_122"]
 
 
 def test_a_finding_whose_events_are_gone_says_so(store: Store, look: Look, call: Call, tokens: Tokens) -> None:
@@ -250,7 +255,7 @@ def test_a_finding_whose_events_are_gone_says_so(store: Store, look: Look, call:
     assert not any((*turns_of(page).values(), *steps_of(page).values()))
     assert NOT_MARKED in page
     (finding,) = call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"]
-    assert ([], NOT_MARKED) == (finding["turns"], finding["note"])
+    assert (finding["turns"], finding["note"]) == ([], NOT_MARKED)
 
 
 @pytest.mark.parametrize(("rules", "marked"), [(None, 100), ("diagnosis-1:1", 0)], ids=["today's rules", "other rules"])
@@ -262,7 +267,7 @@ def test_a_very_long_session_is_marked_by_its_record(
     raw = dict.fromkeys(range(121, 271), REFUND)
     filled(store, *session_of(raw, **({"rule_version": rules} if rules else {})))
     found = call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"]
-    assert {"infinite_tool_loop": marked, "cost_explosion": marked} == {one["type"]: one["markedCount"] for one in found}
+    assert {one["type"]: one["markedCount"] for one in found} == {"infinite_tool_loop": marked, "cost_explosion": marked}
     assert all(one["eventCount"] == 150 and one["note"] for one in found)
 
 
@@ -271,7 +276,7 @@ def test_a_run_without_findings_marks_nothing(store: Store, look: Look, call: Ca
     filled(store, *session_of(FINE))
     page = look(LINKS.session("ops", "s"))
     assert not any((*turns_of(page).values(), *steps_of(page).values()))
-    assert [] == call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"]
+    assert call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"] == []
 
 
 def test_no_name_of_a_marked_event_is_markup(
@@ -284,9 +289,9 @@ def test_no_name_of_a_marked_event_is_markup(
         page = look(address)
         assert "<script>alert" not in page
         assert "\u202e" not in page
-    assert [] == Elements(look(LINKS.session("ops", "s"))).active()
+    assert Elements(look(LINKS.session("ops", "s"))).active() == []
     path = tmp_path / "other.duckdb"
     with Store(path) as other:
         filled(other, *records)
-    assert 0 == run_command(["run", "s", "--db", str(path)])
+    assert run_command(["run", "s", "--db", str(path)]) == 0
     assert "\u202e" not in capsys.readouterr().out

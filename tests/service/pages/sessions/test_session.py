@@ -244,7 +244,7 @@ def test_the_sessions_before_and_after_are_those_of_the_same_agent(store: Store,
 def test_a_finished_session_shows_its_run(call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine, look: Look) -> None:
     """The verdict on what the agent did stands beside what it said."""
     body = {"session_id": "a/b c", "first_seq": 0, "events": [{"timestamp": "2026-10-01T09:00:00Z", "event": "session_start"}]}
-    assert 201 == call("POST", "/api/audit/events", tokens.ops, json=body).status_code
+    assert call("POST", "/api/audit/events", tokens.ops, json=body).status_code == 201
     call("POST", "/api/audit/sessions/a%2Fb%20c/finalize", tokens.ops)
     loop.run(engine.drained())
     until(lambda: call("GET", "/api/audit/ops/runs", tokens.root).json()["runs"], "the diagnosis")
@@ -258,9 +258,9 @@ def test_an_id_leads_to_its_session(call: Call, tokens: Tokens, store: Store) ->
     talk(store)
     browser = cookie(signed_in(call, tokens.root))
     answer = call("GET", "/sessions/s", headers=browser)
-    assert (303, LINKS.session("ops", "s")) == (answer.status_code, answer.headers["location"])
-    assert 404 == call("GET", "/sessions/nothing", headers=browser).status_code
-    assert 303 == call("GET", "/sessions/s", headers=HTML).status_code
+    assert (answer.status_code, answer.headers["location"]) == (303, LINKS.session("ops", "s"))
+    assert call("GET", "/sessions/nothing", headers=browser).status_code == 404
+    assert call("GET", "/sessions/s", headers=HTML).status_code == 303
 
 
 def test_an_id_that_several_have_is_a_choice_of_those_that_one_may_see(
@@ -275,7 +275,7 @@ def test_an_id_that_several_have_is_a_choice_of_those_that_one_may_see(
     assert LINKS.session("web", "s", "south") in page
     reader = cookie(signed_in(call, tokens.ops_reader))
     answer = call("GET", "/sessions/s", headers=reader)
-    assert (303, LINKS.session("ops", "s")) == (answer.status_code, answer.headers["location"])
+    assert (answer.status_code, answer.headers["location"]) == (303, LINKS.session("ops", "s"))
     assert call("GET", LINKS.session("web", "s"), headers=reader).status_code in (403, 404)
 
 
@@ -327,7 +327,7 @@ def test_no_text_of_anybody_is_markup(store: Store, look: Look) -> None:
     )
     put(store, "agent-events", [event(HOSTILE, 120, event=HOSTILE, tool=HOSTILE, note=HOSTILE)])
     page = look(LINKS.session("ops", HOSTILE))
-    assert [] == Elements(page).active()
+    assert Elements(page).active() == []
     assert "\u202e" not in page
 
 
@@ -338,17 +338,19 @@ def test_the_answer_to_programs_is_whole_and_paged(call: Call, tokens: Tokens, s
     put(store, "judgements", [judgement("s", 2)])
     first = call("GET", "/api/audit/ops/sessions/s?limit=2", tokens.root).json()
     session = first["session"]
-    assert ("local", "s", "open", 3, 3, 1, 0.25) == tuple(
+    assert tuple(
         session[name] for name in ("connection", "sessionId", "state", "exchanges", "scores", "anomalies", "judgeCostUsd")
-    )
-    assert [1, 2] == [one["turn"] for one in first["turns"]]
+    ) == ("local", "s", "open", 3, 3, 1, 0.25)
+    assert [one["turn"] for one in first["turns"]] == [1, 2]
     assert long == first["turns"][0]["agentThinking"]
-    assert (0.52, True, ["It left out what was asked."]) == tuple(
-        first["turns"][1][name] for name in ("tier2", "anomaly", "anomalyReasons")
+    assert tuple(first["turns"][1][name] for name in ("tier2", "anomaly", "anomalyReasons")) == (
+        0.52,
+        True,
+        ["It left out what was asked."],
     )
     rest = call("GET", f"/api/audit/ops/sessions/s?limit=2&turn={first['nextTurn']}", tokens.root).json()
-    assert ([3], None) == ([one["turn"] for one in rest["turns"]], rest["nextTurn"])
-    assert 404 == call("GET", "/api/audit/ops/sessions/nothing", tokens.root).status_code
+    assert ([one["turn"] for one in rest["turns"]], rest["nextTurn"]) == ([3], None)
+    assert call("GET", "/api/audit/ops/sessions/nothing", tokens.root).status_code == 404
 
 
 def test_programs_are_asked_for_the_connection_where_several_have_the_id(call: Call, tokens: Tokens, store: Store) -> None:
@@ -356,8 +358,8 @@ def test_programs_are_asked_for_the_connection_where_several_have_the_id(call: C
     talk(store)
     talk(store, connection="south")
     answer = call("GET", "/api/audit/ops/sessions/s", tokens.root)
-    assert (409, "ambiguous") == (answer.status_code, answer.json()["code"])
-    assert 200 == call("GET", "/api/audit/ops/sessions/s?connection=south", tokens.root).status_code
+    assert (answer.status_code, answer.json()["code"]) == (409, "ambiguous")
+    assert call("GET", "/api/audit/ops/sessions/s?connection=south", tokens.root).status_code == 200
 
 
 @pytest.mark.parametrize("address", ["?turn=0", "?part=-1", "?turn=x", "?connection=A%20B"])

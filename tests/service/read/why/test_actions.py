@@ -49,7 +49,7 @@ def actions(evidence: dict[str, Any], **fields: Any) -> dict[str, Action]:
 
 def test_every_rule_has_evidence_here() -> None:
     """A rule that nothing tries may never hold."""
-    assert list(RULES) == [name for name, *_ in LIFE]
+    assert [name for name, *_ in LIFE] == list(RULES)
 
 
 @pytest.mark.parametrize(("name", "evidence", "fields"), LIFE, ids=list(RULES))
@@ -83,17 +83,17 @@ def test_a_command_is_one_of_the_command_line(
         names = [word.split("=")[0] for word in words if word.startswith("--")]
         place = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
         groups = [words[:at] for at in (min(place, 2), 1)]
-        assert "driftline" == program
-        assert any(0 == run([*group, "--help"]) for group in groups)
+        assert program == "driftline"
+        assert any(run([*group, "--help"]) == 0 for group in groups)
         told = capsys.readouterr().out
-        assert [] == [one for one in names if one not in told], command
+        assert [one for one in names if one not in told] == [], command
 
 
 def test_a_new_version_is_rolled_back_to_the_one_that_was_well() -> None:
     """With what both had, and a word that this proves no cause."""
     found = actions(ROLL_BACK | {"deployments": [deployed("7", url="https://ci.example/7")]})
     back = found["roll_back"]
-    assert "Roll back agent_version from 7 to 6" == back.title
+    assert back.title == "Roll back agent_version from 7 to 6"
     assert (
         "agent_version 7 scored 0.05 on average over 25 judged turns since the change, agent_version 6 scored 0.90 on average over 271 judged turns before."
         in back.because
@@ -101,8 +101,8 @@ def test_a_new_version_is_rolled_back_to_the_one_that_was_well() -> None:
     assert "do not prove" in back.because
     assert "Roll back in your own system: Driftline deploys nothing." in back.because
     assert "only records it" in back.command_does
-    assert "https://ci.example/7" == back.links[0].path
-    assert "driftline deployments add 6 --project ops --label agent_version" == back.command
+    assert back.links[0].path == "https://ci.example/7"
+    assert back.command == "driftline deployments add 6 --project ops --label agent_version"
     assert not {"check_deployment", "look_at_part"} & found.keys()
 
 
@@ -117,7 +117,7 @@ def test_a_new_version_is_rolled_back_to_the_one_that_was_well() -> None:
 def test_what_is_no_new_version_is_looked_at_and_not_rolled_back(best: dict[str, Any]) -> None:
     """A roll back that undoes nothing costs the night."""
     found = actions(slices(best, OLD))
-    assert {"look_at_part"} == found.keys() & {"look_at_part", "roll_back"}
+    assert found.keys() & {"look_at_part", "roll_back"} == {"look_at_part"}
 
 
 def test_a_better_version_is_not_rolled_back() -> None:
@@ -129,10 +129,10 @@ def test_three_sessions_are_named_each_another_one_and_usual_ones_beside_them() 
     """Three turns of one session are one example."""
     moved = [example(f"m{number}", f"s{number // 2}") for number in range(12)]
     read = actions({"exchanges": moved, "usual": [example("before", "u", 0.95)]})["read_sessions"]
-    assert EXAMPLES + 1 == len(read.links)
+    assert len(read.links) == EXAMPLES + 1
     asked = [urlsplit(one.path) for one in read.links[:EXAMPLES]]
-    assert [f"/projects/ops/sessions/s{number}" for number in range(EXAMPLES)] == [one.path for one in asked]
-    assert ["score-m0", "score-m2", "score-m4"] == [one.fragment for one in asked]
+    assert [one.path for one in asked] == [f"/projects/ops/sessions/s{number}" for number in range(EXAMPLES)]
+    assert [one.fragment for one in asked] == ["score-m0", "score-m2", "score-m4"]
     assert read.links[-1].title.startswith("Before the change: Tier 2 0.95")
 
 
@@ -164,22 +164,22 @@ def test_the_heading_counts_the_sessions_that_are_listed(usual: list[str], title
 def test_a_rollback_stands_before_what_is_only_read() -> None:
     """It ends the harm; whether the judge changed comes before it, because then there is nothing to undo."""
     evidence = ROLL_BACK | {"exchanges": [example("a", "s")], "cause": {"cause": "judge", "words": "The judge."}}
-    assert ["roll_back", "read_sessions"] == list(actions(evidence))[:2]
-    assert ["check_judge", "roll_back", "read_sessions"] == list(actions(evidence, cause="judge"))[:3]
+    assert list(actions(evidence))[:2] == ["roll_back", "read_sessions"]
+    assert list(actions(evidence, cause="judge"))[:3] == ["check_judge", "roll_back", "read_sessions"]
 
 
 @pytest.mark.parametrize("status", ["resolved", "dismissed"])
 def test_an_incident_that_is_over_is_only_read(status: str) -> None:
     """Nobody rolls back what was decided last month."""
     evidence = {"exchanges": [example("a", "s")], **ROLL_BACK, "note": "differs", "cause": {**CAUSE, "reason": "no_anchors"}}
-    assert ["read_sessions"] == list(actions(evidence, status=status))
+    assert list(actions(evidence, status=status)) == ["read_sessions"]
 
 
 def test_anchors_are_missed_for_judged_tiers_even_if_rules_tell_of_runs() -> None:
     """The cause of runs is known by rules; whether the judge moved Tier 2 is not."""
     tiers = {"tier2": {"reason": "few_rounds_before"}, "unsafe of scout": {"reason": "rules", "cause": "agent"}}
     found = actions({"cause": {"cause": "agent", "reason": "rules", "words": "By rules.", "tiers": tiers}}, cause="agent")
-    assert "driftline anchors run --project ops" == found["anchors"].command
+    assert found["anchors"].command == "driftline anchors run --project ops"
     assert "anchors" not in actions({"cause": {"reason": "rules", "tiers": {"tier1": {"reason": "no_anchors"}}}})
 
 
@@ -188,6 +188,6 @@ def test_what_senders_named_is_quoted_and_opens_no_script() -> None:
     hostile = "7'; rm -rf / #\u202e"
     found = actions({**slices(part("8"), OLD | {"value": hostile}), "deployments": [deployed("8", url="javascript:alert(1)")]})
     back = found["roll_back"]
-    assert ["driftline", "deployments", "add", hostile] == shlex.split(back.command or "")[:4]
+    assert shlex.split(back.command or "")[:4] == ["driftline", "deployments", "add", hostile]
     assert "\u202e" not in back.title
     assert all(one.path.startswith("/") for one in back.links)

@@ -43,11 +43,12 @@ def test_the_version_to_go_back_to_is_compared_with_the_one_that_it_began_with()
     """Advice to go back to a version that no list has cannot be checked; it explains nothing, so it is none of the best slices."""
     incident = made(slices(part("7"), OLD))
     assert "Roll back agent_version from 7 to 6" in [one.title for one in why(incident).actions]
-    assert [("7", "began with the change"), ("6", "to go back to")] == compared(slices(part("7"), OLD))
+    assert compared(slices(part("7"), OLD)) == [("7", "began with the change"), ("6", "to go back to")]
     which = Facts(incident).which_part
     assert which is not None
-    assert [("7", "0 → 25", f"{MISSING} → 0.050"), ("6", "271 → 22", "0.900 → 0.880")] == [
-        (one.value, slice_counts(one), slice_means(one)) for one in which.listed
+    assert [(one.value, slice_counts(one), slice_means(one)) for one in which.listed] == [
+        ("7", "0 → 25", f"{MISSING} → 0.050"),
+        ("6", "271 → 22", "0.900 → 0.880"),
     ]
 
 
@@ -57,7 +58,7 @@ def test_a_version_that_is_listed_already_is_not_listed_twice() -> None:
     evidence["slices"]["slices"].append(OLD)
     which = Facts(made(evidence)).which_part
     assert which is not None
-    assert ["7", "6"] == [one.value for one in which.listed]
+    assert [one.value for one in which.listed] == ["7", "6"]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_nothing_is_called_a_way_back_without_the_advice(
     evidence: dict[str, Any], fields: dict[str, Any], roles: list[str]
 ) -> None:
     """Nobody goes back to another customer, nor away from an improvement."""
-    assert roles == [role for _, role in compared(evidence, **fields)]
+    assert [role for _, role in compared(evidence, **fields)] == roles
 
 
 RUNS = {"rule": "runs", "direction": "up", "agent": "desk"}
@@ -110,7 +111,7 @@ SPIKE = {"type": "anomaly_spike", "tier": None, "direction": "up", "rule": "rate
 def test_the_levels_of_a_title_have_what_they_are_of(seen: dict[str, Any], fields: dict[str, Any], told: str) -> None:
     """88 % of 17 runs and 88 % of 17 000 are not the same news. A count that the rule did not record is not worked out from its rate."""
     rule = fields.get("rule", "sequential")
-    assert told == Facts(made({"rules": {rule: RULE | seen}}, **fields)).extent
+    assert Facts(made({"rules": {rule: RULE | seen}}, **fields)).extent == told
 
 
 def test_the_terminal_lists_both_versions_with_their_exchanges() -> None:

@@ -41,14 +41,14 @@ def test_the_first_sentence_counts_what_was_flagged() -> None:
 def test_an_incident_of_an_earlier_version_gets_as_much_as_it_has() -> None:
     """It has no count of exchanges with any flag: an exchange may have two, so the counts are not added up."""
     assert (
-        "Tier 1 flagged 11 unexplained refusals in 32 exchanges, before 0 in 149; 4 empty answers, before 0." == texts(FLAGS)[0]
+        texts(FLAGS)[0] == "Tier 1 flagged 11 unexplained refusals in 32 exchanges, before 0 in 149; 4 empty answers, before 0."
     )
 
 
 def test_what_fell_with_an_improvement_is_counted_the_other_way() -> None:
     """A tier that rose because refusals ended has a reason, too."""
     fewer = {"reasons": [count("", 15, 32, 0, 149, kind="flagged")]}
-    assert "0 of 149 exchanges were flagged by Tier 1, before 15 of 32." == texts(fewer, direction="up")[0]
+    assert texts(fewer, direction="up")[0] == "0 of 149 exchanges were flagged by Tier 1, before 15 of 32."
     assert "no reason" in texts(fewer)[0]
 
 
@@ -64,7 +64,7 @@ def test_what_fell_with_an_improvement_is_counted_the_other_way() -> None:
 def test_what_chance_may_explain_is_no_reason(reason: dict[str, Any], told: bool) -> None:
     """A count that always varies would send a person to the wrong place."""
     found = why(made({"reasons": [reason]}))
-    assert (told, told) == (found.is_explained, found.reasons[0].kind == "tier1_flags")
+    assert (found.is_explained, found.reasons[0].kind == "tier1_flags") == (told, told)
 
 
 def test_the_judge_is_quoted_with_turns_and_means() -> None:
@@ -100,8 +100,8 @@ def test_anomalies_come_by_reason_for_a_spike() -> None:
     ]
     spike = {"type": "anomaly_spike", "tier": None, "direction": "up", "rule": "rate_ratio"}
     assert (
-        "22 of 47 exchanges have an anomaly, before 0 of 271: the agent refused (11)."
-        == texts({"reasons": reasons}, **spike)[0]
+        texts({"reasons": reasons}, **spike)[0]
+        == "22 of 47 exchanges have an anomaly, before 0 of 271: the agent refused (11)."
     )
 
 
@@ -118,7 +118,7 @@ def test_a_spike_of_an_earlier_version_is_counted_by_its_rule() -> None:
     }
     spike = {"type": "anomaly_spike", "tier": None, "direction": "up", "rule": "rate_ratio"}
     (first, *_) = texts({"rules": {"rate_ratio": seen}, **FLAGS}, **spike)
-    assert "22 of 47 exchanges have an anomaly, before 0 of 271: 11 unexplained refusals, 4 empty answers." == first
+    assert first == "22 of 47 exchanges have an anomaly, before 0 of 271: 11 unexplained refusals, 4 empty answers."
 
 
 def test_a_part_and_a_deployment_coincide_and_are_called_no_cause() -> None:
@@ -136,20 +136,21 @@ def test_the_first_symptom_and_what_comes_nearest_to_a_cause_lead() -> None:
     """What is seen, counted; then which version, and what was deployed then. Where the judge changed, no version did."""
     evidence = {**FLAGS, **FLAGGED, **slices(part("7")), "deployments": [deployed("7")]}
     found = why(made(evidence))
-    assert ["tier1_flags", "slice", "deployments"] == [one.kind for one in found.lead]
-    assert [] == found.others
+    assert [one.kind for one in found.lead] == ["tier1_flags", "slice", "deployments"]
+    assert found.others == []
     assert found.lead[1].text.startswith("agent_version: 7 explains 97% of the change")
     more = why(made({**evidence, "failures": {}, "cause": {"words": "The rules did not change."}}, cause="agent"))
-    assert (["tier1_flags", "slice", "deployments"], ["cause"]) == tuple(
-        [one.kind for one in part] for part in (more.lead, more.others)
+    assert tuple([one.kind for one in part] for part in (more.lead, more.others)) == (
+        ["tier1_flags", "slice", "deployments"],
+        ["cause"],
     )
     judge = why(made({**evidence, "cause": {"words": "The judge explains most of it."}}, cause="judge"))
-    assert "The judge explains most of it." == judge.summary
-    assert (1, "cause") == (len(judge.lead), judge.lead[0].kind)
+    assert judge.summary == "The judge explains most of it."
+    assert (len(judge.lead), judge.lead[0].kind) == (1, "cause")
     alone = why(made({"cause": {"words": "The judge explains most of it."}}, cause="judge"))
-    assert (True, ["cause"]) == (alone.is_explained, [one.kind for one in alone.reasons])
+    assert (alone.is_explained, [one.kind for one in alone.reasons]) == (True, ["cause"])
     agent = why(made({**evidence, "slices": None, "cause": {"words": "The rules did not change."}}, cause="agent"))
-    assert ["tier1_flags", "deployments", "cause"] == [one.kind for one in agent.reasons]
+    assert [one.kind for one in agent.reasons] == ["tier1_flags", "deployments", "cause"]
 
 
 def test_another_mix_of_judged_turns_is_a_caution() -> None:
@@ -171,7 +172,7 @@ def test_another_mix_of_judged_turns_is_a_caution() -> None:
 def test_evidence_that_says_nothing_is_said_to_say_nothing() -> None:
     """No sentence would be read as no trouble."""
     found = why(made({}))
-    assert (False, ["unexplained"]) == (found.is_explained, [one.kind for one in found.reasons])
+    assert (found.is_explained, [one.kind for one in found.reasons]) == (False, ["unexplained"])
     assert "names no reason" in found.summary
 
 

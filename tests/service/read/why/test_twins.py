@@ -39,7 +39,7 @@ SPIKE = one("spike", {"exchanges": [example("e", "s")]}, type="anomaly_spike", t
 )
 def test_a_twin_is_of_the_project_the_days_and_the_agent(fields: dict[str, Any], is_twin: bool) -> None:
     """Two incidents of one fall are found by different rules; two falls of different agents are not the same."""
-    assert is_twin == bool(twins_of(SPIKE, [one("drift", **fields)]))
+    assert bool(twins_of(SPIKE, [one("drift", **fields)])) == is_twin
 
 
 def test_a_first_day_of_versions_before_is_that_of_the_evidence() -> None:
@@ -50,7 +50,7 @@ def test_a_first_day_of_versions_before_is_that_of_the_evidence() -> None:
 def test_the_cause_of_a_twin_is_suspected_unless_twins_disagree() -> None:
     """It is a suspicion and no finding: an incident with a cause of its own takes none."""
     agent, judge = one("a", cause="agent"), one("j", cause="judge")
-    assert agent == suspected_cause(SPIKE, [one("n"), agent])
+    assert suspected_cause(SPIKE, [one("n"), agent]) == agent
     assert suspected_cause(SPIKE, [agent, judge]) is None
     assert suspected_cause(SPIKE, [one("n")]) is None
     assert suspected_cause(agent, [judge]) is None

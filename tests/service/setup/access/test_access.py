@@ -30,13 +30,13 @@ def test_a_token_finds_its_holder(access: AccessStore) -> None:
     """And says what its records are filed under."""
     token = access.add(NORTH)
     assert re.fullmatch(r"dl_[0-9a-f]{12}_[A-Za-z0-9_-]{43}", token)
-    assert NORTH == access.find(token.encode())
+    assert access.find(token.encode()) == NORTH
 
 
 def test_two_tokens_share_nothing(access: AccessStore) -> None:
     """256 bits of each are random."""
     first, second = access.add(NORTH), access.rotate("connection", "north")
-    assert set() == set(first.split("_", 2)[1:]) & set(second.split("_", 2)[1:])
+    assert set(first.split("_", 2)[1:]) & set(second.split("_", 2)[1:]) == set()
 
 
 def test_the_file_holds_no_token(access: AccessStore, tmp_path: Path) -> None:
@@ -44,17 +44,17 @@ def test_the_file_holds_no_token(access: AccessStore, tmp_path: Path) -> None:
     token = access.add(NORTH)
     secret = token.split("_", 2)[2].encode()
     with sqlite3.connect(access.path) as connection:
-        assert [(hashlib.sha256(token.encode()).digest(),)] == connection.execute("SELECT digest FROM tokens").fetchall()
+        assert connection.execute("SELECT digest FROM tokens").fetchall() == [(hashlib.sha256(token.encode()).digest(),)]
     connection.close()
     files = list(tmp_path.iterdir())
-    assert 2 <= len(files)
+    assert len(files) >= 2
     assert not [file for file in files if secret in file.read_bytes()]
 
 
 def test_the_files_are_their_owners_alone(access: AccessStore, tmp_path: Path) -> None:
     """Digests are no secrets, but who may call is nobody else's business."""
     access.add(NORTH)
-    assert {0o600} == {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+    assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
 
 
 def test_a_file_others_could_read_is_closed_to_them(tmp_path: Path, clock: ManualClock) -> None:
@@ -62,7 +62,7 @@ def test_a_file_others_could_read_is_closed_to_them(tmp_path: Path, clock: Manua
     path = tmp_path / "fleet.access"
     path.touch(mode=0o644)
     AccessStore(path, clock).close()
-    assert 0o600 == stat.S_IMODE(path.stat().st_mode)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 @given(st.binary(max_size=200) | st.text(max_size=80).map(lambda text: f"dl_{text}".encode("utf-8", "surrogatepass")))
@@ -86,7 +86,7 @@ def test_a_rotated_token_works_beside_the_old_one(access: AccessStore) -> None:
     """So that a fleet can be given the new one without a gap."""
     old = access.add(NORTH)
     new = access.rotate("connection", "north")
-    assert [NORTH, NORTH] == [access.find(token.encode()) for token in (old, new)]
+    assert [access.find(token.encode()) for token in (old, new)] == [NORTH, NORTH]
 
 
 def test_a_third_live_token_is_refused_by_the_names_of_the_others(access: AccessStore) -> None:
@@ -104,10 +104,10 @@ def test_an_old_token_ends_with_its_grace(access: AccessStore, clock: ManualCloc
     old = access.add(NORTH)
     new = access.rotate("connection", "north", timedelta(hours=1))
     clock.now += timedelta(minutes=59, seconds=59)
-    assert NORTH == access.find(old.encode())
+    assert access.find(old.encode()) == NORTH
     clock.now += timedelta(seconds=1)
-    assert (None, NORTH) == (access.find(old.encode()), access.find(new.encode()))
-    assert ["expired", "live"] == [token.state for token in access.holders("connection")[0][1]]
+    assert (access.find(old.encode()), access.find(new.encode())) == (None, NORTH)
+    assert [token.state for token in access.holders("connection")[0][1]] == ["expired", "live"]
     access.rotate("connection", "north", timedelta(hours=9999))
     assert access.find(old.encode()) is None
 
@@ -115,11 +115,11 @@ def test_an_old_token_ends_with_its_grace(access: AccessStore, clock: ManualCloc
 def test_one_token_or_all_of_them_are_revoked(access: AccessStore) -> None:
     """By prefix, or by name; a whole token that somebody pastes is taken by its prefix."""
     old, new = access.add(NORTH), access.rotate("connection", "north")
-    assert 1 == access.revoke("connection", old)
-    assert (None, NORTH) == (access.find(old.encode()), access.find(new.encode()))
-    assert 1 == access.revoke("connection", "north")
+    assert access.revoke("connection", old) == 1
+    assert (access.find(old.encode()), access.find(new.encode())) == (None, NORTH)
+    assert access.revoke("connection", "north") == 1
     assert access.find(new.encode()) is None
-    assert 0 == access.revoke("connection", "north")
+    assert access.revoke("connection", "north") == 0
     for unknown in ("south", "dl_000000000000", "dl_"):
         with pytest.raises(InputError):
             access.revoke("connection", unknown)
@@ -131,14 +131,14 @@ def test_a_revoked_connection_comes_back_under_its_project(access: AccessStore) 
     access.revoke("connection", "north")
     with pytest.raises(InputError):
         access.add(Holder("connection", "north", "web"))
-    assert "ops" == (access.find(access.rotate("connection", "north").encode()) or NORTH).project
+    assert (access.find(access.rotate("connection", "north").encode()) or NORTH).project == "ops"
 
 
 def test_connections_and_operators_have_names_of_their_own(access: AccessStore) -> None:
     """Revoking one must not touch the other."""
     first, second = access.add(NORTH), access.add(Holder("operator", "north", None))
     access.revoke("operator", "north")
-    assert (NORTH, None) == (access.find(first.encode()), access.find(second.encode()))
+    assert (access.find(first.encode()), access.find(second.encode())) == (NORTH, None)
 
 
 @pytest.mark.parametrize("name", ["", "North", "a/b", "..", "a b", "x" * 64, "a\n", "ä"])
@@ -149,7 +149,7 @@ def test_a_name_is_a_name(access: AccessStore, name: str) -> None:
             access.add(holder)
     with pytest.raises(InputError):
         access.add(Holder("connection", "dl_0123", "ops"))
-    assert [] == access.holders("connection") + access.holders("operator")
+    assert access.holders("connection") + access.holders("operator") == []
 
 
 @pytest.mark.parametrize("name", ["anchors", "anchors.ops"])
@@ -167,7 +167,7 @@ def test_commands_and_server_work_on_the_file_at_once(access: AccessStore, clock
     """A token that is revoked by a command is wrong for the server's next request."""
     with AccessStore(access.path, clock) as command:
         token = command.add(NORTH)
-        assert NORTH == access.find(token.encode())
+        assert access.find(token.encode()) == NORTH
         command.revoke("connection", "north")
         assert access.find(token.encode()) is None
 
@@ -177,7 +177,7 @@ def test_threads_share_a_store(access: AccessStore) -> None:
     token = access.add(NORTH).encode()
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda number: access.find(token if number % 2 else b"dl_x"), range(200)))
-    assert [None, NORTH] * 100 == found
+    assert found == [None, NORTH] * 100
 
 
 def test_a_file_that_is_something_else_is_refused(tmp_path: Path, clock: ManualClock) -> None:
@@ -223,7 +223,7 @@ def test_an_operator_has_the_scopes_that_were_given(access: AccessStore) -> None
     token = access.add(Holder("operator", "wall", None, scopes=frozenset({"read"})))
     found = access.find(token.encode())
     assert found is not None
-    assert frozenset({"read"}) == found.scopes
+    assert found.scopes == frozenset({"read"})
     assert found == access.holder("operator", "wall")
 
 
@@ -232,7 +232,7 @@ def test_a_scope_that_there_is_not_is_refused(access: AccessStore, scopes: list[
     """A slip in a name would otherwise give less than was meant, or nothing."""
     with pytest.raises(InputError, match="scopes"):
         access.add(Holder("operator", "wall", None, scopes=frozenset(scopes)))
-    assert [] == access.holders("operator")
+    assert access.holders("operator") == []
 
 
 def test_whoever_has_no_token_left_to_get_is_told_the_command(access: AccessStore) -> None:
@@ -244,7 +244,7 @@ def test_whoever_has_no_token_left_to_get_is_told_the_command(access: AccessStor
     with pytest.raises(InputError) as full:
         access.rotate("connection", "north")
     assert str(full.value.hint).endswith(f": driftline connections revoke {old[:15]}")
-    assert 1 == access.revoke("connection", old[:15])
+    assert access.revoke("connection", old[:15]) == 1
     assert access.rotate("connection", "north")
 
 
@@ -255,46 +255,46 @@ def test_the_commands_show_a_token_once(tmp_path: Path) -> None:
     rotated = runner.invoke(connections_app, ["rotate", "north", "--grace", "2", *database])
     operator = runner.invoke(operators_app, ["add", "root", *database])
     tokens = [result.stdout.strip() for result in (added, rotated, operator)]
-    assert [0, 0, 0] == [result.exit_code for result in (added, rotated, operator)]
+    assert [result.exit_code for result in (added, rotated, operator)] == [0, 0, 0]
     with AccessStore(access_file(tmp_path / "fleet.duckdb"), lambda: datetime.now(UTC)) as access:
-        assert [NORTH, NORTH, Holder("operator", "root", None)] == [access.find(token.encode()) for token in tokens]
+        assert [access.find(token.encode()) for token in tokens] == [NORTH, NORTH, Holder("operator", "root", None)]
     listed = runner.invoke(connections_app, ["list", *database])
     as_json = json.loads(runner.invoke(connections_app, ["list", "--json", *database]).stdout)
-    assert ("north", "ops", "cleo", ["live", "live"]) == (
+    assert (
         as_json["name"],
         as_json["project"],
         as_json["agent"],
         [token["state"] for token in as_json["tokens"]],
-    )
+    ) == ("north", "ops", "cleo", ["live", "live"])
     assert tokens[0][:15] in listed.stdout
     assert "until" in listed.stdout
     assert not [token for token in tokens if token.split("_", 2)[2] in listed.stdout + json.dumps(as_json)]
     revoked = runner.invoke(connections_app, ["revoke", "north", *database])
-    assert "2 tokens revoked" == revoked.stdout.strip()
+    assert revoked.stdout.strip() == "2 tokens revoked"
     assert "(every)" in runner.invoke(operators_app, ["list", *database]).stdout
 
 
 def test_the_command_gives_scopes_and_lists_them(tmp_path: Path) -> None:
     """Everything without being asked, as before there were any; a wrong name is refused before a token is made."""
     runner, database = CliRunner(), ["--db", str(tmp_path / "fleet.duckdb")]
-    assert 0 == runner.invoke(operators_app, ["add", "root", *database]).exit_code
-    assert 0 == runner.invoke(operators_app, ["add", "wall", "--scopes", "review, read", *database]).exit_code
+    assert runner.invoke(operators_app, ["add", "root", *database]).exit_code == 0
+    assert runner.invoke(operators_app, ["add", "wall", "--scopes", "review, read", *database]).exit_code == 0
     assert isinstance(runner.invoke(operators_app, ["add", "no", "--scopes", "write", *database]).exception, InputError)
     listed = runner.invoke(operators_app, ["list", "--json", *database]).stdout.splitlines()
-    assert [list(SCOPES), ["read", "review"]] == [json.loads(line)["scopes"] for line in listed]
+    assert [json.loads(line)["scopes"] for line in listed] == [list(SCOPES), ["read", "review"]]
     assert "read, review" in runner.invoke(operators_app, ["list", *database]).stdout
 
 
 def test_a_scope_that_would_do_nothing_is_not_given(tmp_path: Path) -> None:
     """SQL reads every project, so the token of one project could ask nothing, and nobody would know why."""
     runner, only_ops = CliRunner(), ["--project", "ops", "--db", str(tmp_path / "fleet.duckdb")]
-    assert 0 == runner.invoke(operators_app, ["add", "one", *only_ops]).exit_code
+    assert runner.invoke(operators_app, ["add", "one", *only_ops]).exit_code == 0
     refused = runner.invoke(operators_app, ["add", "two", "--scopes", "read,query", *only_ops])
     assert isinstance(refused.exception, InputError)
 
     with AccessStore(access_file(tmp_path / "fleet.duckdb"), lambda: datetime.now(UTC)) as access:
         [(holder, _)] = access.holders("operator")
-    assert ("one", {"read", "review", "admin"}) == (holder.name, set(holder.scopes))
+    assert (holder.name, set(holder.scopes)) == ("one", {"read", "review", "admin"})
 
 
 def test_commands_on_access_are_in_the_audit_log(tmp_path: Path) -> None:
@@ -306,14 +306,14 @@ def test_commands_on_access_are_in_the_audit_log(tmp_path: Path) -> None:
     runner.invoke(connections_app, ["revoke", token, *database])
     with AccessStore(access_file(tmp_path / "fleet.duckdb"), lambda: datetime.now(UTC)) as access:
         lines = access.audit_log.lines(10)
-    assert [
+    assert [(line.route, line.subject, line.project, line.outcome) for line in lines] == [
         ("connections revoke", token[:15], None, "done"),
         ("connections rotate", "north", None, "done"),
         ("connections add", "north", "ops", "refused"),
         ("connections add", "north", "ops", "done"),
-    ] == [(line.route, line.subject, line.project, line.outcome) for line in lines]
-    assert {("command", None)} == {(line.kind, line.token) for line in lines}
-    assert [] == [line for line in lines if token.split("_", 2)[2] in repr(line)]
+    ]
+    assert {(line.kind, line.token) for line in lines} == {("command", None)}
+    assert [line for line in lines if token.split("_", 2)[2] in repr(line)] == []
 
 
 def test_a_token_is_found_while_somebody_writes(access: AccessStore) -> None:
@@ -321,10 +321,10 @@ def test_a_token_is_found_while_somebody_writes(access: AccessStore) -> None:
     token = access.add(NORTH).encode()
     with ThreadPoolExecutor(1) as pool, access._file.transaction() as cursor:
         cursor.execute("UPDATE holders SET project = 'other'")
-        assert NORTH == pool.submit(access.find, token).result(60)
+        assert pool.submit(access.find, token).result(60) == NORTH
     found = access.find(token)
     assert found is not None
-    assert "other" == found.project
+    assert found.project == "other"
 
 
 def test_a_valid_token_is_remembered_and_a_wrong_one_is_not(access: AccessStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +337,7 @@ def test_a_valid_token_is_remembered_and_a_wrong_one_is_not(access: AccessStore,
         return rows(*question)
 
     monkeypatch.setattr(access._file, "rows", counted)
-    assert [NORTH] * 3 == [access.find(token) for _ in range(3)]
-    assert 1 == len(asked)
-    assert [None] * 3 == [access.find(new_token().encode()) for _ in range(3)]
-    assert (4, 1) == (len(asked), len(access._found))
+    assert [access.find(token) for _ in range(3)] == [NORTH] * 3
+    assert len(asked) == 1
+    assert [access.find(new_token().encode()) for _ in range(3)] == [None] * 3
+    assert (len(asked), len(access._found)) == (4, 1)

@@ -21,9 +21,9 @@ def test_a_change_that_was_cut_short_is_a_line_without_an_end(access: AccessStor
     """After a kill one can see what was under way."""
     begun = access.audit_log.begin(RETRY)
     [line] = access.audit_log.lines(10)
-    assert (begun, "root", "ops", None, None) == (line.id, line.name, line.project, line.status, line.outcome)
+    assert (line.id, line.name, line.project, line.status, line.outcome) == (begun, "root", "ops", None, None)
     access.audit_log.end(begun, "done", 202)
-    assert [("done", 202)] == [(line.outcome, line.status) for line in access.audit_log.lines(10)]
+    assert [(line.outcome, line.status) for line in access.audit_log.lines(10)] == [("done", 202)]
 
 
 def test_a_line_that_is_complete_stays_as_it_is(access: AccessStore) -> None:
@@ -40,7 +40,7 @@ def test_lines_go_when_they_are_old(access: AccessStore, clock: ManualClock, mon
     access.audit_log.begin(RETRY)
     clock.now += KEPT + timedelta(seconds=1)
     access.audit_log.begin(RETRY)
-    assert [2] == [line.id for line in access.audit_log.lines(10)]
+    assert [line.id for line in access.audit_log.lines(10)] == [2]
 
 
 def test_lines_go_when_there_are_too_many(access: AccessStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,4 +49,4 @@ def test_lines_go_when_there_are_too_many(access: AccessStore, monkeypatch: pyte
     monkeypatch.setattr(audit_log, "MAX_LINES", 3)
     for _ in range(8):
         access.audit_log.begin(RETRY)
-    assert [8, 7, 6] == [line.id for line in access.audit_log.lines(10)]
+    assert [line.id for line in access.audit_log.lines(10)] == [8, 7, 6]

@@ -24,18 +24,19 @@ def test_a_person_sees_own_views_first_and_those_that_others_share(access: Acces
     """What somebody keeps for themselves is nobody else's."""
     for owner, name, is_shared in (("bob", "b", True), ("ann", "z", False), ("bob", "own", False), ("ann", "A", True)):
         access.saved_views.save(View(name, owner, "severity=critical", is_shared))
-    assert [("ann", "A"), ("ann", "z"), ("bob", "b")] == [(one.owner, one.name) for one in access.saved_views.seen_by("ann")]
+    assert [(one.owner, one.name) for one in access.saved_views.seen_by("ann")] == [("ann", "A"), ("ann", "z"), ("bob", "b")]
 
 
 def test_a_name_stands_for_one_view_of_a_person(access: AccessStore) -> None:
     """Saving again replaces it; another person's of this name stays."""
     for owner, query, is_shared in (("ann", "a", True), ("bob", "b", True), ("ann", "c", False)):
         access.saved_views.save(View("same", owner, query, is_shared))
-    assert [("ann", "c", False), ("bob", "b", True)] == [
-        (one.owner, one.query, one.shared) for one in access.saved_views.seen_by("ann")
+    assert [(one.owner, one.query, one.shared) for one in access.saved_views.seen_by("ann")] == [
+        ("ann", "c", False),
+        ("bob", "b", True),
     ]
-    assert [True, False] == [access.saved_views.delete("ann", "same") for _ in range(2)]
-    assert ["bob"] == [one.owner for one in access.saved_views.seen_by("ann")]
+    assert [access.saved_views.delete("ann", "same") for _ in range(2)] == [True, False]
+    assert [one.owner for one in access.saved_views.seen_by("ann")] == ["bob"]
 
 
 @pytest.mark.parametrize("name", ["", "  ", "x" * (MAX_VIEW_NAME + 1), "a/b", "a\nb", "a\u202eb", "a\0b"])
@@ -60,4 +61,4 @@ def test_they_are_there_after_a_restart(tmp_path: Path) -> None:
     with AccessStore(tmp_path / "b.access", lambda: NOW) as first:
         first.saved_views.save(View("mine", "ann", "assignee=me", shared=False))
     with AccessStore(tmp_path / "b.access", lambda: NOW) as again:
-        assert ["mine"] == [one.name for one in again.saved_views.seen_by("ann")]
+        assert [one.name for one in again.saved_views.seen_by("ann")] == ["mine"]

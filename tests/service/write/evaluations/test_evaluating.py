@@ -142,18 +142,18 @@ def test_every_session_is_judged_as_often_as_asked_and_the_second_time_reused(da
     heard: list[Progress] = []
     found = made(database, report=heard.append)
 
-    assert [(f"s{number}", number, "completed", False) for number in range(1, 5)] == told(found)
+    assert told(found) == [(f"s{number}", number, "completed", False) for number in range(1, 5)]
     assert all(one.evaluation.simulated and one.system_prompt.startswith("Judge it.") for one in found)
-    assert 3 * SESSIONS == simulator.requests
+    assert simulator.requests == 3 * SESSIONS
     last = heard[-1]
-    assert (4, 4, 12, 0) == (last.done, last.total, last.answered, last.failed)
+    assert (last.done, last.total, last.answered, last.failed) == (4, 4, 12, 0)
     assert last.spent_usd == pytest.approx(sum(one.cost_usd or 0 for one in judgements(database)))
     assert [one.done for one in heard] == sorted(one.done for one in heard)
 
     again = made(database, report=heard.append)
-    assert [(f"s{number}", number, "completed", True) for number in range(1, 5)] == told(again)
+    assert told(again) == [(f"s{number}", number, "completed", True) for number in range(1, 5)]
     assert [one.evaluation for one in found] == [one.evaluation for one in again]
-    assert (12, last) == (simulator.requests, heard[-1])
+    assert (simulator.requests, heard[-1]) == (12, last)
 
 
 @pytest.mark.usefixtures("nobody")
@@ -162,7 +162,7 @@ def test_without_a_judge_nothing_is_written(database: Path) -> None:
     with pytest.raises(SettingsError, match="there is no judge") as caught:
         made(database)
     assert "ANTHROPIC_API_KEY" in caught.value.hint
-    assert (0, 0) == counts(database)
+    assert counts(database) == (0, 0)
 
 
 @pytest.mark.usefixtures("nobody")
@@ -171,11 +171,11 @@ def test_what_an_earlier_call_left_is_not_judged_by_nobody(database: Path) -> No
     with prepared(database) as (workspace, found):
         filled(workspace.store, ("evaluation-requests", found.requests[0]))
     with prepared(database, by_type("recorded", repetitions=1)) as (workspace, found):
-        assert (4, 0, 1) == (found.estimate.evaluations, found.estimate.calls, found.estimate.left_over)
+        assert (found.estimate.evaluations, found.estimate.calls, found.estimate.left_over) == (4, 0, 1)
         assert "1 evaluation that an earlier command asked for and did not see made" in estimate_in_words(found, is_capped=True)
         with pytest.raises(SettingsError, match="there is no judge"):
             evaluate(workspace, workspace.settings, found, lambda _: None)
-    assert (1, 0) == counts(database)
+    assert counts(database) == (1, 0)
 
 
 def test_where_nobody_has_to_be_asked_no_judge_is_needed(
@@ -190,16 +190,16 @@ def test_where_nobody_has_to_be_asked_no_judge_is_needed(
         cut.setattr(Engine, "start", killed)
         with pytest.raises(KeyboardInterrupt):
             made(database, by_type("batch"))
-    assert (0, 0) == counts(database)
+    assert counts(database) == (0, 0)
     assert 12 == len(judgements(database)) == simulator.requests
     monkeypatch.delenv("ANTHROPIC_BASE_URL")
 
     recorded = made(database, by_type("recorded"))
-    assert [("completed", 3, False)] * 4 == [
-        (one.evaluation.status, one.evaluation.successful_iterations, one.reused) for one in recorded
-    ]
-    assert [True] * 4 == [one.reused for one in made(database)]
-    assert 12 == simulator.requests
+    assert [(one.evaluation.status, one.evaluation.successful_iterations, one.reused) for one in recorded] == [
+        ("completed", 3, False)
+    ] * 4
+    assert [one.reused for one in made(database)] == [True] * 4
+    assert simulator.requests == 12
 
 
 def test_a_failed_call_is_told_and_asked_again_on_request(database: Path, simulator: RunningJudge) -> None:
@@ -210,12 +210,12 @@ def test_a_failed_call_is_told_and_asked_again_on_request(database: Path, simula
     failed = sum(one.evaluation.configured_repetitions - one.evaluation.successful_iterations for one in found)
 
     assert 4 == failed == heard[-1].failed
-    assert 4 == sum("failed and was excluded" in words for one in found for words in one.evaluation.warnings)
+    assert sum("failed and was excluded" in words for one in found for words in one.evaluation.warnings) == 4
     simulator.reset("answer")
     again = made(database, retry_failed=True)
-    assert 4 == simulator.requests
-    assert [3] * 4 == [one.evaluation.successful_iterations for one in again]
-    assert {False} == {one.reused for one in again if one.evaluation.revision}
+    assert simulator.requests == 4
+    assert [one.evaluation.successful_iterations for one in again] == [3] * 4
+    assert {one.reused for one in again if one.evaluation.revision} == {False}
 
 
 def test_an_attempt_that_fails_leaves_the_result_before_it_and_says_so(database: Path, simulator: RunningJudge) -> None:
@@ -225,8 +225,8 @@ def test_an_attempt_that_fails_leaves_the_result_before_it_and_says_so(database:
     again = made(database, takes_simulated=False)
     assert [(*one.evaluation.warnings, LATER_ATTEMPT_FAILED) for one in first] == [one.evaluation.warnings for one in again]
     assert [one.evaluation.final_score for one in first] == [one.evaluation.final_score for one in again]
-    assert (2 * SESSIONS, 2 * SESSIONS) == counts(database)
-    assert [True] * SESSIONS == [one.reused for one in made(database)]
+    assert counts(database) == (2 * SESSIONS, 2 * SESSIONS)
+    assert [one.reused for one in made(database)] == [True] * SESSIONS
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -239,20 +239,20 @@ def test_a_stop_keeps_what_is_recorded_and_the_next_call_goes_on(
 
     with pytest.raises(StoppedError):
         made(database, report=Once(number, lambda progress: progress.answered >= 5))
-    assert before == signal.getsignal(number)
+    assert signal.getsignal(number) == before
     known = judgements(database)
-    assert {"answered"} == {one.outcome for one in known}
+    assert {one.outcome for one in known} == {"answered"}
     assert 5 <= len(known) == simulator.requests < 3 * SESSIONS
     simulator.reset("answer")
 
     with prepared(database) as (workspace, found):
-        assert 3 * SESSIONS - len(known) == found.estimate.calls
-        assert SESSIONS == len(found.taken_up) + len(found.reused)
-        assert ["completed"] * SESSIONS == [
-            status for _, _, status, _ in told(evaluate(workspace, workspace.settings, found, lambda _: None))
-        ]
-    assert 3 * SESSIONS - len(known) == simulator.requests
-    assert (SESSIONS, SESSIONS) == counts(database)
+        assert found.estimate.calls == 3 * SESSIONS - len(known)
+        assert len(found.taken_up) + len(found.reused) == SESSIONS
+        assert [status for _, _, status, _ in told(evaluate(workspace, workspace.settings, found, lambda _: None))] == [
+            "completed"
+        ] * SESSIONS
+    assert simulator.requests == 3 * SESSIONS - len(known)
+    assert counts(database) == (SESSIONS, SESSIONS)
 
 
 def test_what_the_stage_cannot_get_over_is_named(
@@ -274,8 +274,8 @@ def test_what_the_stage_cannot_get_over_is_named(
     monkeypatch.undo()
     monkeypatch.setenv("ANTHROPIC_BASE_URL", simulator.base_url)
     again = made(database)
-    assert [True, False, True, True] == [one.reused for one in again]
-    assert ["completed"] * 4 == [one.evaluation.status for one in again]
+    assert [one.reused for one in again] == [True, False, True, True]
+    assert [one.evaluation.status for one in again] == ["completed"] * 4
 
 
 def test_a_batch_judge_is_asked_in_one_go_at_half_the_price(database: Path, simulator: RunningJudge) -> None:
@@ -284,25 +284,25 @@ def test_a_batch_judge_is_asked_in_one_go_at_half_the_price(database: Path, simu
     found = made(database, by_type("batch"), report=heard.append)
 
     known = judgements(database)
-    assert {("answered", True)} == {(one.outcome, one.batched) for one in known}
-    assert (12, 12) == (len(known), simulator.requests)
-    assert ["completed"] * 4 == [one.evaluation.status for one in found]
-    assert (12, 0) == (heard[-1].answered, heard[-1].failed)
+    assert {(one.outcome, one.batched) for one in known} == {("answered", True)}
+    assert (len(known), simulator.requests) == (12, 12)
+    assert [one.evaluation.status for one in found] == ["completed"] * 4
+    assert (heard[-1].answered, heard[-1].failed) == (12, 0)
     batched = sum(one.cost_usd or 0 for one in known)
     with Store(database) as store:
         reserved = store.cursor().execute("SELECT count(*) FROM log.reservations").fetchone()
-    assert (12,) == reserved
-    assert [True] * 4 == [one.reused for one in made(database)], "live or in batches: the same evaluation"
+    assert reserved == (12,)
+    assert [one.reused for one in made(database)] == [True] * 4, "live or in batches: the same evaluation"
     assert batched == pytest.approx(sum(one.evaluation.cost_usd or 0 for one in found))
 
 
 def test_evaluations_that_ask_the_same_in_batches_get_an_answer_each(database: Path, simulator: RunningJudge) -> None:
     """Two ways of putting answers together are two evaluations, and a batch takes a question once."""
     found = made(database, by_type("batch", repetitions=1), by_type("batch", repetitions=1, judge_run_id="mean", method="mean"))
-    assert 8 == len({one.evaluation.evaluation_id for one in found})
-    assert ["completed"] * 8 == [one.evaluation.status for one in found]
-    assert {True} == {one.batched for one in judgements(database)}
-    assert 8 == simulator.requests
+    assert len({one.evaluation.evaluation_id for one in found}) == 8
+    assert [one.evaluation.status for one in found] == ["completed"] * 8
+    assert {one.batched for one in judgements(database)} == {True}
+    assert simulator.requests == 8
 
 
 def test_a_batch_that_is_cut_short_is_taken_up_and_paid_once(
@@ -321,14 +321,14 @@ def test_a_batch_that_is_cut_short_is_taken_up_and_paid_once(
         cut.setattr(DurableBudget, "judgement", cut_short)
         with pytest.raises(KeyboardInterrupt):
             made(database, by_type("batch"))
-    assert (0, 0) == counts(database)
-    assert 12 == simulator.requests
+    assert counts(database) == (0, 0)
+    assert simulator.requests == 12
     assert journal_of(database).exists()
 
     found = made(database, by_type("batch"))
-    assert 12 == simulator.requests
-    assert {"answered": 12} == Counter(one.outcome for one in judgements(database))
-    assert [3] * 4 == [one.evaluation.successful_iterations for one in found]
+    assert simulator.requests == 12
+    assert Counter(one.outcome for one in judgements(database)) == {"answered": 12}
+    assert [one.evaluation.successful_iterations for one in found] == [3] * 4
 
 
 def test_a_stop_cancels_a_batch(database: Path, simulator: RunningJudge) -> None:
@@ -344,10 +344,10 @@ def test_a_stop_cancels_a_batch(database: Path, simulator: RunningJudge) -> None
     with pytest.raises(StoppedError):
         made(database, by_type("batch"))
     stopping.join()
-    assert (0, 0) == counts(database)
+    assert counts(database) == (0, 0)
     assert not judgements(database)
     simulator.reset("answer")
-    assert ["completed"] * 4 == [one.evaluation.status for one in made(database, by_type("batch"))]
+    assert [one.evaluation.status for one in made(database, by_type("batch"))] == ["completed"] * 4
 
 
 @pytest.fixture(scope="module")
@@ -369,11 +369,11 @@ def test_a_kill_costs_no_answer_that_was_recorded(children: Nursery, database: P
 
         child = children.start(home, *command)
         until(lambda: judge.requests > 2 or child.ended, "the judge to be asked")
-        assert -signal.SIGKILL == child.kill(), child.logged
+        assert child.kill() == -signal.SIGKILL, child.logged
         before = {one.fingerprint for one in judgements(database) if one.outcome == "answered"}
         code, printed = children.run(home, *command)
 
-    assert 0 == code, home.log.read_text()
+    assert code == 0, home.log.read_text()
     known = judgements(database)
     answered = [one for one in known if one.outcome == "answered"]
     assert 12 == len(answered) == len({one.fingerprint for one in answered}), "each question is answered once"
@@ -382,8 +382,8 @@ def test_a_kill_costs_no_answer_that_was_recorded(children: Nursery, database: P
     cut_off = sum(one.outcome == "interrupted" for one in known)
     assert judge.requests <= 12 + cut_off
     assert cut_off <= SESSIONS, "sessions are judged side by side, each one's iterations one after the other"
-    assert (4, 4) == counts(database)
-    assert 4 == len(yaml.safe_load(printed)["evaluations"])
+    assert counts(database) == (4, 4)
+    assert len(yaml.safe_load(printed)["evaluations"]) == 4
 
 
 def write_files(folder: Path, kind: str) -> None:
@@ -410,4 +410,4 @@ def test_a_judge_that_is_down_is_not_asked_to_the_end(database: Path, nobody: No
             evaluate(workspace, settings, found, lambda _: None)
     assert len(judgements(database)) < 50
     with prepared(database, many) as (_, found):
-        assert (4, 4) == (found.estimate.evaluations, found.estimate.taken_up)
+        assert (found.estimate.evaluations, found.estimate.taken_up) == (4, 4)

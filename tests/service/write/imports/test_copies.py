@@ -94,7 +94,7 @@ def test_lines_that_only_a_copy_has_are_counted_where_they_cannot_be_joined(work
     _write(root / folder / f"{name}.jsonl", lines[: head + 3 * turn])
     _write(root / folder / f"{name} (1).jsonl", lines[: head + turn] + lines[head + 3 * turn :])
     summary = _import(workspace, source, root)
-    assert (1, turn, 3) == (summary.copies, summary.lines_in_copies, summary.exchanges)
+    assert (summary.copies, summary.lines_in_copies, summary.exchanges) == (1, turn, 3)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -106,9 +106,9 @@ def test_a_copy_that_is_imported_first_and_alone_is_the_same_session(
     root, lines = tmp_path / "root", lines_of()
     backup = root / folder / f"{name}.jsonl.bak"
     _write(backup, lines[: head + 2 * turn])
-    assert 2 == Importer(workspace).transcripts(source, [backup]).exchanges
+    assert Importer(workspace).transcripts(source, [backup]).exchanges == 2
     _write(root / folder / f"{name}.jsonl", lines)
     summary = _import(workspace, source, root)
-    assert (2, 0, 0) == (summary.exchanges, summary.conflicts, summary.faults)
-    assert 2 == _import(workspace, source, root).unchanged + summary.copies
-    assert QUESTIONS == _questions(workspace)
+    assert (summary.exchanges, summary.conflicts, summary.faults) == (2, 0, 0)
+    assert _import(workspace, source, root).unchanged + summary.copies == 2
+    assert _questions(workspace) == QUESTIONS

@@ -87,13 +87,13 @@ def unchanged(workspace: Workspace, path: Path, agent: str | None = None) -> int
 
 def test_a_file_is_read_again_with_other_settings(workspace: Workspace, transcript: Path, times: Times) -> None:
     """What the records would say is another thing then; a file in which something waits is not done either."""
-    assert 0 == unchanged(workspace, transcript)
-    assert 0 == unchanged(workspace, transcript)
+    assert unchanged(workspace, transcript) == 0
+    assert unchanged(workspace, transcript) == 0
     times.now += timedelta(hours=2)
-    assert 0 == unchanged(workspace, transcript)
-    assert ["Is the backup healthy?"] == asked(workspace)
-    assert 1 == unchanged(workspace, transcript)
-    assert 0 == unchanged(workspace, transcript, agent="other")
+    assert unchanged(workspace, transcript) == 0
+    assert asked(workspace) == ["Is the backup healthy?"]
+    assert unchanged(workspace, transcript) == 1
+    assert unchanged(workspace, transcript, agent="other") == 0
 
 
 def test_a_file_that_grows_while_it_is_read_is_read_again(
@@ -111,9 +111,9 @@ def test_a_file_that_grows_while_it_is_read_is_read_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(importing, "read_transcripts", growing)
-        assert 0 == unchanged(workspace, transcript)
-    assert 0 == unchanged(workspace, transcript)
-    assert ["And the one of db3?", "Is the backup healthy?"] == asked(workspace)
+        assert unchanged(workspace, transcript) == 0
+    assert unchanged(workspace, transcript) == 0
+    assert asked(workspace) == ["And the one of db3?", "Is the backup healthy?"]
 
 
 def test_a_follower_notices_silence_and_outlasts_a_missing_folder(
@@ -128,7 +128,7 @@ def test_a_follower_notices_silence_and_outlasts_a_missing_folder(
     def looking(source: Any, paths: Iterable[Path]) -> list[Path]:
         number = next(looks)
         if number == 1:
-            assert [] == asked(workspace)
+            assert asked(workspace) == []
             root.rename(aside)
         elif number == 2:
             aside.rename(root)
@@ -139,5 +139,5 @@ def test_a_follower_notices_silence_and_outlasts_a_missing_folder(
 
     monkeypatch.setattr(type(OPENCLAW), "files_in", looking)
     _follow(workspace, OPENCLAW, [root], Filing(as_json=True), 0.001)
-    assert ["Is the backup healthy?"] == asked(workspace)
+    assert asked(workspace) == ["Is the backup healthy?"]
     assert transcript.exists()

@@ -108,18 +108,18 @@ def test_an_answer_that_ended_counts_at_once_and_is_revised_if_the_turn_goes_on(
     source, place, lines_of = PROGRAMS[program]
     path = _write(tmp_path / "root" / place, lines_of("ask", "answer"))
     first = Importer(workspace).transcripts(source, [path])
-    assert (1, 0, []) == (first.exchanges, first.revised, first.open)
-    assert ["It is up."] == _answers(workspace)
+    assert (first.exchanges, first.revised, first.open) == (1, 0, [])
+    assert _answers(workspace) == ["It is up."]
     _write(path, lines_of("ask", "answer", "more"))
     second = Importer(workspace).transcripts(source, [path])
-    assert (0, 1, 0, 0) == (second.exchanges, second.revised, second.conflicts, second.faults)
-    assert ["And fast."] == _answers(workspace)
+    assert (second.exchanges, second.revised, second.conflicts, second.faults) == (0, 1, 0, 0)
+    assert _answers(workspace) == ["And fast."]
     times.now += timedelta(days=1)
     for _ in range(2):
         again = Importer(workspace).transcripts(source, [path])
-        assert (0, 0, 0, 0) == (again.exchanges, again.revised, again.conflicts, again.faults)
-    assert 1 == again.unchanged
-    assert ["And fast."] == _answers(workspace)
+        assert (again.exchanges, again.revised, again.conflicts, again.faults) == (0, 0, 0, 0)
+    assert again.unchanged == 1
+    assert _answers(workspace) == ["And fast."]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -131,14 +131,14 @@ def test_an_answer_that_is_still_open_is_reported_with_its_reason_and_time(
     path = _write(tmp_path / "root" / place, lines_of("ask", "call"))
     first = Importer(workspace).transcripts(source, [path])
     [answer] = first.open
-    assert (0, 1) == (first.exchanges, len(first.as_json()["open"]))
+    assert (first.exchanges, len(first.as_json()["open"])) == (0, 1)
     gap = timedelta(minutes=workspace.policy.session_gap_minutes)
     assert answer.asked_at <= answer.counts_at - gap < times.now
     assert "tool" in answer.reason
     times.now = answer.counts_at + timedelta(seconds=1)
     later = Importer(workspace).transcripts(source, [path])
-    assert (1, []) == (later.exchanges, later.open)
-    assert [""] == _answers(workspace)
+    assert (later.exchanges, later.open) == (1, [])
+    assert _answers(workspace) == [""]
 
 
 def test_a_question_without_an_answer_says_so(workspace: Workspace, tmp_path: Path) -> None:

@@ -22,25 +22,25 @@ def test_a_default_reaches_those_that_do_not_say_otherwise() -> None:
     """A change of a default is a change of many projects, and not of the ones with a value of their own."""
     own = {"own": {"sampling": {"routineInterval": 7}}, "other": {"gateCascade": True}}
     before, after = policy(projects=own), policy(projects=own, defaults={"sampling": {"routineInterval": 9}})
-    assert [("sampling.routineInterval", 3, 9, (EVERY_OTHER, "other"))] == told(before, after)
+    assert told(before, after) == [("sampling.routineInterval", 3, 9, (EVERY_OTHER, "other"))]
 
 
 def test_a_project_that_is_named_now_changes_by_what_it_says() -> None:
     """What is written out and is the default anyway is no change."""
     after = policy(projects={"ops": {"retentionDays": 30, "gateCascade": True}})
-    assert [("retentionDays", 90, 30, ("ops",))] == told(Policy(), after)
-    assert [("retentionDays", 30, 90, ("ops",))] == told(after, Policy())
+    assert told(Policy(), after) == [("retentionDays", 90, 30, ("ops",))]
+    assert told(after, Policy()) == [("retentionDays", 30, 90, ("ops",))]
 
 
 def test_what_belongs_to_no_project_is_of_the_whole_server() -> None:
     """Redaction off is the change that nobody may overlook."""
-    assert [("redaction.enabled", True, False, (FLEET,))] == told(Policy(), policy(redaction={"enabled": False}))
-    assert [("sessionGapMinutes", 30, 60, (FLEET,))] == told(Policy(), policy(sessionGapMinutes=60))
+    assert told(Policy(), policy(redaction={"enabled": False})) == [("redaction.enabled", True, False, (FLEET,))]
+    assert told(Policy(), policy(sessionGapMinutes=60)) == [("sessionGapMinutes", 30, 60, (FLEET,))]
 
 
 def test_the_same_in_other_words_changes_nothing() -> None:
     """Order and defaults written out are no difference."""
-    assert [] == changes(Policy(), policy(defaults={"enabled": True}, projects={"ops": {}}))
+    assert changes(Policy(), policy(defaults={"enabled": True}, projects={"ops": {}})) == []
 
 
 def test_what_is_in_force_is_whole() -> None:

@@ -39,9 +39,9 @@ def texts(file: PolicyFile) -> tuple[str, str | None]:
 def test_a_save_keeps_the_text_before_and_can_be_taken_back(file: PolicyFile) -> None:
     """A policy that turns out wrong is undone without anybody remembering what it was."""
     file.save("version: 1 # b\n", fingerprint(SKELETON))
-    assert ("version: 1 # b\n", SKELETON) == texts(file)
+    assert texts(file) == ("version: 1 # b\n", SKELETON)
     file.save(str(file.previous()), fingerprint("version: 1 # b\n"))
-    assert (SKELETON, "version: 1 # b\n") == texts(file)
+    assert texts(file) == (SKELETON, "version: 1 # b\n")
 
 
 def test_what_somebody_else_saved_meanwhile_is_not_overwritten(file: PolicyFile) -> None:
@@ -50,7 +50,7 @@ def test_what_somebody_else_saved_meanwhile_is_not_overwritten(file: PolicyFile)
     file.path.write_text("version: 1 # theirs\n", "utf-8")
     with pytest.raises(StaleError, match="meanwhile"):
         file.save("version: 1 # mine\n", fingerprint(SKELETON))
-    assert ("version: 1 # theirs\n", None) == texts(file)
+    assert texts(file) == ("version: 1 # theirs\n", None)
 
 
 def test_a_save_keeps_permissions_and_leaves_nothing_beside(file: PolicyFile) -> None:
@@ -58,8 +58,8 @@ def test_a_save_keeps_permissions_and_leaves_nothing_beside(file: PolicyFile) ->
     assert file.path
     file.path.chmod(0o640)
     file.save("version: 1 # b\n", fingerprint(SKELETON))
-    assert 0o640 == stat.S_IMODE(file.path.stat().st_mode)
-    assert ["policy.yaml", "policy.yaml.previous"] == sorted(one.name for one in file.path.parent.iterdir())
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o640
+    assert sorted(one.name for one in file.path.parent.iterdir()) == ["policy.yaml", "policy.yaml.previous"]
 
 
 def test_a_link_stays_a_link(file: PolicyFile, tmp_path: Path) -> None:
@@ -69,19 +69,19 @@ def test_a_link_stays_a_link(file: PolicyFile, tmp_path: Path) -> None:
     link.symlink_to(file.path)
     PolicyFile(link).save("version: 1 # b\n", fingerprint(SKELETON))
     assert link.is_symlink()
-    assert ("version: 1 # b\n", SKELETON) == texts(file)
+    assert texts(file) == ("version: 1 # b\n", SKELETON)
 
 
 def test_why_a_file_cannot_be_written_is_said(file: PolicyFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """On Kubernetes the file is a ConfigMap: the page says so before anybody has typed, and a save changes nothing."""
     assert "DRIFTLINE_POLICY" in PolicyFile(None).why_read_only()
     assert "does not exist" in PolicyFile(Path("nowhere.yaml")).why_read_only()
-    assert "" == file.why_read_only()
+    assert file.why_read_only() == ""
     monkeypatch.setattr("service.write.policy_file.os.access", lambda *_: False)
     assert "ConfigMap" in file.why_read_only()
     with pytest.raises(ReadOnlyError, match="read-only"):
         file.save("version: 1 # b\n", fingerprint(SKELETON))
-    assert (SKELETON, None) == texts(file)
+    assert texts(file) == (SKELETON, None)
 
 
 def test_a_disk_that_is_full_changes_nothing(file: PolicyFile, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_a_disk_that_is_full_changes_nothing(file: PolicyFile, monkeypatch: pyte
     with pytest.raises(ReadOnlyError, match="No space left"):
         file.save("version: 1 # b\n", fingerprint(SKELETON))
     assert file.path
-    assert (SKELETON, ["policy.yaml"]) == (file.text(), [one.name for one in file.path.parent.iterdir()])
+    assert (file.text(), [one.name for one in file.path.parent.iterdir()]) == (SKELETON, ["policy.yaml"])
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_problem_has_its_line(file: PolicyFile, tmp_path: Path, text: str, lin
     (tmp_path / "outside.yaml").write_text(METHODOLOGY, "utf-8")
     found = check(file, text, ())
     assert isinstance(found, list)
-    assert line == found[0].line
+    assert found[0].line == line
     assert words in found[0].problem
     assert str(tmp_path) not in found[0].problem.replace(str(tmp_path / "policies" / "gone.yaml"), "")
 
@@ -124,7 +124,7 @@ def test_a_problem_has_its_line(file: PolicyFile, tmp_path: Path, text: str, lin
 def test_problems_come_all_at_once_in_the_order_of_lines(file: PolicyFile) -> None:
     """Correcting one to be told the next takes as many tries as there are."""
     found = check(file, "version: 1\ndefaults:\n  enabled: maybe\nprojects:\n  Ops: {}\n", ())
-    assert [3, 5] == [one.line for one in found if isinstance(one, PolicyProblem)]
+    assert [one.line for one in found if isinstance(one, PolicyProblem)] == [3, 5]
 
 
 def test_a_methodology_that_is_named_already_may_stay(file: PolicyFile, tmp_path: Path) -> None:
@@ -136,7 +136,10 @@ def test_a_methodology_that_is_named_already_may_stay(file: PolicyFile, tmp_path
 
 def test_a_comparison_shows_lines_and_nothing_where_there_is_none() -> None:
     """What one is about to save is seen as what it changes."""
-    assert ["@@ -1 +1,2 @@", "-version: 1 # a", "+version: 1", "+defaults: {}"] == compared(
-        "version: 1 # a\n", "version: 1\ndefaults: {}\n"
-    )
-    assert [] == compared(SKELETON, SKELETON)
+    assert compared("version: 1 # a\n", "version: 1\ndefaults: {}\n") == [
+        "@@ -1 +1,2 @@",
+        "-version: 1 # a",
+        "+version: 1",
+        "+defaults: {}",
+    ]
+    assert compared(SKELETON, SKELETON) == []

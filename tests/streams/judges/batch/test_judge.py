@@ -199,10 +199,10 @@ def desk(simulator: RunningJudge, tmp_path: Path, clock: Any, purse_for: Purses)
 def test_each_question_gets_one_verdict_and_costs_half(desk: Desk) -> None:
     """The ordinary case, over several batches: every field of a judgement is there, at the batch's price."""
     verdicts = desk.ask(range(50), requests=20, open=2)
-    assert set(range(50)) == verdicts.keys()
-    assert 50 == desk.simulator.requests
+    assert verdicts.keys() == set(range(50))
+    assert desk.simulator.requests == 50
     for number, verdict in verdicts.items():
-        assert ("answered", None, 1, True) == (verdict.outcome, verdict.error, verdict.attempts, verdict.simulated)
+        assert (verdict.outcome, verdict.error, verdict.attempts, verdict.simulated) == ("answered", None, 1, True)
         assert not isinstance(_question(number).read(verdict.answer or ""), Invalid)
         price, usage = price_of(_question(number).model, {}), verdict.usage
         assert price is not None
@@ -211,7 +211,7 @@ def test_each_question_gets_one_verdict_and_costs_half(desk: Desk) -> None:
         assert full is not None
         assert abs(full / 2 - sum(desk.budgets[number].settled)) < 2
         assert _halved(desk.purse_for(_question(number)).amount) == _halved(2 * desk.budgets[number].amount)
-    assert () == asyncio.run(BatchJournal(desk.journal).unfinished())
+    assert asyncio.run(BatchJournal(desk.journal).unfinished()) == ()
 
 
 def _halved(nano: int) -> int:
@@ -242,8 +242,8 @@ def test_what_becomes_of_one_request_is_the_outcome_of_one_question(kind: str, d
     expected = OUTCOMES[kind]
     desk.simulator.reset(f"answer,{expected.script or kind},answer")
     verdicts = desk.ask(range(3))
-    assert ["answered", expected.outcome, "answered"] == [verdicts[number].outcome for number in range(3)], verdicts[1].error
-    assert (expected.outcome == "answered") == (verdicts[1].error is None)
+    assert [verdicts[number].outcome for number in range(3)] == ["answered", expected.outcome, "answered"], verdicts[1].error
+    assert (verdicts[1].error is None) == (expected.outcome == "answered")
     budget = desk.budgets[1]
     assert {"nothing": [], "all": [budget.amount]}.get(expected.charged, budget.settled) == budget.settled
     if expected.charged == "usage":
@@ -255,8 +255,8 @@ def test_a_model_without_structured_output_is_asked_again_with_the_schema_in_the
     desk.simulator.reset("no_structured")
     desk.transport = recording = Recording()
     verdicts = desk.ask(range(3))
-    assert {"answered": 3} == Counter(verdict.outcome for verdict in verdicts.values())
-    assert [True, False] == ["output_config" in body["requests"][0]["params"] for body in recording.bodies]
+    assert Counter(verdict.outcome for verdict in verdicts.values()) == {"answered": 3}
+    assert ["output_config" in body["requests"][0]["params"] for body in recording.bodies] == [True, False]
     assert all(1 == budget.reserved == len(budget.settled) for budget in desk.budgets.values())
 
 
@@ -267,7 +267,7 @@ def test_batches_are_split_by_size_too(desk: Desk) -> None:
     sizes = [len(json.dumps(body)) for body in recording.bodies]
     assert len(sizes) > 1
     assert all(size < 20_000 for size in sizes)
-    assert 10 == sum(len(body["requests"]) for body in recording.bodies)
+    assert sum(len(body["requests"]) for body in recording.bodies) == 10
 
 
 def test_a_question_without_money_is_in_no_batch(desk: Desk) -> None:
@@ -280,8 +280,8 @@ def test_a_question_without_money_is_in_no_batch(desk: Desk) -> None:
         await judge.aclose()
         return found
 
-    assert {1: "cost_cap", 2: "cost_cap", 3: "answered"} == asyncio.run(run())
-    assert 1 == desk.simulator.requests
+    assert asyncio.run(run()) == {1: "cost_cap", 2: "cost_cap", 3: "answered"}
+    assert desk.simulator.requests == 1
 
 
 def test_a_question_stands_once_in_what_is_asked(desk: Desk) -> None:
@@ -301,9 +301,9 @@ def test_a_fault_of_one_call_costs_neither_a_verdict_nor_money(before: str, faul
     """Making, looking and reading: after a call of which nobody knows whether it made a batch, the batch is looked for."""
     desk.simulator.reset("answer", batch_script=f"{before}{fault},answer")
     verdicts = desk.ask(range(5))
-    assert {"answered": 5} == Counter(verdict.outcome for verdict in verdicts.values())
-    assert 5 == desk.simulator.requests, "a question was asked twice"
-    assert 3 < desk.simulator.batch_calls, "the fault did not happen"
+    assert Counter(verdict.outcome for verdict in verdicts.values()) == {"answered": 5}
+    assert desk.simulator.requests == 5, "a question was asked twice"
+    assert desk.simulator.batch_calls > 3, "the fault did not happen"
 
 
 @pytest.mark.parametrize("script", ["unauthorized", "answer,unauthorized", "overloaded"])
@@ -314,8 +314,8 @@ def test_an_api_that_lets_nobody_in_is_an_error_and_loses_nothing(script: str, d
         desk.ask(range(5))
     assert KEY not in str(raised.value)
     desk.simulator.script_batches("answer")
-    assert {"answered": 5} == Counter(verdict.outcome for verdict in desk.ask(range(5)).values())
-    assert 5 == desk.simulator.requests
+    assert Counter(verdict.outcome for verdict in desk.ask(range(5)).values()) == {"answered": 5}
+    assert desk.simulator.requests == 5
 
 
 @pytest.mark.parametrize("script", ["garbage", "html", "no_text"])
@@ -339,23 +339,23 @@ def test_after_answers_that_cannot_be_read_no_further_batch_is_made(script: str,
     assert not [number for number, budget in desk.budgets.items() if number not in answered and budget.reserved]
     desk.simulator.reset("answer")
     rest = desk.ask(range(asked, 100))
-    assert {"answered": 100 - asked} == Counter(verdict.outcome for verdict in rest.values())
+    assert Counter(verdict.outcome for verdict in rest.values()) == {"answered": 100 - asked}
 
 
 def test_a_batch_that_the_api_finds_wrong_is_an_outcome(desk: Desk) -> None:
     """The requests are at fault, so the same command would fail for ever."""
     desk.simulator.reset("answer", batch_script="bad_request")
     verdicts = desk.ask(range(2))
-    assert {("provider_error", 1)} == {(verdict.outcome, verdict.attempts) for verdict in verdicts.values()}
+    assert {(verdict.outcome, verdict.attempts) for verdict in verdicts.values()} == {("provider_error", 1)}
     assert "refused by the script" in (verdicts[0].error or "")
-    assert 0 == desk.charged()
+    assert desk.charged() == 0
 
 
 def test_results_that_stay_cut_off_are_charged_in_full_for_what_is_missing_alone(desk: Desk) -> None:
     """They were paid for; the half that came counts."""
     desk.simulator.reset("answer", batch_script="answer,answer,truncated_json")
     outcomes = Counter(verdict.outcome for verdict in desk.ask(range(10)).values())
-    assert 10 == outcomes["answered"] + outcomes["provider_error"]
+    assert outcomes["answered"] + outcomes["provider_error"] == 10
     assert 3 < outcomes["answered"] < 7
     assert outcomes["provider_error"] == sum(budget.settled == [budget.amount] for budget in desk.budgets.values())
 
@@ -364,8 +364,8 @@ def test_a_batch_that_does_not_end_is_cancelled_and_times_out(desk: Desk) -> Non
     """The API promises a day; somebody waits for the replay."""
     desk.simulator.reset("answer", batch_seconds=3600.0)
     verdicts = desk.ask(range(3), deadline=600.0)
-    assert {"timeout"} == {verdict.outcome for verdict in verdicts.values()}
-    assert 0 == desk.charged()
+    assert {verdict.outcome for verdict in verdicts.values()} == {"timeout"}
+    assert desk.charged() == 0
 
 
 def test_a_lost_batch_is_charged_in_full(desk: Desk) -> None:
@@ -373,7 +373,7 @@ def test_a_lost_batch_is_charged_in_full(desk: Desk) -> None:
     desk.ask(range(3), stop=1)
     desk.simulator.reset("answer")
     verdicts = desk.ask(range(3))
-    assert {"provider_error"} == {verdict.outcome for verdict in verdicts.values()}
+    assert {verdict.outcome for verdict in verdicts.values()} == {"provider_error"}
     assert all(budget.settled == [budget.amount] for budget in desk.budgets.values())
 
 
@@ -399,19 +399,19 @@ def test_what_is_cancelled_ends_at_no_cost_and_can_be_asked_again(desk: Desk) ->
         return found
 
     verdicts = asyncio.run(run())
-    assert {("provider_error", CANCELLED): 20} == Counter((verdict.outcome, verdict.error) for verdict in verdicts)
-    assert 0 == desk.charged()
+    assert Counter((verdict.outcome, verdict.error) for verdict in verdicts) == {("provider_error", CANCELLED): 20}
+    assert desk.charged() == 0
     desk.simulator.reset("answer")
-    assert {"answered": 20} == Counter(verdict.outcome for verdict in desk.ask(range(20)).values())
+    assert Counter(verdict.outcome for verdict in desk.ask(range(20)).values()) == {"answered": 20}
 
 
 def test_a_later_process_asks_anew_what_another_one_had_cancelled(desk: Desk) -> None:
     """Whoever killed the process in between wants answers now, and nothing was paid for."""
     desk.simulator.reset("hang*2,answer")
-    assert 1 == len(desk.ask(range(4), stop=1))
+    assert len(desk.ask(range(4), stop=1)) == 1
     verdicts = desk.ask(range(4))
-    assert {"answered": 4} == Counter(verdict.outcome for verdict in verdicts.values())
-    assert 6 == desk.simulator.requests
+    assert Counter(verdict.outcome for verdict in verdicts.values()) == {"answered": 4}
+    assert desk.simulator.requests == 6
 
 
 # The end of the process
@@ -447,9 +447,9 @@ def test_a_question_is_asked_once_wherever_the_process_ends(journal: type[BatchJ
         desk.ask(range(6), requests=3)
     desk.kept = BatchJournal
     verdicts = desk.ask(range(6), requests=3)
-    assert {"answered": 6} == Counter(verdict.outcome for verdict in verdicts.values())
-    assert 6 == desk.simulator.requests
-    assert () == asyncio.run(BatchJournal(desk.journal).unfinished())
+    assert Counter(verdict.outcome for verdict in verdicts.values()) == {"answered": 6}
+    assert desk.simulator.requests == 6
+    assert asyncio.run(BatchJournal(desk.journal).unfinished()) == ()
 
 
 def test_what_was_answered_before_the_end_is_not_waited_for_again(desk: Desk) -> None:
@@ -457,7 +457,7 @@ def test_what_was_answered_before_the_end_is_not_waited_for_again(desk: Desk) ->
     first = desk.ask(range(6), stop=2)
     rest = [number for number in range(6) if number not in first]
     assert set(rest) == desk.ask(rest).keys()
-    assert 6 == desk.simulator.requests
+    assert desk.simulator.requests == 6
 
 
 def test_another_batch_of_the_same_size_is_not_taken_for_ours(desk: Desk) -> None:
@@ -469,8 +469,8 @@ def test_another_batch_of_the_same_size_is_not_taken_for_ours(desk: Desk) -> Non
         desk.ask(range(3))
     other.ask(range(3))
     desk.kept = BatchJournal
-    assert {"answered": 3} == Counter(verdict.outcome for verdict in desk.ask(range(3)).values())
-    assert 6 == desk.simulator.requests
+    assert Counter(verdict.outcome for verdict in desk.ask(range(3)).values()) == {"answered": 3}
+    assert desk.simulator.requests == 6
 
 
 CHILD = """
@@ -524,10 +524,10 @@ def test_a_process_that_is_killed_pays_for_nothing_twice(
         )
         child.send_signal(signal.SIGKILL)
         child.wait(60)
-    assert 8 >= desk.simulator.requests
+    assert desk.simulator.requests <= 8
     verdicts = desk.ask(range(8), requests=4)
-    assert {"answered": 8} == Counter(verdict.outcome for verdict in verdicts.values())
-    assert 8 == desk.simulator.requests, "a question was asked twice"
+    assert Counter(verdict.outcome for verdict in verdicts.values()) == {"answered": 8}
+    assert desk.simulator.requests == 8, "a question was asked twice"
 
 
 # The journal and the results, by themselves
@@ -541,9 +541,9 @@ def test_a_torn_line_of_the_journal_is_forgotten_and_a_damaged_one_is_an_error(t
     sound = path.read_bytes()
     path.write_bytes(sound + b'{"plan_id":"000000000')
     torn = BatchJournal(path)
-    assert (plan,) == asyncio.run(torn.unfinished())
+    assert asyncio.run(torn.unfinished()) == (plan,)
     asyncio.run(torn.created(plan.plan_id, "msgbatch_1"))
-    assert ["msgbatch_1"] == [one.batch_id for one in asyncio.run(BatchJournal(path).unfinished())]
+    assert [one.batch_id for one in asyncio.run(BatchJournal(path).unfinished())] == ["msgbatch_1"]
     path.write_bytes(b"{}x\n" + sound)
     with pytest.raises(StoreError, match=":1: this is no line"):
         BatchJournal(path)

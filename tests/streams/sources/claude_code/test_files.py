@@ -43,8 +43,8 @@ def _answers(reading: Reading) -> list[tuple[str, str, str]]:
 def test_a_transcript_comes_to_these_exchanges(read_claude: Read) -> None:
     """Each question with what the agent answered, whatever the program wrote in between."""
     reading = read_claude(everything())
-    assert [SESSION] == reading.session_ids
-    assert [] == reading.faults
+    assert reading.session_ids == [SESSION]
+    assert reading.faults == []
     assert _answers(reading) == [
         ("Is the backup healthy?", "No: \nthe disk is full.", "answered"),
         ("And db3?", "It is fine.", "answered"),
@@ -52,10 +52,10 @@ def test_a_transcript_comes_to_these_exchanges(read_claude: Read) -> None:
         ("Stop.", "", "aborted"),
         ("Again?", "", "error"),
     ]
-    assert [(), (), ("internal",), (), ()] == [one.tags for one in reading.exchanges]
-    assert "Look at the log." == reading.exchanges[0].agent_thinking
-    assert ["claude-x", "claude-y"] == [one.agent_model for one in reading.exchanges[:2]]
-    assert ["end_turn", "aborted", "error"] == [reading.exchanges[index].stop_reason for index in (0, 3, 4)]
+    assert [one.tags for one in reading.exchanges] == [(), (), ("internal",), (), ()]
+    assert reading.exchanges[0].agent_thinking == "Look at the log."
+    assert [one.agent_model for one in reading.exchanges[:2]] == ["claude-x", "claude-y"]
+    assert [reading.exchanges[index].stop_reason for index in (0, 3, 4)] == ["end_turn", "aborted", "error"]
 
 
 def test_every_event_says_where_it_comes_from_and_to_which_exchange_it_belongs(read_claude: Read) -> None:
@@ -63,7 +63,7 @@ def test_every_event_says_where_it_comes_from_and_to_which_exchange_it_belongs(r
     reading = read_claude(everything())
     ids = {one.exchange_id for one in reading.exchanges}
     payloads = [json.loads(event.payload) for event in reading.events]
-    assert {"claude-code"} == {payload["source"] for payload in payloads}
+    assert {payload["source"] for payload in payloads} == {"claude-code"}
     assert ids >= {payload["exchange_id"] for payload in payloads}
     assert len(payloads) == len({event.event_id for event in reading.events})
 
@@ -72,8 +72,8 @@ def test_a_message_of_several_lines_uses_its_tokens_once(read_claude: Read) -> N
     """The program repeats the usage of a message on each of its lines."""
     reading = read_claude(everything())
     first = reading.exchanges[0]
-    assert (2 * 117, 2 * 5) == (first.input_tokens, first.output_tokens)
-    assert [122] * 4 == [payload["usage"]["total"] for payload in _payloads(reading, "token_usage")]
+    assert (first.input_tokens, first.output_tokens) == (2 * 117, 2 * 5)
+    assert [payload["usage"]["total"] for payload in _payloads(reading, "token_usage")] == [122] * 4
 
 
 def test_a_usage_that_grows_from_line_to_line_counts_by_its_last_value(read_claude: Read) -> None:
@@ -83,37 +83,40 @@ def test_a_usage_that_grows_from_line_to_line_counts_by_its_last_value(read_clau
     lines.said("m1", thinking("Hm."), stop=None, usage={"input_tokens": 10, "output_tokens": 1})
     lines.said("m1", text("Yes."), stop=None, usage={"input_tokens": 10, "output_tokens": 9})
     reading = read_claude(lines.lines)
-    assert (10, 9) == (reading.exchanges[0].input_tokens, reading.exchanges[0].output_tokens)
-    assert "Yes." == reading.exchanges[0].agent_response
+    assert (reading.exchanges[0].input_tokens, reading.exchanges[0].output_tokens) == (10, 9)
+    assert reading.exchanges[0].agent_response == "Yes."
 
 
 def test_results_of_parallel_calls_leave_one_answer(read_claude: Read) -> None:
     """The program hangs each result below the line that called, and the next message below the result that came last."""
     reading = read_claude(everything())
     outputs = _payloads(reading, "tool_output")
-    assert [("Read", True, None), ("Bash", True, 3)] == [
-        (one["tool"], one["is_error"], one.get("exit_code")) for one in outputs
+    assert [(one["tool"], one["is_error"], one.get("exit_code")) for one in outputs] == [
+        ("Read", True, None),
+        ("Bash", True, 3),
     ]
-    assert 84 == outputs[1]["duration_ms"]
-    assert 1 == sum(one.user_message == "Is the backup healthy?" for one in reading.exchanges)
+    assert outputs[1]["duration_ms"] == 84
+    assert sum(one.user_message == "Is the backup healthy?" for one in reading.exchanges) == 1
 
 
 def test_a_failed_request_is_an_error_and_what_follows_a_retry(read_claude: Read) -> None:
     """The program writes each request that it tries again."""
     reading = read_claude(everything())
-    assert ["529 overloaded", "[Request interrupted by user]", "API Error: 400"] == [
-        payload["message"] for payload in _payloads(reading, "error_event")
+    assert [payload["message"] for payload in _payloads(reading, "error_event")] == [
+        "529 overloaded",
+        "[Request interrupted by user]",
+        "API Error: 400",
     ]
-    assert 1 == len(_payloads(reading, "retry_event"))
+    assert len(_payloads(reading, "retry_event")) == 1
 
 
 def test_a_compaction_and_changes_of_the_model_are_events(read_claude: Read) -> None:
     """The first model is told, too: a diagnosis asks which one it was."""
     reading = read_claude(everything())
-    assert [{"action": "compaction", "tokens_before": 900}] == [
-        {name: one[name] for name in ("action", "tokens_before")} for one in _payloads(reading, "context_event")
+    assert [{name: one[name] for name in ("action", "tokens_before")} for one in _payloads(reading, "context_event")] == [
+        {"action": "compaction", "tokens_before": 900}
     ]
-    assert ["claude-x", "claude-y"] == [one["model"] for one in _payloads(reading, "state_transition")]
+    assert [one["model"] for one in _payloads(reading, "state_transition")] == ["claude-x", "claude-y"]
 
 
 def test_an_answer_that_ended_with_a_call_has_no_text(read_claude: Read) -> None:
@@ -122,7 +125,7 @@ def test_an_answer_that_ended_with_a_call_has_no_text(read_claude: Read) -> None
     lines.user("Well?")
     lines.said("m1", text("Let me look."), stop="tool_use")
     lines.said("m1", call("t1", "Bash"), stop="tool_use")
-    assert [("Well?", "", "no_response")] == _answers(read_claude(lines.lines))
+    assert _answers(read_claude(lines.lines)) == [("Well?", "", "no_response")]
 
 
 def test_a_slash_command_is_a_question_only_when_the_agent_answers_it(read_claude: Read) -> None:
@@ -133,10 +136,10 @@ def test_a_slash_command_is_a_question_only_when_the_agent_answers_it(read_claud
     lines.user("Review the change …", isMeta=True)
     lines.said("m1", text("It is good."))
     reading = read_claude(lines.lines)
-    assert [("<command-message>review</command-message>\n<command-name>/review</command-name>", "It is good.")] == [
-        (one.user_message, one.agent_response) for one in reading.exchanges
+    assert [(one.user_message, one.agent_response) for one in reading.exchanges] == [
+        ("<command-message>review</command-message>\n<command-name>/review</command-name>", "It is good.")
     ]
-    assert () == reading.exchanges[0].tags
+    assert reading.exchanges[0].tags == ()
 
 
 def test_what_the_program_says_in_the_middle_of_an_answer_is_part_of_it(read_claude: Read) -> None:
@@ -149,7 +152,7 @@ def test_what_the_program_says_in_the_middle_of_an_answer_is_part_of_it(read_cla
     lines.said("m2", text("Done."))
     lines.user("Hook says: go on", isMeta=True)
     lines.said("m3", text("More."))
-    assert [("Well?", "Done."), ("Hook says: go on", "More.")] == [one[:2] for one in _answers(read_claude(lines.lines))]
+    assert [one[:2] for one in _answers(read_claude(lines.lines))] == [("Well?", "Done."), ("Hook says: go on", "More.")]
 
 
 @pytest.mark.parametrize("prompt", ["And db4, please.", [{"type": "text", "text": "And db4, please."}]])
@@ -164,9 +167,9 @@ def test_what_a_user_writes_while_the_agent_works_joins_the_question(read_claude
     lines.result("t2", "down")
     lines.said("m3", text("db3 is well, db4 is down."))
     reading = read_claude(lines.lines)
-    assert [] == reading.faults
-    assert [("Is db3 well?\n\nAnd db4, please.", "db3 is well, db4 is down.", "answered")] == _answers(reading)
-    assert [()] == [exchange.tags for exchange in reading.exchanges]
+    assert reading.faults == []
+    assert _answers(reading) == [("Is db3 well?\n\nAnd db4, please.", "db3 is well, db4 is down.", "answered")]
+    assert [exchange.tags for exchange in reading.exchanges] == [()]
 
 
 def test_what_a_user_writes_after_an_answer_is_a_question_of_its_own(read_claude: Read) -> None:
@@ -176,7 +179,7 @@ def test_what_a_user_writes_after_an_answer_is_a_question_of_its_own(read_claude
     lines.said("m1", text("Yes."))
     lines.add("attachment", attachment={"type": "queued_command", "commandMode": "prompt", "prompt": "And db4?"})
     lines.said("m2", text("No."))
-    assert [("Is db3 well?", "Yes."), ("And db4?", "No.")] == [answer[:2] for answer in _answers(read_claude(lines.lines))]
+    assert [answer[:2] for answer in _answers(read_claude(lines.lines))] == [("Is db3 well?", "Yes."), ("And db4?", "No.")]
 
 
 def test_a_queued_notification_of_the_program_is_no_question(read_claude: Read) -> None:
@@ -192,7 +195,7 @@ def test_a_queued_notification_of_the_program_is_no_question(read_claude: Read) 
     }
     lines.add("attachment", attachment=notice)
     lines.said("m2", text("It passed."))
-    assert [("Start the build.", "It passed.", "answered")] == _answers(read_claude(lines.lines))
+    assert _answers(read_claude(lines.lines)) == [("Start the build.", "It passed.", "answered")]
 
 
 @pytest.mark.parametrize("has_file", [True, False])
@@ -219,10 +222,10 @@ def test_what_a_subagent_did_counts_in_its_own_file(tmp_path: Path, context: Rea
         _write(files[-1], subagents.lines)
     readings = [read_claude_code(file, context) for file in files]
     exchanges = [exchange for reading in readings for exchange in reading.exchanges]
-    assert ["Find the fault.", "Look around."] == [exchange.user_message for exchange in exchanges]
+    assert [exchange.user_message for exchange in exchanges] == ["Find the fault.", "Look around."]
     events = [event.event for reading in readings for event in reading.events]
-    assert (2, 2, 4) == tuple(map(events.count, ("tool_call", "tool_output", "token_usage")))
-    assert 4 * 117 == sum(exchange.input_tokens or 0 for exchange in exchanges)
+    assert tuple(map(events.count, ("tool_call", "tool_output", "token_usage"))) == (2, 2, 4)
+    assert sum(exchange.input_tokens or 0 for exchange in exchanges) == 4 * 117
 
 
 def test_a_sidechain_in_the_file_of_its_session_is_tagged_and_moves_nothing(read_claude: Read) -> None:
@@ -233,7 +236,7 @@ def test_a_sidechain_in_the_file_of_its_session_is_tagged_and_moves_nothing(read
     lines.said("s1", text("Nothing."), isSidechain=True)
     lines.said("m1", text("Done."), parent=asked)
     reading = read_claude(lines.lines)
-    assert [("Well?", ()), ("Look around.", ("subagent",))] == [(one.user_message, one.tags) for one in reading.exchanges]
+    assert [(one.user_message, one.tags) for one in reading.exchanges] == [("Well?", ()), ("Look around.", ("subagent",))]
 
 
 def test_a_subagents_file_is_a_session_of_its_own(read_claude: Read) -> None:
@@ -242,8 +245,8 @@ def test_a_subagents_file_is_a_session_of_its_own(read_claude: Read) -> None:
     lines.user("Look around.")
     lines.said("s1", text("Nothing."))
     reading = read_claude(lines.lines)
-    assert [f"{SESSION}.agent-ab1"] == reading.session_ids
-    assert [("subagent",)] == [one.tags for one in reading.exchanges]
+    assert reading.session_ids == [f"{SESSION}.agent-ab1"]
+    assert [one.tags for one in reading.exchanges] == [("subagent",)]
 
 
 def test_a_line_below_one_that_was_damaged_stands_where_that_stood(read_claude: Read) -> None:
@@ -251,9 +254,9 @@ def test_a_line_below_one_that_was_damaged_stands_where_that_stood(read_claude: 
     lines: list[Any] = everything()
     lines[1] = {"type": "user", "message": "?", "uuid": 5}
     reading = read_claude(lines)
-    assert [(2, "wrong_type"), (4, "unknown_parent")] == [(fault.line, fault.reason) for fault in reading.faults]
+    assert [(fault.line, fault.reason) for fault in reading.faults] == [(2, "wrong_type"), (4, "unknown_parent")]
     assert reading.faults[1].detail.startswith("parentUuid: ")
-    assert "And db3?" == reading.exchanges[0].user_message
+    assert reading.exchanges[0].user_message == "And db3?"
 
 
 def _write(path: Path, lines: Sequence[Any]) -> None:
@@ -304,7 +307,7 @@ def test_a_fork_counts_only_what_it_adds(
     readings = [read_claude_code(path, context) for path in find_claude_code(tmp_path)]
     exchanges = [(one.user_message, one.session_id) for reading in readings for one in reading.exchanges]
     assert sorted([("One?", names[0]), ("Two?", names[0]), ("Three?", names[1]), ("Four?", names[0])]) == sorted(exchanges)
-    assert 3 == sum(event.event == "token_usage" for reading in readings for event in reading.events)
+    assert sum(event.event == "token_usage" for reading in readings for event in reading.events) == 3
 
 
 def test_sessions_of_one_folder_that_are_no_forks_are_not_compared(tmp_path: Path, context: ReadingContext) -> None:
@@ -315,8 +318,8 @@ def test_sessions_of_one_folder_that_are_no_forks_are_not_compared(tmp_path: Pat
         lines.user("One?")
         lines.said("m1", text("One."))
         _write(folder / f"s{number}.jsonl", _with_head(f"s{number}", "snapshots", lines.lines))
-    assert [NOTHING_COPIED] * 3 == [read_copied(path) for path in find_claude_code(tmp_path)]
-    assert [1, 1, 1] == [len(read_claude_code(path, context).exchanges) for path in find_claude_code(tmp_path)]
+    assert [read_copied(path) for path in find_claude_code(tmp_path)] == [NOTHING_COPIED] * 3
+    assert [len(read_claude_code(path, context).exchanges) for path in find_claude_code(tmp_path)] == [1, 1, 1]
 
 
 def test_transcripts_are_found_by_place_or_by_content(tmp_path: Path) -> None:
@@ -330,7 +333,7 @@ def test_transcripts_are_found_by_place_or_by_content(tmp_path: Path) -> None:
     _write(projects / "-srv" / ".hidden.jsonl", everything())
     (projects / "-srv" / "link.jsonl").symlink_to(projects / "-srv" / "a.jsonl")
     found = [str(path.relative_to(tmp_path)) for path in find_claude_code(tmp_path)]
-    assert ["copied/b.jsonl", "projects/-srv/a/subagents/agent-1.jsonl", "projects/-srv/a.jsonl"] == found
+    assert found == ["copied/b.jsonl", "projects/-srv/a/subagents/agent-1.jsonl", "projects/-srv/a.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -346,4 +349,4 @@ def test_a_turn_without_text_says_what_it_was(read_claude: Read, blocks: list[Li
     lines = Lines()
     lines.add("user", message={"role": "user", "content": blocks})
     lines.said("m", text("I see."), stop="end_turn")
-    assert [question] == [exchange.user_message for exchange in read_claude(lines.lines).exchanges]
+    assert [exchange.user_message for exchange in read_claude(lines.lines).exchanges] == [question]

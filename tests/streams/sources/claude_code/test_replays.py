@@ -60,10 +60,10 @@ def test_a_history_that_is_written_again_with_new_uuids_counts_once(
     lines.said("msg_443", text("It was closed."), requestId="req_4")
     reading = read_claude_code(_write(tmp_path / "a.jsonl", lines.lines), context)
     assert sorted(WHOLE) == sorted(_answers(reading))
-    assert [] == reading.faults
+    assert reading.faults == []
     kinds = _kinds(reading)
-    assert (1, 1, 4) == (kinds.count("tool_call"), kinds.count("tool_output"), kinds.count("token_usage"))
-    assert 4 * 117 == sum(exchange.input_tokens or 0 for exchange in reading.exchanges)
+    assert (kinds.count("tool_call"), kinds.count("tool_output"), kinds.count("token_usage")) == (1, 1, 4)
+    assert sum(exchange.input_tokens or 0 for exchange in reading.exchanges) == 4 * 117
 
 
 def test_a_history_that_is_written_again_and_cut_anywhere_gives_the_same_records(
@@ -93,7 +93,7 @@ def test_a_question_that_is_asked_twice_is_two_exchanges(tmp_path: Path, context
     lines.said("msg_stop", text("Stopped."))
     reading = read_claude_code(_write(tmp_path / "a.jsonl", lines.lines), context)
     steps = [("Go on.", f"Step {number}.") for number in range(3)]
-    assert [*steps, ("Go on.", ""), ("No, stop.", "Stopped.")] == _answers(reading)
+    assert _answers(reading) == [*steps, ("Go on.", ""), ("No, stop.", "Stopped.")]
 
 
 def test_a_history_in_a_later_transcript_with_new_uuids_counts_in_the_first(tmp_path: Path, context: ReadingContext) -> None:
@@ -110,10 +110,10 @@ def test_a_history_in_a_later_transcript_with_new_uuids_counts_in_the_first(tmp_
     readings = {
         reading.session_ids[0]: reading for reading in (read_claude_code(path, context) for path in find_claude_code(tmp_path))
     }
-    assert WHOLE[:2] == _answers(readings["s1"])
-    assert WHOLE[2:] == _answers(readings["s2"])
+    assert _answers(readings["s1"]) == WHOLE[:2]
+    assert _answers(readings["s2"]) == WHOLE[2:]
     kinds = [kind for reading in readings.values() for kind in _kinds(reading)]
-    assert (1, 1, 4) == (kinds.count("tool_call"), kinds.count("tool_output"), kinds.count("token_usage"))
+    assert (kinds.count("tool_call"), kinds.count("tool_output"), kinds.count("token_usage")) == (1, 1, 4)
 
 
 def test_ids_that_a_gateway_makes_up_join_no_sessions(tmp_path: Path, context: ReadingContext) -> None:
@@ -124,7 +124,7 @@ def test_ids_that_a_gateway_makes_up_join_no_sessions(tmp_path: Path, context: R
         lines.user("One?")
         lines.said("1", text("One."))
         _write(folder / f"s{number}.jsonl", lines.lines)
-    assert [1, 1] == [len(read_claude_code(path, context).exchanges) for path in find_claude_code(tmp_path)]
+    assert [len(read_claude_code(path, context).exchanges) for path in find_claude_code(tmp_path)] == [1, 1]
 
 
 def test_a_block_that_is_written_again_with_more_tokens_counts_them_and_its_text_once(
@@ -136,4 +136,4 @@ def test_a_block_that_is_written_again_with_more_tokens_counts_them_and_its_text
     lines.said("msg_1", text("Yes."), stop=None, usage={"input_tokens": 10, "output_tokens": 1})
     lines.said("msg_1", text("Yes."), stop="end_turn", usage={"input_tokens": 10, "output_tokens": 9})
     exchange = read_claude_code(_write(tmp_path / "a.jsonl", lines.lines), context).exchanges[0]
-    assert ("Yes.", 10, 9) == (exchange.agent_response, exchange.input_tokens, exchange.output_tokens)
+    assert (exchange.agent_response, exchange.input_tokens, exchange.output_tokens) == ("Yes.", 10, 9)

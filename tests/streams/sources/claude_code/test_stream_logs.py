@@ -94,21 +94,21 @@ def test_a_run_is_a_session_with_its_final_answer(tmp_path: Path, later: Reading
     written = datetime(2026, 11, 3, 12, tzinfo=UTC)
     os.utime(path, (written.timestamp(), written.timestamp()))
     [reading] = _read(path, later)
-    assert ([f"{SESSION}.run-run1-000"], []) == (reading.session_ids, reading.faults)
+    assert (reading.session_ids, reading.faults) == ([f"{SESSION}.run-run1-000"], [])
     [exchange] = reading.exchanges
-    assert (PROMPT, "Two files.", "answered", "end_turn", ()) == (
+    assert (
         exchange.user_message,
         exchange.agent_response,
         exchange.outcome,
         exchange.stop_reason,
         exchange.tags,
-    )
-    assert (220, 40) == (exchange.input_tokens, exchange.output_tokens)
-    assert (datetime(2026, 11, 3, 9, 0, 1, tzinfo=UTC) if has_times else written) == exchange.occurred_at
-    assert 260 == sum(payload["usage"]["total"] for payload in _payloads(reading, "token_usage"))
+    ) == (PROMPT, "Two files.", "answered", "end_turn", ())
+    assert (exchange.input_tokens, exchange.output_tokens) == (220, 40)
+    assert exchange.occurred_at == (datetime(2026, 11, 3, 9, 0, 1, tzinfo=UTC) if has_times else written)
+    assert sum(payload["usage"]["total"] for payload in _payloads(reading, "token_usage")) == 260
     assert 1 == len(_payloads(reading, "tool_call")) == len(_payloads(reading, "tool_output"))
     [end] = [payload for payload in _payloads(reading, "state_transition") if payload["action"] == "run_result"]
-    assert (2, False, 5000) == (end["num_turns"], end["is_error"], end["duration_ms"])
+    assert (end["num_turns"], end["is_error"], end["duration_ms"]) == (2, False, 5000)
 
 
 def test_runs_of_one_log_are_sessions_of_their_own(tmp_path: Path, later: ReadingContext) -> None:
@@ -119,11 +119,11 @@ def test_runs_of_one_log_are_sessions_of_their_own(tmp_path: Path, later: Readin
     mixed = [line for pair in zip(first.lines, second.lines, strict=True) for line in pair]
     readings = _read(_write(tmp_path / "all.jsonl", [*mixed, *resumed.lines]), later)
     answers = {reading.session_ids[0]: [exchange.agent_response for exchange in reading.exchanges] for reading in readings}
-    assert {
+    assert answers == {
         f"{SESSION}.run-run1-000": ["One."],
         f"{OTHER}.run-run2-000": ["Two."],
         f"{SESSION}.run-run3-000": ["Three."],
-    } == answers
+    }
 
 
 def test_pieces_of_messages_add_nothing(tmp_path: Path, later: ReadingContext) -> None:
@@ -136,7 +136,7 @@ def test_pieces_of_messages_add_nothing(tmp_path: Path, later: ReadingContext) -
     path = _write(tmp_path / "job.jsonl", log.lines)
     assert unlike_claude_code(path.read_bytes()) is None
     [reading] = _read(path, later)
-    assert (["Two files."], []) == ([exchange.agent_response for exchange in reading.exchanges], reading.faults)
+    assert ([exchange.agent_response for exchange in reading.exchanges], reading.faults) == (["Two files."], [])
 
 
 def test_a_run_that_failed_is_an_exchange_that_ended_in_an_error(tmp_path: Path, later: ReadingContext) -> None:
@@ -148,8 +148,8 @@ def test_a_run_that_failed_is_an_exchange_that_ended_in_an_error(tmp_path: Path,
     log.end(None, is_error=True, subtype="error_max_turns", errors=["Reached maximum number of turns (1)"])
     [reading] = _read(_write(tmp_path / "job.jsonl", log.lines), later)
     [exchange] = reading.exchanges
-    assert ("", "error", "error") == (exchange.agent_response, exchange.outcome, exchange.stop_reason)
-    assert ["Reached maximum number of turns (1)"] == [payload["message"] for payload in _payloads(reading, "error_event")]
+    assert (exchange.agent_response, exchange.outcome, exchange.stop_reason) == ("", "error", "error")
+    assert [payload["message"] for payload in _payloads(reading, "error_event")] == ["Reached maximum number of turns (1)"]
 
 
 def test_a_failure_that_a_message_tells_is_one_error(tmp_path: Path, later: ReadingContext) -> None:
@@ -160,8 +160,8 @@ def test_a_failure_that_a_message_tells_is_one_error(tmp_path: Path, later: Read
     log.said("msg_1", text("API Error: 529"), is_api_error_message=True)
     log.end("API Error: 529", is_error=True)
     [reading] = _read(_write(tmp_path / "job.jsonl", log.lines), later)
-    assert ["error"] == [exchange.outcome for exchange in reading.exchanges]
-    assert ["529 overloaded", "API Error: 529"] == [payload["message"] for payload in _payloads(reading, "error_event")]
+    assert [exchange.outcome for exchange in reading.exchanges] == ["error"]
+    assert [payload["message"] for payload in _payloads(reading, "error_event")] == ["529 overloaded", "API Error: 529"]
 
 
 def test_a_prompt_that_is_repeated_is_the_question(tmp_path: Path, later: ReadingContext) -> None:
@@ -172,7 +172,7 @@ def test_a_prompt_that_is_repeated_is_the_question(tmp_path: Path, later: Readin
     log.said("msg_1", text("Two files."))
     log.end("Two files.")
     [reading] = _read(_write(tmp_path / "job.jsonl", log.lines), later)
-    assert ["How many files?"] == [exchange.user_message for exchange in reading.exchanges]
+    assert [exchange.user_message for exchange in reading.exchanges] == ["How many files?"]
 
 
 def test_a_subagent_is_a_session_of_its_own_with_the_prompt_of_its_call(tmp_path: Path, later: ReadingContext) -> None:
@@ -185,11 +185,11 @@ def test_a_subagent_is_a_session_of_its_own_with_the_prompt_of_its_call(tmp_path
     log.said("msg_2", text("Nothing."))
     log.end("Nothing.")
     main, helper = _read(_write(tmp_path / "job.jsonl", log.lines), later)
-    assert [(PROMPT, "Nothing.")] == [(one.user_message, one.agent_response) for one in main.exchanges]
-    assert [("Look around.", "Nothing here.", ("subagent",))] == [
-        (one.user_message, one.agent_response, one.tags) for one in helper.exchanges
+    assert [(one.user_message, one.agent_response) for one in main.exchanges] == [(PROMPT, "Nothing.")]
+    assert [(one.user_message, one.agent_response, one.tags) for one in helper.exchanges] == [
+        ("Look around.", "Nothing here.", ("subagent",))
     ]
-    assert [f"{main.session_ids[0]}.agent-a1"] == helper.session_ids
+    assert helper.session_ids == [f"{main.session_ids[0]}.agent-a1"]
 
 
 def test_a_log_of_the_result_alone_is_an_exchange(tmp_path: Path, later: ReadingContext) -> None:
@@ -197,7 +197,7 @@ def test_a_log_of_the_result_alone_is_an_exchange(tmp_path: Path, later: Reading
     log = Log(has_times=False)
     log.end("Two files.")
     [reading] = _read(_write(tmp_path / "job.jsonl", log.lines), later)
-    assert [("Two files.", 220, 40)] == [(one.agent_response, one.input_tokens, one.output_tokens) for one in reading.exchanges]
+    assert [(one.agent_response, one.input_tokens, one.output_tokens) for one in reading.exchanges] == [("Two files.", 220, 40)]
 
 
 @pytest.mark.parametrize("has_times", [True, False])
@@ -230,9 +230,9 @@ def test_lines_that_are_none_are_set_aside_with_their_number(tmp_path: Path, lat
     log.whole_run()
     path = _write(tmp_path / "job.jsonl", [*log.lines[:2], "npm warn old", *log.lines[2:]])
     readings = _read(path, later)
-    assert [(3, "not_json")] == [(fault.line, fault.reason) for reading in readings for fault in reading.faults]
-    assert [1, 0] == [len(reading.exchanges) for reading in readings]
-    assert 1 == sum(len(reading.session_ids) for reading in readings)
+    assert [(fault.line, fault.reason) for reading in readings for fault in reading.faults] == [(3, "not_json")]
+    assert [len(reading.exchanges) for reading in readings] == [1, 0]
+    assert sum(len(reading.session_ids) for reading in readings) == 1
 
 
 def test_logs_below_a_folder_are_found(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_logs_below_a_folder_are_found(tmp_path: Path) -> None:
     log.whole_run()
     path = _write(tmp_path / "job.jsonl", log.lines)
     _write(tmp_path / "other.jsonl", [{"session_id": "a", "event": "tool_call"}])
-    assert [path] == CLAUDE_CODE.find(tmp_path)
+    assert CLAUDE_CODE.find(tmp_path) == [path]
 
 
 def test_of_copies_of_a_log_the_most_complete_one_is_read(tmp_path: Path) -> None:
@@ -252,4 +252,4 @@ def test_of_copies_of_a_log_the_most_complete_one_is_read(tmp_path: Path) -> Non
     other = Log(OTHER, prefix="run2")
     other.whole_run()
     separate = _write(tmp_path / "c.jsonl", other.lines)
-    assert [(whole, (part,)), (separate, ())] == CLAUDE_CODE.accounts_in(CLAUDE_CODE.find(tmp_path))
+    assert CLAUDE_CODE.accounts_in(CLAUDE_CODE.find(tmp_path)) == [(whole, (part,)), (separate, ())]

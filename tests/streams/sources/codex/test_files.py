@@ -40,8 +40,8 @@ def _payloads(reading: Reading, event: str) -> list[dict[str, Any]]:
 def test_a_rollout_comes_to_these_exchanges(read_rollout: Read) -> None:
     """Each question with what the agent answered; a turn that the program began itself is tagged."""
     reading = read_rollout(everything())
-    assert [SESSION] == reading.session_ids
-    assert [] == reading.faults
+    assert reading.session_ids == [SESSION]
+    assert reading.faults == []
     assert [(one.user_message, one.agent_response, one.outcome, one.tags) for one in reading.exchanges] == [
         ("Is the backup healthy?", "No: the disk is full.", "answered", ()),
         ("And db3?", "It is fine.", "answered", ()),
@@ -49,9 +49,9 @@ def test_a_rollout_comes_to_these_exchanges(read_rollout: Read) -> None:
         ("Stop.", "", "aborted", ()),
         ("Again?", "", "error", ()),
     ]
-    assert "Look at the log." == reading.exchanges[0].agent_thinking
-    assert ["gpt-x", "gpt-y"] == [one.agent_model for one in reading.exchanges[:2]]
-    assert ["stop", "stop", "stop", "aborted", "error"] == [one.stop_reason for one in reading.exchanges]
+    assert reading.exchanges[0].agent_thinking == "Look at the log."
+    assert [one.agent_model for one in reading.exchanges[:2]] == ["gpt-x", "gpt-y"]
+    assert [one.stop_reason for one in reading.exchanges] == ["stop", "stop", "stop", "aborted", "error"]
 
 
 def test_every_event_says_where_it_comes_from_and_to_which_exchange_it_belongs(read_rollout: Read) -> None:
@@ -59,19 +59,19 @@ def test_every_event_says_where_it_comes_from_and_to_which_exchange_it_belongs(r
     reading = read_rollout(everything())
     ids = {one.exchange_id for one in reading.exchanges}
     payloads = [json.loads(event.payload) for event in reading.events]
-    assert {"codex"} == {payload["source"] for payload in payloads}
+    assert {payload["source"] for payload in payloads} == {"codex"}
     assert ids == {payload["exchange_id"] for payload in payloads if "exchange_id" in payload}
-    assert ["state_transition"] == [payload["event"] for payload in payloads if "exchange_id" not in payload][:1]
+    assert [payload["event"] for payload in payloads if "exchange_id" not in payload][:1] == ["state_transition"]
     assert len(payloads) == len({event.event_id for event in reading.events})
 
 
 def test_a_usage_that_is_repeated_counts_once(read_rollout: Read) -> None:
     """The program writes the last count again with each output of a tool."""
     reading = read_rollout(everything())
-    assert [110, 220, 330, 165, 176] == [one["usage"]["total"] for one in _payloads(reading, "token_usage")]
+    assert [one["usage"]["total"] for one in _payloads(reading, "token_usage")] == [110, 220, 330, 165, 176]
     first = _payloads(reading, "token_usage")[0]["usage"]
-    assert {"input": 50, "cache_read": 50, "cache_write": 0, "output": 10, "total": 110} == first
-    assert (300, 30) == (reading.exchanges[0].input_tokens, reading.exchanges[0].output_tokens)
+    assert first == {"input": 50, "cache_read": 50, "cache_write": 0, "output": 10, "total": 110}
+    assert (reading.exchanges[0].input_tokens, reading.exchanges[0].output_tokens) == (300, 30)
 
 
 @pytest.mark.parametrize("order", ["record first", "count first", "two at once", "records alone"])
@@ -95,9 +95,9 @@ def test_a_response_that_two_kinds_of_lines_tell_counts_once(read_rollout: Read,
             if order == "record first":
                 lines.usage(read, written)
     reading = read_rollout(lines.lines)
-    assert [] == reading.faults
-    assert [110, 44] == [one["usage"]["total"] for one in _payloads(reading, "token_usage")]
-    assert (140, 14) == (reading.exchanges[0].input_tokens, reading.exchanges[0].output_tokens)
+    assert reading.faults == []
+    assert [one["usage"]["total"] for one in _payloads(reading, "token_usage")] == [110, 44]
+    assert (reading.exchanges[0].input_tokens, reading.exchanges[0].output_tokens) == (140, 14)
 
 
 def test_the_request_of_a_compaction_counts(read_rollout: Read) -> None:
@@ -110,7 +110,7 @@ def test_the_request_of_a_compaction_counts(read_rollout: Read) -> None:
     _record_usage(lines, 900, 90)
     lines.add("compacted", message="", replacement_history=[])
     reading = read_rollout(lines.lines)
-    assert [110, 990] == [one["usage"]["total"] for one in _payloads(reading, "token_usage")]
+    assert [one["usage"]["total"] for one in _payloads(reading, "token_usage")] == [110, 990]
 
 
 def _record_usage(lines: Lines, read: int, written: int) -> None:
@@ -122,18 +122,19 @@ def test_the_fill_of_the_context_is_told_in_percent(read_rollout: Read) -> None:
     """The last usage against the window that the program names."""
     reading = read_rollout(everything())
     fills = [event.saturation for event in reading.events if event.event == "context_event"]
-    assert [11.0, 22.0, 33.0, None, 16.5, 17.6] == fills
+    assert fills == [11.0, 22.0, 33.0, None, 16.5, 17.6]
     compaction = next(one for one in _payloads(reading, "context_event") if one["action"] == "compaction")
-    assert (330, "So far: the disk is full.") == (compaction["tokens_before"], compaction["summary"])
+    assert (compaction["tokens_before"], compaction["summary"]) == (330, "So far: the disk is full.")
 
 
 def test_the_end_of_a_command_is_told_by_code_and_duration(read_rollout: Read) -> None:
     """What the program says of a command counts before what the model is told of it."""
     outputs = _payloads(read_rollout(everything()), "tool_output")
-    assert [("exec_command", True, 3, 1500.0), ("apply_patch", False, 0, None)] == [
-        (one["tool"], one["is_error"], one["exit_code"], one.get("duration_ms")) for one in outputs
+    assert [(one["tool"], one["is_error"], one["exit_code"], one.get("duration_ms")) for one in outputs] == [
+        ("exec_command", True, 3, 1500.0),
+        ("apply_patch", False, 0, None),
     ]
-    assert ["ERROR: disk full", "ok"] == [one["result"] for one in outputs]
+    assert [one["result"] for one in outputs] == ["ERROR: disk full", "ok"]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_an_output_alone_tells_whether_the_call_failed(
     lines.call("c1", "exec_command", cmd="x")
     lines.output("c1", output)
     found = _payloads(read_rollout(lines.lines), "tool_output")
-    assert [(is_error, code)] == [(one["is_error"], one.get("exit_code")) for one in found]
+    assert [(one["is_error"], one.get("exit_code")) for one in found] == [(is_error, code)]
 
 
 def test_a_tool_of_a_namespace_is_named_with_it(read_rollout: Read) -> None:
@@ -166,7 +167,7 @@ def test_a_tool_of_a_namespace_is_named_with_it(read_rollout: Read) -> None:
     lines.turn("Well?")
     lines.item("function_call", call_id="c1", name="spawn_agent", namespace="multi_agent_v1", arguments="{not json")
     call = _payloads(read_rollout(lines.lines), "tool_call")[0]
-    assert ("multi_agent_v1.spawn_agent", "{not json") == (call["tool"], call["arguments"])
+    assert (call["tool"], call["arguments"]) == ("multi_agent_v1.spawn_agent", "{not json")
 
 
 def test_a_failure_ends_in_an_error_and_what_follows_is_a_retry(read_rollout: Read) -> None:
@@ -176,9 +177,9 @@ def test_a_failure_ends_in_an_error_and_what_follows_is_a_retry(read_rollout: Re
     lines.event("error", message="502")
     lines.event("task_complete", error={"message": "502"})
     reading = read_rollout(everything())
-    assert ["503", "interrupted", "400 scripted"] == [one["message"] for one in _payloads(reading, "error_event")]
-    assert 1 == len(_payloads(reading, "retry_event"))
-    assert ["502"] == [one["message"] for one in _payloads(read_rollout(lines.lines), "error_event")]
+    assert [one["message"] for one in _payloads(reading, "error_event")] == ["503", "interrupted", "400 scripted"]
+    assert len(_payloads(reading, "retry_event")) == 1
+    assert [one["message"] for one in _payloads(read_rollout(lines.lines), "error_event")] == ["502"]
 
 
 def test_an_answer_that_ended_with_a_call_has_no_text(read_rollout: Read) -> None:
@@ -188,7 +189,7 @@ def test_an_answer_that_ended_with_a_call_has_no_text(read_rollout: Read) -> Non
     lines.said("Let me look.")
     lines.call("c1", "exec_command", cmd="x")
     lines.usage(10, 1)
-    assert [("", "no_response")] == [(one.agent_response, one.outcome) for one in read_rollout(lines.lines).exchanges]
+    assert [(one.agent_response, one.outcome) for one in read_rollout(lines.lines).exchanges] == [("", "no_response")]
 
 
 def test_versions_without_ordinals_and_kinds_are_read_by_line_and_by_how_a_text_begins(read_rollout: Read) -> None:
@@ -200,8 +201,8 @@ def test_versions_without_ordinals_and_kinds_are_read_by_line_and_by_how_a_text_
     lines.user("Well?", None)
     lines.said("Yes.")
     reading = read_rollout(lines.lines)
-    assert [("Well?", "Yes.", f"{SESSION}:line-5")] == [
-        (one.user_message, one.agent_response, one.exchange_id) for one in reading.exchanges
+    assert [(one.user_message, one.agent_response, one.exchange_id) for one in reading.exchanges] == [
+        ("Well?", "Yes.", f"{SESSION}:line-5")
     ]
 
 
@@ -214,8 +215,8 @@ def test_an_answer_to_a_question_that_was_damaged_is_not_given_to_the_one_before
     lines.add("response_item", type="message", role="user", content=5)
     lines.said("Two.")
     reading = read_rollout(lines.lines)
-    assert [("One?", "One.")] == [(one.user_message, one.agent_response) for one in reading.exchanges]
-    assert ["wrong_type"] == [fault.reason for fault in reading.faults]
+    assert [(one.user_message, one.agent_response) for one in reading.exchanges] == [("One?", "One.")]
+    assert [fault.reason for fault in reading.faults] == ["wrong_type"]
 
 
 @pytest.mark.parametrize("meta", [{"source": {"subagent": {"thread_spawn": {}}}}, {"parent_thread_id": "p"}])
@@ -224,7 +225,7 @@ def test_a_subagents_rollout_is_tagged(read_rollout: Read, meta: dict[str, Any])
     lines = Lines(**meta)
     lines.turn("Look around.")
     lines.said("Nothing.")
-    assert [("subagent",)] == [one.tags for one in read_rollout(lines.lines).exchanges]
+    assert [one.tags for one in read_rollout(lines.lines).exchanges] == [("subagent",)]
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -241,10 +242,10 @@ def test_old_rollouts_are_read_compressed(tmp_path: Path, context: ReadingContex
     _write(day / "rollout-b.jsonl.zst", zstandard.compress(plain))
     _write(day / "other.jsonl", plain)
     found = find_codex(tmp_path)
-    assert ["rollout-a.jsonl", "rollout-b.jsonl.zst"] == [path.name for path in found]
+    assert [path.name for path in found] == ["rollout-a.jsonl", "rollout-b.jsonl.zst"]
     first, second = (read_codex(path, context) for path in found)
     assert first == second
-    assert 5 == len(first.exchanges)
+    assert len(first.exchanges) == 5
 
 
 def test_a_compressed_rollout_that_is_none_is_refused_with_its_name(tmp_path: Path, context: ReadingContext) -> None:
@@ -260,7 +261,7 @@ def test_a_compressed_bomb_is_read_in_bounded_memory(tmp_path: Path, context: Re
     path = tmp_path / "rollout-a.jsonl.zst"
     path.write_bytes(zstandard.compress(b"x" * (40 * 1024 * 1024) + b"\n" + json.dumps(everything()[0]).encode() + b"\n"))
     reading = read_codex(path, context)
-    assert (["too_long"], [SESSION]) == ([fault.reason for fault in reading.faults], reading.session_ids)
+    assert ([fault.reason for fault in reading.faults], reading.session_ids) == (["too_long"], [SESSION])
 
 
 @pytest.mark.parametrize(
@@ -282,4 +283,4 @@ def test_a_turn_without_text_says_what_it_was(read_rollout: Read, texts: list[st
     lines.item("message", role="user", content=blocks)
     lines.said("I see.")
     lines.event("task_complete")
-    assert [question] == [exchange.user_message for exchange in read_rollout(lines.lines).exchanges]
+    assert [exchange.user_message for exchange in read_rollout(lines.lines).exchanges] == [question]

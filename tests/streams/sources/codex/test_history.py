@@ -99,11 +99,11 @@ def test_a_copied_history_counts_in_the_session_that_has_it_first(
     _write(tmp_path, PARENT, parent.lines)
     _write(tmp_path, CHILD, child.lines)
     readings = _read_all(tmp_path, context)
-    assert ["Which disk is full?", "Delete the logs."] == _questions(readings[PARENT])
-    assert ["And the second?"] == _questions(readings[CHILD])
+    assert _questions(readings[PARENT]) == ["Which disk is full?", "Delete the logs."]
+    assert _questions(readings[CHILD]) == ["And the second?"]
     kinds = _kinds(readings)
-    assert (1, 1, 4) == (kinds.count("tool_call"), kinds.count("tool_output"), kinds.count("token_usage"))
-    assert (50, 5) == (readings[CHILD].exchanges[0].input_tokens, readings[CHILD].exchanges[0].output_tokens)
+    assert (kinds.count("tool_call"), kinds.count("tool_output"), kinds.count("token_usage")) == (1, 1, 4)
+    assert (readings[CHILD].exchanges[0].input_tokens, readings[CHILD].exchanges[0].output_tokens) == (50, 5)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_parent_is_found_by_what_it_says_and_not_by_its_name(
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text("".join(json.dumps(line) + "\n" for line in lines.lines), "utf-8")
     readings = _read_all(tmp_path, context)
-    assert (["Which disk is full?"], ["And the second?"]) == (_questions(readings[PARENT]), _questions(readings[CHILD]))
+    assert (_questions(readings[PARENT]), _questions(readings[CHILD])) == (["Which disk is full?"], ["And the second?"])
 
 
 def test_a_compressed_parent_is_compared_as_well(tmp_path: Path, context: ReadingContext) -> None:
@@ -130,7 +130,7 @@ def test_a_compressed_parent_is_compared_as_well(tmp_path: Path, context: Readin
     plain.with_name(f"{plain.name}.zst").write_bytes(zstandard.compress(plain.read_bytes()))
     plain.unlink()
     _write(tmp_path, CHILD, child.lines)
-    assert ["And the second?"] == _questions(_read_all(tmp_path, context)[CHILD])
+    assert _questions(_read_all(tmp_path, context)[CHILD]) == ["And the second?"]
 
 
 def test_a_history_whose_first_session_is_gone_counts_in_the_oldest_copy(tmp_path: Path, context: ReadingContext) -> None:
@@ -140,8 +140,8 @@ def test_a_history_whose_first_session_is_gone_counts_in_the_oldest_copy(tmp_pat
         _go_on(copy, f"And after {minute}?")
         _write(tmp_path, session, copy.lines)
     readings = _read_all(tmp_path, context)
-    assert ["Which disk is full?", "And after 30?"] == _questions(readings[SIBLING])
-    assert ["And after 40?"] == _questions(readings[CHILD])
+    assert _questions(readings[SIBLING]) == ["Which disk is full?", "And after 30?"]
+    assert _questions(readings[CHILD]) == ["And after 40?"]
 
 
 def test_a_subagent_that_copies_nothing_counts_whole(tmp_path: Path, context: ReadingContext) -> None:
@@ -152,8 +152,8 @@ def test_a_subagent_that_copies_nothing_counts_whole(tmp_path: Path, context: Re
     _write(tmp_path, PARENT, _parent().lines)
     _write(tmp_path, CHILD, child.lines)
     reading = _read_all(tmp_path, context)[CHILD]
-    assert ["Look at the second disk."] == _questions(reading)
-    assert {"state_transition", "context_event", "token_usage"} == {event.event for event in reading.events}
+    assert _questions(reading) == ["Look at the second disk."]
+    assert {event.event for event in reading.events} == {"state_transition", "context_event", "token_usage"}
 
 
 def test_a_fork_that_asks_what_its_parent_asked_next_counts_its_own_answer(tmp_path: Path, context: ReadingContext) -> None:
@@ -165,7 +165,7 @@ def test_a_fork_that_asks_what_its_parent_asked_next_counts_its_own_answer(tmp_p
     _write(tmp_path, PARENT, parent.lines)
     _write(tmp_path, CHILD, child.lines)
     exchanges = _read_all(tmp_path, context)[CHILD].exchanges
-    assert [("Try again.", "Now it is empty.")] == [(one.user_message, one.agent_response) for one in exchanges]
+    assert [(one.user_message, one.agent_response) for one in exchanges] == [("Try again.", "Now it is empty.")]
 
 
 def test_a_fork_that_is_cut_anywhere_and_goes_on_gives_the_same_records(tmp_path: Path, context: ReadingContext) -> None:
@@ -203,15 +203,15 @@ OLD_HEADER: Json = {"id": OLD, "timestamp": "2025-06-02T08:00:00.000Z", "instruc
 
 
 def _check_old(reading: Reading) -> None:
-    assert ([OLD], []) == (reading.session_ids, reading.faults)
+    assert (reading.session_ids, reading.faults) == ([OLD], [])
     exchange = reading.exchanges[0]
-    assert ("How large is the log?", "Five megabytes.", "Measure it.") == (
+    assert (
         exchange.user_message,
         exchange.agent_response,
         exchange.agent_thinking,
-    )
-    assert "2025-06-02T08:00:00+00:00" == exchange.occurred_at.isoformat()
-    assert ["tool_call", "tool_output"] == [event.event for event in reading.events]
+    ) == ("How large is the log?", "Five megabytes.", "Measure it.")
+    assert exchange.occurred_at.isoformat() == "2025-06-02T08:00:00+00:00"
+    assert [event.event for event in reading.events] == ["tool_call", "tool_output"]
 
 
 def test_a_rollout_of_bare_items_is_read(tmp_path: Path, context: ReadingContext) -> None:
@@ -225,7 +225,7 @@ def test_a_rollout_of_one_json_object_is_found_and_read(tmp_path: Path, context:
     path = tmp_path / "sessions" / f"rollout-2025-04-20-{OLD}.json"
     path.parent.mkdir()
     path.write_text(json.dumps({"session": OLD_HEADER, "items": OLD_ITEMS}, indent=2), "utf-8")
-    assert [path] == find_codex(tmp_path)
+    assert find_codex(tmp_path) == [path]
     _check_old(read_codex(path, context))
     path.write_text("[]", "utf-8")
     with pytest.raises(InputError, match="has no session"):

@@ -34,8 +34,8 @@ def said(exchanges: list[Exchange]) -> list[tuple[str, str, str]]:
 def test_a_known_export_needs_no_mapping(read_file: Read, name: str) -> None:
     """Whoever comes from there has no columns to explain."""
     found = read_file(EXPORTS / name)
-    assert SAID == said(found.exchanges)
-    assert [] == found.faults
+    assert said(found.exchanges) == SAID
+    assert found.faults == []
 
 
 @pytest.mark.parametrize("names", [PHOENIX, LANGFUSE])
@@ -52,14 +52,14 @@ def test_calls_of_tools_and_tokens_come_as_events(read_file: Read, name: str) ->
     """So a run of an export has evidence, and not a conversation alone."""
     found = read_file(EXPORTS / name)
     kinds = [(event.session_id, event.event, event.tool) for event in found.events]
-    assert 2 == kinds.count(("s-1", "tool_call", "find_order")) + kinds.count(("s-2", "tool_call", "find_order"))
+    assert kinds.count(("s-1", "tool_call", "find_order")) + kinds.count(("s-2", "tool_call", "find_order")) == 2
     assert any('"is_error":true' in event.payload for event in found.events if event.event == "tool_output")
-    assert ("support", "gpt-4o-mini", 282, 62) == (
+    assert (
         found.exchanges[0].agent,
         found.exchanges[0].agent_model,
         found.exchanges[0].input_tokens,
         found.exchanges[0].output_tokens,
-    )
+    ) == ("support", "gpt-4o-mini", 282, 62)
 
 
 def test_a_span_without_its_ids_costs_itself(tmp_path: Path, read_file: Read) -> None:
@@ -69,10 +69,12 @@ def test_a_span_without_its_ids_costs_itself(tmp_path: Path, read_file: Read) ->
         json.loads(lines[0]) | change for change in ({"context.trace_id": None}, {"start_time": "never"}, {"start_time": None})
     ]
     found = read_file(write_lines(tmp_path / "spans.jsonl", [*lines, *map(json.dumps, broken)]))
-    assert SAID == said(found.exchanges)
+    assert said(found.exchanges) == SAID
     first = len(lines) + 1
-    assert [(first, "missing_field"), (first + 1, "wrong_type"), (first + 2, "missing_field")] == [
-        (fault.line, fault.reason) for fault in found.faults
+    assert [(fault.line, fault.reason) for fault in found.faults] == [
+        (first, "missing_field"),
+        (first + 1, "wrong_type"),
+        (first + 2, "missing_field"),
     ]
 
 
@@ -89,8 +91,8 @@ def test_a_trace_without_end_is_cut_and_said(read_file: Read, monkeypatch: pytes
     """A trace is put together in memory: a loop that was traced for a week must not fill it."""
     monkeypatch.setattr(reading, "MAX_SPANS", 2)
     found = read_file(EXPORTS / "phoenix_spans.jsonl")
-    assert ["too_many_spans"] * 2 == [fault.reason for fault in found.faults]
-    assert 3 == len(found.exchanges)
+    assert [fault.reason for fault in found.faults] == ["too_many_spans"] * 2
+    assert len(found.exchanges) == 3
 
 
 def test_one_trace_downloaded_from_langfuse_is_read(tmp_path: Path, read_file: Read) -> None:
@@ -111,7 +113,7 @@ def test_one_trace_downloaded_from_langfuse_is_read(tmp_path: Path, read_file: R
     ):
         path = tmp_path / "trace.json"
         path.write_text(json.dumps(document, indent=2))
-        assert SAID[:1] == said(read_file(path).exchanges)
+        assert said(read_file(path).exchanges) == SAID[:1]
 
 
 def test_the_answer_of_an_api_is_read(tmp_path: Path, read_file: Read) -> None:
@@ -119,12 +121,12 @@ def test_the_answer_of_an_api_is_read(tmp_path: Path, read_file: Read) -> None:
     rows = [json.loads(line) for line in (EXPORTS / "langfuse_observations.jsonl").read_text("utf-8").splitlines()]
     path = tmp_path / "answer.json"
     path.write_text(json.dumps({"data": rows, "meta": {"cursor": None}}))
-    assert SAID == said(read_file(path).exchanges)
+    assert said(read_file(path).exchanges) == SAID
 
 
 def test_an_export_of_langfuse_is_not_taken_for_a_transcript() -> None:
     """Claude Code names its sessions in the same way."""
-    assert "Langfuse observations" == getattr(profile_file(EXPORTS / LANGFUSE[0]).export, "name", "")
+    assert getattr(profile_file(EXPORTS / LANGFUSE[0]).export, "name", "") == "Langfuse observations"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_langfuse_counts_tokens_of_a_cache_beside_its_input(tmp_path: Path, read
         "input": "Is it open?", "output": "Until six.", **usage,
     }  # fmt: skip
     (exchange,) = read_file(write_lines(tmp_path / "observations.jsonl", [json.dumps(row)])).exchanges
-    assert (100, 7) == (exchange.input_tokens, exchange.output_tokens)
+    assert (exchange.input_tokens, exchange.output_tokens) == (100, 7)
 
 
 def observation(trace: str, environment: str | None, **fields: object) -> str:
@@ -168,12 +170,13 @@ def test_evaluators_and_experiments_of_langfuse_are_no_agents(tmp_path: Path, re
         *(observation(f"e-{number}", name) for number, name in enumerate(internal)),
     ]
     found = read_file(write_lines(tmp_path / "observations.jsonl", lines))
-    assert [("s-t-1", {"deployment": "production"}), ("s-t-2", {})] == [
-        (one.session_id, {label.name: label.value for label in one.labels}) for one in found.exchanges
+    assert [(one.session_id, {label.name: label.value for label in one.labels}) for one in found.exchanges] == [
+        ("s-t-1", {"deployment": "production"}),
+        ("s-t-2", {}),
     ]
-    assert {"s-t-1", "s-t-2"} == {*found.session_ids}
+    assert {*found.session_ids} == {"s-t-1", "s-t-2"}
     assert {("evaluation", f"langfuse.environment = {name}"): 1 for name in internal} == dict(found.left_out)
-    assert [] == found.faults
+    assert found.faults == []
 
 
 @pytest.mark.parametrize(
@@ -187,5 +190,5 @@ def test_whatever_a_helper_gave_costs_no_export(tmp_path: Path, read_file: Read,
         observation("t2", "production", id="o2", type="EMBEDDING", input="pier", output=output),
     ]
     found = read_file(write_lines(tmp_path / "observations.jsonl", lines))
-    assert [("Is the pier open?", "Until dusk.")] == [(one.user_message, one.agent_response) for one in found.exchanges]
-    assert [] == found.faults
+    assert [(one.user_message, one.agent_response) for one in found.exchanges] == [("Is the pier open?", "Until dusk.")]
+    assert found.faults == []

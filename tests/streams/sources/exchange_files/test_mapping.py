@@ -111,12 +111,12 @@ def test_a_mapping_is_proposed_by_the_names_that_people_use(
     fields = Fields(**propose_sources([row]))  # type: ignore[arg-type]
     exchange = TableReader(fields, redacting).exchange(row)
     assert isinstance(exchange, Exchange)
-    assert ("Hi", "Hello", "c", NOON) == (
+    assert (
         exchange.user_message,
         exchange.agent_response,
         exchange.session_id,
         exchange.occurred_at,
-    )
+    ) == ("Hi", "Hello", "c", NOON)
 
 
 def test_a_time_that_could_be_two_is_not_proposed() -> None:
@@ -147,7 +147,7 @@ def test_a_time_that_could_be_two_is_not_proposed() -> None:
 )
 def test_a_time_is_read_as_its_source_says(value: Any, source: Mapping[str, Any]) -> None:
     """Every export writes it in another way."""
-    assert NOON == time_in(value, TimeSource(column="t", **source))
+    assert time_in(value, TimeSource(column="t", **source)) == NOON
 
 
 @pytest.mark.parametrize("value", ["never", True, 5, 1e300, float("inf"), "99999999999999999999", "-1793534400", [1]])
@@ -161,16 +161,16 @@ def test_what_is_no_time_is_said(value: Any, source: Mapping[str, Any]) -> None:
 def test_a_conversation_gives_its_last_question_and_the_answer_to_it() -> None:
     """One column often holds everything, as JSON or as a list."""
     for talk in (TALK, json.dumps(TALK), {"messages": TALK}):
-        assert ("Hi", "Hello") == (question_in(talk), answer_in(talk))
+        assert (question_in(talk), answer_in(talk)) == ("Hi", "Hello")
     unanswered = [*TALK, {"role": "user", "content": [{"type": "text", "text": "And now?"}]}]
-    assert ("And now?", "") == (question_in(unanswered), answer_in(unanswered))
-    assert ("[see above]", '{"a": 1}', "3") == (question_in("[see above]"), answer_in('{"a": 1}'), question_in(3))
+    assert (question_in(unanswered), answer_in(unanswered)) == ("And now?", "")
+    assert (question_in("[see above]"), answer_in('{"a": 1}'), question_in(3)) == ("[see above]", '{"a": 1}', "3")
 
 
 def test_names_and_counts_are_what_they_look_like() -> None:
     """CSV has texts for everything, and pandas floats for whole numbers."""
-    assert ("7", None, "x") == (name_in(7.0), name_in(" "), name_in(" x "))
-    assert (7, None, 7) == (count_in("7.0"), count_in(float("nan")), count_in(7))
+    assert (name_in(7.0), name_in(" "), name_in(" x ")) == ("7", None, "x")
+    assert (count_in("7.0"), count_in(float("nan")), count_in(7)) == (7, None, 7)
 
 
 @pytest.mark.parametrize(
@@ -220,14 +220,14 @@ def test_constants_and_paths_are_mapped(tmp_path: Path, read_file: Read) -> None
         "agent": {"value": "support"}, "turn_number": {"value": 1}, "labels": {"tenant": "who.tenant"},
     })  # fmt: skip
     (exchange,) = read_file(write_lines(tmp_path / "a.jsonl", [row]), fields).exchanges
-    assert ("only", "Hi", "Hello", "support", 1) == (
+    assert (
         exchange.session_id,
         exchange.user_message,
         exchange.agent_response,
         exchange.agent,
         exchange.turn_number,
-    )
-    assert [("tenant", "acme")] == [(label.name, label.value) for label in exchange.labels]
+    ) == ("only", "Hi", "Hello", "support", 1)
+    assert [(label.name, label.value) for label in exchange.labels] == [("tenant", "acme")]
 
 
 def test_a_field_that_no_column_gives_is_named_with_what_to_do(tmp_path: Path, redacting: ReadingContext) -> None:
@@ -243,7 +243,7 @@ def test_a_column_that_is_empty_at_first_is_there(tmp_path: Path, read_file: Rea
     """A table may have had no tokens in its first week."""
     path = tmp_path / "a.csv"
     path.write_text("s,t,q,a,n,l\n" + "s,1793534400,Hi,Hello,,\n" * 120 + "s,1793534400,Hi,Hello,7,acme\n")
-    assert 7 == read_file(path, Fields.model_validate(MAPPED)).exchanges[-1].input_tokens
+    assert read_file(path, Fields.model_validate(MAPPED)).exchanges[-1].input_tokens == 7
 
 
 def test_a_mapping_that_names_a_missing_column_is_refused(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_the_usage_of_an_answer_gives_all_tokens_without_a_mapping(
     mapped = read_file(tmp_path / "rows.jsonl", mapping)
     told = [(one.input_tokens, one.output_tokens) for one in (exchange, *mapped.exchanges)]
     expected = tokens if "promptTokenCount" not in usage else (None, None)  # which no column of a count is named like
-    assert [expected, tokens] == told
+    assert told == [expected, tokens]
 
 
 def test_a_usage_that_contradicts_itself_is_set_aside() -> None:
@@ -285,7 +285,7 @@ def test_a_usage_that_contradicts_itself_is_set_aside() -> None:
     usage = {"input_tokens": 40, "cache_read_input_tokens": 30, "output_tokens": 7, "total_tokens": 5}
     with pytest.raises(ValueError, match="contradict"):
         input_tokens_in(usage)
-    assert 7 == output_tokens_in(usage)
+    assert output_tokens_in(usage) == 7
 
 
 def test_a_conversation_with_answers_is_preferred_to_one_with_questions_alone(tmp_path: Path, read_file: Read) -> None:
@@ -298,11 +298,11 @@ def test_a_conversation_with_answers_is_preferred_to_one_with_questions_alone(tm
         "outputs": json.dumps({"messages": [*asked, {"type": "ai", "content": "Until dusk."}]}),
     }
     [exchange] = read_file(write_lines(tmp_path / "runs.jsonl", [row])).exchanges
-    assert ("Is the pier open?", "Until dusk.", "answered") == (
+    assert (
         exchange.user_message,
         exchange.agent_response,
         exchange.outcome,
-    )
+    ) == ("Is the pier open?", "Until dusk.", "answered")
 
 
 @pytest.mark.parametrize("kept_back", ["redacted-by-litellm", "<elided>"])
@@ -321,7 +321,7 @@ def test_texts_that_their_sender_kept_back_are_no_exchange(tmp_path: Path, read_
     ]
     reading = read_file(write_lines(tmp_path / "log.jsonl", rows))
 
-    assert [f"r-{number}" for number in range(1, 10)] == [exchange.exchange_id for exchange in reading.exchanges]
+    assert [exchange.exchange_id for exchange in reading.exchanges] == [f"r-{number}" for number in range(1, 10)]
     assert ["kept back" in fault.detail for fault in reading.faults] == [True]
 
 
@@ -332,7 +332,7 @@ def test_where_a_session_is_a_project_the_thread_is_the_conversation(tmp_path: P
         write_lines(tmp_path / "runs.jsonl", [{**row, "thread_id": "thread-1"}, {**row, "thread_id": "thread-2"}])
     )
 
-    assert ["thread-1", "thread-2"] == [exchange.session_id for exchange in reading.exchanges]
+    assert [exchange.session_id for exchange in reading.exchanges] == ["thread-1", "thread-2"]
 
 
 def test_what_a_helper_gave_is_set_aside_as_such(tmp_path: Path, read_file: Read) -> None:
@@ -352,9 +352,12 @@ def test_what_a_helper_gave_is_set_aside_as_such(tmp_path: Path, read_file: Read
     reading = read_file(write_lines(tmp_path / "log.jsonl", rows))
     told = {exchange.exchange_id: (exchange.agent_response, exchange.outcome) for exchange in reading.exchanges}
     assert {"r-1", "r-2"}.isdisjoint(told)
-    assert [("Until dusk.", "answered"), ("", "no_response"), ('{"ok":true}', "answered")] == [
-        told[name] for name in ("r-0", "r-3", "r-4")
+    assert [told[name] for name in ("r-0", "r-3", "r-4")] == [
+        ("Until dusk.", "answered"),
+        ("", "no_response"),
+        ('{"ok":true}', "answered"),
     ]
-    assert [["embedding"], ["relevance"]] == [
-        [word for word in ("embedding", "relevance") if word in fault.detail] for fault in reading.faults
+    assert [[word for word in ("embedding", "relevance") if word in fault.detail] for fault in reading.faults] == [
+        ["embedding"],
+        ["relevance"],
     ]

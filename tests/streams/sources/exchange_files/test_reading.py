@@ -42,14 +42,14 @@ def test_every_format_gives_the_same_exchanges(tmp_path: Path, read_file: Read) 
     first = made[0]
 
     assert all(first == other for other in made)
-    assert [row["id"] for row in ROWS] == [one.exchange_id for one in first]
-    assert [row["response"] for row in ROWS] == [one.agent_response for one in first]
-    assert (10, "gpt-4o", "s-0", "conn") == (
+    assert [one.exchange_id for one in first] == [row["id"] for row in ROWS]
+    assert [one.agent_response for one in first] == [row["response"] for row in ROWS]
+    assert (
         first[0].input_tokens,
         first[0].agent_model,
         first[0].session_id,
         first[0].connection,
-    )
+    ) == (10, "gpt-4o", "s-0", "conn")
 
 
 def test_the_nan_that_pandas_writes_for_what_is_missing_is_nothing(tmp_path: Path, read_file: Read) -> None:
@@ -63,7 +63,7 @@ def test_the_nan_that_pandas_writes_for_what_is_missing_is_nothing(tmp_path: Pat
     with duckdb.connect() as connection:
         connection.execute(f"COPY (SELECT * FROM (VALUES {rows}) AS rows({columns})) TO '{path}' (FORMAT parquet)")
     exchanges = read_file(path).exchanges
-    assert [("7", 90), ("7", None), ("8", 40)] == [(exchange.session_id, exchange.input_tokens) for exchange in exchanges]
+    assert [(exchange.session_id, exchange.input_tokens) for exchange in exchanges] == [("7", 90), ("7", None), ("8", 40)]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -75,7 +75,7 @@ def test_a_packed_file_is_read_as_it_is(tmp_path: Path, read_file: Read, name: s
     packed.write_bytes((gzip.compress if suffix == ".gz" else zstandard.compress)(plain.read_bytes()))
 
     assert read_file(plain).exchanges == read_file(packed).exchanges
-    assert len(ROWS) == len(read_file(packed).exchanges)
+    assert len(read_file(packed).exchanges) == len(ROWS)
 
 
 @pytest.mark.parametrize("name", ["cut.jsonl.gz", "cut.csv.zst"])
@@ -126,15 +126,15 @@ def test_a_broken_row_costs_itself(tmp_path: Path, read_file: Read) -> None:
     path = write_lines(tmp_path / "rows.jsonl", [*ROWS[:2], *broken, *ROWS[2:]])
     reading = read_file(path)
 
-    assert [row["id"] for row in ROWS] == [one.exchange_id for one in reading.exchanges]
-    assert [
+    assert [one.exchange_id for one in reading.exchanges] == [row["id"] for row in ROWS]
+    assert [(fault.line, fault.reason) for fault in reading.faults] == [
         (3, "not_json"),
         (4, "not_an_object"),
         (5, "wrong_type"),
         (6, "missing_field"),
         (7, "wrong_type"),
-    ] == [(fault.line, fault.reason) for fault in reading.faults]
-    assert "user_message: column prompt is empty" == reading.faults[3].detail
+    ]
+    assert reading.faults[3].detail == "user_message: column prompt is empty"
 
 
 def test_a_broken_row_of_csv_is_named_by_its_first_line_and_kept(tmp_path: Path, read_file: Read) -> None:
@@ -146,9 +146,9 @@ def test_a_broken_row_of_csv_is_named_by_its_first_line_and_kept(tmp_path: Path,
     )
     reading = read_file(path)
 
-    assert ["a\nb", "d"] == [one.user_message for one in reading.exchanges]
-    assert [(4, "columns", b"s,2026-11-01T10:01:00Z,too few")] == [
-        (fault.line, fault.reason, fault.body) for fault in reading.faults
+    assert [one.user_message for one in reading.exchanges] == ["a\nb", "d"]
+    assert [(fault.line, fault.reason, fault.body) for fault in reading.faults] == [
+        (4, "columns", b"s,2026-11-01T10:01:00Z,too few")
     ]
 
 
@@ -159,7 +159,7 @@ def test_any_usual_separator_of_csv_is_read(tmp_path: Path, read_file: Read, mar
     rows = [["session_id", "timestamp", "prompt", "response"], ["s", "2026-11-01T10:00:00Z", "a, b", "c"]]
     path.write_text("".join(f"{mark.join(row)}\n" for row in rows), "utf-8-sig")
     (exchange,) = read_file(path).exchanges
-    assert "a, b" == exchange.user_message
+    assert exchange.user_message == "a, b"
 
 
 def test_bytes_that_are_no_text_cost_their_row(tmp_path: Path, read_file: Read) -> None:
@@ -169,8 +169,8 @@ def test_bytes_that_are_no_text_cost_their_row(tmp_path: Path, read_file: Read) 
         b"session_id,timestamp,prompt,response\ns,2026-11-01T10:00:00Z,caf\xe9,a\ns,2026-11-01T10:00:00Z,caf\xc3\xa9,a\n"
     )
     reading = read_file(path)
-    assert ["café"] == [one.user_message for one in reading.exchanges]
-    assert [(2, "not_utf8")] == [(fault.line, fault.reason) for fault in reading.faults]
+    assert [one.user_message for one in reading.exchanges] == ["café"]
+    assert [(fault.line, fault.reason) for fault in reading.faults] == [(2, "not_utf8")]
 
 
 def test_the_newest_first_is_read_in_order_of_time(tmp_path: Path, read_file: Read) -> None:
@@ -208,8 +208,8 @@ def test_a_torn_last_line_is_awaited_and_reported_once_the_file_is_left(
     waiting = read_file(path)
     left = read_file(path, context=dataclasses.replace(redacting, ingested_at=redacting.ingested_at + timedelta(hours=1)))
 
-    assert (len(ROWS) - 1, False, []) == (len(waiting.exchanges), waiting.complete, waiting.faults)
-    assert (len(ROWS) - 1, True, ["torn"]) == (len(left.exchanges), left.complete, [fault.reason for fault in left.faults])
+    assert (len(waiting.exchanges), waiting.complete, waiting.faults) == (len(ROWS) - 1, False, [])
+    assert (len(left.exchanges), left.complete, [fault.reason for fault in left.faults]) == (len(ROWS) - 1, True, ["torn"])
 
 
 def test_secrets_are_in_no_record(tmp_path: Path, read_file: Read) -> None:
@@ -221,7 +221,7 @@ def test_secrets_are_in_no_record(tmp_path: Path, read_file: Read) -> None:
     })  # fmt: skip
     reading = read_file(write_lines(tmp_path / "a.jsonl", [row]), fields)
     assert KEY not in repr(reading.exchanges)
-    assert 1 == len(reading.exchanges)
+    assert len(reading.exchanges) == 1
 
 
 def test_an_array_that_breaks_off_gives_what_stands_before(tmp_path: Path, read_file: Read) -> None:
@@ -246,7 +246,7 @@ def test_a_million_rows_are_read_in_bounded_memory(tmp_path: Path) -> None:
         check=True,
     )
     rows, first, peak = map(int, done.stdout.split())
-    assert (1_000_000, 999_999) == (rows, first)
+    assert (rows, first) == (1_000_000, 999_999)
     assert peak < MOST_MEGABYTES
 
 
@@ -307,7 +307,7 @@ def test_columns_of_one_name_that_are_equal_are_one(tmp_path: Path, read_file: R
     """Pandas writes an index that is a column, too, twice."""
     path = tmp_path / "rows.csv"
     path.write_text(f"session_id,{HEADER}s,s,{TIME},Hi,Hello\n")
-    assert ["s"] == [exchange.session_id for exchange in read_file(path).exchanges]
+    assert [exchange.session_id for exchange in read_file(path).exchanges] == ["s"]
 
 
 @pytest.mark.parametrize("mark", [";", ",", "\t", "|"])
@@ -321,8 +321,8 @@ def test_the_separator_that_a_spreadsheet_names_is_used(
     rows = [HEADER.strip().split(","), ["s", TIME, "Hi", "Hello"], ["s", TIME, "Hi"], ["s", TIME, "And?", "Yes"]]
     path.write_text(form.format(mark) + "".join(f"{mark.join(row)}\n" for row in rows), "utf-8", newline="")
     reading = read_file(path)
-    assert ["Hello", "Yes"] == [exchange.agent_response for exchange in reading.exchanges]
-    assert [4] == [fault.line for fault in reading.faults]
+    assert [exchange.agent_response for exchange in reading.exchanges] == ["Hello", "Yes"]
+    assert [fault.line for fault in reading.faults] == [4]
 
 
 @pytest.mark.parametrize("encode", [lambda value: value, json.dumps], ids=["value", "json"])
@@ -334,4 +334,4 @@ def test_a_turn_without_text_in_a_cell_is_its_placeholder(
     picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}]}
     row = {**ROWS[0], "prompt": encode([*history, picture])}
     [exchange] = read_file(write_lines(tmp_path / "rows.jsonl", [row])).exchanges
-    assert "[image]" == exchange.user_message
+    assert exchange.user_message == "[image]"

@@ -58,14 +58,14 @@ def read(text: str, zone: str | None = None) -> datetime | None:
 )
 def test_a_time_is_read_as_its_program_means_it(text: str, moment: datetime) -> None:
     """Nobody writes a mapping for what a database exports by itself."""
-    assert moment == read(text)
+    assert read(text) == moment
 
 
 @pytest.mark.parametrize("zone", [None, "Asia/Tokyo"])
 def test_a_zone_in_the_text_wins_over_that_of_the_mapping(zone: str | None) -> None:
     """The mapping's is of times that say none."""
     said = ("2026-03-06 17:05:09 UTC", "Fri, 06 Mar 2026 18:05:09 +0100", "2026-03-06 18:05:09 Europe/Berlin")
-    assert [AT] * 3 == [read(text, zone) for text in said]
+    assert [read(text, zone) for text in said] == [AT] * 3
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_zone_in_the_text_wins_over_that_of_the_mapping(zone: str | None) -> N
 )
 def test_a_zone_of_the_mapping_says_what_a_text_leaves_open(text: str, moment: datetime) -> None:
     """`CET` alone is some zone's; with the zone it even tells the two hours apart that look alike in October."""
-    assert moment == read(text, BERLIN)
+    assert read(text, BERLIN) == moment
 
 
 @pytest.mark.parametrize(
@@ -119,16 +119,16 @@ def test_what_could_be_another_instant_is_refused_with_its_reason(text: str, zon
 def test_every_form_says_the_instant_that_was_written(at: datetime) -> None:
     """Whatever the day: one and two digits, leap days, all weekdays."""
     plain, moment = f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond:06}", at.replace(tzinfo=UTC)
-    assert [moment] * 3 == [
-        read(text) for text in (f"{plain} UTC", f"{plain}000 +0000 UTC m=+1.5", f"{plain.replace('.', ',')}")
-    ]
+    assert [read(text) for text in (f"{plain} UTC", f"{plain}000 +0000 UTC m=+1.5", f"{plain.replace('.', ',')}")] == [
+        moment
+    ] * 3
     seconds = moment.replace(microsecond=0)
     forms = (
         f"{at:%a, %d %b %Y %H:%M:%S} GMT",
         f"{at:%a %b %d %H:%M:%S} UTC {at:%Y}",
         f"{at:%a %b %d %Y %H:%M:%S} GMT+0000 (UTC)",
     )
-    assert [seconds] * 3 == [read(text) for text in forms]
+    assert [read(text) for text in forms] == [seconds] * 3
 
 
 @given(st.text(alphabet="0123456789-:/+., TZUGMCETPmonFri[]()=e", max_size=90))
@@ -150,7 +150,7 @@ def test_a_table_with_such_times_needs_no_mapping(tmp_path: Path, read_file: Rea
     """Its proposal takes the column by its name."""
     rows = "session_id,created,question,answer\ns-1,2026-03-06 17:05:09.500000 UTC,Hi,Hello\n"
     (exchange,) = read_file(table(tmp_path, rows)).exchanges
-    assert HALF == exchange.occurred_at
+    assert exchange.occurred_at == HALF
 
 
 def test_a_time_that_cannot_be_read_is_named_with_column_and_form(tmp_path: Path, redacting: ReadingContext) -> None:

@@ -58,7 +58,7 @@ def test_what_a_fork_copied_counts_once(parent: str, sessions: Path, context: Re
     """The header names the source by the path of the machine that wrote it, which need not be this one."""
     write(sessions / "z.jsonl", header("z", 9), *FIRST, *SECOND)
     write(sessions / "a.jsonl", header("a", 10, parent), *FIRST, *THIRD)
-    assert ["q1", "q2", "q3"] == asked(sessions, context)
+    assert asked(sessions, context) == ["q1", "q2", "q3"]
 
 
 def test_a_fork_of_a_fork_counts_what_is_its_own(sessions: Path, context: ReadingContext) -> None:
@@ -66,13 +66,13 @@ def test_a_fork_of_a_fork_counts_what_is_its_own(sessions: Path, context: Readin
     write(sessions / "z.jsonl", header("z", 9), *FIRST)
     write(sessions / "y.jsonl", header("y", 10, "z.jsonl"), *FIRST, *SECOND)
     write(sessions / "x.jsonl", header("x", 11, "y.jsonl"), *FIRST, *SECOND, *THIRD)
-    assert ["q1", "q2", "q3"] == asked(sessions, context)
+    assert asked(sessions, context) == ["q1", "q2", "q3"]
 
 
 def test_a_fork_whose_source_is_gone_counts_as_its_own(sessions: Path, context: ReadingContext) -> None:
     """What was deleted before the first import is there in the copy alone: it happened all the same."""
     write(sessions / "a.jsonl", header("a", 10, "gone.jsonl"), *FIRST, *THIRD)
-    assert ["q1", "q3"] == asked(sessions, context)
+    assert asked(sessions, context) == ["q1", "q3"]
 
 
 @pytest.mark.parametrize("reason", ["deleted", "reset"])
@@ -82,14 +82,14 @@ def test_a_transcript_that_was_put_aside_is_read_and_its_fork_counts_nothing_twi
     """Deleting a session takes it off the list of the user; what the agent did stays done."""
     write(sessions / f"z.jsonl.{reason}.2026-11-03T12-00-00.000Z", header("z", 9), *FIRST, *SECOND)
     write(sessions / "a.jsonl", header("a", 10, "/elsewhere/z.jsonl"), *FIRST, *THIRD)
-    assert ["q1", "q2", "q3"] == asked(sessions, context)
+    assert asked(sessions, context) == ["q1", "q2", "q3"]
 
 
 def test_two_that_name_each_other_hide_nothing(sessions: Path, context: ReadingContext) -> None:
     """The older of the two is the source, whatever a header says."""
     write(sessions / "a.jsonl", header("a", 10, "z.jsonl"), *FIRST, *SECOND)
     write(sessions / "z.jsonl", header("z", 10, "a.jsonl"), *FIRST, *THIRD)
-    assert ["q1", "q2", "q3"] == asked(sessions, context)
+    assert asked(sessions, context) == ["q1", "q2", "q3"]
 
 
 @pytest.mark.parametrize("parent", ["../../../secret.jsonl", "a.jsonl", "\0.jsonl", "", "*.jsonl", 7, None], ids=repr)
@@ -99,7 +99,7 @@ def test_a_header_leads_to_no_file_outside_its_folder(
     """Headers are written by programs that are not ours, and read by ours."""
     write(tmp_path / "secret.jsonl", header("secret", 8), *FIRST)
     write(sessions / "a.jsonl", header("a", 10) | {"parentSession": parent}, *FIRST)
-    assert ["q1"] == asked(sessions, context)
+    assert asked(sessions, context) == ["q1"]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_the_entry_of_a_conversation_tells_who_began_it_and_where(
     """In files as in a database, a scheduled run is no person's question."""
     (sessions / "sessions.json").write_text(json.dumps({key: {"sessionId": "z", **entry}, "other": 7}), "utf-8")
     reading = read_transcript(write(sessions / "z.jsonl", header("z", 9), *FIRST), context)
-    assert {expected} == {(exchange.tags, exchange.multi_user) for exchange in reading.exchanges}
+    assert {(exchange.tags, exchange.multi_user) for exchange in reading.exchanges} == {expected}
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"k":{"sessionId":7}}'])
@@ -126,7 +126,7 @@ def test_entries_that_cannot_be_read_tell_nothing(content: bytes, sessions: Path
     """The list is rewritten while the gateway runs; a transcript is worth more than what stands beside it."""
     (sessions / "sessions.json").write_bytes(content)
     write(sessions / "z.jsonl", header("z", 9), *FIRST)
-    assert ["q1"] == asked(sessions, context)
+    assert asked(sessions, context) == ["q1"]
 
 
 def test_a_folder_that_was_copied_gives_the_same(sessions: Path, tmp_path: Path, context: ReadingContext) -> None:

@@ -47,8 +47,8 @@ def test_transcripts_are_found_by_place_or_first_line(tmp_path: Path) -> None:
     _place(tmp_path, "agents/a/sessions/4.jsonl.bak", "damaged\n")
     backup = _place(tmp_path, "agents/a/sessions/5.jsonl.bak-12-34")
     (tmp_path / "folder.jsonl").mkdir()
-    assert [placed, backup, bare] == find_transcripts(tmp_path)
-    assert [bare] == find_transcripts(bare)
+    assert find_transcripts(tmp_path) == [placed, backup, bare]
+    assert find_transcripts(bare) == [bare]
 
 
 def test_links_are_not_followed_out_of_the_tree(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_links_are_not_followed_out_of_the_tree(tmp_path: Path) -> None:
     (root / "agents/a/sessions/2.jsonl").symlink_to(outside)
     (root / "agents/b").symlink_to(outside.parents[1])
     (root / "agents/loop").symlink_to(root)
-    assert [own] == find_transcripts(root)
+    assert find_transcripts(root) == [own]
 
 
 def test_a_path_that_is_not_there_is_an_error_with_a_hint(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_agent_comes_from_the_path_unless_overridden(
     text = json.dumps(_message("u1", None, "user", "Hi")) + "\n"
     file = _place(tmp_path, "agents/ops-oncall/sessions/77.jsonl", text)
     reading = read_transcript(file, dataclasses.replace(context, agent=given))
-    assert [(expected, "77")] == [(exchange.agent, exchange.session_id) for exchange in reading.exchanges]
+    assert [(exchange.agent, exchange.session_id) for exchange in reading.exchanges] == [(expected, "77")]
 
 
 def test_secrets_are_gone_before_a_record_exists_and_before_anything_is_cut(read: Read, context: ReadingContext) -> None:
@@ -145,11 +145,11 @@ def test_an_exchange_is_held_back_until_it_is_over(read: Read, context: ReadingC
     early = read(entries, dataclasses.replace(context, ingested_at=at + context.session_gap))
     late = read(entries, dataclasses.replace(context, ingested_at=at + context.session_gap + timedelta(microseconds=1)))
     followed = read([*entries, _message("u2", "a1", "user", "And?")], dataclasses.replace(context, ingested_at=at))
-    assert ([], False) == (early.exchanges, early.complete)
-    assert [("file:u1", at, at + context.session_gap)] == [(one.exchange_id, one.asked_at, one.counts_at) for one in early.open]
-    assert (["file:u1"], True, []) == ([one.exchange_id for one in late.exchanges], late.complete, late.open)
-    assert (["file:u1"], False) == ([exchange.exchange_id for exchange in followed.exchanges], followed.complete)
-    assert ["file:u2"] == [one.exchange_id for one in followed.open]
+    assert (early.exchanges, early.complete) == ([], False)
+    assert [(one.exchange_id, one.asked_at, one.counts_at) for one in early.open] == [("file:u1", at, at + context.session_gap)]
+    assert ([one.exchange_id for one in late.exchanges], late.complete, late.open) == (["file:u1"], True, [])
+    assert ([exchange.exchange_id for exchange in followed.exchanges], followed.complete) == (["file:u1"], False)
+    assert [one.exchange_id for one in followed.open] == ["file:u2"]
     assert early.open[0].reason != followed.open[0].reason
 
 
@@ -158,11 +158,11 @@ def test_an_answer_that_ended_by_itself_counts_at_once(read: Read, context: Read
     entries = [_message("u1", None, "user", "Hi"), _message("a1", "u1", "assistant", "Hello.", stopReason="stop")]
     soon = dataclasses.replace(context, ingested_at=datetime(2026, 11, 3, 9, 0, 1, tzinfo=UTC))
     reading = read(entries, soon)
-    assert ["Hello."] == [exchange.agent_response for exchange in reading.exchanges]
-    assert ([], False, frozenset()) == (reading.open, reading.complete, reading.revisable)
+    assert [exchange.agent_response for exchange in reading.exchanges] == ["Hello."]
+    assert (reading.open, reading.complete, reading.revisable) == ([], False, frozenset())
     further = read([*entries, _message("a2", "a1", "assistant", "And bye.", stopReason="stop")], soon)
-    assert ["And bye."] == [exchange.agent_response for exchange in further.exchanges]
-    assert {"file:u1"} == further.revisable
+    assert [exchange.agent_response for exchange in further.exchanges] == ["And bye."]
+    assert further.revisable == {"file:u1"}
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def test_time_is_the_entrys_else_the_messages_else_that_of_the_reading(
     call = [{"type": "toolCall", "name": "x"}]
     entry = _message("a1", None, "assistant", call, timestamp=message_stamp)
     reading = read([{**entry, "timestamp": stamp}])
-    assert [expected] == [event.occurred_at.isoformat() for event in reading.events]
-    assert faults == [fault.reason for fault in reading.faults]
+    assert [event.occurred_at.isoformat() for event in reading.events] == [expected]
+    assert [fault.reason for fault in reading.faults] == faults
 
 
 @pytest.mark.parametrize("arguments", ["x" * 1_000, ["a", 1], {"deep": {"b": None}}, 5, False])
@@ -191,7 +191,7 @@ def test_arguments_of_any_type_are_kept_whole(arguments: Any, read: Read) -> Non
     """Two calls are the same only when all of their arguments are."""
     call = [{"type": "toolCall", "name": "x", "arguments": arguments}]
     (event,) = read([_message("a1", None, "assistant", call)]).events
-    assert arguments == json.loads(event.payload)["arguments"]
+    assert json.loads(event.payload)["arguments"] == arguments
 
 
 @pytest.mark.parametrize("count", [2**63, -1, float("1e300"), True, "12", None, []])
@@ -209,8 +209,8 @@ def test_token_counts_that_are_none_do_no_harm(count: Any, read: Read) -> None:
 def test_lone_surrogates_are_mended_not_lost(read: Read) -> None:
     """Gateways cut text between the halves of an emoji; the line is good but for that."""
     reading = read([json.dumps(_message("u1", None, "user", "cut \ud83d here"))])
-    assert ["cut � here"] == [exchange.user_message for exchange in reading.exchanges]
-    assert [] == reading.faults
+    assert [exchange.user_message for exchange in reading.exchanges] == ["cut � here"]
+    assert reading.faults == []
 
 
 @pytest.mark.parametrize(("entry_id", "parent", "field"), [("x\ud800", None, "id"), ("x", "x\ud800", "parentId")])
@@ -219,15 +219,15 @@ def test_an_entry_id_that_holds_half_a_surrogate_pair_is_a_fault(
 ) -> None:
     """Repaired, it would be the id of another entry, whose answer would then be set aside as a repetition."""
     reading = read([json.dumps(_message(entry_id, parent, "user", "a")), json.dumps(_message("x\ufffd", None, "user", "b"))])
-    assert ["b"] == [exchange.user_message for exchange in reading.exchanges]
-    assert [(1, f"{field}: {NOT_UNICODE}")] == [(fault.line, fault.detail) for fault in reading.faults]
+    assert [exchange.user_message for exchange in reading.exchanges] == ["b"]
+    assert [(fault.line, fault.detail) for fault in reading.faults] == [(1, f"{field}: {NOT_UNICODE}")]
 
 
 def test_event_ids_stay_apart_when_entry_ids_hold_points(read: Read) -> None:
     """Entry ids are the source's: `a.1` may be an entry, and the second event of `a`."""
     call = {"type": "toolCall", "name": "x"}
     entries = [_message(name, None, "assistant", [call] * n) for name, n in (("a", 2), ("a.1", 1), ("a.1.0", 1), ("b", 1))]
-    assert ["a.0", "a.1", "a.1.0", "a.1.0.0", "b"] == [event.event_id for event in read(entries).events]
+    assert [event.event_id for event in read(entries).events] == ["a.0", "a.1", "a.1.0", "a.1.0.0", "b"]
 
 
 def _chain(count: int) -> list[dict[str, Any]]:
@@ -264,7 +264,7 @@ def test_branches_cannot_multiply_what_they_share(read: Read) -> None:
     """Every further answer repeats the question: a megabyte of file must not become gigabytes of records."""
     reading = read(_fan(3_000))
     assert sum(len(exchange.user_message) for exchange in reading.exchanges) < 17 * 1024 * 1024
-    assert {"too_many_answers"} == {fault.reason for fault in reading.faults}
+    assert {fault.reason for fault in reading.faults} == {"too_many_answers"}
     assert len(reading.exchanges) + len(reading.faults) == 3_000
 
 
@@ -274,10 +274,10 @@ def test_exchange_ids_stay_apart_whatever_the_parts_hold(read: Read) -> None:
     for session, entry in (("s", "a:b"), ("s:a", "b"), ("s", "a%3Ab"), ("s%3Aa", "b"), ("f-1", "u1")):
         reading = read([{"type": "session", "id": session}, _message(entry, None, "user", "Hi")])
         ids += [exchange.exchange_id for exchange in reading.exchanges]
-    assert ["s:a%3Ab", "s%3Aa:b", "s:a%253Ab", "s%253Aa:b", "f-1:u1"] == ids
+    assert ids == ["s:a%3Ab", "s%3Aa:b", "s:a%253Ab", "s%253Aa:b", "f-1:u1"]
     branches = [_message("u", None, "user", "Hi"), *(_message(name, "u", "assistant", "x") for name in ("b", "a"))]
     reading = read([*branches, _message("u~a", "a", "user", "And?")])
-    assert ["file:u", "file:u~a", "file:u%7Ea"] == [exchange.exchange_id for exchange in reading.exchanges]
+    assert [exchange.exchange_id for exchange in reading.exchanges] == ["file:u", "file:u~a", "file:u%7Ea"]
 
 
 def test_a_file_that_cannot_be_read_is_listed_only_where_transcripts_lie(
@@ -297,7 +297,7 @@ def test_a_file_that_cannot_be_read_is_listed_only_where_transcripts_lie(
         return opened(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", refused)
-    assert [sessions / "x.jsonl", tmp_path / "y.jsonl"] == find_transcripts(tmp_path)
+    assert find_transcripts(tmp_path) == [sessions / "x.jsonl", tmp_path / "y.jsonl"]
 
 
 def test_what_is_wrong_with_a_copied_line_is_told_where_it_was_written_first(context: ReadingContext) -> None:
@@ -316,4 +316,4 @@ def test_a_turn_without_text_says_what_it_was(read: Read) -> None:
     """A picture that was sent alone is a question."""
     picture = [{"type": "image", "data": "eA==", "mimeType": "image/png"}]
     lines = [_message("u", None, "user", picture), _message("a", "u", "assistant", "I see.", stopReason="stop")]
-    assert ["[image]"] == [exchange.user_message for exchange in read(lines).exchanges]
+    assert [exchange.user_message for exchange in read(lines).exchanges] == ["[image]"]

@@ -22,14 +22,14 @@ def test_leading_blocks_come_off_in_any_number_and_order(blocks: list[str], stam
     """Gateways send one block, or both, or newer ones; the judge must see the user's words each time."""
     words = text.lstrip() or "words"
     expected = unwrap(words).text if not stamp else words
-    assert expected == unwrap("".join(blocks) + stamp + words).text
+    assert unwrap("".join(blocks) + stamp + words).text == expected
 
 
 @settings(deadline=None)
 @given(text=st.text())
 def test_text_without_wrapping_is_left_as_it_is(text: str) -> None:
     """What people write must reach the judge to the letter."""
-    assert "q" + text == unwrap("q" + text).text
+    assert unwrap("q" + text).text == "q" + text
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_text_without_wrapping_is_left_as_it_is(text: str) -> None:
 )
 def test_what_only_looks_like_wrapping_stays(text: str) -> None:
     """An unterminated fence, a header without one, a bracket: taking these off would lose words."""
-    assert text == unwrap(text).text
+    assert unwrap(text).text == text
 
 
 def test_a_marked_header_before_prose_loses_its_line_only() -> None:
@@ -61,7 +61,7 @@ def test_a_marked_header_before_prose_loses_its_line_only() -> None:
 def test_a_group_chat_is_told_by_the_metadata(metadata: str, expected: bool) -> None:
     """Several users take part only where the gateway says so."""
     wrapped = unwrap(f"Conversation info (untrusted metadata):\n```json\n{metadata}\n```\nHi")
-    assert ("Hi", expected) == wrapped
+    assert wrapped == ("Hi", expected)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_group_chat_is_told_by_the_metadata(metadata: str, expected: bool) -> 
 )
 def test_noise_is_recognised_in_questions(text: str, tags: set[str]) -> None:
     """Machine traffic must not count as conversation, nor conversation as machine traffic."""
-    assert tags == question_tags(text)
+    assert question_tags(text) == tags
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_noise_is_recognised_in_questions(text: str, tags: set[str]) -> None:
 )
 def test_an_answer_is_noise_only_when_it_says_nothing_else(text: str, tags: set[str]) -> None:
     """Otherwise an agent could hide an answer behind a token."""
-    assert tags == answer_tags(text)
+    assert answer_tags(text) == tags
 
 
 def test_a_cut_is_shown_with_what_it_took() -> None:

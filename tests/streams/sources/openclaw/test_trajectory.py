@@ -94,7 +94,7 @@ def test_what_both_accounts_say_counts_once(tmp_path: Path, context: ReadingCont
         told("tool.result", 4, toolCallId="t-1", name="exec", success=True, result={"content": []}),
         told("model.completed", 8, stopReason="stop", usage=both),
     )
-    assert [] == added(read(tmp_path, context, [HEADER, QUESTION, call, result, ANSWER], trajectory))
+    assert added(read(tmp_path, context, [HEADER, QUESTION, call, result, ANSWER], trajectory)) == []
 
 
 def test_a_call_that_was_never_written_is_added_with_its_result(tmp_path: Path, context: ReadingContext) -> None:
@@ -104,10 +104,10 @@ def test_a_call_that_was_never_written_is_added_with_its_result(tmp_path: Path, 
         told("tool.result", 4, toolCallId="t-1", name="memory_search", success=True, result={"details": {"results": []}}),
     )
     call, output, memory = added(read(tmp_path, context, [HEADER, QUESTION], trajectory))
-    assert ("tool_call", "memory_search", {"query": "zebra"}) == (call["event"], call["tool"], call["arguments"])
-    assert ("tool_output", False, "t-1") == (output["event"], output["is_error"], output["tool_call_id"])
-    assert ("memory_event", "miss") == (memory["event"], memory["action"])
-    assert {"openclaw"} == {payload["source"] for payload in (call, output, memory)}
+    assert (call["event"], call["tool"], call["arguments"]) == ("tool_call", "memory_search", {"query": "zebra"})
+    assert (output["event"], output["is_error"], output["tool_call_id"]) == ("tool_output", False, "t-1")
+    assert (memory["event"], memory["action"]) == ("memory_event", "miss")
+    assert {payload["source"] for payload in (call, output, memory)} == {"openclaw"}
 
 
 def test_a_call_inside_a_wrapped_one_is_the_one_that_the_transcript_tells(tmp_path: Path, context: ReadingContext) -> None:
@@ -123,7 +123,7 @@ def test_a_call_inside_a_wrapped_one_is_the_one_that_the_transcript_tells(tmp_pa
         told("tool.result", 3, toolCallId=inner, name="memory_search", success=True, result={}),
         told("tool.result", 3, toolCallId="t-1", name="tool_call", success=True, result={}),
     )
-    assert [] == added(read(tmp_path, context, [HEADER, QUESTION, call, result, ANSWER], trajectory))
+    assert added(read(tmp_path, context, [HEADER, QUESTION, call, result, ANSWER], trajectory)) == []
 
 
 @pytest.mark.parametrize(
@@ -143,14 +143,14 @@ def test_a_run_that_was_cut_off_is_a_failure_even_where_the_transcript_is_silent
 ) -> None:
     """A run that leaves nothing behind is the one that somebody looks for."""
     (failure,) = added(read(tmp_path, context, [HEADER, QUESTION], run_of(**end)))
-    assert ("error_event", action, "run-1") == (failure["event"], failure["action"], failure["run_id"])
+    assert (failure["event"], failure["action"], failure["run_id"]) == ("error_event", action, "run-1")
 
 
 @pytest.mark.parametrize("stop", ["aborted", "error"])
 def test_a_failure_that_the_transcript_tells_is_not_told_again(stop: str, tmp_path: Path, context: ReadingContext) -> None:
     """One timeout is one failure."""
     written = message("a", 9, "assistant", stopReason=stop)
-    assert [] == added(read(tmp_path, context, [HEADER, QUESTION, written], run_of(aborted=True, timedOut=True)))
+    assert added(read(tmp_path, context, [HEADER, QUESTION, written], run_of(aborted=True, timedOut=True))) == []
 
 
 def test_failed_requests_that_were_tried_again_are_failures_and_retries(tmp_path: Path, context: ReadingContext) -> None:
@@ -162,8 +162,8 @@ def test_failed_requests_that_were_tried_again_are_failures_and_retries(tmp_path
         told("model.completed", 8, stopReason="stop", usage=USAGE),
     )
     reading = read(tmp_path, context, [HEADER, QUESTION, ANSWER], trajectory)
-    assert [("error_event", "error"), ("retry_event", "retry")] == kinds(reading)
-    assert "529 overloaded" == added(reading)[0]["message"]
+    assert kinds(reading) == [("error_event", "error"), ("retry_event", "retry")]
+    assert added(reading)[0]["message"] == "529 overloaded"
 
 
 def test_usage_of_requests_that_the_transcript_lacks_is_added(tmp_path: Path, context: ReadingContext) -> None:
@@ -171,7 +171,7 @@ def test_usage_of_requests_that_the_transcript_lacks_is_added(tmp_path: Path, co
     more = {"input": 150, "output": 30, "cacheRead": 1900, "cacheWrite": 5}
     trajectory = run_of(told("model.completed", 8, stopReason="stop", usage=more))
     (usage,) = added(read(tmp_path, context, [HEADER, QUESTION, ANSWER], trajectory))
-    assert {"input": 50, "cache_read": 1000, "cache_write": 5, "output": 20, "total": 1075} == usage["usage"]
+    assert usage["usage"] == {"input": 50, "cache_read": 1000, "cache_write": 5, "output": 20, "total": 1075}
 
 
 def test_messages_without_a_run_are_matched_by_their_times(tmp_path: Path, context: ReadingContext) -> None:
@@ -182,7 +182,7 @@ def test_messages_without_a_run_are_matched_by_their_times(tmp_path: Path, conte
     )
     questions = [QUESTION, message("q2", 21, "user", None)]
     lines = [HEADER, questions[0], answers[0], questions[1], answers[1]]
-    assert [] == added(read(tmp_path, context, lines, trajectory))
+    assert added(read(tmp_path, context, lines, trajectory)) == []
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_the_fill_of_a_context_is_told_where_both_figures_are_known(
     trajectory = run_of(told("model.completed", 8, stopReason="stop", promptCache=cache))
     model = {"modelProvider": "anthropic", "model": "claude-sonnet-5-5"}
     reading = read(tmp_path, context, [HEADER, QUESTION, ANSWER], trajectory, model | entry)
-    assert ([] if expected is None else [expected]) == [event.saturation for event in reading.events if event.saturation]
+    assert [event.saturation for event in reading.events if event.saturation] == ([] if expected is None else [expected])
 
 
 def test_the_skills_of_a_session_are_named_once_for_each_set(tmp_path: Path, context: ReadingContext) -> None:
@@ -219,8 +219,8 @@ def test_the_skills_of_a_session_are_named_once_for_each_set(tmp_path: Path, con
         )
     ]
     payloads = added(read(tmp_path, context, [HEADER, QUESTION, ANSWER], trajectory))
-    assert [["backup", "deploy"], ["deploy"]] == [payload["skills"] for payload in payloads]
-    assert {"skills_available"} == {payload["event"] for payload in payloads}
+    assert [payload["skills"] for payload in payloads] == [["backup", "deploy"], ["deploy"]]
+    assert {payload["event"] for payload in payloads} == {"skills_available"}
 
 
 def test_the_snapshot_of_an_entry_names_the_skills_where_the_trajectory_was_shortened(
@@ -230,7 +230,7 @@ def test_the_snapshot_of_an_entry_names_the_skills_where_the_trajectory_was_shor
     trajectory = run_of(told("trace.metadata", 1, skills="[Truncated]"))
     entry = {"skillsSnapshot": {"skills": [{"name": "deploy"}]}}
     (payload,) = added(read(tmp_path, context, [HEADER, QUESTION, ANSWER], trajectory, entry))
-    assert ["deploy"] == payload["skills"]
+    assert payload["skills"] == ["deploy"]
 
 
 def test_a_run_waits_until_its_transcript_is_written(tmp_path: Path, context: ReadingContext) -> None:
@@ -238,9 +238,9 @@ def test_a_run_waits_until_its_transcript_is_written(tmp_path: Path, context: Re
     trajectory = run_of(aborted=True)
     soon = replace(context, ingested_at=START + timedelta(seconds=30))
     reading = read(tmp_path, soon, [HEADER, QUESTION], trajectory)
-    assert ([], False) == (added(reading), reading.complete)
+    assert (added(reading), reading.complete) == ([], False)
     later = replace(context, ingested_at=START + timedelta(minutes=2))
-    assert [("error_event", "aborted")] == kinds(read(tmp_path, later, [HEADER, QUESTION], trajectory))
+    assert kinds(read(tmp_path, later, [HEADER, QUESTION], trajectory)) == [("error_event", "aborted")]
 
 
 def test_what_was_told_once_is_told_the_same_however_the_files_grow(tmp_path: Path, context: ReadingContext) -> None:
@@ -259,7 +259,7 @@ def test_what_was_told_once_is_told_the_same_however_the_files_grow(tmp_path: Pa
 def test_an_id_of_a_run_of_any_length_gives_ids_that_can_be_kept(run: str, tmp_path: Path, context: ReadingContext) -> None:
     """Clients choose the ids of runs."""
     reading = read(tmp_path, context, [HEADER, QUESTION], run_of(run=run, aborted=True))
-    assert [("error_event", "aborted")] == kinds(reading)
+    assert kinds(reading) == [("error_event", "aborted")]
     assert all(len(event.event_id) <= MAX_ID for event in reading.events)
 
 
@@ -276,14 +276,14 @@ def test_a_damaged_line_costs_itself_alone_and_is_reported(
 ) -> None:
     """Malformed lines are counted, never swallowed."""
     reading = read(tmp_path, context, [HEADER, QUESTION], [line, *run_of(aborted=True)])
-    assert [reason] == [fault.reason for fault in reading.faults]
-    assert [("error_event", "aborted")] == kinds(reading)
+    assert [fault.reason for fault in reading.faults] == [reason]
+    assert kinds(reading) == [("error_event", "aborted")]
 
 
 def test_prompts_are_never_read(tmp_path: Path, context: ReadingContext) -> None:
     """They are most of a trajectory, and hold everything that the agent knows."""
     huge = '{"type":"context.compiled","data":' + "x" * 1000
-    assert [] == read(tmp_path, context, [HEADER, QUESTION, ANSWER], [huge, *run_of()]).faults
+    assert read(tmp_path, context, [HEADER, QUESTION, ANSWER], [huge, *run_of()]).faults == []
 
 
 def test_rows_of_a_database_are_read_as_lines_of_a_file(tmp_path: Path, context: ReadingContext) -> None:
@@ -299,4 +299,4 @@ def test_rows_of_a_database_are_read_as_lines_of_a_file(tmp_path: Path, context:
             rows = [("s-1", seq, json.dumps(line, separators=(",", ":"))) for seq, line in enumerate(lines)]
             connection.executemany(f"INSERT INTO {table} VALUES (?, ?, ?)", rows)
     (reading,) = read_database(path, context)
-    assert expected == added(reading)
+    assert added(reading) == expected

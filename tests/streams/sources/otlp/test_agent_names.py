@@ -37,13 +37,13 @@ def exchange_of(name: str, **told: Any) -> Exchange:
 )
 def test_a_method_is_no_part_of_a_name(name: str, agent: str) -> None:
     """Trends of `a.run` and `a.arun` would be two agents; a class of a framework is nobody's agent, so the service stands in."""
-    assert agent == exchange_of(name).agent
+    assert exchange_of(name).agent == agent
 
 
 def test_a_node_names_its_agent_before_the_span_does() -> None:
     """CrewAI's spans are named after a method of the framework, and the node after the role."""
     told = {"graph.node.id": "harbour master"}
-    assert "harbour master" == exchange_of("registrar._execute_core", **told).agent
+    assert exchange_of("registrar._execute_core", **told).agent == "harbour master"
 
 
 @pytest.mark.parametrize("write", [json.dumps, dict])
@@ -51,10 +51,10 @@ def test_metadata_names_agent_and_session(write: Any) -> None:
     """LangChain passes both on in its metadata and nowhere else."""
     told = {"session.id": None, "metadata": write({"lc_agent_name": "pilot", "thread_id": "t-7", "langgraph_node": "model"})}
     exchange = exchange_of("LangGraph", **told)
-    assert ("pilot", "t-7") == (exchange.agent, exchange.session_id)
+    assert (exchange.agent, exchange.session_id) == ("pilot", "t-7")
 
 
 @pytest.mark.parametrize("metadata", ["[1, 2]", "{broken", "text", "null"])
 def test_metadata_of_another_shape_names_nobody(metadata: str) -> None:
     """The attribute is free for whatever a user likes."""
-    assert "s1" == exchange_of("harbour", metadata=metadata).session_id
+    assert exchange_of("harbour", metadata=metadata).session_id == "s1"

@@ -80,8 +80,8 @@ def test_any_nesting_gives_the_question_and_answer_of_the_plain_form(data: st.Da
     """A shape that is not told apart leaves a turn without its words, or with JSON for them."""
     sent = data.draw(nested([data.draw(as_message("user", QUESTION))], ["messages", "contents", "input", "history"]))
     came = data.draw(nested([data.draw(as_message("assistant", ANSWER))], ["messages", "output", "choices", "candidates"]))
-    assert [("user", QUESTION)] == texts(sent)
-    assert [("assistant", ANSWER)] == texts(came, "assistant")
+    assert texts(sent) == [("user", QUESTION)]
+    assert texts(came, "assistant") == [("assistant", ANSWER)]
 
 
 @settings(max_examples=examples(100))
@@ -91,7 +91,7 @@ def test_a_span_says_so_too(data: st.DataObject) -> None:
     sent = data.draw(nested([data.draw(as_message("user", QUESTION))], ["messages"]))
     came = data.draw(nested([data.draw(as_message("assistant", ANSWER))], ["messages"]))
     exchange = exchange_of(agent(attributes={"gen_ai.input.messages": sent, "gen_ai.output.messages": came}))
-    assert (QUESTION, ANSWER) == (exchange.user_message, exchange.agent_response)
+    assert (exchange.user_message, exchange.agent_response) == (QUESTION, ANSWER)
 
 
 CALLS = [
@@ -124,7 +124,7 @@ def test_a_call_is_read_by_its_fields(block: Json) -> None:
     wanted = [ToolCall("book", "c1", {"seats": 2})]
     for value in ([{"role": "assistant", "content": [{"text": "Wait."}, block]}], [block], json.dumps([block])):
         messages = messages_of(value, "assistant")
-        assert wanted == [call for message in messages for call in message.calls]
+        assert [call for message in messages for call in message.calls] == wanted
 
 
 @pytest.mark.parametrize("block", RESULTS, ids=lambda block: next(iter(block)) + str(block.get("type", "")))
@@ -132,7 +132,7 @@ def test_an_output_is_read_by_its_fields(block: Json) -> None:
     """Its text without quotes or blocks, and the id of its call."""
     for value in ([{"role": "user", "content": [block]}], [{"role": "user", "content": QUESTION}, block]):
         [result] = [result for message in messages_of(value) for result in message.results]
-        assert ("booked", "c1") == (result.output, result.call_id)
+        assert (result.output, result.call_id) == ("booked", "c1")
 
 
 def test_keys_that_are_null_are_not_there() -> None:
@@ -141,7 +141,7 @@ def test_keys_that_are_null_are_not_there() -> None:
         ("function_call", "function_response", "inline_data", "file_data", "thought", "toolUse", "reasoning")
     )
     [message] = messages_of({"contents": [{"role": "user", "parts": [{**nothing, "text": QUESTION}]}]})
-    assert ([QUESTION], [], [], [], []) == (message.texts, message.calls, message.results, message.thoughts, message.media)
+    assert (message.texts, message.calls, message.results, message.thoughts, message.media) == ([QUESTION], [], [], [], [])
 
 
 def test_items_of_a_list_keep_their_own_roles() -> None:
@@ -152,7 +152,7 @@ def test_items_of_a_list_keep_their_own_roles() -> None:
         RESULTS[2],
         {"type": "message", "role": "assistant", "content": ANSWER},
     ]
-    assert ["user", "assistant", "tool", "assistant"] == [message.role for message in messages_of(listed)]
+    assert [message.role for message in messages_of(listed)] == ["user", "assistant", "tool", "assistant"]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_what_python_prints_of_an_object_is_nobodys_words(text: str) -> None:
 @pytest.mark.parametrize("text", ["Dense(units=3) or Dense(4), which one?", "x=1 y=2", "a = b", "(sic)", "Who is Ann (Lee)"])
 def test_a_text_with_brackets_is_a_text(text: str) -> None:
     """People paste code into questions."""
-    assert [("user", text)] == texts(text)
+    assert texts(text) == [("user", text)]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_a_text_with_brackets_is_a_text(text: str) -> None:
 )
 def test_an_output_is_its_text(value: Any, text: str) -> None:
     """Of content its texts, of other values their JSON; one that is JSON already stays as it was written."""
-    assert text == text_of(value)
+    assert text_of(value) == text
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_nested_values_are_looked_at_to_a_depth() -> None:
     content: Any = "deep"
     for _ in range(400):
         content = {"parts": [content]}
-    assert [] == messages_of(value)
-    assert "" == messages_of({"role": "user", "content": content})[0].text
+    assert messages_of(value) == []
+    assert messages_of({"role": "user", "content": content})[0].text == ""
 
 
 def test_flat_names_of_thousands_of_steps_cost_no_stack() -> None:
@@ -230,10 +230,11 @@ def test_flat_names_of_thousands_of_steps_cost_no_stack() -> None:
 
 def test_a_pair_of_role_and_text_is_a_message() -> None:
     """LangGraph is called with such pairs; two texts of which the first is no role are two texts."""
-    assert [("system", "Be brief."), ("user", QUESTION)] == texts(
-        {"inputs": {"messages": [["system", "Be brief."], ["human", QUESTION]]}}
-    )
-    assert [("user", "first\nsecond")] == texts([["first", "second"]])
+    assert texts({"inputs": {"messages": [["system", "Be brief."], ["human", QUESTION]]}}) == [
+        ("system", "Be brief."),
+        ("user", QUESTION),
+    ]
+    assert texts([["first", "second"]]) == [("user", "first\nsecond")]
 
 
 @pytest.mark.parametrize(
@@ -247,7 +248,7 @@ def test_a_text_in_quotes_or_brackets_stays_as_it_is(text: str) -> None:
 def test_a_pasted_object_stays_json() -> None:
     """A question that is JSON is no message: a user may paste it."""
     pasted = '{"order": 12, "note": "late"}'
-    assert [("user", pasted)] == texts([{"role": "user", "content": pasted}])
+    assert texts([{"role": "user", "content": pasted}]) == [("user", pasted)]
     assert pasted == exchange_of(agent(question=pasted)).user_message
 
 
@@ -278,9 +279,9 @@ def test_a_turn_of_what_is_no_text_is_its_placeholder(block: Json, placeholder: 
     history = [{"role": "user", "content": "What does it cost?"}, {"role": "assistant", "content": "Four euros."}]
     for name in ("content", "parts"):
         sent = json.dumps([*history, {"role": "user", name: [block]}])
-        assert placeholder == exchange_of(agent(attributes={"gen_ai.input.messages": sent})).user_message
+        assert exchange_of(agent(attributes={"gen_ai.input.messages": sent})).user_message == placeholder
         sent = json.dumps([*history, {"role": "user", name: [block, {"type": "text", "text": "And this?"}]}])
-        assert "And this?" == exchange_of(agent(attributes={"gen_ai.input.messages": sent})).user_message
+        assert exchange_of(agent(attributes={"gen_ai.input.messages": sent})).user_message == "And this?"
 
 
 def test_an_image_of_openinference_is_a_placeholder() -> None:
@@ -294,24 +295,24 @@ def test_an_image_of_openinference_is_a_placeholder() -> None:
         "llm.output_messages.0.message.role": "assistant",
         "llm.output_messages.0.message.content": ANSWER,
     }
-    assert "[image]" == exchange_of(span(0, attributes=attributes)).user_message
+    assert exchange_of(span(0, attributes=attributes)).user_message == "[image]"
 
 
 def test_each_kind_of_media_is_named_once() -> None:
     """A hundred pictures are no longer question than one."""
     blocks = [MEDIA[0][0]] * 100 + [MEDIA[2][0]]
-    assert "[image] [audio]" == messages_of([{"role": "user", "content": blocks}])[0].text
+    assert messages_of([{"role": "user", "content": blocks}])[0].text == "[image] [audio]"
 
 
 def test_what_a_voice_said_is_a_text() -> None:
     """LiveKit and realtime models have the transcript beside the sound."""
     block = {"type": "audio_content", "frame": [], "transcript": QUESTION}
-    assert [("user", QUESTION)] == texts([{"role": "user", "content": [block]}])
+    assert texts([{"role": "user", "content": [block]}]) == [("user", QUESTION)]
 
 
 def test_an_image_that_a_tool_took_is_no_turn_of_the_user() -> None:
     """A message of the user's role that brings a tool's output is none of the user's."""
     carried = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "ok"}, MEDIA[5][0]]}
     sent = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": [CALLS[1]]}, carried]
-    assert [True, False, False] == [message.asks and message.role == "user" for message in messages_of(sent)]
+    assert [message.asks and message.role == "user" for message in messages_of(sent)] == [True, False, False]
     assert not Message("user").asks

@@ -27,15 +27,15 @@ def test_a_run_of_an_evaluator_makes_nothing_and_is_counted(environment: str, *,
     own = {} if is_on_resource else said
     spans = [agent(0, attributes=own), chat(1, attributes=own), tool(2, 1, attributes=own)]
     made = assembly_of(*spans, resource=said if is_on_resource else None)
-    assert ([], [], "evaluation") == (made.exchanges, made.events, made.decision.state)
+    assert (made.exchanges, made.events, made.decision.state) == ([], [], "evaluation")
     [unused] = made.decision.unused_spans
-    assert ("evaluation", f"langfuse.environment = {environment}", 3) == (unused.state, unused.example, unused.spans)
+    assert (unused.state, unused.example, unused.spans) == ("evaluation", f"langfuse.environment = {environment}", 3)
 
 
 def test_what_stands_within_an_evaluation_belongs_to_it() -> None:
     """Instrumentors that know nothing of the platform write their spans below its."""
     made = assembly_of(span(0, attributes=JUDGE), agent(1, 0), chat(2, 1))
-    assert ([], [], "evaluation") == (made.exchanges, made.events, made.decision.state)
+    assert (made.exchanges, made.events, made.decision.state) == ([], [], "evaluation")
 
 
 def test_an_evaluation_beside_a_turn_leaves_the_turn() -> None:
@@ -50,4 +50,4 @@ def test_an_evaluation_beside_a_turn_leaves_the_turn() -> None:
 def test_other_environments_are_the_agents_own(environment: str) -> None:
     """Langfuse reserves names that begin with its own; any other is the user's."""
     made = assembly_of(agent(0, attributes={"langfuse.environment": environment}), chat(1))
-    assert (1, "complete") == (len(made.exchanges), made.decision.state)
+    assert (len(made.exchanges), made.decision.state) == (1, "complete")

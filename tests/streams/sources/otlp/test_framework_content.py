@@ -60,7 +60,7 @@ def test_f1_a_list_of_one_whole_answer_is_read() -> None:
         "input.value": json.dumps({"messages": SENT}),
         "output.value": json.dumps([answer]),
     }
-    assert (QUESTION, ANSWER) == said(span(0, attributes=attrs))
+    assert said(span(0, attributes=attrs)) == (QUESTION, ANSWER)
 
 
 @pytest.mark.parametrize("came", [ANSWER, json.dumps([{"text": ANSWER}])], ids=["text", "blocks"])
@@ -72,7 +72,7 @@ def test_f2_events_hold_blocks_without_types_and_messages_that_are_texts(came: s
     ]
     for operation in ("chat", "invoke_agent"):
         [exchange], _, _ = made_of(span(0, attributes={**CHAT, "gen_ai.operation.name": operation}, events=events))
-        assert (QUESTION, ANSWER, "end_turn") == (exchange.user_message, exchange.agent_response, exchange.stop_reason)
+        assert (exchange.user_message, exchange.agent_response, exchange.stop_reason) == (QUESTION, ANSWER, "end_turn")
 
 
 def test_f2_events_of_a_tools_span_are_its_arguments_and_its_output() -> None:
@@ -85,9 +85,9 @@ def test_f2_events_of_a_tools_span_are_its_arguments_and_its_output() -> None:
     asking = span(
         0, attributes=CHAT, events=[event("gen_ai.user.message", content=QUESTION), event("gen_ai.choice", message=use)]
     )
-    assert [({"hour": 9}, "low")] == called(
-        asking, span(1, 0, attributes={**TOOL, "gen_ai.tool.call.id": "c-1"}, events=events)
-    )
+    assert called(asking, span(1, 0, attributes={**TOOL, "gen_ai.tool.call.id": "c-1"}, events=events)) == [
+        ({"hour": 9}, "low")
+    ]
 
 
 ADK_SENT = {"model": "g", "contents": [{"role": "user", "parts": [{"text": QUESTION}]}]}
@@ -104,13 +104,13 @@ def test_f3_google_adk_in_its_own_words() -> None:
     tool = {**TOOL, "gcp.vertex.agent.tool_call_args": '{"hour": 9}', "gcp.vertex.agent.tool_response": '{"result": "low"}'}
     spans = (span(0, attributes=chat), span(1, 0, attributes=tool))
     [exchange], _, _ = made_of(*spans)
-    assert (QUESTION, ANSWER, "Looking.", "harbour") == (
+    assert (
         exchange.user_message,
         exchange.agent_response,
         exchange.agent_thinking,
         exchange.session_id,
-    )
-    assert [({"hour": 9}, '{"result": "low"}')] == called(*spans)
+    ) == (QUESTION, ANSWER, "Looking.", "harbour")
+    assert called(*spans) == [({"hour": 9}, '{"result": "low"}')]
 
 
 def test_f3_what_adk_keeps_to_itself_is_no_content() -> None:
@@ -123,7 +123,7 @@ def test_f3_what_adk_keeps_to_itself_is_no_content() -> None:
         "gcp.vertex.agent.tool_response": "{}",
     }
     exchanges, events, state = made_of(span(0, attributes=chat), span(1, 0, attributes=tool))
-    assert ([], "no_content") == (exchanges, state)
+    assert (exchanges, state) == ([], "no_content")
     [call] = [json.loads(made.payload) for made in events]
     assert {"arguments", "tool_call_id"}.isdisjoint(call)
 
@@ -132,12 +132,12 @@ def test_f3_calls_that_adk_merges_are_no_other_call() -> None:
     """Beside the span of each of two calls at once it writes one for both."""
     merged = {**TOOL, "gen_ai.tool.name": "(merged tools)", "gcp.vertex.agent.tool_call_args": "N/A"}
     chat = {"gen_ai.request.model": "g", "gcp.vertex.agent.llm_request": json.dumps(ADK_SENT)}
-    assert [] == called(span(0, attributes=chat), span(1, 0, attributes=merged))
+    assert called(span(0, attributes=chat), span(1, 0, attributes=merged)) == []
 
 
 def test_an_empty_output_is_an_output() -> None:
     """A call without one looks like a call that hangs."""
-    assert [(None, "")] == called(span(0, attributes={**TOOL, "gen_ai.tool.call.result": ""}))
+    assert called(span(0, attributes={**TOOL, "gen_ai.tool.call.result": ""})) == [(None, "")]
 
 
 def test_f3_openinference_for_adk() -> None:
@@ -149,8 +149,8 @@ def test_f3_openinference_for_adk() -> None:
     }
     output = json.dumps({"id": "c-9", "name": "tide", "response": {"result": "low"}})
     tool = {"openinference.span.kind": "TOOL", "tool.name": "tide", "input.value": '{"hour": 9}', "output.value": output}
-    assert (QUESTION, ANSWER) == said(span(0, attributes=root), span(1, 0, attributes=tool))
-    assert [({"hour": 9}, '{"result":"low"}')] == called(span(0, attributes=root), span(1, 0, attributes=tool))
+    assert said(span(0, attributes=root), span(1, 0, attributes=tool)) == (QUESTION, ANSWER)
+    assert called(span(0, attributes=root), span(1, 0, attributes=tool)) == [({"hour": 9}, '{"result":"low"}')]
 
 
 def test_f4_mastra_in_its_own_words() -> None:
@@ -161,23 +161,24 @@ def test_f4_mastra_in_its_own_words() -> None:
         "mastra.agent_run.input": json.dumps(SENT),
         "mastra.agent_run.output": json.dumps({"text": ANSWER, "files": []}),
     }
-    assert (QUESTION, ANSWER) == said(span(0, attributes=run))
+    assert said(span(0, attributes=run)) == (QUESTION, ANSWER)
     model = {
         "mastra.span.type": "model_generation",
         "mastra.model_generation.input": json.dumps({"messages": SENT}),
         "mastra.model_generation.output": json.dumps({"text": ANSWER}),
     }
-    assert (QUESTION, ANSWER) == said(span(0, attributes=model))
+    assert said(span(0, attributes=model)) == (QUESTION, ANSWER)
 
 
 def test_f5_a_models_answer_wins_over_a_repr() -> None:
     """What LlamaIndex prints of its last event is not what the agent said."""
     root = {"openinference.span.kind": "CHAIN", "input.value": json.dumps({"user_msg": QUESTION}), "output.value": REPR}
     inner = {**CHAT, "gen_ai.input.messages": json.dumps(SENT), "gen_ai.output.messages": json.dumps(CAME)}
-    assert (QUESTION, ANSWER) == said(span(0, attributes=root), span(1, 0, attributes=inner))
-    assert ([], "no_content") == made_of(span(0, attributes={**root, "openinference.span.kind": "AGENT", "input.value": REPR}))[
-        ::2
-    ]
+    assert said(span(0, attributes=root), span(1, 0, attributes=inner)) == (QUESTION, ANSWER)
+    assert made_of(span(0, attributes={**root, "openinference.span.kind": "AGENT", "input.value": REPR}))[::2] == (
+        [],
+        "no_content",
+    )
 
 
 ENVELOPES = [
@@ -195,7 +196,7 @@ def test_f5_f6_f7_arguments_come_without_their_envelope(name: str, value: Json) 
     """How a framework calls its function is not what the model asked for."""
     for shape in (json.dumps(value), json.dumps(json.dumps(value)), value):
         [(arguments, _)] = called(span(0, attributes={**TOOL, name: shape, "gen_ai.tool.call.result": "low"}))
-        assert {"hour": 9} == arguments
+        assert arguments == {"hour": 9}
 
 
 def test_f7_a_positional_argument_keeps_its_envelope() -> None:
@@ -207,7 +208,7 @@ def test_f7_a_positional_argument_keeps_its_envelope() -> None:
 def test_f5_an_output_of_blocks_is_its_text() -> None:
     """LlamaIndex has what the tool returned beside it."""
     output = {"blocks": [{"block_type": "text", "text": "low"}], "tool_name": "tide", "raw_output": "low", "is_error": False}
-    assert "low" == called(span(0, attributes={**TOOL, "input.value": "{}", "output.value": json.dumps(output)}))[0][1]
+    assert called(span(0, attributes={**TOOL, "input.value": "{}", "output.value": json.dumps(output)}))[0][1] == "low"
 
 
 @pytest.mark.parametrize(
@@ -231,7 +232,7 @@ def test_f6_the_question_is_what_the_root_was_called_with(given: Json, gave: str
     """Not the prompt that a framework makes of it."""
     root = {"openinference.span.kind": "AGENT", "input.value": json.dumps(given), "output.value": gave}
     prompt = {**CHAT, "gen_ai.input.messages": json.dumps([{"role": "user", "content": f"New task:\n{QUESTION}"}])}
-    assert (QUESTION, ANSWER) == said(span(0, attributes=root), span(1, 0, attributes=prompt))
+    assert said(span(0, attributes=root), span(1, 0, attributes=prompt)) == (QUESTION, ANSWER)
 
 
 @pytest.mark.parametrize(("description", "question"), [(QUESTION, QUESTION), ("Describe the {sea}", "the prompt")])
@@ -244,14 +245,14 @@ def test_f6_the_only_task_of_a_crew_is_its_question(description: str, question: 
         "output.value": ANSWER,
     }
     prompt = {**CHAT, "gen_ai.input.messages": json.dumps([{"role": "user", "content": "the prompt"}])}
-    assert (question, ANSWER) == said(span(0, attributes=root), span(1, 0, attributes=prompt))
+    assert said(span(0, attributes=root), span(1, 0, attributes=prompt)) == (question, ANSWER)
 
 
 def test_f8_reprs_alone_are_no_content() -> None:
     """OpenInference prints Haystack's messages; nothing tells what was said."""
     printed = {"messages": ["ChatMessage(_role=<ChatRole.USER: 'user'>, _content=[TextContent(text='Hi')])"]}
     attrs = {"openinference.span.kind": "AGENT", "input.value": json.dumps(printed), "output.value": json.dumps(printed)}
-    assert ([], "no_content") == made_of(span(0, attributes=attrs))[::2]
+    assert made_of(span(0, attributes=attrs))[::2] == ([], "no_content")
 
 
 def log(number: int, name: str, content: Any) -> Json:
@@ -269,7 +270,7 @@ def test_f8_a_logs_body_is_json() -> None:
     """Semantic Kernel logs messages with Python's logging."""
     choice = {"message": {"role": "assistant", "content": ANSWER}, "finish_reason": "stop", "index": 0}
     records = [log(1, "gen_ai.user.message", SENT[0]), log(2, "gen_ai.choice", choice)]
-    assert (QUESTION, ANSWER) == said(span(0, attributes=CHAT), records=records)
+    assert said(span(0, attributes=CHAT), records=records) == (QUESTION, ANSWER)
 
 
 def test_f9_an_empty_message_ends_no_search() -> None:
@@ -281,14 +282,14 @@ def test_f9_an_empty_message_ends_no_search() -> None:
         "gen_ai.completion.0.function_call.name": "tide",
         "gen_ai.completion.0.function_call.arguments": '{"hour": 9}',
     }
-    assert [({"hour": 9}, None)] == called(span(0, attributes=attrs))
+    assert called(span(0, attributes=attrs)) == [({"hour": 9}, None)]
 
 
 @pytest.mark.parametrize("name", ["gen_ai.tool.call.result", "output.value", "mlflow.spanOutputs"])
 def test_f12_an_output_that_is_json_of_a_text_loses_its_quotes(name: str) -> None:
     """A detector that looks for the words finds them; JSON of anything else stays."""
-    assert "low" == called(span(0, attributes={**TOOL, "input.value": "{}", name: '"low"'}))[0][1]
-    assert '["low"]' == called(span(0, attributes={**TOOL, "input.value": "{}", name: '["low"]'}))[0][1]
+    assert called(span(0, attributes={**TOOL, "input.value": "{}", name: '"low"'}))[0][1] == "low"
+    assert called(span(0, attributes={**TOOL, "input.value": "{}", name: '["low"]'}))[0][1] == '["low"]'
 
 
 ITEMS = {"items": [{"type": "message", "role": "user", "content": [QUESTION]}]}
@@ -374,7 +375,7 @@ FAMILIES: dict[str, tuple[Json, list[Json]]] = {
 def test_a_family_of_attributes_tells_question_and_answer(family: str) -> None:
     """Each writes them under names of its own."""
     attrs, events = FAMILIES[family]
-    assert (QUESTION, ANSWER) == said(span(0, attributes=attrs, events=events))
+    assert said(span(0, attributes=attrs, events=events)) == (QUESTION, ANSWER)
 
 
 @pytest.mark.parametrize("family", ["mlflow", "genkit"])
@@ -405,14 +406,14 @@ TOOLS = {
 @pytest.mark.parametrize("family", TOOLS)
 def test_a_family_tells_its_tools(family: str) -> None:
     """Arguments and outputs."""
-    assert [({"hour": 9}, "low")] == called(span(0, attributes=TOOLS[family]))
+    assert called(span(0, attributes=TOOLS[family])) == [({"hour": 9}, "low")]
 
 
 def test_f1_an_answer_with_settings_of_its_reasoning_is_no_block() -> None:
     """A Responses API's answer has a member that blocks have, too."""
     answer = {"id": "r-1", "reasoning": {"effort": "low"}, "output": [{"type": "message", **CAME[0]}]}
     attrs = {"openinference.span.kind": "LLM", "input.value": json.dumps(SENT), "output.value": json.dumps([answer])}
-    assert (QUESTION, ANSWER) == said(span(0, attributes=attrs))
+    assert said(span(0, attributes=attrs)) == (QUESTION, ANSWER)
 
 
 def test_f3_a_failed_call_that_adk_keeps_to_itself_has_the_words_of_its_span() -> None:
@@ -422,7 +423,7 @@ def test_f3_a_failed_call_that_adk_keeps_to_itself_has_the_words_of_its_span() -
     failed = span(1, 0, attributes=tool, status={"code": 2, "message": "no tide here"})
     _, events, _ = made_of(span(0, attributes=chat), failed)
     [output] = [json.loads(made.payload) for made in events if made.event == "tool_output"]
-    assert ("no tide here", True) == (output["result"], output["is_error"])
+    assert (output["result"], output["is_error"]) == ("no tide here", True)
 
 
 def test_f6_an_answer_that_a_tool_gives_is_the_answer() -> None:
@@ -433,7 +434,7 @@ def test_f6_an_answer_that_a_tool_gives_is_the_answer() -> None:
         "output.value": "ToolOutput(id='1', output=None)ActionOutput(output='x')",
     }
     final = {"openinference.span.kind": "TOOL", "tool.name": "final_answer", "output.value": ANSWER}
-    assert (QUESTION, ANSWER) == said(span(0, attributes=root), span(1, 0, attributes=final))
+    assert said(span(0, attributes=root), span(1, 0, attributes=final)) == (QUESTION, ANSWER)
 
 
 def test_f8_the_question_in_the_state_that_came_back_counts_where_a_repr_was_sent() -> None:
@@ -441,7 +442,7 @@ def test_f8_the_question_in_the_state_that_came_back_counts_where_a_repr_was_sen
     sent = "{'messages': [ChatMessage(_role=<ChatRole.USER: 'user'>, _content=[TextContent(text='Hi')])]}"
     state = {"messages": [{"role": one["role"], "content": [{"text": one["content"]}]} for one in (*SENT, *CAME)]}
     attrs = {"haystack.agent.max_steps": 9, "haystack.agent.input": sent, "haystack.agent.output": json.dumps(state)}
-    assert (QUESTION, ANSWER) == said(span(0, name="haystack.agent.run", attributes=attrs))
+    assert said(span(0, name="haystack.agent.run", attributes=attrs)) == (QUESTION, ANSWER)
 
 
 @pytest.mark.parametrize("session", [None, "s-1"])
@@ -450,8 +451,8 @@ def test_f9_a_request_that_waits_for_a_tool_is_no_exchange_of_its_own(session: s
     call = {"gen_ai.completion.0.function_call.name": "tide", "gen_ai.completion.0.function_call.arguments": "{}"}
     sent = {"gen_ai.input.messages": json.dumps(SENT), **({"session.id": session} if session else {})}
     exchanges, events, _ = made_of(span(0, attributes={**CHAT, **sent, **call}))
-    assert (0 if session is None else 1) == len(exchanges)
-    assert ["tool_call"] == [made.event for made in events]
+    assert len(exchanges) == (0 if session is None else 1)
+    assert [made.event for made in events] == ["tool_call"]
 
 
 def test_two_spans_of_one_call_tell_it_together() -> None:
@@ -461,8 +462,8 @@ def test_two_spans_of_one_call_tell_it_together() -> None:
     chat = {**CHAT, "gen_ai.input.messages": json.dumps(SENT), "gen_ai.output.messages": json.dumps(CAME)}
     _, events, _ = made_of(span(0, attributes=chat), span(1, attributes=outer), span(2, 1, attributes=inner))
     told = [json.loads(made.payload) for made in events]
-    assert [("tool_call", "c-1"), ("tool_output", "c-1")] == [(one["event"], one["tool_call_id"]) for one in told]
-    assert ({"hour": 9}, "low") == (told[0]["arguments"], told[1]["result"])
+    assert [(one["event"], one["tool_call_id"]) for one in told] == [("tool_call", "c-1"), ("tool_output", "c-1")]
+    assert (told[0]["arguments"], told[1]["result"]) == ({"hour": 9}, "low")
 
 
 def test_the_body_of_an_event_may_be_an_attribute() -> None:
@@ -472,7 +473,7 @@ def test_the_body_of_an_event_may_be_an_attribute() -> None:
         event("gen_ai.user.message", body=json.dumps({"content": QUESTION})),
         event("gen_ai.choice", body=json.dumps({"index": 0, "message": {"role": "assistant", "content": ANSWER}})),
     ]
-    assert (QUESTION, ANSWER) == said(span(0, attributes=CHAT, events=events))
+    assert said(span(0, attributes=CHAT, events=events)) == (QUESTION, ANSWER)
 
 
 def test_claude_code_tells_calls_and_tokens_without_an_answer() -> None:
@@ -488,7 +489,7 @@ def test_claude_code_tells_calls_and_tokens_without_an_answer() -> None:
     [usage] = [payload["usage"] for payload in payloads if payload["event"] == "token_usage"]
     [call] = [payload for payload in payloads if payload["event"] == "tool_call"]
     [output] = [payload for payload in payloads if payload["event"] == "tool_output"]
-    assert ([], "no_content") == (exchanges, state)
-    assert {"input": 8, "output": 21, "cache_read": 7_000, "cache_write": 0, "total": 7_029} == usage
-    assert ("Bash", "toolu_1", "tide --now") == (call["tool"], call["tool_call_id"], call["arguments"])
-    assert ("toolu_1", "in") == (output["tool_call_id"], output["result"])
+    assert (exchanges, state) == ([], "no_content")
+    assert usage == {"input": 8, "output": 21, "cache_read": 7_000, "cache_write": 0, "total": 7_029}
+    assert (call["tool"], call["tool_call_id"], call["arguments"]) == ("Bash", "toolu_1", "tide --now")
+    assert (output["tool_call_id"], output["result"]) == ("toolu_1", "in")

@@ -40,7 +40,7 @@ def exchanges_of(*spans: Any) -> list[Exchange]:
 @pytest.mark.parametrize("value", ["Chat", "CHAT", "chat ", '"chat"'])
 def test_case_and_quotes_of_an_operation_do_not_matter(value: str) -> None:
     """SDKs write enumerations by name, by value and as JSON."""
-    assert "inference" == facts_of(**{"gen_ai.operation.name": value}).kind
+    assert facts_of(**{"gen_ai.operation.name": value}).kind == "inference"
 
 
 @settings(max_examples=50, deadline=None)
@@ -77,7 +77,7 @@ def test_a_span_with_a_model_and_messages_is_a_request_whatever_it_is_called(tol
 
 def test_an_unknown_value_leaves_the_word_to_the_next_attribute() -> None:
     """Two instrumentors write to one span, and one of them is new."""
-    assert "tool" == facts_of(**{"traceloop.span.kind": "step", "gen_ai.operation.name": "execute_tool"}).kind
+    assert facts_of(**{"traceloop.span.kind": "step", "gen_ai.operation.name": "execute_tool"}).kind == "tool"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_an_unknown_value_leaves_the_word_to_the_next_attribute() -> None:
 )
 def test_signs_tell_a_tool_from_an_agent(told: dict[str, Any], kind: str) -> None:
     """A name of an agent alone is on every span of some SDKs, a query of a database included."""
-    assert kind == facts_of(**told).kind
+    assert facts_of(**told).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -101,18 +101,18 @@ def test_signs_tell_a_tool_from_an_agent(told: dict[str, Any], kind: str) -> Non
 @pytest.mark.parametrize("attribute", ["gen_ai.operation.name", "ai.operationId", "llm.request.type"])
 def test_a_helper_is_known_by_its_task_in_whatever_form(attribute: str, value: str) -> None:
     """It has a model and a text, too, and would be taken for a request."""
-    assert "helper" == facts_of(**{attribute: value, **TALK}).kind
+    assert facts_of(**{attribute: value, **TALK}).kind == "helper"
 
 
 def test_an_agent_is_created_without_asking_a_model() -> None:
     """The operation has an agent's name and a model's."""
     assert (
-        "other"
-        == facts_of(**{"gen_ai.operation.name": "create_agent", "gen_ai.request.model": "m", "gen_ai.agent.name": "a"}).kind
+        facts_of(**{"gen_ai.operation.name": "create_agent", "gen_ai.request.model": "m", "gen_ai.agent.name": "a"}).kind
+        == "other"
     )
 
 
 def test_known_spans_beside_an_unknown_one_are_read_as_before() -> None:
     """One strange span costs itself."""
     [exchange] = exchanges_of(agent(0), span(1, 0, attributes={"gen_ai.operation.name": "ponder"}), chat(2, 0), tool(3, 0))
-    assert ("Is it well?", "It is.") == (exchange.user_message, exchange.agent_response)
+    assert (exchange.user_message, exchange.agent_response) == ("Is it well?", "It is.")

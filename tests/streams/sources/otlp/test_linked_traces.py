@@ -66,18 +66,19 @@ def test_a_turn_with_a_trace_for_each_request_is_one_exchange() -> None:
     """Each of them gave an exchange with the same question."""
     made = made_of(*steps())
     [exchange] = made.exchanges
-    assert ("Which gate?", "Gate 4", 30, 6) == (
+    assert (
         exchange.user_message,
         exchange.agent_response,
         exchange.input_tokens,
         exchange.output_tokens,
-    )
+    ) == ("Which gate?", "Gate 4", 30, 6)
     assert exchange.exchange_id.startswith(A)
-    assert {exchange.exchange_id} == {event.exchange_id for event in made.events}
-    assert [("c1", "result of c1"), ("c2", "result of c2")] == [
-        (said["tool_call_id"], said["result"]) for said in payloads(made, "tool_output")
+    assert {event.exchange_id for event in made.events} == {exchange.exchange_id}
+    assert [(said["tool_call_id"], said["result"]) for said in payloads(made, "tool_output")] == [
+        ("c1", "result of c1"),
+        ("c2", "result of c2"),
     ]
-    assert 2 == len(payloads(made, "tool_call"))
+    assert len(payloads(made, "tool_call")) == 2
 
 
 def test_a_new_question_in_a_later_trace_is_a_turn_of_its_own() -> None:
@@ -89,17 +90,17 @@ def test_a_new_question_in_a_later_trace_is_a_turn_of_its_own() -> None:
         ),
     ]
     made = made_of(*steps(), *again)
-    assert ["Gate 4", "Still gate 4"] == [exchange.agent_response for exchange in made.exchanges]
-    assert [30, 20] == [exchange.input_tokens for exchange in made.exchanges]
-    assert ["result of c1", "result of c2", "again"] == [said["result"] for said in payloads(made, "tool_output")]
+    assert [exchange.agent_response for exchange in made.exchanges] == ["Gate 4", "Still gate 4"]
+    assert [exchange.input_tokens for exchange in made.exchanges] == [30, 20]
+    assert [said["result"] for said in payloads(made, "tool_output")] == ["result of c1", "result of c2", "again"]
 
 
 def test_a_tool_with_a_trace_of_its_own_is_the_call_of_the_request() -> None:
     """Message and span tell of one call."""
     own = tool(2, None, trace=B, attributes={"gen_ai.tool.call.id": "c1", "session.id": "s1"})
     made = made_of(asked(1, A, [QUESTION], calling("c1")), own)
-    assert ["c1"] == [said["tool_call_id"] for said in payloads(made, "tool_call")]
-    assert ["result 2"] == [said["result"] for said in payloads(made, "tool_output")]
+    assert [said["tool_call_id"] for said in payloads(made, "tool_call")] == ["c1"]
+    assert [said["result"] for said in payloads(made, "tool_output")] == ["result 2"]
 
 
 @pytest.mark.parametrize("ids", [True, False])
@@ -118,17 +119,17 @@ def test_two_instrumentors_with_traces_of_their_own_tell_of_one_exchange(ids: bo
     spans.append(chat(2, None, trace=C, attributes=told))
     made = made_of(*spans)
     [exchange] = made.exchanges
-    assert ("Gate 4", 10, 2) == (exchange.agent_response, exchange.input_tokens, exchange.output_tokens)
-    assert 1 == len(payloads(made, "token_usage"))
-    assert 1 == len(payloads(made, "tool_call"))
-    assert 1 == len(payloads(made, "tool_output"))
+    assert (exchange.agent_response, exchange.input_tokens, exchange.output_tokens) == ("Gate 4", 10, 2)
+    assert len(payloads(made, "token_usage")) == 1
+    assert len(payloads(made, "tool_call")) == 1
+    assert len(payloads(made, "tool_output")) == 1
 
 
 def test_the_decision_is_of_the_trace_that_is_complete() -> None:
     """What another trace had is not counted again."""
     records = records_of([request(*steps())])
     decision = assemble(records, Decision("settled", NOW, trace_id=C)).decision
-    assert (C, 1, 0, "continued") == (decision.trace_id, decision.spans, decision.exchanges, decision.state)
+    assert (decision.trace_id, decision.spans, decision.exchanges, decision.state) == (C, 1, 0, "continued")
 
 
 def kept(*spans: Json) -> list[Any]:
@@ -161,10 +162,10 @@ def test_a_request_is_told_twice_where_it_is_told_at_the_same_time() -> None:
     recent: RecentRequests[str] = RecentRequests()
     first = ToldRequest("r", NOW, NOW + timedelta(seconds=2))
     later = ToldRequest("r", NOW + timedelta(seconds=9), NOW + timedelta(seconds=10))
-    assert [] == list(recent.add([first], "x"))
-    assert [] == list(recent.add([first], "x"))
-    assert ["x"] == list(recent.add([first], "y"))
-    assert [] == list(recent.add([later], "z"))
+    assert list(recent.add([first], "x")) == []
+    assert list(recent.add([first], "x")) == []
+    assert list(recent.add([first], "y")) == ["x"]
+    assert list(recent.add([later], "z")) == []
 
 
 def told_in(trace: str, session: str | None, **told: Any) -> ToldRequest:
@@ -187,8 +188,8 @@ def told_in(trace: str, session: str | None, **told: Any) -> ToldRequest:
 def test_two_users_who_ask_the_same_are_two(session: str | None, told: Json, same: bool) -> None:
     """A desk gets the same question many times a minute and gives the same answer: words alone join no sessions."""
     recent: RecentRequests[str] = RecentRequests()
-    assert [] == list(recent.add([told_in(A, "s1", **told)], "x"))
-    assert (["x"] if same else []) == list(recent.add([told_in(B, session, **told)], "y"))
+    assert list(recent.add([told_in(A, "s1", **told)], "x")) == []
+    assert list(recent.add([told_in(B, session, **told)], "y")) == (["x"] if same else [])
 
 
 def test_linked_traces_in_any_order_make_the_same() -> None:

@@ -56,7 +56,7 @@ def errors_of(*spans: Any) -> list[bool | None]:
 def test_a_result_that_says_it_failed_is_a_failure(result: Any, name: str) -> None:
     """MCP, Strands, Vercel, Anthropic and JSON-RPC each say it in the result, and the span's status is unset."""
     told = {"gen_ai.tool.call.result": None, name: json.dumps(result)}
-    assert [True] == errors_of(agent(0), tool(1, 0, attributes=told))
+    assert errors_of(agent(0), tool(1, 0, attributes=told)) == [True]
 
 
 @pytest.mark.parametrize("result", SUCCEEDED)
@@ -65,7 +65,7 @@ def test_a_result_that_talks_of_errors_is_none(result: Any) -> None:
     assert failed_by_result(result) is not True
     if result not in (None, ""):
         told = {"gen_ai.tool.call.result": result if isinstance(result, str) else json.dumps(result)}
-        assert [False] == errors_of(agent(0), tool(1, 0, attributes=told))
+        assert errors_of(agent(0), tool(1, 0, attributes=told)) == [False]
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,13 @@ def test_a_result_that_talks_of_errors_is_none(result: Any) -> None:
 )
 def test_attributes_of_a_span_say_that_its_tool_failed(told: dict[str, Any]) -> None:
     """The result is a sentence for the model."""
-    assert [True] == errors_of(agent(0), tool(1, 0, attributes=told))
+    assert errors_of(agent(0), tool(1, 0, attributes=told)) == [True]
 
 
 @pytest.mark.parametrize("told", [{"gen_ai.tool.status": "success"}, {"gen_ai.tool.is_error": False}, {"error.type": ""}])
 def test_attributes_that_say_a_tool_succeeded_are_no_failure(told: dict[str, Any]) -> None:
     """They are there in every span of some SDKs."""
-    assert [False] == errors_of(agent(0), tool(1, 0, attributes=told))
+    assert errors_of(agent(0), tool(1, 0, attributes=told)) == [False]
 
 
 def test_a_failure_without_a_result_tells_the_error() -> None:
@@ -95,7 +95,7 @@ def test_a_failure_without_a_result_tells_the_error() -> None:
     told = {"gen_ai.tool.call.result": None, "error.type": "GateClosed"}
     made = assembled(records_of([request(agent(0), tool(1, 0, attributes=told))]))
     [payload] = [json.loads(event.payload) for one in made for event in one.events if event.event == "tool_output"]
-    assert ("GateClosed", True) == (payload["result"], payload["is_error"])
+    assert (payload["result"], payload["is_error"]) == ("GateClosed", True)
 
 
 def test_a_message_that_says_its_tool_failed_is_believed_over_a_span_that_does_not_say() -> None:
@@ -106,7 +106,7 @@ def test_a_message_that_says_its_tool_failed_is_believed_over_a_span_that_does_n
         {"role": "tool", "content": [{"type": "tool_result", "tool_use_id": "call-1", "is_error": True, "content": "no"}]},
     ]
     asked = chat(2, 0, attributes={"gen_ai.input.messages": json.dumps(told)})
-    assert [True] == errors_of(agent(0), tool(1, 0), asked)
+    assert errors_of(agent(0), tool(1, 0), asked) == [True]
 
 
 @pytest.mark.parametrize("result", [result for result in FAILED if isinstance(result, dict)])
@@ -119,7 +119,7 @@ def test_a_result_in_a_message_that_says_it_failed_is_a_failure(result: Any, wri
     for output in (parts, flat):
         told = {"gen_ai.input.messages": json.dumps([{"role": "user", "content": "Open it"}, call, output])}
         first = chat(1, 0, attributes={"gen_ai.output.messages": json.dumps([call])})
-        assert [True] == errors_of(agent(0), first, chat(2, 0, attributes=told))
+        assert errors_of(agent(0), first, chat(2, 0, attributes=told)) == [True]
 
 
 @settings(max_examples=60, deadline=None)
@@ -147,4 +147,4 @@ def test_a_tools_name_is_that_of_its_object() -> None:
         for event in made.events
         if event.event == "tool_call"
     ]
-    assert "number" == call["tool"]
+    assert call["tool"] == "number"

@@ -78,7 +78,7 @@ def comparisons(count: int) -> int:
         at = Counted.fromtimestamp(number + 0.5, UTC)
         spans.append(KeptSpan(f"b{number}", None, at, at, SpanFacts("tool", called=ToolCall("find"))))
     Counted.compared = 0
-    assert frozenset() == find_transports(spans)
+    assert find_transports(spans) == frozenset()
     return Counted.compared
 
 
@@ -114,7 +114,7 @@ def served(number: int, parent: int | None = None, *, kind: int = SERVER, **more
 def test_a_trace_of_a_server_of_tools_counts_no_call_again(spans: list[Json], calls: int) -> None:
     """The agent tells the call in a trace of its own, where nothing passes the context on; the server became an agent with a run."""
     [made] = assembled(records_of([request(*spans)]))
-    assert calls == [event.event for event in made.events].count("tool_call")
+    assert [event.event for event in made.events].count("tool_call") == calls
     if not calls:
-        assert ("no_model", []) == (made.decision.state, made.events)
+        assert (made.decision.state, made.events) == ("no_model", [])
         assert len(spans) == sum(group.spans for group in made.decision.unused_spans)

@@ -78,8 +78,8 @@ def test_a_trace_of_a_conversation_has_an_exchange_for_each_turn(kind: str) -> N
     """Its root stays open while the user thinks; it gave one exchange with the first question and the last answer."""
     spans = [turn_request(number + 1, 0, TURNS[:number], *TURNS[number]) for number in range(3)]
     exchanges, events = made_of(root(kind), *spans)
-    assert TURNS == talk(exchanges)
-    assert [10, 10, 10] == [exchange.input_tokens for exchange in exchanges]
+    assert talk(exchanges) == TURNS
+    assert [exchange.input_tokens for exchange in exchanges] == [10, 10, 10]
     assert [exchange.exchange_id for exchange in exchanges] == [event.exchange_id for event in events]
 
 
@@ -88,7 +88,7 @@ def test_a_trace_of_a_conversation_of_agents_has_an_exchange_for_each_turn(kind:
     """The agent's spans tell the last message alone; it is the same agent that is asked something else."""
     spans = [brief(agent(number + 1, 0, question, answer)) for number, (question, answer) in enumerate(TURNS)]
     exchanges, _ = made_of(root(kind), *spans)
-    assert TURNS == talk(exchanges)
+    assert talk(exchanges) == TURNS
 
 
 @pytest.mark.parametrize("kind", ROOTS)
@@ -103,10 +103,10 @@ def test_a_turn_with_calls_is_one_exchange_under_any_root(kind: str) -> None:
         "gen_ai.output.messages": messages("assistant", answer),
     }
     exchanges, events = made_of(root(kind), brief(first), brief(tool(2, 0)), brief(said(3, 0, **second)))
-    assert [(question, answer)] == talk(exchanges)
-    assert 20 == exchanges[0].input_tokens
-    assert ["tool_call", "tool_output"] == [event.event for event in events if event.event.startswith("tool")]
-    assert {exchanges[0].exchange_id} == {event.exchange_id for event in events}
+    assert talk(exchanges) == [(question, answer)]
+    assert exchanges[0].input_tokens == 20
+    assert [event.event for event in events if event.event.startswith("tool")] == ["tool_call", "tool_output"]
+    assert {event.exchange_id for event in events} == {exchanges[0].exchange_id}
 
 
 @pytest.mark.parametrize("kind", ["server", "queue", "plain", "chain"])
@@ -119,14 +119,14 @@ def test_several_agents_that_answer_one_message_are_one_exchange(kind: str) -> N
         )
         second = brief(agent(2, 0, passed_on, "It is refunded.", attributes={"gen_ai.agent.name": "writer"}))
         exchanges, _ = made_of(root(kind), first, second)
-        assert [(question, "It is refunded.")] == talk(exchanges)
+        assert talk(exchanges) == [(question, "It is refunded.")]
 
 
 def test_agents_that_run_side_by_side_are_one_exchange() -> None:
     """A fan-out asks each of them something else."""
     parts = [long(agent(number, 0, f"Look at part {number}", f"Part {number} is fine")) for number in (1, 2, 3)]
     exchanges, _ = made_of(root("plain"), *parts)
-    assert 1 == len(exchanges)
+    assert len(exchanges) == 1
 
 
 def test_a_root_that_tells_question_and_answer_is_whole() -> None:
@@ -134,7 +134,7 @@ def test_a_root_that_tells_question_and_answer_is_whole() -> None:
     draft, final = ("Write a poem", "Roses are read"), ("Mend the spelling", "Roses are red")
     spans = [turn_request(1, 0, [], *draft), turn_request(2, 0, [draft], *final)]
     exchanges, _ = made_of(long(agent(0, None, draft[0], final[1])), *spans)
-    assert [(draft[0], final[1])] == talk(exchanges)
+    assert talk(exchanges) == [(draft[0], final[1])]
 
 
 def test_a_critique_by_another_model_is_no_message_of_the_user() -> None:
@@ -150,14 +150,14 @@ def test_a_critique_by_another_model_is_no_message_of_the_user() -> None:
     exchanges, _ = made_of(
         root("chain"), turn_request(1, 0, [], *draft), critic, turn_request(3, 0, [draft], "Mend it", "Roses are red")
     )
-    assert [("Write a poem", "Roses are red")] == talk(exchanges)
+    assert talk(exchanges) == [("Write a poem", "Roses are red")]
 
 
 def test_a_window_over_a_long_conversation_has_its_turns_too() -> None:
     """Only the newest messages are sent: their number stays the same."""
     spans = [turn_request(1, 0, TURNS[:1], *TURNS[1]), turn_request(2, 0, TURNS[1:2], *TURNS[2])]
     exchanges, _ = made_of(root("plain"), *spans)
-    assert TURNS[1:] == talk(exchanges)
+    assert talk(exchanges) == TURNS[1:]
 
 
 def test_steps_of_a_program_are_no_turns() -> None:
@@ -167,7 +167,7 @@ def test_steps_of_a_program_are_no_turns() -> None:
         steps.append(brief(span(number, 0, name="Predict.forward", attributes=ROOTS["chain"])))
         steps.append(turn_request(number + 1, number, [], prompt, answer))
     exchanges, _ = made_of(root("chain"), *steps)
-    assert [("Think of a step", "By an hour")] == talk(exchanges)
+    assert talk(exchanges) == [("Think of a step", "By an hour")]
 
 
 def test_a_loop_of_agents_is_one_turn() -> None:
@@ -179,7 +179,7 @@ def test_a_loop_of_agents_is_one_turn() -> None:
         brief(agent(4, 0, "Plan my trip", "Train at nine, then The Anchor", attributes={"gen_ai.agent.name": "supervisor"})),
     ]
     exchanges, _ = made_of(root("chain"), *spans)
-    assert [("Plan my trip", "Train at nine, then The Anchor")] == talk(exchanges)
+    assert talk(exchanges) == [("Plan my trip", "Train at nine, then The Anchor")]
 
 
 @pytest.mark.parametrize("kind", ["plain", "chain", "strange"])
@@ -193,7 +193,7 @@ def test_turns_without_a_history_are_told_apart_by_their_questions(kind: str, wi
         if within == "chain":
             spans.append({**brief(span(2 * number + 1, 0, name="turn", attributes=around))})
     exchanges, _ = made_of(root(kind), *spans)
-    assert TURNS == talk(exchanges)
+    assert talk(exchanges) == TURNS
 
 
 @pytest.mark.parametrize("kind", ["server", "agent"])
@@ -204,7 +204,7 @@ def test_prompts_of_one_call_or_agent_are_one_turn(kind: str) -> None:
         turn_request(2, 0, [], "Answer from this: …", "By an hour."),
     ]
     exchanges, _ = made_of(root(kind), *spans)
-    assert ["By an hour."] == [exchange.agent_response for exchange in exchanges]
+    assert [exchange.agent_response for exchange in exchanges] == ["By an hour."]
 
 
 def test_no_depth_of_tools_is_too_deep() -> None:
@@ -212,7 +212,7 @@ def test_no_depth_of_tools_is_too_deep() -> None:
     depth = 1_500
     tools = [tool(number, number - 1 if number else None) for number in range(depth)]
     exchanges, _ = made_of(*tools, turn_request(depth, depth - 1, [], *TURNS[0]))
-    assert TURNS[:1] == talk(exchanges)
+    assert talk(exchanges) == TURNS[:1]
 
 
 def test_a_turn_that_did_not_end_goes_on() -> None:
@@ -221,7 +221,7 @@ def test_a_turn_that_did_not_end_goes_on() -> None:
     first = brief(said(1, 0, **{"gen_ai.input.messages": history([], "Is it late?"), "gen_ai.output.messages": call}))
     forced = turn_request(3, 0, [("Is it late?", "I look")], "Answer from what you have", "I do not know")
     exchanges, _ = made_of(root("agent"), first, brief(tool(2, 0)), forced)
-    assert [("Is it late?", "I do not know")] == talk(exchanges)
+    assert talk(exchanges) == [("Is it late?", "I do not know")]
 
 
 def test_an_agent_that_tells_its_question_is_whole() -> None:
@@ -229,7 +229,7 @@ def test_an_agent_that_tells_its_question_is_whole() -> None:
     around = long(agent(0, None, "Is it late?", "", attributes={"gen_ai.output.messages": None}))
     spans = [turn_request(1, 0, [], "Is it late?", "{"), turn_request(2, 0, [("Is it late?", "{")], "That is no JSON", "}")]
     exchanges, _ = made_of(around, *spans)
-    assert ["Is it late?"] == [exchange.user_message for exchange in exchanges]
+    assert [exchange.user_message for exchange in exchanges] == ["Is it late?"]
 
 
 @pytest.mark.parametrize("told", [{}, {"gen_ai.response.id": "r1"}])
@@ -253,8 +253,8 @@ def test_two_instrumentors_of_one_trace_tell_of_one_request_and_one_call(told: J
     request_span.update(at)
     tool_span.update({name: of_tool[name] for name in ("startTimeUnixNano", "endTimeUnixNano", "attributes")})
     [assembly] = assembled(records_of([one, other]))
-    assert [10] == [exchange.input_tokens for exchange in assembly.exchanges]
-    assert ["token_usage", "tool_call", "tool_output"] == sorted(event.event for event in assembly.events)
+    assert [exchange.input_tokens for exchange in assembly.exchanges] == [10]
+    assert sorted(event.event for event in assembly.events) == ["token_usage", "tool_call", "tool_output"]
 
 
 HELPERS = {
@@ -279,19 +279,19 @@ def test_a_helpers_request_is_neither_question_nor_answer(helper: str, kind: str
     inner = {"gen_ai.input.messages": messages("user", "Look at this"), "gen_ai.output.messages": messages("assistant", "safe")}
     helping = brief(said(number + 1, number, **inner, **{"gen_ai.usage.input_tokens": 7}))
     exchanges, events = made_of(root(kind), around, helping, turn_request(3, 0, [], question, answer))
-    assert [(question, answer)] == talk(exchanges)
-    assert (10, 2) == (exchanges[0].input_tokens, exchanges[0].output_tokens)
+    assert talk(exchanges) == [(question, answer)]
+    assert (exchanges[0].input_tokens, exchanges[0].output_tokens) == (10, 2)
     tokens = {
         event.exchange_id: json.loads(event.payload)["usage"]["input"] for event in events if event.event == "token_usage"
     }
-    assert {None: 7, exchanges[0].exchange_id: 10} == tokens
+    assert tokens == {None: 7, exchanges[0].exchange_id: 10}
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_request_itself_may_be_named_after_its_task(name: str) -> None:
     """Without a span around it."""
     exchanges, _ = made_of(root("server"), turn_request(1, 0, [], *TURNS[0]), brief(said(2, 0, name=name)))
-    assert TURNS[:1] == talk(exchanges)
+    assert talk(exchanges) == TURNS[:1]
 
 
 @pytest.mark.parametrize("operation", ["generate_title", "summarize_history", "memory_extraction"])
@@ -299,7 +299,7 @@ def test_an_operation_that_is_a_helpers_task_is_no_request(operation: str) -> No
     """It says what it is for, and not only what its span is called."""
     helping = brief(said(2, 0, **{"gen_ai.operation.name": operation}))
     exchanges, _ = made_of(root("plain"), turn_request(1, 0, [], *TURNS[0]), helping)
-    assert TURNS[:1] == talk(exchanges)
+    assert talk(exchanges) == TURNS[:1]
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -308,7 +308,7 @@ def test_what_is_named_after_a_helpers_task_and_is_all_there_is_was_asked_for(na
     exchanges, _ = made_of(
         span(0, name=name, attributes=ROOTS["chain"]), turn_request(1, 0, [], "A title for my book?", "The Ferry")
     )
-    assert [("A title for my book?", "The Ferry")] == talk(exchanges)
+    assert talk(exchanges) == [("A title for my book?", "The Ferry")]
 
 
 @pytest.mark.parametrize("name", ["summarize", "chat gpt-x", "answer_question", "agent", "entitle", "memorable"])
@@ -325,16 +325,16 @@ def test_embeddings_and_reranking_alone_make_nothing(told: Json) -> None:
     exchanges, events = made_of(
         span(0, attributes={**told, "gen_ai.request.model": "e", "gen_ai.prompt.0.content": "a", **USAGE})
     )
-    assert [] == exchanges
-    assert [] == events
+    assert exchanges == []
+    assert events == []
 
 
 def test_a_request_that_serves_a_tool_does_not_answer_for_the_turn() -> None:
     """An agent that is a tool has an answer of its own, and its tokens are the turn's."""
     inner = turn_request(3, 2, [], "Find the price", "It is 9 euro")
     exchanges, _ = made_of(root("chain"), turn_request(1, 0, [], "How much is it?", "Nine euro."), brief(tool(2, 0)), inner)
-    assert [("How much is it?", "Nine euro.")] == talk(exchanges)
-    assert 20 == exchanges[0].input_tokens
+    assert talk(exchanges) == [("How much is it?", "Nine euro.")]
+    assert exchanges[0].input_tokens == 20
 
 
 @pytest.mark.parametrize(
@@ -347,10 +347,10 @@ def test_a_handoff_is_one_call(called: str, name: str) -> None:
     handoff = {"openinference.span.kind": "TOOL", "tool.name": name, "input.value": '{"to_agent": "Billing Desk"}'}
     _, events = made_of(agent(0), said(1, 0, **{"gen_ai.output.messages": json.dumps([call])}), span(2, 0, attributes=handoff))
     [payload] = [json.loads(event.payload) for event in events if event.event == "tool_call"]
-    assert (called, "c1") == (payload["tool"], payload["tool_call_id"])
+    assert (payload["tool"], payload["tool_call_id"]) == (called, "c1")
 
 
 def test_spans_of_two_traces_may_have_one_id() -> None:
     """An id of a span is unique within its trace alone: events of the second were taken for those of the first."""
     made = assembled(records_of([request(chat(0, None)), request(chat(0, None, trace="b" * 32))]))
-    assert 2 == len({event.event_id for one in made for event in one.events})
+    assert len({event.event_id for one in made for event in one.events}) == 2

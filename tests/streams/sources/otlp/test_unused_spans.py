@@ -31,8 +31,8 @@ def test_a_kind_that_is_not_understood_is_counted_with_what_it_says() -> None:
     """The user learns which attribute to change, or which words to report."""
     spans = [span(number, attributes={"gen_ai.operation.name": "ponder"}) for number in range(3)]
     decision = decision_of(*spans, scope="litellm")
-    assert "not_understood" == decision.state
-    assert (unused("unknown_kind", "gen_ai.operation.name = ponder", 3, "litellm"),) == decision.unused_spans
+    assert decision.state == "not_understood"
+    assert decision.unused_spans == (unused("unknown_kind", "gen_ai.operation.name = ponder", 3, "litellm"),)
 
 
 def test_a_request_without_texts_counts_although_its_tokens_are_used() -> None:
@@ -40,15 +40,15 @@ def test_a_request_without_texts_counts_although_its_tokens_are_used() -> None:
     decision = decision_of(
         span(0, name="chat m", attributes={**MODEL, "gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 4})
     )
-    assert "no_content" == decision.state
-    assert (unused("no_content", "chat m"),) == decision.unused_spans
+    assert decision.state == "no_content"
+    assert decision.unused_spans == (unused("no_content", "chat m"),)
 
 
 def test_a_trace_of_helpers_alone_says_so() -> None:
     """An indexing job embeds a thousand documents: no conversation is missing."""
     decision = decision_of(span(0, name="embed", attributes={**MODEL, "gen_ai.operation.name": "embeddings"}))
-    assert "helper" == decision.state
-    assert (unused("helper", "embed"),) == decision.unused_spans
+    assert decision.state == "helper"
+    assert decision.unused_spans == (unused("helper", "embed"),)
 
 
 def test_spans_of_the_application_and_repetitions_are_told_apart() -> None:
@@ -62,9 +62,9 @@ def test_spans_of_the_application_and_repetitions_are_told_apart() -> None:
         tool(5, 2),
     ]
     decision = decision_of(*spans)
-    assert "complete" == decision.state
+    assert decision.state == "complete"
     wanted = {unused("repeated", "step"), unused("retrieval", "search"), unused("not_a_model_call", "SELECT")}
-    assert wanted == set(decision.unused_spans)
+    assert set(decision.unused_spans) == wanted
 
 
 def test_a_secret_in_an_unknown_value_is_not_shown() -> None:
@@ -72,7 +72,7 @@ def test_a_secret_in_an_unknown_value_is_not_shown() -> None:
     secret = "sk-ant-api03-" + "a1B2" * 12
     decision = decision_of(span(0, attributes={"gen_ai.operation.name": secret}))
     [group] = decision.unused_spans
-    assert "unknown_kind" == group.state
+    assert group.state == "unknown_kind"
     assert secret[:20] not in group.example
 
 
@@ -83,8 +83,8 @@ def test_groups_are_bounded_and_what_can_be_acted_on_stays() -> None:
     ]
     strange = request(span(900, attributes={"gen_ai.operation.name": "ponder"}))
     [assembly] = assembled(records_of([*sent, strange]))
-    assert MAX_GROUPS == len(assembly.decision.unused_spans)
-    assert "unknown_kind" == assembly.decision.unused_spans[0].state
+    assert len(assembly.decision.unused_spans) == MAX_GROUPS
+    assert assembly.decision.unused_spans[0].state == "unknown_kind"
 
 
 @settings(max_examples=30, deadline=None)

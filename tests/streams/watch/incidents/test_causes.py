@@ -44,8 +44,8 @@ def test_a_finding_with_an_interval_moves_by_its_change() -> None:
     numbers = {"change": -0.1, "changeInterval": [-0.149, -0.051]}
     found = moved_by(finding(numbers, interval=(date(2026, 11, 8), date(2026, 11, 11))))
     assert found is not None
-    assert ("down", 0.1, date(2026, 11, 8), date(2026, 11, 11)) == (found.direction, found.size, found.earliest, found.latest)
-    assert pytest.approx(0.025, abs=1e-3) == found.error
+    assert (found.direction, found.size, found.earliest, found.latest) == ("down", 0.1, date(2026, 11, 8), date(2026, 11, 11))
+    assert found.error == pytest.approx(0.025, abs=1e-3)
 
 
 def test_a_run_of_days_moves_by_their_mean_less_the_baseline() -> None:
@@ -53,7 +53,7 @@ def test_a_run_of_days_moves_by_their_mean_less_the_baseline() -> None:
     days = [{"day": "2026-11-10", "average": 0.8, "count": 1}, {"day": "2026-11-11", "average": 0.6, "count": 3}]
     found = moved_by(finding({"days": days}))
     assert found is not None
-    assert (pytest.approx(0.25), 0.0, FIRST, FIRST) == (found.size, found.error, found.earliest, found.latest)
+    assert (found.size, found.error, found.earliest, found.latest) == (pytest.approx(0.25), 0.0, FIRST, FIRST)
 
 
 def test_what_is_not_about_the_mean_of_a_tier_has_no_cause() -> None:
@@ -104,12 +104,12 @@ def one(cause: str | None) -> Explanation:
 )
 def test_tiers_that_moved_together_have_one_cause_or_none(tiers: dict[str, Explanation], cause: str | None) -> None:
     """Silence contradicts nothing; agent and judge contradict each other: a judge cannot move rules."""
-    assert cause == combined(tiers).cause
+    assert combined(tiers).cause == cause
 
 
 def test_a_contradiction_says_who_tells_what() -> None:
     """Both may have changed, and a person has to look."""
     made = combined({"tier1": one("agent"), "tier2": one("judge")})
     assert all(name in made.words for name in ("contradict", "Tier 1", "agent", "Tier 2", "judge"))
-    assert "contradiction" == made.numbers.reason
-    assert {"tier1", "tier2"} == set(made.numbers.tiers or ())
+    assert made.numbers.reason == "contradiction"
+    assert set(made.numbers.tiers or ()) == {"tier1", "tier2"}

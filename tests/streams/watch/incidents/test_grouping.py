@@ -36,8 +36,8 @@ def names(incident: Incident) -> list[str]:
 def test_tiers_that_fell_on_the_same_days_are_one_incident_that_the_worst_confirmed_one_leads() -> None:
     """Four alarms about one outage are three too many; and what is certain goes before what is bad perhaps."""
     (made,) = written([fell("tier1"), fell("tier2", severity=CRITICAL, confirmed=False), fell("tier3", 4, severity=CRITICAL)])
-    assert ["tier3", "tier1", "tier2"] == [names(made)[0], *sorted(names(made)[1:])]
-    assert ("tier3", CRITICAL, CONFIRMED) == (made.tier, made.severity, made.confidence)
+    assert [names(made)[0], *sorted(names(made)[1:])] == ["tier3", "tier1", "tier2"]
+    assert (made.tier, made.severity, made.confidence) == ("tier3", CRITICAL, CONFIRMED)
     assert made.title.startswith("tier3 fell; ")
     assert "Tier 1" in made.title
     assert "Tier 2" in made.title
@@ -46,9 +46,9 @@ def test_tiers_that_fell_on_the_same_days_are_one_incident_that_the_worst_confir
 def test_intervals_that_overlap_are_the_same_days_and_days_apart_are_not() -> None:
     """The first day is an estimate, and two estimates of one day differ."""
     wide = fell("tier3", 2, interval=(TODAY - 8 * DAY, TODAY - DAY))
-    assert 1 == len(written([fell("tier2", 7), wide]))
-    assert 2 == len(written([fell("tier2", 7), fell("tier3", 2)]))
-    assert 1 == len(written([fell("tier2", 7), fell("tier3", 6)]))
+    assert len(written([fell("tier2", 7), wide])) == 1
+    assert len(written([fell("tier2", 7), fell("tier3", 2)])) == 2
+    assert len(written([fell("tier2", 7), fell("tier3", 6)])) == 1
 
 
 def test_what_got_better_and_what_got_worse_are_apart() -> None:
@@ -60,23 +60,23 @@ def test_what_got_better_and_what_got_worse_are_apart() -> None:
     spread = finding(5, key=Key(DRIFT, "tier2_5", UP), kind=SPREAD)
     spike = finding(2, key=Key(SPIKE, None, UP))
     worse, better, spikes = written([fell("tier2"), rose, trust, unsafe, failure, spread, spike])
-    assert {"tier2", "trust of bot", "unsafe of bot", "failure:infinite_tool_loop of bot", "tier2_5"} == set(names(worse))
-    assert (["tier3"], ["anomaly_spike"]) == (names(better), names(spikes))
+    assert set(names(worse)) == {"tier2", "trust of bot", "unsafe of bot", "failure:infinite_tool_loop of bot", "tier2_5"}
+    assert (names(better), names(spikes)) == (["tier3"], ["anomaly_spike"])
 
 
 def test_a_tier_that_joins_later_joins_and_the_incident_stays_the_same() -> None:
     """Whoever has it open at the query pool goes on having it; who took it on keeps it."""
     known = decided(opened(fell("tier2")), ACKNOWLEDGED, "ann", END)
     (made,) = written([fell("tier2"), fell("tier3")], [known], END + timedelta(minutes=1))
-    assert (known.incident_id, 2, "ann", "tier2") == (made.incident_id, made.revision, made.acknowledged_by, made.tier)
-    assert ["tier2", "tier3"] == names(made)
+    assert (made.incident_id, made.revision, made.acknowledged_by, made.tier) == (known.incident_id, 2, "ann", "tier2")
+    assert names(made) == ["tier2", "tier3"]
 
 
 def test_a_tier_that_gets_worse_takes_the_lead() -> None:
     """The title says the worst that is known."""
     known = opened(fell("tier2"))
     (made,) = written([fell("tier2"), fell("tier3", severity=CRITICAL)], [known], END + timedelta(minutes=1))
-    assert ("tier3", "tier3 fell; Tier 2 moved too") == (made.tier, made.title)
+    assert (made.tier, made.title) == ("tier3", "tier3 fell; Tier 2 moved too")
     assert known.incident_id == made.incident_id
 
 
@@ -84,30 +84,30 @@ def test_what_moved_along_is_listed_and_gone_when_it_is_back() -> None:
     """Too few sessions for an alarm are enough to be told beside one."""
     too = replace(fell("tier3", 5, confirmed=False, fell_too=True), rule="moved_too")
     (one,) = due([fell("tier2")], [], END, lambda _: told_of(None), lambda *_: [too])
-    assert [("tier2", False), ("tier3", True)] == [(moved.key.tier, moved.fell_too) for moved in one.moved]
-    assert (WARNING, True) == (one.severity, one.is_confirmed)
+    assert [(moved.key.tier, moved.fell_too) for moved in one.moved] == [("tier2", False), ("tier3", True)]
+    assert (one.severity, one.is_confirmed) == (WARNING, True)
     (made,) = written([fell("tier2")])
-    assert ["tier2"] == names(made)
+    assert names(made) == ["tier2"]
 
 
 def test_a_tier_of_a_dismissed_change_opens_nothing_unless_it_is_worse() -> None:
     """The same change was seen and decided on; that it reaches another tier is no news, that it is critical is."""
     known = decided(opened(fell("tier2")), DISMISSED, "ann", END)
     (taken,) = written([fell("tier2"), fell("tier3")], [known], END + timedelta(minutes=1))
-    assert (known.incident_id, DISMISSED, {"tier2", "tier3"}) == (taken.incident_id, taken.status, set(names(taken)))
+    assert (taken.incident_id, taken.status, set(names(taken))) == (known.incident_id, DISMISSED, {"tier2", "tier3"})
     made = written([fell("tier2"), fell("tier3", severity=CRITICAL)], [known], END + timedelta(minutes=1))
-    assert [("tier3", 0, "open")] == [(one.tier, one.revision, one.status) for one in made if one.status == "open"]
+    assert [(one.tier, one.revision, one.status) for one in made if one.status == "open"] == [("tier3", 0, "open")]
 
 
 def test_what_is_suspected_is_confirmed_once_and_stays_so() -> None:
     """It wakes somebody once; that the evidence is weaker an hour later takes nothing back."""
     known = opened(fell("tier2", confirmed=False))
-    assert (SUSPECTED, None) == (known.confidence, known.confirmed_at)
+    assert (known.confidence, known.confirmed_at) == (SUSPECTED, None)
     later = END + timedelta(minutes=5)
     (made,) = written([fell("tier2")], [known], later)
-    assert (CONFIRMED, later, known.incident_id) == (made.confidence, made.confirmed_at, made.incident_id)
+    assert (made.confidence, made.confirmed_at, made.incident_id) == (CONFIRMED, later, known.incident_id)
     (again,) = written([fell("tier2", confirmed=False, size=9.0)], [made], END + DAY)
-    assert (CONFIRMED, later) == (again.confidence, again.confirmed_at)
+    assert (again.confidence, again.confirmed_at) == (CONFIRMED, later)
 
 
 def test_a_suspicion_that_is_not_seen_for_two_whole_days_vanishes_and_a_confirmed_incident_does_not() -> None:
@@ -116,7 +116,7 @@ def test_a_suspicion_that_is_not_seen_for_two_whole_days_vanishes_and_a_confirme
     assert vanished(suspected, END + 2 * DAY) is None
     gone = vanished(suspected, END + 3 * DAY)
     assert gone is not None
-    assert ("resolved", "vanished", "driftline", None) == (gone.status, gone.resolution, gone.resolved_by, gone.last_day)
+    assert (gone.status, gone.resolution, gone.resolved_by, gone.last_day) == ("resolved", "vanished", "driftline", None)
     assert vanished(confirmed, END + 30 * DAY) is None
 
 
@@ -134,7 +134,7 @@ def test_one_incident_has_one_cause(said: Sequence[str | None], cause: str | Non
     """That of the tiers that tell it; not known where they disagree."""
     causes = dict(zip(("tier2", "tier3"), said, strict=True))
     (one,) = due([fell("tier2"), fell("tier3")], [], END, lambda found: told_of(causes[found.key.tier or ""]))
-    assert cause == one.explanation.cause
+    assert one.explanation.cause == cause
 
 
 def test_a_list_that_cannot_be_read_is_that_of_what_it_leads() -> None:
@@ -142,8 +142,8 @@ def test_a_list_that_cannot_be_read_is_that_of_what_it_leads() -> None:
     known = opened(fell("tier2"))
     for odd in ("x", [1], [{}], [{"leads": True, "kind": 3}], [{"rules": {}, "tier": "tier3"}]):
         broken = msgspec.structs.replace(known, metadata=json.dumps(json.loads(known.metadata) | {"moved": odd}))
-        assert ["tier2"] == names(broken)
-        assert [] == [one for one in written([fell("tier2")], [broken], END + timedelta(minutes=1)) if one.revision == 0]
+        assert names(broken) == ["tier2"]
+        assert [one for one in written([fell("tier2")], [broken], END + timedelta(minutes=1)) if one.revision == 0] == []
 
 
 @given(
@@ -163,6 +163,6 @@ def test_every_finding_is_in_one_incident_and_stays_there(found: list[tuple[str,
     told = [one.series for incident in made for one in evidence_of(incident).moved]
     assert sorted(told) == sorted({(one.key, one.kind) for one in findings})
     for incident in made:
-        assert 1 == len({one.key.is_worse for one in evidence_of(incident).moved})
+        assert len({one.key.is_worse for one in evidence_of(incident).moved}) == 1
     later = written(findings, made, END + timedelta(minutes=1))
-    assert [] == later
+    assert later == []

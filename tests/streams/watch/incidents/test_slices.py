@@ -53,7 +53,7 @@ def test_the_version_that_fell_is_named_first(store: Store) -> None:
     labelled(store, history(lambda _: 0.85, 20, seed=2, name="old"), agent_version="1.9", tenant="acme")
     found = which_part(store.cursor(), PARAMETERS)
     best = found.slices[0]
-    assert ("found", "agent_version", "2.0", True) == (found.state, best.label, best.value, best.stands_out)
+    assert (found.state, best.label, best.value, best.stands_out) == ("found", "agent_version", "2.0", True)
     assert best.within.high < 0
     assert 0.9 < best.explained < 1.1
     assert not any(one.label == "tenant" for one in found.slices)
@@ -68,20 +68,20 @@ def test_the_version_to_go_back_to_is_the_last_one_before(store: Store) -> None:
         scores = history(lambda _, level=quality: level, 20, seed=seed, name=version, a_day=a_day)
         labelled(store, [one for one in scores if (END - one.exchange_at).days in days], agent_version=version)
     found = which_part(store.cursor(), PARAMETERS)
-    assert ("3", "2") == (found.slices[0].value, found.usual.value)
+    assert (found.slices[0].value, found.usual.value) == ("3", "2")
 
 
 def test_without_labels_there_is_nothing_to_compare(store: Store) -> None:
     """One agent, one model: the answer says what to send."""
     labelled(store, history(fallen(SINCE), 20))
     found = which_part(store.cursor(), PARAMETERS)
-    assert ("no_labels", []) == (found.state, found.slices)
+    assert (found.state, found.slices) == ("no_labels", [])
 
 
 def test_a_project_without_scores_has_too_few_sessions(store: Store) -> None:
     """An empty side has no mean."""
     found = which_part(store.cursor(), PARAMETERS)
-    assert ("too_few_sessions", {"before": 0, "after": 0}) == (found.state, found.sessions)
+    assert (found.state, found.sessions) == ("too_few_sessions", {"before": 0, "after": 0})
 
 
 def test_values_beyond_the_fiftieth_are_other_values(store: Store) -> None:
@@ -89,6 +89,6 @@ def test_values_beyond_the_fiftieth_are_other_values(store: Store) -> None:
     for place in range(52):
         labelled(store, history(fallen(SINCE), 19, a_day=1, seed=place, name=f"t{place}-"), tenant=f"tenant {place:02}")
     found = which_part(store.cursor(), PARAMETERS)
-    assert 51 == found.tried
-    assert "everywhere" == found.state
+    assert found.tried == 51
+    assert found.state == "everywhere"
     assert len(found.slices) <= 10

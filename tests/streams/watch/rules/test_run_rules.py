@@ -68,7 +68,7 @@ def test_the_number_of_agents_that_are_watched_is_set_in_one_place(store: Store,
     monkeypatch.setattr(measures, "MOST_AGENTS", 2)
     with contextlib.closing(store.cursor()) as cursor:
         measured, parameters = measure_runs(cursor, ["ops"], SINCE, END)
-    assert ["a", "c"] == [agent.agent for agent in measured["ops"].agents]
+    assert [agent.agent for agent in measured["ops"].agents] == ["a", "c"]
     assert measured["ops"].watched_agents == parameters["most_agents"] == 2
 
 
@@ -78,9 +78,9 @@ def test_runs_that_are_back_end_their_incident(store: Store) -> None:
     for back in range(25, 17, -1):
         checked(store, at=END - back * DAY)
     (one,) = query_records(store.cursor(), "watched_incidents", Incident, {"projects": ["ops"]})
-    assert (RESOLVED, RECOVERED, "critical") == (one.status, one.resolution, one.severity)
-    assert (END - 20 * DAY).date() == recovered_since(one)
-    assert [] == [found.title for found in checked(store).findings]
+    assert (one.status, one.resolution, one.severity) == (RESOLVED, RECOVERED, "critical")
+    assert recovered_since(one) == (END - 20 * DAY).date()
+    assert [found.title for found in checked(store).findings] == []
 
 
 def test_runs_that_other_rules_diagnosed_are_no_level_to_come_back_to(store: Store) -> None:
@@ -101,7 +101,7 @@ WORSE = [("desk", "failure:cost_explosion", "up"), ("desk", "trust", "down"), ("
 
 def test_an_agent_whose_runs_became_unsafe_is_found_on_every_series_that_moved(store: Store) -> None:
     """Eight days of two runs are enough for a change from one in twenty to nine in ten."""
-    assert WORSE == findings(store, runs(worse_since(8)))
+    assert findings(store, runs(worse_since(8))) == WORSE
 
 
 def test_runs_that_got_better_are_found_as_well(store: Store) -> None:
@@ -120,7 +120,7 @@ def test_agents_are_looked_at_apart(store: Store) -> None:
 
 def test_runs_of_no_named_agent_are_a_series_of_the_project(store: Store) -> None:
     """They are watched like others."""
-    assert {None} == {agent for agent, _, _ in findings(store, runs(worse_since(8), agent=None))}
+    assert {agent for agent, _, _ in findings(store, runs(worse_since(8), agent=None))} == {None}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_runs_that_were_diagnosed_by_other_rules_are_not_compared(store: Store, 
         msgspec.structs.replace(one, **changed) if one.ended_at and one.ended_at > END - 8 * DAY else one
         for one in runs(worse_since(8))
     ]
-    assert [] == findings(store, made)
+    assert findings(store, made) == []
 
 
 def test_runs_that_were_diagnosed_again_count_as_they_stand_now(store: Store) -> None:
@@ -144,7 +144,7 @@ def test_runs_that_were_diagnosed_again_count_as_they_stand_now(store: Store) ->
         [msgspec.structs.replace(one, rule_version="old") for one in made if one.ended_at and one.ended_at < END - 8 * DAY],
     )
     again = [msgspec.structs.replace(one, revision=1) for one in made]
-    assert WORSE == findings(store, again)
+    assert findings(store, again) == WORSE
 
 
 def test_quiet_runs_raise_nothing() -> None:
@@ -163,13 +163,13 @@ def test_quiet_runs_raise_nothing() -> None:
 
 def test_too_few_runs_tell_nothing(store: Store) -> None:
     """Ten runs are needed before a change."""
-    assert [] == findings(store, runs(worse_since(8), days=12, a_day=1))
+    assert findings(store, runs(worse_since(8), days=12, a_day=1)) == []
 
 
 def test_runs_without_evidence_do_not_count(store: Store) -> None:
     """They have no trust: nothing was seen of them."""
     empty = {"trust_score": None, "readiness_level": "insufficient_evidence"}
-    assert [] == findings(store, [*runs(lambda _: 0.0), *runs(lambda _: 0.0, 8, 3, name="e", **empty)])
+    assert findings(store, [*runs(lambda _: 0.0), *runs(lambda _: 0.0, 8, 3, name="e", **empty)]) == []
 
 
 def test_a_project_with_runs_and_no_scores_is_checked_and_gets_incidents(store: Store) -> None:
@@ -177,10 +177,10 @@ def test_a_project_with_runs_and_no_scores_is_checked_and_gets_incidents(store: 
     put(store, "diagnoses", runs(worse_since(8)))
     made = checked(store)
     assert made.looked is not None
-    assert (14, 0) == (made.looked.days, made.looked.exchanges)
+    assert (made.looked.days, made.looked.exchanges) == (14, 0)
     (one,) = made.opened
-    assert ("drift", "runs", "open", "desk", "agent") == (one.type, one.rule, one.status, one.agent, one.cause)
-    assert {"trust", "unsafe", "failure:cost_explosion"} == {series.key.tier for series in evidence_of(one).moved}
+    assert (one.type, one.rule, one.status, one.agent, one.cause) == ("drift", "runs", "open", "desk", "agent")
+    assert {series.key.tier for series in evidence_of(one).moved} == {"trust", "unsafe", "failure:cost_explosion"}
     assert "of desk" in one.title
     assert made.baseline is None
 
@@ -190,12 +190,12 @@ def test_the_evidence_has_the_runs_and_the_queries_that_find_them_again(store: S
     put(store, "diagnoses", runs(worse_since(8)))
     (made,) = checked(store).opened
     evidence = json.loads(made.metadata)
-    assert ("desk", 10) == (made.agent, len(evidence["runs"]))
+    assert (made.agent, len(evidence["runs"])) == ("desk", 10)
     assert all(one["readinessLevel"] == "unsafe_for_production" and one["runId"].startswith("run_") for one in evidence["runs"])
-    assert "r" == evidence["madeWith"]["rule_version"]
+    assert evidence["madeWith"]["rule_version"] == "r"
     with contextlib.closing(store.cursor()) as cursor:
         answers = {query["name"]: query_rows(cursor, query["name"], query["parameters"]) for query in evidence["queries"]}
-    assert {"run_days", "watched_runs", "incident_runs", "failure_change"} == set(answers)
+    assert set(answers) == {"run_days", "watched_runs", "incident_runs", "failure_change"}
     assert session_ids(evidence["runs"]) == {row["session_id"] for row in answers["incident_runs"]}
     seen = evidence["rules"]["runs"]
     told = {f"{row['day']}": row["mean"] for row in answers["run_days"]}
@@ -214,16 +214,19 @@ def test_the_reasons_count_the_runs_that_the_rule_compared(store: Store) -> None
     evidence = json.loads(made.metadata)
     seen = evidence["rules"]["runs"]
     (row,) = evidence["failures"]
-    assert (0, seen["runsBefore"], seen["runsAfter"], seen["runsAfter"]) == tuple(
-        row[name] for name in ("before", "all_before", "after", "all_after")
+    assert tuple(row[name] for name in ("before", "all_before", "after", "all_after")) == (
+        0,
+        seen["runsBefore"],
+        seen["runsAfter"],
+        seen["runsAfter"],
     )
-    assert f"{(END - 30 * DAY).date()}" == seen["comparedSince"]
+    assert seen["comparedSince"] == f"{(END - 30 * DAY).date()}"
 
 
 def test_two_unsafe_runs_after_thirty_safe_ones_are_no_incident(store: Store) -> None:
     """By Fisher's exact test 1 in 496, looked at anew after every run: it was confirmed at odds of 10 to the power of 20."""
     put(store, "diagnoses", runs(worse_since(2, share=1.0, before=0.0), a_day=1))
-    assert () == checked(store).findings
+    assert checked(store).findings == ()
 
 
 def test_what_is_shown_as_evidence_is_what_the_counts_support(store: Store) -> None:
@@ -232,15 +235,15 @@ def test_what_is_shown_as_evidence_is_what_the_counts_support(store: Store) -> N
     seen = [one.numbers for one in checked(store).findings if one.key.tier == "unsafe"]
     before, after = Counts(np.array([0]), np.array([26])), Counts(np.array([5]), np.array([5]))
     most = float(log_count_evidence(before, after)[0])
-    assert [True] == [0 < (one.log_evidence or 0) < most + math.log(5) for one in seen]
+    assert [0 < (one.log_evidence or 0) < most + math.log(5) for one in seen] == [True]
 
 
 def test_a_check_that_is_repeated_opens_nothing_twice(store: Store) -> None:
     """One change is one incident, however many series of however many agents it moved."""
     put(store, "diagnoses", [*runs(worse_since(8)), *runs(worse_since(8), name="other", agent="night")])
     (made,) = checked(store).opened
-    assert {"desk", "night"} == {one.key.agent for one in evidence_of(made).moved}
-    assert () == checked(store, at=END + timedelta(minutes=1)).opened
+    assert {one.key.agent for one in evidence_of(made).moved} == {"desk", "night"}
+    assert checked(store, at=END + timedelta(minutes=1)).opened == ()
 
 
 def test_what_was_decided_for_one_agent_is_not_decided_for_another(store: Store) -> None:
@@ -249,7 +252,7 @@ def test_what_was_decided_for_one_agent_is_not_decided_for_another(store: Store)
     for one in checked(store).opened:
         decide(store, one)
     put(store, "diagnoses", runs(worse_since(6), name="other", agent="night"))
-    assert {"night"} == {one.agent for one in checked(store).opened}
+    assert {one.agent for one in checked(store).opened} == {"night"}
 
 
 def decide(store: Store, incident: Incident) -> None:
@@ -265,13 +268,13 @@ def test_scores_and_runs_of_one_project_are_both_watched(store: Store) -> None:
     put(store, "diagnoses", runs(worse_since(8)))
     assert {"tier2", "unsafe"} <= {one.key.tier for one in checked(store).findings}
     without = Policy(defaults=ProjectSettings(incident_rules=("sequential",)))
-    assert {"tier2"} == {one.key.tier for one in checked(store, policy=without).findings}
+    assert {one.key.tier for one in checked(store, policy=without).findings} == {"tier2"}
 
 
 def test_a_look_at_an_earlier_moment_knows_nothing_of_later_runs(store: Store) -> None:
     """Which is what `check-drift --as-of` is for."""
     put(store, "diagnoses", runs(worse_since(8)))
-    assert () == checked(store, at=END - 9 * DAY).findings
+    assert checked(store, at=END - 9 * DAY).findings == ()
 
 
 def test_shares_are_told_as_runs_and_stay_between_none_and_all(store: Store) -> None:
@@ -285,7 +288,7 @@ def test_shares_are_told_as_runs_and_stay_between_none_and_all(store: Store) -> 
 def test_many_runs_are_added_up_and_still_found(store: Store) -> None:
     """By the hour from 4 000 runs on: the sums are the same, and so is what is found."""
     made = runs(worse_since(8, 0.4, 0.1), days=40, a_day=110)
-    assert WORSE == findings(store, made)
+    assert findings(store, made) == WORSE
 
 
 def test_a_failure_that_occurs_once_is_no_series(store: Store) -> None:
@@ -295,7 +298,7 @@ def test_a_failure_that_occurs_once_is_no_series(store: Store) -> None:
     with contextlib.closing(store.cursor()) as cursor:
         measured, _ = measure_runs(cursor, ["ops"], SINCE, END)
     (agent,) = measured["ops"].agents
-    assert ("trust", "unsafe", "failure:cost_explosion") == agent.series
+    assert agent.series == ("trust", "unsafe", "failure:cost_explosion")
 
 
 def test_the_order_of_arrival_changes_nothing() -> None:
@@ -326,8 +329,8 @@ def test_a_trust_that_most_runs_share_falls_by_its_counts(store: Store) -> None:
         for number in range(3)
     ]
     low = {f"r-2-{number}" for number in range(3)}
-    assert [] == findings(
-        store, [msgspec.structs.replace(run, trust_score=90) if run.session_id in low else run for run in made]
+    assert (
+        findings(store, [msgspec.structs.replace(run, trust_score=90) if run.session_id in low else run for run in made]) == []
     )
 
 
@@ -340,4 +343,4 @@ def test_a_trust_that_most_runs_share_still_falls_when_its_counts_do(store: Stor
     ]
     later = {f"r-{back}-{number}" for back in range(4) for number in range(3)} - {"r-0-0", "r-2-1"}
     made = [msgspec.structs.replace(run, trust_score=90) if run.session_id in later else run for run in made]
-    assert [("desk", "trust", "down")] == findings(store, made)
+    assert findings(store, made) == [("desk", "trust", "down")]

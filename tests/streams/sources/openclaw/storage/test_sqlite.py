@@ -60,11 +60,11 @@ def test_rows_give_the_records_of_the_same_lines(name: str, tmp_path: Path, cont
     _fill(path, "s-1", file.read_text(encoding="utf-8").splitlines())
     (reading,) = read_database(path, context)
     expected = read_transcript(file, context)
-    assert [e.exchange_id for e in expected.exchanges] == [e.exchange_id for e in reading.exchanges]
-    assert [e.content_digest for e in expected.exchanges] == [e.content_digest for e in reading.exchanges]
-    assert [e.payload for e in expected.events] == [e.payload for e in reading.events]
-    assert [f.reason for f in expected.faults] == [f.reason for f in reading.faults]
-    assert {"ops"} == {event.agent for event in reading.events}
+    assert [e.exchange_id for e in reading.exchanges] == [e.exchange_id for e in expected.exchanges]
+    assert [e.content_digest for e in reading.exchanges] == [e.content_digest for e in expected.exchanges]
+    assert [e.payload for e in reading.events] == [e.payload for e in expected.events]
+    assert [f.reason for f in reading.faults] == [f.reason for f in expected.faults]
+    assert {event.agent for event in reading.events} == {"ops"}
 
 
 def test_each_session_is_a_reading_under_the_name_of_its_rows(tmp_path: Path, context: ReadingContext) -> None:
@@ -73,9 +73,9 @@ def test_each_session_is_a_reading_under_the_name_of_its_rows(tmp_path: Path, co
     _fill(path, "b", ['{"type":"session","id":"other"}', '{"type":"reset","id":"r1"}'])
     _fill(path, "ä", ['{"type":"reset","id":"r1"}'])
     readings = list(read_database(path, context))
-    assert [["b"], ["ä"]] == [reading.session_ids for reading in readings]
-    assert ["second_session"] == [fault.reason for fault in readings[0].faults]
-    assert [["b"], ["ä"]] == [[event.session_id for event in reading.events] for reading in readings]
+    assert [reading.session_ids for reading in readings] == [["b"], ["ä"]]
+    assert [fault.reason for fault in readings[0].faults] == ["second_session"]
+    assert [[event.session_id for event in reading.events] for reading in readings] == [["b"], ["ä"]]
 
 
 def test_bad_rows_are_faults_and_too_long_ones_are_not_loaded(tmp_path: Path, context: ReadingContext) -> None:
@@ -88,7 +88,7 @@ def test_bad_rows_are_faults_and_too_long_ones_are_not_loaded(tmp_path: Path, co
     (reading,) = read_database(path, context)
     faults = [(1, "not_json"), (2, "not_utf8"), (3, "too_long"), (5, "not_an_object")]
     assert faults == [(fault.line, fault.reason) for fault in reading.faults]
-    assert ["reset"] == [event.action for event in reading.events]
+    assert [event.action for event in reading.events] == ["reset"]
 
 
 def test_reading_changes_nothing_and_works_beside_a_writer(tmp_path: Path, context: ReadingContext) -> None:
@@ -102,8 +102,8 @@ def test_reading_changes_nothing_and_works_beside_a_writer(tmp_path: Path, conte
         (reading,) = read_database(path, context)
         after = path.read_bytes()
         writer.execute("ROLLBACK")
-    assert (["r1"], []) == ([event.event_id for event in reading.events], reading.faults)
-    assert before == after
+    assert ([event.event_id for event in reading.events], reading.faults) == (["r1"], [])
+    assert after == before
 
 
 def test_only_databases_with_transcripts_are_found(tmp_path: Path, context: ReadingContext) -> None:
@@ -112,8 +112,8 @@ def test_only_databases_with_transcripts_are_found(tmp_path: Path, context: Read
     events = _database(tmp_path, agent="events")
     archives = _database(tmp_path, [ARCHIVES], agent="archives")
     _database(tmp_path, ["CREATE TABLE session_nodes (id TEXT)"], agent="unused")
-    assert [archives, events] == find_databases(tmp_path)
-    assert [] == list(read_database(tmp_path / "agents/login/agent/openclaw-agent.sqlite", context))
+    assert find_databases(tmp_path) == [archives, events]
+    assert list(read_database(tmp_path / "agents/login/agent/openclaw-agent.sqlite", context)) == []
 
 
 def test_what_is_no_database_is_listed_and_stops_no_other(tmp_path: Path, context: ReadingContext) -> None:
@@ -121,7 +121,7 @@ def test_what_is_no_database_is_listed_and_stops_no_other(tmp_path: Path, contex
     damaged = _database(tmp_path, agent="damaged")
     damaged.write_bytes(b"no database" * 100)
     sound = _database(tmp_path, agent="sound")
-    assert [damaged, sound] == find_databases(tmp_path)
+    assert find_databases(tmp_path) == [damaged, sound]
     with pytest.raises(InputError, match="damaged"):
         list(read_database(damaged, context))
 
@@ -155,9 +155,9 @@ def test_compressed_rows_give_the_records_of_the_same_lines(tmp_path: Path, cont
         connection.executemany("INSERT INTO transcript_events VALUES (?, ?, ?, ?, ?)", rows)
     (reading,) = read_database(path, context)
     expected = read_transcript(CORPUS / "plain.jsonl", context)
-    assert [e.content_digest for e in expected.exchanges] == [e.content_digest for e in reading.exchanges]
-    assert [e.payload for e in expected.events] == [e.payload for e in reading.events]
-    assert [] == reading.faults
+    assert [e.content_digest for e in reading.exchanges] == [e.content_digest for e in expected.exchanges]
+    assert [e.payload for e in reading.events] == [e.payload for e in expected.events]
+    assert reading.faults == []
 
 
 def _bomb(size: int) -> bytes:
@@ -172,8 +172,8 @@ def test_a_row_that_cannot_be_decompressed_costs_itself_alone(body: bytes, tmp_p
         rows = [("s", 1, None, body, 10), ("s", 2, '{"type":"reset","id":"r1"}', None, None)]
         connection.executemany("INSERT INTO transcript_events VALUES (?, ?, ?, ?, ?)", rows)
     (reading,) = read_database(path, context)
-    assert ["reset"] == [event.action for event in reading.events]
-    assert [(1, "not_zstd")] == [(fault.line, fault.reason) for fault in reading.faults]
+    assert [event.action for event in reading.events] == ["reset"]
+    assert [(fault.line, fault.reason) for fault in reading.faults] == [(1, "not_zstd")]
 
 
 def _archive(path: Path, session: str, lines: Sequence[str], *, encoding: str = "zstd", digest: str | None = None) -> None:
@@ -191,8 +191,8 @@ def test_an_archived_session_is_read_as_the_rows_were(encoding: str, tmp_path: P
     _archive(path, "s-1", _lines("plain"), encoding=encoding)
     (reading,) = read_database(path, context)
     expected = read_transcript(CORPUS / "plain.jsonl", context)
-    assert [e.content_digest for e in expected.exchanges] == [e.content_digest for e in reading.exchanges]
-    assert [] == reading.faults
+    assert [e.content_digest for e in reading.exchanges] == [e.content_digest for e in expected.exchanges]
+    assert reading.faults == []
 
 
 def test_entries_in_an_archive_and_in_rows_count_once(tmp_path: Path, context: ReadingContext) -> None:
@@ -202,9 +202,9 @@ def test_entries_in_an_archive_and_in_rows_count_once(tmp_path: Path, context: R
     _fill(path, "s-1", _lines("plain"))
     (reading,) = read_database(path, context)
     expected = read_transcript(CORPUS / "plain.jsonl", context)
-    assert [e.content_digest for e in expected.exchanges] == [e.content_digest for e in reading.exchanges]
-    assert [e.event_id for e in expected.events] == [e.event_id for e in reading.events]
-    assert [] == reading.faults
+    assert [e.content_digest for e in reading.exchanges] == [e.content_digest for e in expected.exchanges]
+    assert [e.event_id for e in reading.events] == [e.event_id for e in expected.events]
+    assert reading.faults == []
 
 
 def test_an_archive_that_was_changed_is_set_aside_whole(tmp_path: Path, context: ReadingContext) -> None:
@@ -213,9 +213,9 @@ def test_an_archive_that_was_changed_is_set_aside_whole(tmp_path: Path, context:
     _archive(path, "s-1", _lines("plain"), digest="0" * 64)
     _fill(path, "s-2", ['{"type":"reset","id":"r1"}'])
     damaged, sound = read_database(path, context)
-    assert ["archive_damaged"] == [fault.reason for fault in damaged.faults]
-    assert [] == damaged.exchanges
-    assert ["reset"] == [event.action for event in sound.events]
+    assert [fault.reason for fault in damaged.faults] == ["archive_damaged"]
+    assert damaged.exchanges == []
+    assert [event.action for event in sound.events] == ["reset"]
 
 
 @pytest.mark.parametrize("storage", ["file", "sqlite"])
@@ -236,8 +236,8 @@ def test_a_cold_archive_is_read_from_the_file_or_from_beside_it(storage: str, tm
         connection.execute("INSERT INTO session_transcript_cold_archives VALUES (?, ?, ?, ?, ?)", row)
     (reading,) = read_database(path, context)
     expected = read_transcript(CORPUS / "plain.jsonl", context)
-    assert [e.content_digest for e in expected.exchanges] == [e.content_digest for e in reading.exchanges]
-    assert [] == reading.faults
+    assert [e.content_digest for e in reading.exchanges] == [e.content_digest for e in expected.exchanges]
+    assert reading.faults == []
 
 
 @pytest.mark.parametrize("name", ["../../../secret.jsonl.zst", "missing.jsonl.zst"])
@@ -251,7 +251,7 @@ def test_a_cold_archive_that_is_not_there_is_said_and_no_other_file_is_read(
         row = ("s-1", name, "file", None, hashlib.sha256(b"secret").hexdigest())
         connection.execute("INSERT INTO session_transcript_cold_archives VALUES (?, ?, ?, ?, ?)", row)
     (reading,) = read_database(path, context)
-    assert ["archive_missing"] == [fault.reason for fault in reading.faults]
+    assert [fault.reason for fault in reading.faults] == ["archive_missing"]
 
 
 def test_what_a_fork_copied_counts_in_the_session_where_it_was_said(tmp_path: Path, context: ReadingContext) -> None:
@@ -270,10 +270,10 @@ def test_what_a_fork_copied_counts_in_the_session_where_it_was_said(tmp_path: Pa
             connection.executemany("INSERT INTO transcript_event_identities VALUES (?, ?)", ids)
     fork, source = read_database(path, context)
     expected = read_transcript(CORPUS / "plain.jsonl", context)
-    assert [e.content_digest for e in expected.exchanges] == [e.content_digest for e in source.exchanges]
-    assert ["More?"] == [exchange.user_message for exchange in fork.exchanges]
-    assert [len(expected.exchanges) + 1] == [exchange.turn_number for exchange in fork.exchanges]
-    assert [] == fork.events
+    assert [e.content_digest for e in source.exchanges] == [e.content_digest for e in expected.exchanges]
+    assert [exchange.user_message for exchange in fork.exchanges] == ["More?"]
+    assert [exchange.turn_number for exchange in fork.exchanges] == [len(expected.exchanges) + 1]
+    assert fork.events == []
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_who_began_a_session_and_where_is_told_by_its_window(
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("INSERT INTO session_windows VALUES ('s-1', ?, ?, ?, 1)", row)
     (reading,) = read_database(path, context)
-    assert {expected} == {(exchange.tags, exchange.multi_user) for exchange in reading.exchanges}
+    assert {(exchange.tags, exchange.multi_user) for exchange in reading.exchanges} == {expected}
 
 
 def test_a_file_that_is_no_database_is_an_error(tmp_path: Path, context: ReadingContext) -> None:
@@ -311,8 +311,8 @@ def test_a_view_in_place_of_the_table_is_not_run(tmp_path: Path, context: Readin
     """A view is code of whoever made the file."""
     bomb = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 's' AS session_id, i AS seq, '' AS event_json FROM n"
     path = _database(tmp_path, [f"CREATE VIEW transcript_events AS {bomb}"])
-    assert [] == list(read_database(path, context))
-    assert [] == find_databases(tmp_path)
+    assert list(read_database(path, context)) == []
+    assert find_databases(tmp_path) == []
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 50])
@@ -338,7 +338,7 @@ def test_a_session_that_comes_later_lies_in_a_range(tmp_path: Path, context: Rea
     for name in ("a", "g", "z"):
         _fill(path, name, ['{"type":"reset","id":"r1"}'])
     read = [reading.session_ids[0] for one in ranges for reading in read_database(path, context, one)]
-    assert ["a", "f", "g", "k", "p", "z"] == read
+    assert read == ["a", "f", "g", "k", "p", "z"]
 
 
 def test_a_database_is_read_as_it_was_at_one_moment(tmp_path: Path, context: ReadingContext) -> None:
@@ -349,4 +349,4 @@ def test_a_database_is_read_as_it_was_at_one_moment(tmp_path: Path, context: Rea
     readings = read_database(path, context)
     next(readings)
     _fill(path, "b", ['{"type":"reset","id":"r2"}'])
-    assert ["r1"] == [event.event_id for event in next(readings).events]
+    assert [event.event_id for event in next(readings).events] == ["r1"]

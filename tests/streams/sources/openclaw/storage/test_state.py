@@ -53,7 +53,7 @@ def database(root: Path, agent: str, version: str | None, *tables: str) -> None:
 )
 def test_the_configuration_says_whether_the_plugin_is_on(tmp_path: Path, entry: Any, plugin: Plugin) -> None:
     """Without it nothing comes until somebody imports; that it may not read conversations is the commonest half of it."""
-    assert plugin == look_at_state(configured(tmp_path, entry)).plugin
+    assert look_at_state(configured(tmp_path, entry)).plugin == plugin
 
 
 def test_plugins_that_are_switched_off_together_are_off(tmp_path: Path) -> None:
@@ -80,13 +80,13 @@ def test_the_newest_version_and_every_form_are_told(tmp_path: Path) -> None:
     (root / "agents" / "old" / "sessions").mkdir(parents=True)
     (root / "agents" / "old" / "sessions" / "a.jsonl").write_text("{}\n", "utf-8")
     found = look_at_state(root)
-    assert ("2026.9.6", (CURRENT_SQLITE, FIRST_SQLITE, JSONL), 4) == (found.version, found.forms, found.agents)
+    assert (found.version, found.forms, found.agents) == ("2026.9.6", (CURRENT_SQLITE, FIRST_SQLITE, JSONL), 4)
 
 
 def test_without_a_database_the_configuration_tells_the_version(tmp_path: Path) -> None:
     """The form of files carries no version of its own."""
     root = configured(tmp_path, None, meta={"lastTouchedVersion": "2026.6.11"})
-    assert "2026.6.11" == look_at_state(root).version
+    assert look_at_state(root).version == "2026.6.11"
 
 
 def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"SQLite format 3\x00 and then garbage" * 50)
     found = look_at_state(root)
-    assert "2026.9.6" == found.version
+    assert found.version == "2026.9.6"
     assert str(broken) in " ".join(found.unreadable)
 
 
@@ -107,8 +107,8 @@ def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
     configured(tmp_path / "home" / ".openclaw", None)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("OPENCLAW_STATE_DIR", raising=False)
-    assert [tmp_path / "home" / ".openclaw"] == state_folders()
+    assert state_folders() == [tmp_path / "home" / ".openclaw"]
     monkeypatch.setenv("OPENCLAW_STATE_DIR", str(tmp_path / "named"))
-    assert [tmp_path / "named"] == state_folders()
+    assert state_folders() == [tmp_path / "named"]
     monkeypatch.setenv("OPENCLAW_STATE_DIR", str(tmp_path / "nowhere"))
-    assert [] == state_folders()
+    assert state_folders() == []
