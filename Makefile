@@ -112,9 +112,10 @@ constraints:             ## renew constraints.txt with the newest versions that 
 	mv constraints.new constraints.txt
 
 # Runs outside of the repository, so that nothing is found that the wheel does not carry.
-wheel-demo: $(INSTALLED) ## build the wheel, install it in an empty environment and run the demo there
+wheel-demo: $(INSTALLED) ## build the wheels, install them in an empty environment and run the demo there
 	@set -eu; fresh=$$(mktemp -d); trap 'rm -rf "$$fresh"' EXIT; \
 	$(BIN)/hatchling build --target wheel --directory "$$fresh"; \
+	(cd trial && ../$(BIN)/hatchling build --target wheel --directory "$$fresh"); \
 	$(PYTHON) -m venv "$$fresh/venv"; \
 	"$$fresh/venv/bin/pip" install --quiet --constraint constraints.txt "$$fresh"/*.whl; \
 	cd "$$fresh"; venv/bin/driftline demo --dir "$$fresh/demo-data"
@@ -124,18 +125,18 @@ clean:                   ## remove everything that make has made
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Python brings a pip of its own that may be too old to know dependency groups, so the pinned one comes first.
-$(USABLE): pyproject.toml constraints.txt
+$(USABLE): pyproject.toml trial/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo 'Driftline needs Python 3.11 or newer, and $(PYTHON) is not. Name another one: make PYTHON=python3.12' >&2; exit 1; }
 	@echo 'Installing Driftline into .venv, once; this takes a minute or two …'
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --constraint constraints.txt pip
-	@$(BIN)/pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --editable .
+	@$(BIN)/pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --editable . --editable ./trial
 	@touch $@
 
 $(INSTALLED): $(USABLE)
 	@echo 'Installing the tools of development into .venv, once; this takes a minute or two …'
-	@$(BIN)/pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --group dev --editable .
+	@$(BIN)/pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --group dev --editable . --editable ./trial
 	@touch $@
 
 $(STREAMS): benchmarks/requirements.txt

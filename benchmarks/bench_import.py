@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.measure import print_table, process_cost
-from service.demo.fleet import write_large_tree
+from driftline_trial.demo.fleet import write_large_tree
 
 MEGABYTES = int(os.environ.get("DRIFTLINE_BENCH_MB", "1000"))
 PARSE_ONLY = """

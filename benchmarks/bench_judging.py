@@ -23,10 +23,10 @@ from audit.exchanges.questions import Question
 from audit.policy import Policy, ProjectSettings
 from audit.redaction import Redactor
 from benchmarks.measure import best_seconds, print_table
+from driftline_trial.demo.conversations import PROJECTS, dialogues
+from driftline_trial.demo.costs import VARIANTS, Answers, bill
+from driftline_trial.demo.script import SCRIPT_END
 from schemas.records import Exchange, SessionClosed
-from service.cli.reports.cost_comparison import VARIANTS, Answers, bill
-from service.demo.conversations import PROJECTS, dialogues
-from service.demo.days import SCRIPT_END
 from service.http.routes.ingest import exchange_of
 from service.server.supervisor import serving
 from service.setup.access.access import Holder

@@ -23,9 +23,9 @@ from audit.redaction import Redactor
 from benchmarks.bench_judging import exchanges
 from benchmarks.measure import print_table, process_cost
 from benchmarks.streams.running import environment, kafka, make_topics, measured
+from driftline_trial.simulator.answers import simulated_answer
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, Judgement, Record, ScoringTask
-from service.simulator.scoring import simulated_answer
 from service.write.replays import replays_in
 from streams.engine.embedded import EmbeddedRunner
 from streams.judging.judged_stages import SCORING

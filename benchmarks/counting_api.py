@@ -6,8 +6,8 @@ from collections.abc import Callable
 import httpx2
 
 from audit.fingerprints import canonical_json
-from service.simulator.api.request_validation import Asked, Problem, read_countable, read_request
-from service.simulator.scoring import simulated_answer
+from driftline_trial.simulator.answers import simulated_answer
+from driftline_trial.simulator.requests import Asked, Problem, read_countable, read_request
 
 Tokenizer = Callable[[str], int]
 TOKENIZERS: dict[str, Tokenizer] = {

@@ -46,7 +46,7 @@ GUIDES = sorted(
 """Guides with commands that are typed here; those of the tutorial and on-call.md are typed into the demo, by its tests, those of
 evaluation.md and detector.md by theirs."""
 OF_THE_DEMO = ".venv/bin/driftline demo --last-day 2026-11-01"
-"""What tests/service/test_demo.py looks at."""
+"""What tests/trial/demo/test_demo.py looks at."""
 GROUP: Any = typer.main.get_command(application())
 LOADING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "video": "src", "object": "data"}
 """What makes a browser load something, and where it says what."""

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from audit.evaluation.cases import Check
+from driftline_trial.simulator import RunningJudge, running
 from service.cli.main import run
-from service.simulator import RunningJudge, running
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "evaluation.md").read_text("utf-8")

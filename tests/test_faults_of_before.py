@@ -21,9 +21,9 @@ from analytics.store.store import Store
 from audit.cost import nano_of
 from audit.policy import Policy
 from audit.redaction import Redactor
+from driftline_trial.simulator import RunningJudge, running
 from service.server.app import create_app
 from service.setup.access.access import AccessStore, Holder
-from service.simulator import RunningJudge, running
 from service.web.bounds import ApiSettings
 from service.web.context import ApiContext
 from streams.engine.engine import Engine

@@ -60,7 +60,7 @@ ELSEWHERE = {
     "kubernetes": "needs a cluster; tests/test_operating_examples.py checks the manifests and the commands in them",
     "producing": "tests/kafka/test_guides.py",
     "simulation": "tests/simulation/test_simulation.py lives through the histories",
-    "tutorial": "tests/service/test_demo.py",
+    "tutorial": "tests/trial/demo/test_demo.py",
     "handbook": "one of each command, with names to be filled in; tests/test_docs_site.py looks at their options",
     "commands": "what is typed for each command, without values",
 }

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import driftline_trial
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("schemas", "audit", "analytics", "streams", "service")
-FOLDERS = (*PACKAGES, "tests", "benchmarks", "docs", "examples", ".ci")
+FOLDERS = (*PACKAGES, "trial", "tests", "benchmarks", "docs", "examples", ".ci")
 # Written so that this file does not match: each pattern holds something that its own text does not. A bracket before it: data.
 UNWANTED = {
     "a note of unfinished work": r"(?<!\[)\b(TO[D]O|FIX[M]E|XX[X])\b",
@@ -39,6 +41,11 @@ def test_an_imported_package_is_ours(package: str) -> None:
 
     assert found is not None
     assert Path(found).parent == ROOT / package
+
+
+def test_the_trial_gear_is_that_of_this_repository() -> None:
+    """A released one beside a checkout would be tested instead of what is here."""
+    assert Path(f"{driftline_trial.__file__}").parent == ROOT / "trial" / "driftline_trial"
 
 
 def test_no_other_distribution_claims_our_names() -> None:
@@ -70,7 +77,7 @@ def test_one_package_of_few_files_imports_clients_of_kafka() -> None:
 
 def test_every_package_says_what_lives_there() -> None:
     """The first line of `__init__` is the map of the house, and the reference prints it."""
-    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")]
+    paths = [path for package in (*PACKAGES, "trial/driftline_trial") for path in (ROOT / package).rglob("__init__.py")]
 
     assert [str(path.relative_to(ROOT)) for path in paths if not ast.get_docstring(ast.parse(path.read_text("utf-8")))] == []
 

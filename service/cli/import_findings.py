@@ -18,7 +18,7 @@ from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.cli.incident_views import check_limits, state_words
 from service.cli.next_steps import pages_steps, typed
-from service.cli.reports.fleet_report import heading
+from service.cli.terminal import heading
 from service.read.project import moment_words
 from service.read.runs import Wanted, worst_runs
 from service.setup.workspace import Workspace

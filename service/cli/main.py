@@ -19,13 +19,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from schemas.errors import DriftlineError
+from schemas.errors import DriftlineError, SettingsError
 from service.cli.completion.answers import ASK, answer
 from service.cli.entry.exit_codes import ExitCode
 from service.cli.entry.groups import COMMANDS, group_of, place_of
 from service.cli.entry.start_page import start_page
 from service.cli.entry.usage_errors import usage_hint, usage_message
 from service.cli.terminal import err, out
+from service.setup.version import GET_TRIAL, TRIAL, trial_version
 from service.setup.version import version as installed_version
 from service.text.plain import plain
 
@@ -46,12 +47,23 @@ def application(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
     app = _without_commands()
     for name in names:
         module, attribute = place_of(name)
-        command, panel = getattr(importlib.import_module(module), attribute), group_of(name).title
+        panel = group_of(name).title
+        if COMMANDS[name].package == TRIAL and trial_version() is None:
+            # Whatever its arguments are, the answer is the same.
+            any_arguments = {"ignore_unknown_options": True, "allow_extra_args": True}
+            app.command(name, rich_help_panel=panel, context_settings=any_arguments)(_refuse_without_trial)
+            continue
+        command = getattr(importlib.import_module(module), attribute)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name, rich_help_panel=panel)
         else:
             app.command(name, rich_help_panel=panel)(command)
     return app
+
+
+def _refuse_without_trial(context: typer.Context) -> None:
+    """Not installed: this command is in the package driftline-trial."""
+    raise SettingsError(f"{context.info_name}: its package, driftline-trial, is not installed", hint=GET_TRIAL)
 
 
 def _listing() -> typer.Typer:

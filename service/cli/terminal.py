@@ -86,6 +86,11 @@ def styled(value: Any) -> Text:
     return Text(text, style=SEVERITY_STYLES.get(text, ""))
 
 
+def heading(text: str) -> Text:
+    """Return the heading of a part of a report."""
+    return Text(f"\n{text}", style="bold")
+
+
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), cut_last: bool = False) -> Table:
     """Build a table; the columns named in `right` are aligned to the right.
 

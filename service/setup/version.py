@@ -1,13 +1,28 @@
-"""The version of the program."""
+"""The versions of Driftline and of its trial gear."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
+
+TRIAL = "driftline_trial"
+"""The package of the trial gear, a distribution of its own. Nothing imports it but the command line, when one of its commands is typed."""
+GET_TRIAL = "`pip install driftline-trial`, or `pip install ./trial` in a checkout of Driftline"
+"""How to get the trial gear."""
 
 
 def version() -> str:
     """Return the installed version; a checkout that was not installed has none."""
+    return _version_of("driftline")
+
+
+def trial_version() -> str | None:
+    """Return the version of the trial gear; None where it is not installed."""
+    return _version_of("driftline-trial") if importlib.util.find_spec(TRIAL) else None
+
+
+def _version_of(distribution: str) -> str:
     try:
-        return importlib.metadata.version("driftline")
+        return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return "0+checkout"

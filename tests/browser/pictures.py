@@ -17,7 +17,7 @@ import httpx2
 from playwright.sync_api import Page, expect
 from support.browser_windows import browser
 
-from service.demo.days import SCRIPT_END, present_of
+from driftline_trial.demo.script import SCRIPT_END, present_of
 from service.server.supervisor import serving
 from service.setup.access.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now

@@ -10,7 +10,7 @@ from pathlib import Path
 from support.kafka_brokers import Broker
 from support.servers import Child, Home, Nursery
 
-from service.simulator import RunningJudge
+from driftline_trial.simulator import RunningJudge
 from streams.topology import TOPOLOGY
 
 SERVER = "server"

@@ -37,8 +37,8 @@ from support.servers import Home, nursery
 from analytics.store.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
+from driftline_trial.simulator import running
 from service.setup.workspace import utc_now
-from service.simulator import running
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.sink import Sink
 

@@ -28,9 +28,9 @@ from audit.evaluation.evaluating import asked_again, questions_of
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id
 from audit.policy import Policy
+from driftline_trial.simulator import RunningJudge, running
 from schemas.codec.single_object import decode, encode
 from schemas.records import Evaluation, EvaluationRequest, Judgement
-from service.simulator import RunningJudge, running
 from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.judged_stages import EVALUATION, SCORING, JudgedStage
 from streams.kafka.connection import KafkaConnection

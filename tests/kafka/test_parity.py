@@ -34,9 +34,9 @@ from audit.evaluation.evaluating import asked_again
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id
 from audit.policy import Policy, load_policy
+from driftline_trial.simulator.answers import simulated_answer
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, EvaluationRequest, Record
-from service.simulator.scoring import simulated_answer
 from streams.judging.judged_stages import EVALUATION
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection

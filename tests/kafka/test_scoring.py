@@ -33,10 +33,10 @@ from support.kafka_judging import SoundJudge as Sound
 from audit.cost import nano_of
 from audit.exchanges.questions import Question
 from audit.policy import Policy
+from driftline_trial.simulator import RunningJudge, running
 from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError
 from schemas.records import Exchange, Judgement, ScoringTask
-from service.simulator import RunningJudge, running
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judging import judging_partition
 from streams.kafka import ownership

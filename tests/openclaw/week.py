@@ -21,11 +21,11 @@ from support.openclaw_host import ALLOWED, PLUGIN
 from support.processes import free_port
 from support.servers import Home, Nursery, nursery, until
 
+from driftline_trial.simulator import running
 from openclaw.install import Installed, installed
 from openclaw.instance import Instance
 from openclaw.provider import Call, Play, Step, stand_in
 from openclaw.queues import Queue
-from service.simulator import running
 
 DAYS = 7
 WORSE_AGENT, WORSE_DAY = "support", 4

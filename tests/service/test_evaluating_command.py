@@ -16,10 +16,10 @@ from support.sample_evaluations import PROFILE, REFUND, REPORT
 from analytics.store.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
+from driftline_trial.simulator import RunningJudge, running
 from schemas.codec.single_object import encode
 from service.cli.evaluations.output_tables import SIMULATED_NOTE
 from service.setup.workspace import utc_now
-from service.simulator import RunningJudge, running
 from streams.engine.embedded import EmbeddedRunner
 from streams.log.admission import Accepted
 from streams.log.ownership import SINK

@@ -14,8 +14,8 @@ import duckdb
 import pytest
 from support.exchange_tables import EXPORTS, ROWS, write_lines, write_table
 
+from driftline_trial.simulator import RunningJudge, running
 from service.cli.commands.records import import_exchanges, import_results
-from service.simulator import RunningJudge, running
 
 Command = Callable[..., tuple[int, str, str]]
 KEY = "sk-ant-api03-" + "A" * 40

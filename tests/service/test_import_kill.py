@@ -14,9 +14,9 @@ import pytest
 from support.effort import times
 from support.servers import LONG, ROOT, Child, Home, Nursery, nursery
 
+from driftline_trial.demo.fleet import write_fleet
+from driftline_trial.demo.script import SCRIPT_END
 from schemas.registry import current_schemas
-from service.demo.days import SCRIPT_END
-from service.demo.fleet import write_fleet
 
 KILLS = times(6, soak=100)
 IMPORT = ("import", "openclaw", "openclaw/agents", "--as-of", "2026-11-02T00:00:00Z")

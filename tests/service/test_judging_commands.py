@@ -16,12 +16,12 @@ from support.builders import judgement, score
 
 from analytics.store.store import Store
 from audit.policy import Policy, ProjectSettings
+from driftline_trial.simulator.server import running
 from schemas.codec.single_object import encode
 from schemas.records import Incident, Record
 from service.cli.views import scores_table
 from service.read.scores import Wanted, project_scores
 from service.setup.judge_setup import unpriced_note, unpriced_projects
-from service.simulator.api.loopback_server import running
 
 Command = Callable[..., tuple[int, str, str]]
 TOPICS = {"Score": "scores", "Judgement": "judgements", "Incident": "incidents"}

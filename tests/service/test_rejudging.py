@@ -13,9 +13,9 @@ from support.builders import exchange
 from analytics.store.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
+from driftline_trial.simulator import RunningJudge, running
 from schemas.codec.single_object import encode
 from service.setup.workspace import utc_now
-from service.simulator import RunningJudge, running
 from streams.engine.embedded import EmbeddedRunner
 from streams.log.admission import Accepted
 

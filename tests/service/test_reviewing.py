@@ -10,8 +10,8 @@ import pytest
 from support.builders import exchange, score
 
 from analytics.store.store import Store
+from driftline_trial.simulator.server import running
 from schemas.codec.single_object import encode
-from service.simulator.api.loopback_server import running
 
 Command = Callable[..., tuple[int, str, str]]
 JUDGED = {"disposition": "scored", "tier2_state": "scored", "tier3_state": "scored", "tier2_score": 0.9, "tier3_score": 4.0}

@@ -19,7 +19,7 @@ from support.invariants import rows
 from support.servers import PATIENCE, Home, nursery, until
 
 from analytics.store.store import Store
-from service.simulator import running
+from driftline_trial.simulator import running
 
 CHANCE = random.Random(20261103)
 CONTROL = "harmless-words-beside-a-secret"

@@ -21,8 +21,8 @@ from support.servers import Child, Home, Nursery, nursery
 from support.servers import until as wait_until
 
 from analytics.store.store import Store
+from driftline_trial.simulator import RunningJudge, running
 from schemas.codec.single_object import encode
-from service.simulator import RunningJudge, running
 
 pytestmark = pytest.mark.slow
 CAPS = {"ops": 1.0}

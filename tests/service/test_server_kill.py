@@ -17,7 +17,7 @@ from support.servers import Child, Home, Nursery, nursery
 from support.servers import until as wait_until
 
 from analytics.store.store import Store
-from service.simulator import RunningJudge, running
+from driftline_trial.simulator import RunningJudge, running
 
 ROUNDS = times(10, soak=50)
 MOMENTS = ("ingest", "judging", "ingest", "judging", "start")

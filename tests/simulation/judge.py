@@ -15,7 +15,7 @@ from simulation.world import World
 from audit.cost import Usage
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
-from service.simulator.scoring import simulated_answer
+from driftline_trial.simulator.answers import simulated_answer
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judging.call_budget import DurableBudget
 

@@ -23,9 +23,9 @@ from analytics.store.store import Store
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
 from audit.policy import Policy
+from driftline_trial.simulator.answers import simulated_answer
 from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Exchange, JudgingRequest, Record, Score
-from service.simulator.scoring import simulated_answer
 from streams.judges.protocol import Judge
 from streams.judging.revising import revise
 from streams.stage_batches import StageBatch

@@ -22,9 +22,9 @@ from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
 from audit.policy import Policy
 from audit.redaction import Redactor
+from driftline_trial.simulator.answers import simulated_answer
 from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Exchange, Judgement, Record, Reservation, Score, ScoringTask
-from service.simulator.scoring import simulated_answer
 from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.judged_stages import SCORING, STATE, JudgedStage, JudgedState
 from streams.judging.judging_partition import JudgeCalls

@@ -11,8 +11,9 @@ import typer.main
 
 from reference.markdown import code, page, table, words
 from service.cli.entry.exit_codes import MEANINGS
-from service.cli.entry.groups import GROUPS
+from service.cli.entry.groups import COMMANDS, GROUPS
 from service.cli.main import application
+from service.setup.version import GET_TRIAL, TRIAL
 
 _PLACES = {"int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "FILE"}
 
@@ -50,6 +51,8 @@ def commands_of(group: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str,
 def _command(path: str, command: Any) -> Iterator[str]:
     yield f"## driftline {path}"
     yield "\n\n".join(words(part) for part in inspect.cleandoc(command.help or "").split("\n\n"))
+    if COMMANDS[path.partition(" ")[0]].package == TRIAL:
+        yield f"It is in the package `driftline-trial`: {GET_TRIAL}."
     if not hasattr(command, "commands"):
         yield f"```sh\ndriftline {path}{''.join(_usage(one) for one in command.params)}\n```"
         rows = [(_names(one), words(one.help or ""), _about(one)) for one in command.params if not one.hidden]

@@ -9,15 +9,15 @@ from pathlib import Path
 from reference.markdown import code, page, sentence, table, words
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("schemas", "audit", "analytics", "streams", "service")
+PACKAGES = ("schemas", "audit", "analytics", "streams", "service", "trial/driftline_trial")
 
 
 def packages() -> str:
     """The page."""
     return page(
         "Packages",
-        "The map of the code, from the first line of every module. Imports go in one direction: `service`, `streams`, `analytics`, "
-        "`audit`, `schemas`. `make lint` checks it. `CONTRIBUTING.md` says how to work here.",
+        "The map of the code, from the first line of every module. Imports go in one direction: `driftline_trial`, `service`, "
+        "`streams`, `analytics`, `audit`, `schemas`. `make lint` checks it. `CONTRIBUTING.md` says how to work here.",
         *(part for folder in folders() for part in _package(folder)),
     )
 
@@ -40,7 +40,7 @@ def first_line(path: Path) -> str:
 
 
 def _package(folder: Path) -> list[str]:
-    name = ".".join(folder.relative_to(ROOT).parts)
+    name = ".".join(folder.relative_to(ROOT).parts).removeprefix("trial.")
     rows = [(code(path.stem), sentence(words(first_line(path)))) for path in modules_of(folder)]
     parts = [f"## {name}", words(first_line(folder / "__init__.py"))]
     return [*parts, table(("module", "what it is"), rows)] if rows else parts

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from service.setup.version import TRIAL
+
 
 class Command(NamedTuple):
     """The place of a command's code, and its line in the list of all commands."""
 
     place: str
-    """Its place below `service.cli.commands`: a function, or an app with commands of its own."""
+    """Its place below the package: a function, or an app with commands of its own."""
     summary: str
+    package: str = "service.cli.commands"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ GROUPS = (
     CommandGroup(
         "Start here",
         {
-            "demo": Command("server.demo.demo", "Audit a made-up fleet: offline, no key, about a minute."),
+            "demo": Command("demo.command.demo", "Audit a made-up fleet: offline, no key, about a minute.", TRIAL),
             "doctor": Command("server.doctor.doctor", "Check the configuration: what is set, what is missing, what to do."),
             "serve": Command(
                 "server.serving.serve", "Run the server: take records over HTTP, score them, serve the API and the pages."
@@ -95,7 +98,7 @@ GROUPS = (
             "replays": Command("records.replaying.replays", "List the replays of a database, and whether their scores match."),
             "compare": Command("drift.comparing.compare", "Compare two scorings of the same exchanges."),
             "simulate-judge": Command(
-                "server.simulating.simulate_judge", "Serve a simulated judge on this machine, without a key."
+                "simulator.command.simulate_judge", "Serve a simulated judge on this machine, without a key.", TRIAL
             ),
         },
     ),
@@ -128,7 +131,7 @@ COMMANDS: Mapping[str, Command] = {name: command for group in GROUPS for name, c
 def place_of(name: str) -> tuple[str, str]:
     """Return the module of a command, and its name there."""
     module, attribute = COMMANDS[name].place.rsplit(".", 1)
-    return f"service.cli.commands.{module}", attribute
+    return f"{COMMANDS[name].package}.{module}", attribute
 
 
 def group_of(name: str) -> CommandGroup:

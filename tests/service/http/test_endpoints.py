@@ -24,9 +24,9 @@ from support.watch_histories import fallen, history, put
 import service.server.app as app_module
 from analytics.store.store import Store
 from audit.redaction import Redactor
+from driftline_trial.simulator import running
 from service.server.app import prepare_routes
 from service.setup.access.access import SCOPES, AccessStore, Holder
-from service.simulator import running
 from service.web.bounds import LINES, ApiSettings
 from service.write.policy_file import SKELETON, fingerprint
 from streams.engine.engine import Engine

@@ -19,11 +19,11 @@ from audit.cost import Ledger, nano_of
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json
 from audit.policy import Policy
+from driftline_trial.simulator import RunningJudge, running
+from driftline_trial.simulator.answers import simulated_answer
 from schemas.codec.single_object import encode
 from schemas.errors import BoundsError, BusyError
 from schemas.records import Exchange, Judgement, Record
-from service.simulator import RunningJudge, running
-from service.simulator.scoring import simulated_answer
 from streams.engine import engine as engine_module
 from streams.engine.engine import Engine
 from streams.engine.record_intake import EngineLimits

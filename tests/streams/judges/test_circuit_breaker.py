@@ -13,7 +13,7 @@ from support.engines import engine_over, live_judge, policy_of, rows
 
 from analytics.store.store import Store
 from audit.exchanges.questions import Question
-from service.simulator import running
+from driftline_trial.simulator import running
 from streams.judges.live import open_live_judge
 from streams.judges.protocol import Verdict
 from streams.judges.rate_limits import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, MAX_UNREADABLE, CircuitBreaker, Waiting

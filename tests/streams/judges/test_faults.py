@@ -22,8 +22,8 @@ from audit.cost import price_of
 from audit.exchanges.prompts import tier2_question
 from audit.exchanges.questions import Invalid, Question
 from audit.policy import Policy
-from service.simulator import RunningJudge, running
-from service.simulator.api.script import KINDS
+from driftline_trial.simulator import RunningJudge, running
+from driftline_trial.simulator.scripts import KINDS
 from streams.judges.live import LiveJudge, open_live_judge
 from streams.judges.protocol import Verdict
 

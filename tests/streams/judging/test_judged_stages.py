@@ -22,9 +22,9 @@ from audit.evaluation.results import EvaluationResult
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id
 from audit.policy import Policy
+from driftline_trial.simulator.answers import simulated_answer
 from schemas.codec.single_object import decode
 from schemas.records import DeadLetter, EvaluationRequest
-from service.simulator.scoring import simulated_answer
 from streams.engine.engine import Engine
 from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.call_budget import StoppedError

@@ -18,12 +18,12 @@ from analytics.store.store import Store
 from audit.cost import Ledger, nano_of
 from audit.exchanges.cascade import drive
 from audit.policy import Policy, ProjectSettings
+from driftline_trial.simulator import RunningJudge, running
 from schemas.bounds import MAX_ADMITTED_BYTES
 from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
 from schemas.records import Record, ScoringTask
 from schemas.registry import schema_of
-from service.simulator import RunningJudge, running
 from streams.engine.embedded import UNFINISHED
 from streams.judging.judged_stages import SCORING, JudgingTask, recorded_in
 from streams.judging.rejudging import judging_requests, unscored

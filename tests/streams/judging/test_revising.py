@@ -17,9 +17,9 @@ from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from audit.cost import nano_of
 from audit.policy import Policy
+from driftline_trial.simulator import RunningJudge, running
 from schemas.codec.single_object import encode
 from schemas.records import Exchange
-from service.simulator import RunningJudge, running
 from streams.judging.revising import UNDECIDED, revise
 from streams.log.admission import Accepted, admissible
 

@@ -17,10 +17,10 @@ from support.fleet_histories import Command, merged_scores_in, replay, result, s
 
 from analytics.store.store import Store
 from audit.cost import nano_of
+from driftline_trial.simulator import RunningJudge, running
 from schemas.codec.single_object import decode
 from schemas.records import Judgement
 from service.cli.entry.exit_codes import ExitCode
-from service.simulator import RunningJudge, running
 from streams.judges.batch_judge import BatchLimits
 from streams.judges.protocol import Verdict
 from streams.judging.call_budget import DurableBudget

@@ -14,7 +14,7 @@ from support.effort import SOAK
 from support.fleet_histories import Command, merged_scores_in, past, replay, result, scored_live, scores_in
 from support.servers import Child, Home, Nursery, nursery, until
 
-from service.simulator import running
+from driftline_trial.simulator import running
 from service.write import replays
 from streams.replay import result as results
 from streams.replay.plan import ReplayFiles

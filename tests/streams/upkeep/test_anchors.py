@@ -21,10 +21,10 @@ from audit.anchors import Moved
 from audit.cost import Usage
 from audit.exchanges.questions import Question
 from audit.policy import Anchors, Policy, ProjectSettings
+from driftline_trial.simulator.answers import simulated_answer
 from schemas.codec.single_object import encode
 from schemas.errors import InputError
 from schemas.records import Anchor
-from service.simulator.scoring import simulated_answer
 from streams.engine.engine import Engine
 from streams.judges.protocol import CallBudget, Verdict
 from streams.upkeep.anchors import AnchorRounds, anchors_of, candidates, cause_of, changes, choose, named, run_round, withdraw

@@ -1,1 +1,1 @@
-"""Commands that run or set up processes: serve, worker, demo, the simulated judge, doctor, access, alerts."""
+"""Commands that run or set up processes: serve, worker, doctor, access, alerts."""

@@ -25,6 +25,7 @@ from service.setup.access.access import AccessStore, access_file
 from service.setup.judge_setup import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
 from service.setup.kafka import framing_of
 from service.setup.settings import Settings
+from service.setup.version import GET_TRIAL, trial_version, version
 from service.setup.wiring import policy_of
 from service.setup.workspace import CATCH_UP, opened_store, stages_behind, utc_now
 from service.text.plain import counted, plain
@@ -303,6 +304,16 @@ def _openclaw_plugin(state: OpenClawState) -> Finding:
     return Finding(subject, "ok", f"on, delivers to {plugin.url}")
 
 
+def _look_for_trial_gear(_settings: Settings) -> Iterator[Finding]:
+    subject, gear = "trial gear", trial_version()
+    if gear is None:
+        yield Finding(subject, "note", "not installed: no driftline demo, no driftline simulate-judge", GET_TRIAL)
+    elif gear != version():
+        yield Finding(subject, "problem", f"driftline-trial {gear} is not for Driftline {version()}", GET_TRIAL)
+    else:
+        yield Finding(subject, "ok", f"driftline-trial {gear}")
+
+
 COUNTED = ("exchanges", "agent_events", "scores", "diagnoses")
 LOOKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     _look_at_versions,
@@ -313,4 +324,5 @@ LOOKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     _look_at_kafka,
     _look_at_access,
     _look_for_transcripts,
+    _look_for_trial_gear,
 )

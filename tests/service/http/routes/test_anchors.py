@@ -11,8 +11,8 @@ from support.api_server import BodyBuilder, Call, Tokens, engine_of
 from support.engines import live_judge
 
 from analytics.store.store import Store
+from driftline_trial.simulator import running
 from service.setup.access.access import AccessStore, Holder
-from service.simulator import running
 from streams.engine.engine import Engine
 
 ANCHORS = "/api/audit/ops/anchors"

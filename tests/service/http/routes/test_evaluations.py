@@ -19,10 +19,10 @@ from support.stored_sessions import HAIKU, SONNET, filled, session
 
 from analytics.store.store import Store
 from audit.evaluation.cases import shipped_system_prompt
+from driftline_trial.simulator import running
 from schemas.records import DeadLetter
 from service.http.routes import evaluations as endpoint
 from service.setup.access.access import AccessStore, Holder
-from service.simulator import running
 from streams.engine.engine import Engine
 from streams.evaluations.preparing import Estimate
 from streams.judging.judged_stages import JUDGED, SCORING

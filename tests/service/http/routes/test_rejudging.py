@@ -10,7 +10,7 @@ from support.api_server import BodyBuilder, Call, Tokens, engine_of
 from support.engines import live_judge
 
 from analytics.store.store import Store
-from service.simulator import running
+from driftline_trial.simulator import running
 from streams.engine.engine import Engine
 
 REJUDGE = "/api/audit/ops/rejudge"

@@ -22,12 +22,12 @@ from analytics.queries import query_records
 from analytics.store.store import Store
 from audit.evaluation.cases import Plan
 from audit.evaluation.report import LATER_ATTEMPT_FAILED, Evaluated
+from driftline_trial.simulator import RunningJudge, running
 from schemas.errors import InputError, SettingsError
 from schemas.records import Judgement
 from service.cli.evaluations.wording import estimate_in_words
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace
-from service.simulator import RunningJudge, running
 from service.write.evaluating import JudgeOutOfReachError, Progress, catch_up, evaluate, journal_of
 from streams.engine.engine import Engine
 from streams.evaluations.finished_sessions import Wanted

@@ -31,9 +31,9 @@ from audit.exchanges.prompts import tier2_question
 from audit.exchanges.questions import Invalid, Question
 from audit.fingerprints import canonical_json
 from audit.policy import Policy
+from driftline_trial.simulator import RunningJudge, running
+from driftline_trial.simulator.scripts import KINDS
 from schemas.errors import StoreError
-from service.simulator import RunningJudge, running
-from service.simulator.api.script import KINDS
 from streams.judges.batch_judge import CANCELLED, Asked, BatchJournal, BatchLimits, JudgeUnavailableError, open_batch_judge
 from streams.judges.batch_plans import Plan, custom_id
 from streams.judges.live import open_live_judge

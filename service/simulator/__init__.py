@@ -1,5 +1,0 @@
-"""A local server that speaks the Messages API and rates by simple rules: everything around a judge, without a key or a cost."""
-
-from service.simulator.api.loopback_server import RunningJudge, running
-
-__all__ = ["RunningJudge", "running"]

@@ -1,1 +1,0 @@
-"""The Messages API as the simulated judge speaks it: requests, batches, caching, faults on demand."""

@@ -1,0 +1,322 @@
+"""What judging cost, and what it would cost with gates, sampling or cache off: the same exchanges by the same rules.
+
+The simulated judge answers in this process, because a real judge's answers to exchanges that it never saw are unknown. Each question
+becomes the request that the judge would get, with tokens counted as the simulated judge counts them, so for questions really asked the
+bill agrees to the token.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from analytics.store.store import Store
+from audit.cost import ModelPrice, Usage, shipped_prices, usd_of
+from audit.exchanges.cascade import cascade, drive
+from audit.exchanges.questions import Question, Reply
+from audit.fingerprints import canonical_json
+from audit.policy import Policy, ProjectSettings
+from driftline_trial.simulator.answers import simulated_answer, simulated_usage
+from driftline_trial.simulator.caching import PrefixCache
+from driftline_trial.simulator.requests import Asked, Problem, read_request
+from schemas.codec.arrow import INDEX, decode_batch
+from schemas.codec.single_object import encode
+from schemas.records import Exchange, ScoringTask, SessionClosed
+from service.cli.terminal import heading, table
+from service.cli.views import SIMULATED
+from streams.judges.requests import Format, Rung, parameters
+from streams.stage_batches import OFFSET, StageBatch, encoded_exchange
+from streams.steps.intake import IntakeStep
+
+_HEAD = {"x-api-key": "none", "anthropic-version": "2023-06-01"}
+_BOUNDARY = "0" * 16
+"""A boundary as long as the random one of each request."""
+
+
+@dataclass
+class Part:
+    """The tokens and cost of some of the calls."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    """By purpose."""
+    input_tokens: int = 0
+    """All of them, including cached ones."""
+    cached_tokens: int = 0
+    """Those from the cache."""
+    output_tokens: int = 0
+    nano: int = 0
+
+    @property
+    def usd(self) -> float:
+        """Return the cost."""
+        return usd_of(self.nano)
+
+    def add(self, purpose: str, usage: Usage, nano: int) -> None:
+        """Add a call."""
+        self.calls[purpose] += 1
+        self.input_tokens += usage.prompt_tokens
+        self.cached_tokens += usage.cache_read_tokens
+        self.output_tokens += usage.output_tokens
+        self.nano += nano
+
+
+@dataclass
+class Bill(Part):
+    """The cost of judging."""
+
+    by_agent: dict[str, Part] = field(default_factory=dict)
+    """The part of each agent; the first one pays for writing to the cache."""
+
+
+@dataclass(frozen=True)
+class Savings:
+    """The savings that are on."""
+
+    gates: bool = True
+    sampling: bool = True
+    cache: bool = True
+
+
+VARIANTS = {
+    "as configured": Savings(),
+    "without gates": Savings(gates=False),
+    "without sampling": Savings(sampling=False),
+    "without the cache": Savings(cache=False),
+    "without any of them": Savings(gates=False, sampling=False, cache=False),
+}
+Answers = dict[tuple[str, float], tuple[Asked, str]]
+"""Questions and answers by the question's fingerprint and the judge's strictness, cached between bills."""
+Strictness = Callable[[Exchange], float]
+"""Returns the strictness of an exchange's judge."""
+
+
+def records_of(store: Store, projects: Sequence[str]) -> list[Exchange | SessionClosed]:
+    """Return the projects' exchanges and ends of sessions, session by session in the order of the log.
+
+    Sessions are ordered by their first exchanges, not by their first calls.
+    """
+    sessions: dict[str, list[Exchange | SessionClosed]] = {}
+    frames = store.read("exchanges", 0, store.end_of("exchanges"))
+    for _, key, record in StageBatch.of("exchanges", frames).records():
+        if isinstance(record, Exchange | SessionClosed) and record.project in projects:
+            sessions.setdefault(key, []).append(record)
+    in_order = sorted(sessions, key=lambda key: (min(map(_time_of, sessions[key])), key))
+    return [record for key in in_order for record in sessions[key]]
+
+
+def _time_of(record: Exchange | SessionClosed) -> datetime:
+    return record.occurred_at if isinstance(record, Exchange) else record.closed_at
+
+
+def bill(
+    records: Sequence[Exchange | SessionClosed],
+    settings: ProjectSettings,
+    savings: Savings,
+    answers: Answers | None = None,
+    *,
+    strictness: Strictness = lambda _: 0.0,
+) -> Bill:
+    """Return the cost of judging these exchanges under the settings, in order of arrival, without a cap.
+
+    ValueError if the judge's model has no known price.
+    """
+    policy = _policy(settings, savings)
+    price = policy.for_project("").price
+    if price is None:
+        raise ValueError(f"the price of {settings.judge_model} is not known")
+    total, known, cache, paid = Bill(), {} if answers is None else answers, PrefixCache(), set[str]()
+    for task in _tasks(records, policy):
+        exchange = encoded_exchange(task.exchange)
+        part = total.by_agent.setdefault(exchange.agent or "", Part())
+        strict = strictness(exchange)
+
+        def answer(question: Question, part: Part = part, strict: float = strict) -> Reply:
+            asked, said = _answered(question, price, known, strict)
+            if question.fingerprint in paid:  # later revisions of a score reuse the answers of earlier ones
+                return Reply(text=said)
+            paid.add(question.fingerprint)
+            usage = _usage(asked, said, cache) if savings.cache else simulated_usage(_texts(asked), said)
+            nano = price.cost(usage) or 0
+            for whole in (part, total):
+                whole.add(question.purpose, usage, nano)
+            return Reply(text=said)
+
+        drive(cascade(task, exchange, policy.for_project(task.project)), answer)
+    return total
+
+
+def _policy(settings: ProjectSettings, savings: Savings) -> Policy:
+    sampling = settings.sampling.model_copy(update={"enabled": settings.sampling.enabled and savings.sampling})
+    update = {"gate_cascade": settings.gate_cascade and savings.gates, "sampling": sampling, "cost_cap_per_session": None}
+    return Policy(defaults=settings.model_copy(update=update))
+
+
+def _tasks(records: Iterable[Exchange | SessionClosed], policy: Policy) -> Iterator[ScoringTask]:
+    """Return the tasks of the exchanges that intake selects for judging."""
+    decoded = decode_batch([encode(record) for record in records])
+    frames = {name: frame.rename({INDEX: OFFSET}) for name, frame in decoded.frames.items()}
+    outcome = IntakeStep(policy)(StageBatch.of("exchanges", frames), {})
+    return (record for _, record in outcome.records if isinstance(record, ScoringTask))
+
+
+def _answered(question: Question, price: ModelPrice, known: Answers, strictness: float) -> tuple[Asked, str]:
+    """Return the request of the question as the simulated judge reads it, and its answer."""
+    key = question.fingerprint, strictness
+    if key not in known:
+        form = Format(Rung.STRUCTURED, price.cache_minimum, price.switch_off_thinking)
+        asked = read_request(_HEAD, json.dumps(parameters(question, form, _BOUNDARY)).encode())
+        if isinstance(asked, Problem):
+            raise ValueError(f"the simulated judge does not take its own questions: {asked.message}")
+        answer = simulated_answer(question.schema, asked.materials, model=question.model, strictness=strictness)
+        known[key] = asked, json.dumps(answer, ensure_ascii=False)
+    return known[key]
+
+
+def _texts(asked: Asked) -> list[str]:
+    """Return everything that the model reads."""
+    return [canonical_json(asked.structured), *(block.text for block in asked.blocks)]
+
+
+def _usage(asked: Asked, said: str, cache: PrefixCache) -> Usage:
+    used = cache.usage(asked, said)
+    return Usage(
+        used["input_tokens"], used["output_tokens"], used["cache_creation_input_tokens"], used["cache_read_input_tokens"]
+    )
+
+
+_TIERS = ("tier2", "tier2_5", "tier3")
+_MILLION = 1_000_000
+PROJECTED = ("as configured", "without sampling", "without any of them")
+"""The variants that are projected to a million exchanges."""
+Ledger = Sequence[Mapping[str, Any]]
+"""Rows of the query `judge_costs`, by project."""
+
+
+def cost_report(
+    ledger: Ledger,
+    agents: Mapping[str, str],
+    records: Sequence[Exchange | SessionClosed],
+    settings: ProjectSettings,
+    strictness: Strictness,
+) -> RenderableType:
+    """Report the cost of the recorded calls and the cost without each saving; `agents` has the agent of each project."""
+    answers: Answers = {}
+    bills = {name: bill(records, settings, savings, answers, strictness=strictness) for name, savings in VARIANTS.items()}
+    configured = bills["as configured"]
+    return Group(
+        heading(f"What judging cost at the prices of {settings.judge_model}; {SIMULATED}, so nothing was paid"),
+        _agents_table(ledger, agents, configured),
+        heading("Cost without each saving (the same exchanges in the same order)"),
+        _variants_table(bills),
+        Text(_compared(ledger, configured), style="dim"),
+        heading("Cost of a million exchanges like these, by the model that judges"),
+        _models_table(records, settings, strictness),
+    )
+
+
+def per_million(
+    records: Sequence[Exchange | SessionClosed], settings: ProjectSettings, strictness: Strictness
+) -> Mapping[str, tuple[str, Mapping[str, float]]]:
+    """Return the cost in USD of a million exchanges like these for each model with a known price, and the day of the price.
+
+    The costs are by variant, of `PROJECTED`. Tokens are those of the simulated judge; the prices are the model's.
+    """
+    exchanges = sum(isinstance(record, Exchange) for record in records)
+    found: dict[str, tuple[str, Mapping[str, float]]] = {}
+    for model, price in _models().items():
+        answers: Answers = {}
+        asked = settings.model_copy(update={"judge_model": model})
+        bills = {name: bill(records, asked, VARIANTS[name], answers, strictness=strictness) for name in PROJECTED}
+        costs = {name: one.usd * _MILLION / exchanges for name, one in bills.items()}
+        found[model] = (f"{price.read_on}", costs)
+    return found
+
+
+def _models() -> Mapping[str, ModelPrice]:
+    """Return the models with a known price, each by its first name."""
+    first = {id(price): name for name, price in reversed([*shipped_prices().items()])}
+    return {name: price for name, price in shipped_prices().items() if first[id(price)] == name}
+
+
+def _models_table(
+    records: Sequence[Exchange | SessionClosed], settings: ProjectSettings, strictness: Strictness
+) -> RenderableType:
+    cells = [
+        [model, *(f"${costs[name]:,.0f}" for name in PROJECTED), read_on]
+        for model, (read_on, costs) in per_million(records, settings, strictness).items()
+    ]
+    return table(["model", *PROJECTED, "prices of"], cells, right=PROJECTED)
+
+
+def _agents_table(ledger: Ledger, agents: Mapping[str, str], configured: Bill) -> RenderableType:
+    """Show costs by agent; the counts are from the ledger.
+
+    The cost assumes the exchanges in order. Delivered concurrently they may arrive in another order, and the first one pays for filling
+    the cache, so costs by agent differ a little between runs.
+    """
+    cells = [
+        [
+            agents[row["project"]],
+            f"{row['calls']:,}",
+            f"{_prompt(row):,}",
+            f"{row['output_tokens']:,}",
+            f"${configured.by_agent[agents[row['project']]].usd:.3f}",
+        ]
+        for row in sorted(ledger, key=lambda row: agents[row["project"]])
+    ]
+    calls, prompt, output = _recorded(ledger)
+    cells.append(["all", f"{calls:,}", f"{prompt:,}", f"{output:,}", f"${configured.usd:.3f}"])
+    numbers = ["calls", "tokens read", "written", "cost"]
+    return table(["agent", *numbers], cells, right=numbers)
+
+
+def _variants_table(bills: Mapping[str, Bill]) -> RenderableType:
+    least = bills["as configured"].nano
+    cells = [
+        [
+            name,
+            f"{one.calls.total():,}",
+            *(f"{one.calls[tier]:,}" for tier in _TIERS),
+            f"{one.input_tokens:,}",
+            f"{one.cached_tokens:,}",
+            f"{one.output_tokens:,}",
+            f"${one.usd:.4f}",
+            f"{one.nano / least:.2f}" if least else "",
+        ]
+        for name, one in bills.items()
+    ]
+    numbers = ["calls", "tier 2", "tier 2.5", "tier 3", "tokens read", "from cache", "written", "cost", "times"]
+    return table(["", *numbers], cells, right=numbers, cut_last=True)
+
+
+def _compared(ledger: Ledger, configured: Bill) -> str:
+    """Tell whether the bill equals the ledger."""
+    usd = sum(row["cost_usd"] or 0.0 for row in ledger)
+    calls, *tokens = _recorded(ledger)
+    again = calls - sum(row["judgements"] for row in ledger)
+    if [calls, *tokens] == [configured.calls.total(), configured.input_tokens, configured.output_tokens]:
+        found = "the bill as configured agrees with it, to the token"
+    else:
+        found = f"{again} of them were made again" if again else "some of them took another path"
+    return f"The server's ledger has {calls:,} calls for ${usd:.4f}: {found}."
+
+
+def _prompt(row: Mapping[str, Any]) -> int:
+    """Count every token that was read, cached or not."""
+    return int(row["input_tokens"] + row["cache_write_tokens"] + row["cache_read_tokens"])
+
+
+def _recorded(ledger: Ledger) -> tuple[int, int, int]:
+    """Count calls, tokens read and tokens written."""
+    return (
+        sum(row["calls"] for row in ledger),
+        sum(map(_prompt, ledger)),
+        sum(row["output_tokens"] for row in ledger),
+    )

@@ -1,0 +1,85 @@
+"""Emulated prompt caching: the tokens that a request would write to and read from the provider's cache.
+
+A mark caches the whole prompt up to it, in the order system, messages, for one model and one answer schema. Below the model's minimum
+nothing is cached, without any notice. Entries do not expire here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from typing import Any
+
+from audit.cost import price_of
+from audit.fingerprints import canonical_json
+from driftline_trial.simulator.answers import simulated_usage, tokens_of
+from driftline_trial.simulator.requests import Asked
+
+OTHER_MINIMUM = 1024
+"""Smallest cached prefix, in tokens, of a model for which it is not known."""
+MAX_ENTRIES = 10_000
+
+
+class PrefixCache:
+    """The newest prefixes that were seen, so that memory is bounded."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+
+    def tokens(self, asked: Asked) -> int:
+        """Count the tokens of the request's prompt."""
+        return tokens_of(_texts(asked))
+
+    def usage(self, asked: Asked, answer: str) -> dict[str, Any]:
+        """Return the usage of the request with this answer as the API reports it, and cache its prefixes."""
+        schema, *_ = texts = _texts(asked)
+        whole = simulated_usage(texts, answer)
+        read = marked = 0
+        ttl = "5m"
+        for tokens, key, lasting in self._prefixes(asked, schema):
+            if key in self._seen:
+                read = tokens
+            marked, ttl = tokens, lasting
+            self._remember(key)
+        written = marked - read
+        return {
+            "input_tokens": whole.input_tokens - marked,
+            "cache_creation_input_tokens": written,
+            "cache_read_input_tokens": read,
+            "cache_creation": {
+                "ephemeral_5m_input_tokens": written if ttl == "5m" else 0,
+                "ephemeral_1h_input_tokens": written if ttl == "1h" else 0,
+            },
+            "output_tokens": min(whole.output_tokens, asked.max_tokens),
+            "service_tier": "standard",
+        }
+
+    def _prefixes(self, asked: Asked, schema: str) -> list[tuple[int, bytes, str]]:
+        """Yield tokens, digest and time to live of every marked prefix that is long enough, the shortest first."""
+        found = []
+        digest = hashlib.sha256(canonical_json([asked.model, schema]).encode("utf-8", "surrogatepass"))
+        texts = [schema]
+        for block in asked.blocks:
+            texts.append(block.text)
+            digest.update(canonical_json(block.text).encode("utf-8", "surrogatepass"))
+            if block.ttl is not None and (tokens := tokens_of(texts)) >= minimum_of(asked.model):
+                found.append((tokens, digest.digest(), block.ttl))
+        return found
+
+    def _remember(self, key: bytes) -> None:
+        self._seen[key] = None
+        self._seen.move_to_end(key)
+        if len(self._seen) > MAX_ENTRIES:
+            self._seen.popitem(last=False)
+
+
+def _texts(asked: Asked) -> list[str]:
+    """Yield everything that the model reads, the schema first."""
+    schema = "" if asked.structured is None else canonical_json(asked.structured)
+    return [schema, *(block.text for block in asked.blocks)]
+
+
+def minimum_of(model: str) -> int:
+    """Return the smallest cached prefix of this model, in tokens."""
+    price = price_of(model, {})
+    return (price.cache_minimum if price else None) or OTHER_MINIMUM

@@ -1,0 +1,309 @@
+"""The simulated judge as an ASGI application, served on loopback from a thread with its own event loop.
+
+Messages and batches of them are answered by simple rules and spoiled by scripts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from audit.fingerprints import digest
+from driftline_trial.simulator.answers import CHARACTERS_A_TOKEN, MODEL, simulated_answer, simulated_evaluation
+from driftline_trial.simulator.batches import MAX_BATCH_BODY, SimulatedBatches
+from driftline_trial.simulator.behaviors import (
+    REFUSED,
+    Answering,
+    Call,
+    Receive,
+    Scope,
+    Send,
+    altered,
+    deliver,
+    json_bytes,
+    refusal_of,
+)
+from driftline_trial.simulator.caching import PrefixCache
+from driftline_trial.simulator.requests import MAX_BODY, Asked, Json, Problem, read_countable, read_request, unauthorized
+from driftline_trial.simulator.scripts import Arrivals, Play, Plays, Step
+from schemas.errors import SettingsError
+
+MAX_KEPT = 100
+"""Newest request bodies that are kept for inspection."""
+_LIMITS = {"requests": 4_000, "input-tokens": 4_000_000, "output-tokens": 800_000}
+_NO_SCHEMA = "Simulated: the request holds no schema of an answer, so there is nothing to answer."
+_BATCHES = "/v1/messages/batches"
+_COUNT = "POST /v1/messages/count_tokens"
+_KNOWN = f"POST /v1/messages, {_COUNT} and {_BATCHES}"
+_log = logging.getLogger(__name__)
+
+
+class SimulatedJudge:
+    """Answers calls. It rates by rules and understands nothing."""
+
+    def __init__(self, play: Plays, *, latency: float = 0.0, batch_seconds: float = 0.0, cut: Callable[[Scope], None]) -> None:
+        self.play = play
+        """The script for messages; may be replaced."""
+        self.batch_play = Play("answer")
+        """The script for calls of the batch API, whatever their requests are answered."""
+        self.batches = SimulatedBatches(self._answer, seconds=batch_seconds)
+        self.received: deque[bytes] = deque(maxlen=MAX_KEPT)
+        """The newest bodies of requests for a message."""
+        self.cache = PrefixCache()
+        self.arrivals = Arrivals()
+        """The number of answers to each question about a run."""
+        self._latency = latency
+        self._cut = cut
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one call."""
+        call = Call(scope, receive, send, lambda: self._cut(scope))
+        batched = call.target.partition(" ")[2].startswith(_BATCHES)
+        limit = MAX_BATCH_BODY if batched else MAX_BODY
+        body = await call.body(limit)
+        if call.target not in {"POST /v1/messages", _COUNT} and not batched:
+            await _refuse(call, Problem(404, "not_found_error", f"The simulated judge knows {_KNOWN} only"), "none")
+        elif body is None:
+            await _refuse(call, Problem(413, "request_too_large", f"Request exceeds {limit} bytes"), "none")
+        elif call.target == _COUNT:
+            await self._count(call, body)
+        elif batched:
+            await self._batch(call, body, dict(parse_qsl(scope["query_string"].decode("latin-1"))))
+        else:
+            await self._message(call, body)
+
+    async def _message(self, call: Call, body: bytes) -> None:
+        self.received.append(body)
+        asked = read_request(call.headers, body)
+        step = self.play.next(lambda: asked)
+        number = self.play.requests
+        if await call.pause(self._latency):
+            await self._play(step, call, asked, f"req_simulated_{number:06d}")
+        _log.info("request %d: %s, status %d, %d bytes", number, step.kind, call.status, len(body))
+
+    async def _count(self, call: Call, body: bytes) -> None:
+        """Count a prompt's tokens, whatever the scripts do to messages."""
+        asked = read_countable(call.headers, body)
+        if isinstance(asked, Problem):
+            await _refuse(call, asked, "req_simulated_count")
+        else:
+            count = json_bytes({"input_tokens": self.cache.tokens(asked)})
+            await call.answer(HTTPStatus.OK, {"request-id": "req_simulated_count"}, count)
+
+    async def _batch(self, call: Call, body: bytes, query: Mapping[str, str]) -> None:
+        """Answer a call of the batch API. A script's fault affects only the answer, after the call was carried out."""
+        step = self.batch_play.next()
+        request_id = f"req_simulated_batch_{self.batch_play.requests:06d}"
+        if await call.pause(self._latency):
+            problem = unauthorized(call.headers) or REFUSED.get(step.kind)
+            came = problem or self._carried_out(call, body, query)
+            if isinstance(came, Problem):
+                await _refuse(call, came, request_id, wait=int(step.argument))
+            else:
+                whole = came if isinstance(came, bytes) else json_bytes(came)
+                await deliver(step.kind, Answering(call, {"request-id": request_id}, whole, step.argument))
+        _log.info("batch call %s: %s, status %d, %d bytes", call.target, step.kind, call.status, len(body))
+
+    def _carried_out(self, call: Call, body: bytes, query: Mapping[str, str]) -> Json | bytes | Problem:
+        method, _, path = call.target.partition(" ")
+        _, _, rest = path.removeprefix(_BATCHES).partition("/")
+        batch_id, _, what = rest.partition("/")
+        batches = self.batches
+        known: dict[tuple[str, bool, str], Callable[[], Json | bytes | Problem]] = {
+            ("POST", False, ""): lambda: batches.create(call.headers, body, self.play),
+            ("GET", False, ""): lambda: batches.page(query),
+            ("GET", True, ""): lambda: batches.show(batch_id),
+            ("GET", True, "results"): lambda: batches.results(batch_id),
+            ("POST", True, "cancel"): lambda: batches.cancel(batch_id),
+        }
+        carry_out = known.get((method, bool(batch_id), what))
+        return Problem(404, "not_found_error", "Not found") if carry_out is None else carry_out()
+
+    async def _play(self, step: Step, call: Call, asked: Asked | Problem, request_id: str) -> None:
+        if isinstance(asked, Problem):
+            await _refuse(call, asked, request_id)
+        elif (problem := refusal_of(step.kind, asked)) is not None:
+            await _refuse(call, problem, request_id, wait=int(step.argument))
+        else:
+            answer = self._answer(asked, request_id, step.strictness)
+            head = {"request-id": request_id, **_limit_headers(self.play.requests % _LIMITS["requests"], answer["usage"])}
+            spoiled = json_bytes(altered(step.kind, answer, asked))
+            await deliver(step.kind, Answering(call, head, spoiled, step.argument))
+
+    def _answer(self, asked: Asked, request_id: str, strictness: float) -> Json:
+        """Return the message for the request if no fault is scripted."""
+        said = _NO_SCHEMA
+        if asked.subject is not None:
+            arrival = self.arrivals.count(asked.key)
+            answer = simulated_evaluation(asked.schema, asked.subject, model=asked.model, arrival=arrival)
+            said = json.dumps(answer, ensure_ascii=False)
+        elif asked.schema is not None:
+            rated = simulated_answer(asked.schema, asked.materials, model=asked.model, strictness=strictness)
+            said = json.dumps(rated, ensure_ascii=False)
+        room = asked.max_tokens * CHARACTERS_A_TOKEN
+        return {
+            "id": f"msg_simulated_{digest(request_id)}",
+            "type": "message",
+            "role": "assistant",
+            "model": MODEL,
+            "content": [{"type": "text", "text": said[:room]}],
+            "stop_reason": "end_turn" if len(said) <= room else "max_tokens",
+            "stop_sequence": None,
+            "usage": self.cache.usage(asked, said),
+        }
+
+
+async def _refuse(call: Call, problem: Problem, request_id: str, *, wait: int = 0) -> None:
+    error = {"type": "error", "error": {"type": problem.type, "message": problem.message}, "request_id": request_id}
+    head = {"request-id": request_id}
+    if problem.status == HTTPStatus.TOO_MANY_REQUESTS:
+        head |= {"retry-after": str(wait), **_limit_headers(_LIMITS["requests"], {}, wait)}
+    await call.answer(problem.status, head, json_bytes(error))
+
+
+def _limit_headers(number: int, usage: Mapping[str, Any], wait: int = 60) -> dict[str, str]:
+    """Return headers with the remaining rate limits, which this server counts but never enforces."""
+    spent = {"requests": number, "input-tokens": usage.get("input_tokens", 0), "output-tokens": usage.get("output_tokens", 0)}
+    reset = (datetime.now(UTC) + timedelta(seconds=wait)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        f"anthropic-ratelimit-{what}-{part}": value
+        for what, limit in _LIMITS.items()
+        for part, value in (("limit", str(limit)), ("remaining", str(max(0, limit - spent[what]))), ("reset", reset))
+    }
+
+
+HOST = "127.0.0.1"
+_PATIENCE = 10.0
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
+class RunningJudge:
+    """A simulated judge that is being served."""
+
+    def __init__(self, judge: SimulatedJudge, port: int, *, faults: float, seed: int) -> None:
+        self.base_url = f"http://{HOST}:{port}"
+        """The base URL for clients of the Messages API."""
+        self._judge = judge
+        self._faults, self._seed = faults, seed
+
+    @property
+    def requests(self) -> int:
+        """Count the requests for a message since the start or the last reset."""
+        return self._judge.play.requests
+
+    @property
+    def received(self) -> tuple[bytes, ...]:
+        """Return the newest request bodies, the oldest first: everything that a provider would see."""
+        return tuple(self._judge.received)
+
+    @property
+    def batch_calls(self) -> int:
+        """Count the calls of the batch API since the start or the last reset."""
+        return self._judge.batch_play.requests
+
+    def reset(
+        self,
+        script: str,
+        *,
+        batch_script: str = "answer",
+        batch_seconds: float = 0.0,
+        scripts_for: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start over with other scripts, an empty cache, no requests and no batches.
+
+        `batch_script` is for the calls of the batch API, `batch_seconds` how long a batch takes, `scripts_for` are scripts of requests
+        whose prompt holds a text. SettingsError for a script that cannot be read.
+        """
+        self._judge.play = Plays(script, scripts_for or {}, faults=self._faults, seed=self._seed)
+        self.script_batches(batch_script)
+        self._judge.batches.forget(seconds=batch_seconds)
+        self._judge.cache = PrefixCache()
+        self._judge.arrivals = Arrivals()
+        self._judge.received.clear()
+
+    def script_batches(self, script: str) -> None:
+        """Answer calls of the batch API by this script from now on."""
+        self._judge.batch_play = Play(script)
+
+
+@contextmanager
+def running(
+    script: str = "answer",
+    latency: float = 0.0,
+    seed: int = 0,
+    faults: float = 0.0,
+    port: int = 0,
+    *,
+    batch_seconds: float = 0.0,
+    scripts_for: Mapping[str, str] | None = None,
+) -> Iterator[RunningJudge]:
+    """Serve the simulated judge while the context is open; connections that are still open at its end are cut.
+
+    `latency` in seconds comes before each answer, `faults` is the share of requests that get a fault drawn by `seed`, port 0 is any
+    free one, and a batch is processed for `batch_seconds`. Requests whose prompt holds a text of `scripts_for` go by its script instead,
+    each question by itself. SettingsError for a script that cannot be read or a port that cannot be had.
+    """
+    server = _Server(Plays(script, scripts_for or {}, faults=faults, seed=seed), latency, batch_seconds)
+    listening = _listen(port)
+    thread = threading.Thread(target=server.run, args=([listening],), name="simulated-judge", daemon=True)
+    thread.start()  # the socket is already listening, so there is no need to wait for the thread
+    try:
+        yield RunningJudge(server.judge, listening.getsockname()[1], faults=faults, seed=seed)
+    finally:
+        server.should_exit = True
+        thread.join(_PATIENCE)
+
+
+class _Server(uvicorn.Server):
+    """Stops at once, even with open connections."""
+
+    def __init__(self, play: Plays, latency: float, batch_seconds: float) -> None:
+        self.judge = SimulatedJudge(play, latency=latency, batch_seconds=batch_seconds, cut=self._reset)
+        # Clients keep an idle connection for 5 s; one that we close at that very moment would lose their next call.
+        options: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "timeout_keep_alive": 75}
+        super().__init__(uvicorn.Config(self.judge, loop="asyncio", http="h11", ws="none", lifespan="off", **options))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Cut the connections, then stop as usual."""
+        for connection in self._connections():
+            connection.transport.abort()
+        await asyncio.sleep(0)
+        await super().shutdown(sockets)
+
+    def _reset(self, scope: Scope) -> None:
+        """Reset the connection of a call; it may already be closed."""
+        for connection in self._connections():
+            if connection.client == scope["client"]:
+                own: socket.socket = connection.transport.get_extra_info("socket")
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+                connection.transport.abort()
+
+    def _connections(self) -> list[H11Protocol]:
+        return [one for one in self.server_state.connections if isinstance(one, H11Protocol)]
+
+
+def _listen(port: int) -> socket.socket:
+    # With another protocol number asyncio would not send small answers at once.
+    listening = socket.socket(proto=socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port))
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise SettingsError(f"port {port}: {error}", hint="Name another port, or 0 for any free one.") from error
+    listening.listen(128)
+    return listening
