@@ -28,8 +28,8 @@ from starlette.datastructures import QueryParams
 from analytics.store.connection import connect
 from benchmarks.measure import print_table
 from benchmarks.page_database import make_large, make_seed, policy_beside
-from service.pages.lists.listing import asked_of
-from service.pages.projects.fleet_list import FLEET, SHOWN, page_from
+from service.pages.listing import asked_of
+from service.pages.projects.fleet import FLEET, SHOWN, page_from
 from service.server.supervisor import serving
 from service.setup.access.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now

@@ -19,7 +19,7 @@ from analytics.sandbox.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import DimensionScore, Incident, Judgement, Record, Review, Score
-from service.pages.worked_examples import worked_examples
+from service.pages.sql import worked_examples
 
 PAGE = (Path(__file__).parents[1] / "docs" / "sql.md").read_text("utf-8")
 EXAMPLES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)

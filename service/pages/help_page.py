@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 from audit.diagnosis.diagnosis import LOWEST_TRUST
 from audit.drift.anomaly_rate import DAYS as SPIKE_DAYS
 from audit.drift.consecutive_days import SHORTEST_RUN
-from service.pages.incidents.wording import EXPLAINED
+from service.pages.incident_figures import EXPLAINED
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.read.project import ANOMALOUS, ENOUGH, UNSCORED

@@ -1,4 +1,4 @@
-"""Rendering of templates: foreign text is escaped and made visible, and a page loads only our own files.
+"""Rendering of pages: templates, excerpts of long texts, and errors as pages.
 
 The pages show texts written by agents. So templates escape by default, invisible and direction characters are shown as their codes,
 and the content security policy allows no inline scripts or styles.
@@ -6,17 +6,22 @@ and the content security policy allows no inline scripts or styles.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from fastapi import Request
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
+from starlette.exceptions import HTTPException
 
 from audit.prompt_quoting import hidden_parts
 from audit.times import iso_time
@@ -24,7 +29,7 @@ from service.read.runs import EXCHANGES_ONLY
 from service.setup.access.access import Holder
 from service.setup.access.sign_ins import mark_of
 from service.setup.version import version
-from service.text.links import INBOX_PAGE, Links
+from service.text.links import CALLS, INBOX_PAGE, Links
 from service.text.rounding import counted, grouped
 from service.text.window import kept_of
 from service.text.words import TERMS, WORDS
@@ -174,3 +179,72 @@ def usd(value: float | None) -> str:
     if value is None:
         return NOTHING
     return f"${value:,.2f}" if value >= 1 or not value else f"${value:.4f}"
+
+
+MAX_SHOWN = 20_000
+"""Characters of a text that a page shows. The judge sees no more than 24 000."""
+_CODE_LENGTH = 40
+"""Characters that a code takes on a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """The beginning of a text."""
+
+    text: str
+    left_out: int
+    """The number of remaining characters; 0 if the excerpt is the whole text."""
+    whole: str
+    """Address of the whole text."""
+
+    @property
+    def length(self) -> int:
+        """Return the number of characters of the whole text."""
+        return len(self.text) + self.left_out
+
+
+def excerpt(text: str, whole: str) -> Excerpt:
+    """Return the part of a text that fits on a page, which is less if many characters are shown as codes."""
+    head = text[:MAX_SHOWN]
+    room, kept = MAX_SHOWN, 0
+    for seen, hidden in hidden_parts(head):
+        kept += min(len(seen), room)
+        room -= len(seen) + (_CODE_LENGTH if hidden else 0)
+        if room < 0:
+            break
+        kept += len(hidden)
+    return Excerpt(head[:kept], len(text) - kept, whole)
+
+
+_TITLES = {
+    400: "The address is not valid",
+    403: "Not for this token",
+    404: "This page does not exist",
+    503: "The server is busy",
+}
+Answers = Callable[[Request, Exception], Awaitable[Response]]
+_ERRORS: tuple[type[Exception], ...] = (HTTPException, RequestValidationError)
+
+
+def add_problem_pages(app: FastAPI) -> None:
+    """Answer errors of pages with pages. The handlers for other answers must already be installed."""
+    for kind in _ERRORS:
+        app.add_exception_handler(kind, _as_page(app.exception_handlers[kind]))
+
+
+def _as_page(otherwise: Any) -> Answers:
+    """Return the handler's answer, or a page if a browser wants one."""
+
+    async def told(request: Request, error: Exception) -> Response:
+        answer: Response = await otherwise(request, error)
+        if not _wants_page(request) or answer.status_code < HTTPStatus.BAD_REQUEST:
+            return answer
+        words = json.loads(bytes(answer.body))["error"]
+        title = _TITLES.get(answer.status_code, "Something went wrong")
+        return page(request, "problem.html", {"title": title, "words": words}, answer.status_code)
+
+    return told
+
+
+def _wants_page(request: Request) -> bool:
+    return not request.url.path.startswith(CALLS) and "text/html" in request.headers.get("accept", "")

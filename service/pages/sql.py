@@ -1,7 +1,12 @@
-"""The SQL page: an editor, with the views and queries beside it. Statements are sent to the API."""
+"""The SQL page: an editor, with the views, the queries and the guide's worked examples beside it. Statements are sent to the API."""
 
 from __future__ import annotations
 
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
 from typing import Annotated, Any
 
 import anyio.to_thread
@@ -11,7 +16,6 @@ from fastapi.responses import HTMLResponse
 from analytics.sandbox.snapshots import readable_catalogue
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
-from service.pages.worked_examples import worked_examples
 from service.read.queries.protocol import DEFAULT_ROWS, MAX_ROWS
 from service.web.authentication import Querier
 from service.web.models import MAX_SQL
@@ -60,3 +64,48 @@ def _snapshot(request: Request) -> dict[str, Any]:
         "age": state.at and (now - state.at).total_seconds(),
         "taken": state.since and (now - state.since).total_seconds(),
     }
+
+
+_HEADING = re.compile(r"^### \d+\. ", re.MULTILINE)
+_STATEMENT = re.compile(r"^```sql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_MARKS = re.compile(r"[`*]")
+_VALUE = re.compile(r"(DATE )?'([^']*)' /\* \$([a-z_]+) \*/")
+"""A value to be replaced by the reader's own, with its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkedExample:
+    """A question, a text about it, and the statement that answers it."""
+
+    title: str
+    words: str
+    sql: str
+    """With `$name` for each value that has a name beside it in the guide."""
+    parameters: Mapping[str, str]
+    """Those values by name."""
+
+
+@functools.cache
+def worked_examples() -> tuple[WorkedExample, ...]:
+    """Return the examples in the order of the guide; a question with two statements appears twice."""
+    guide = (resources.files("service") / "worked_examples.md").read_text(encoding="utf-8")
+    return tuple(example for part in _HEADING.split(guide)[1:] for example in _examples(part))
+
+
+def _examples(part: str) -> list[WorkedExample]:
+    """Return the examples of a section of the guide, which alternates texts and statements below its title."""
+    title, _, rest = part.partition("\n")
+    texts = _STATEMENT.split(rest)
+    return [
+        WorkedExample(title, _MARKS.sub("", words).strip(), _VALUE.sub(_named, sql).strip(), _values(sql))
+        for words, sql in zip(texts[::2], texts[1::2], strict=False)
+    ]
+
+
+def _named(value: re.Match[str]) -> str:
+    """Return the parameter that replaces a value; a date becomes a text with a cast."""
+    return f"${value[3]}::DATE" if value[1] else f"${value[3]}"
+
+
+def _values(sql: str) -> dict[str, str]:
+    return {value[3]: value[2] for value in _VALUE.finditer(sql)}

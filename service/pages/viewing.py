@@ -1,19 +1,27 @@
-"""Viewers of pages: a signed-in operator who may read; others are led to the sign-in and come back."""
+"""Viewers of pages: the sign-in and its static files, the signed-in operator who may read, and the forms that a page sends."""
 
 from __future__ import annotations
 
+import hashlib
+from functools import cache
 from http import HTTPStatus
+from pathlib import Path
 from typing import Annotated
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
-from fastapi import Depends, Path, Request
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Path as PathParameter
+from fastapi.responses import HTMLResponse
 
 from schemas.bounds import NAME
+from service.pages.rendering import MARK_FIELD, page
 from service.setup.access.access import Holder
+from service.setup.access.sign_ins import is_mark
 from service.text.links import Links
 from service.web.authentication import require_project
 from service.web.context import Services
 from service.web.errors import ApiError
+from service.web.transfer import VARIES, packed, takes_gzip
 
 
 async def _viewer(request: Request, services: Services) -> Holder:
@@ -33,7 +41,9 @@ Viewer = Annotated[Holder, Depends(_viewer)]
 """The operator who views a page; without one the answer redirects to the sign-in."""
 
 
-async def _shown_project(viewer: Viewer, services: Services, project: Annotated[str, Path(pattern=f"^{NAME}$")]) -> str:
+async def _shown_project(
+    viewer: Viewer, services: Services, project: Annotated[str, PathParameter(pattern=f"^{NAME}$")]
+) -> str:
     require_project(viewer, project)
     await services.require_project(project)
     return project
@@ -47,3 +57,66 @@ def local_path(address: str) -> str:
     """Return the address to open after the sign-in: the requested one if it is a path of this server, otherwise the fleet."""
     is_ours = address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable()
     return address if is_ours else Links.fleet
+
+
+MAX_FIELDS = 2000
+"""Fields of a form."""
+Fields = dict[str, list[str]]
+
+
+async def _fields(request: Request) -> Fields:
+    """Return the non-blank values of each field; ApiError 400 for a body that is not a form, 403 without the page's mark."""
+    try:
+        pairs = parse_qsl((await request.body()).decode(), errors="strict", max_num_fields=MAX_FIELDS)
+    except ValueError:  # also raised for bytes that are not UTF-8
+        raise ApiError(400, "invalid", f"the form is not readable, or has more than {MAX_FIELDS} fields") from None
+    fields: Fields = {}
+    for name, value in pairs:
+        fields.setdefault(name, []).append(value)
+    marks = fields.pop(MARK_FIELD, [])
+    cookie: bytes = getattr(request.state, "cookie", b"")
+    if len(marks) != 1 or not cookie or not is_mark(marks[0].encode(), cookie):
+        raise ApiError(403, "forged", "the form does not come from a page of this server; reload the page")
+    return fields
+
+
+Form = Annotated[Fields, Depends(_fields)]
+"""The fields of the form that was sent."""
+
+
+router = APIRouter(include_in_schema=False)
+_FILES = Path(__file__).parent / "static"
+_KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+@router.get("/sign-in")
+async def sign_in(request: Request, next: str = "/") -> HTMLResponse:  # noqa: A002 - the name in the address
+    """Show the page that asks for a token."""
+    return page(request, "sign_in.html", {"target": local_path(next)})
+
+
+@router.get("/static/{name:path}")
+def static(request: Request, name: str) -> Response:
+    """Return a file that pages load."""
+    found = _files().get(name)
+    if found is None:
+        raise ApiError(404, "not_found", "there is no such file")
+    content, small, kind, tag = found
+    headers = {"ETag": f"W/{tag}", "Cache-Control": "no-cache", "Vary": VARIES}
+    if request.headers.get("if-none-match") in {tag, f"W/{tag}"}:
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    if takes_gzip(request.scope):
+        return Response(small, media_type=kind, headers={**headers, "Content-Encoding": "gzip"})
+    return Response(content, media_type=kind, headers=headers)
+
+
+@cache
+def _files() -> dict[str, tuple[bytes, bytes, str, str]]:
+    """Return content, compressed content, type and ETag of each file."""
+    found = {}
+    for path in sorted(_FILES.rglob("*")):
+        if path.suffix in _KINDS:
+            content = path.read_bytes()
+            tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+            found[path.relative_to(_FILES).as_posix()] = (content, packed(content), _KINDS[path.suffix], tag)
+    return found

@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 
 from schemas.errors import BrokerError, BusyError
 from service.http.answers.description import TAGS, describe
-from service.pages.problems import add_problem_pages
+from service.pages.rendering import add_problem_pages
 from service.read.queries.pool import QueryPool
 from service.setup.access.access import AccessStore
 from service.setup.version import version

@@ -3,7 +3,7 @@
 1. The token is in the Authorization header (`Bearer dl_…`), never in the address. A browser has a cookie instead, after signing in.
 2. A browser sends its cookie whatever page made the call. So a writing request with a cookie must come from one of our pages: it
    carries the page's mark, and the browser names no other origin. A form that works without a script has the mark in its body, and
-   the code that reads the form checks it (`service.pages.forms`).
+   the code that reads the form checks it (`service.pages.viewing`).
 3. Failures per address and minute are limited; beyond the limit the address has to wait (429). A valid token is always accepted, so
    failures of others behind the same proxy do not lock it out; 256 random bits cannot be guessed anyway.
 4. Browsers share the cookies of a host among its ports. The cookie's name contains the port, so that two servers on one machine do

@@ -12,7 +12,7 @@ from analytics.queries import query_records
 from analytics.store.store import Store
 from schemas.records import Diagnosis
 from service.cli.main import run as run_command
-from service.pages.runs.run_data import read_events
+from service.pages.run_view import read_events
 from service.read.sessions import finding_events
 
 QUESTION = "Where is the parcel of the customer Miller, order 4711"

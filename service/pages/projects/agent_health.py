@@ -16,13 +16,10 @@ from markupsafe import Markup
 from analytics.queries import query_rows
 from audit.diagnosis.diagnosis import LOWEST_TRUST
 from schemas.lazy import duckdb
-from service.pages.charts.charts import Chart, line
-from service.pages.charts.marks import Mark, marks_between
-from service.pages.charts.spark import spark
+from service.pages.charts import Chart, Mark, line, marks_between, spark
+from service.pages.periods import AskedOfList, range_control
 from service.pages.rendering import page
-from service.pages.runs.view import run_point
-from service.pages.times.asked import AskedOfList
-from service.pages.times.range_control import range_control
+from service.pages.run_view import run_point
 from service.pages.viewing import ShownProject, Viewer
 from service.read.versions import agent_versions
 from service.text.window import Window, bounds, last_period, listed_window, quarter_to

@@ -16,15 +16,11 @@ from analytics.queries import query_rows
 from audit.evaluation.dimensions import HIGHEST, LOWEST, MEANINGS
 from audit.evaluation.report import LATER_ATTEMPT_FAILED
 from schemas.lazy import duckdb
-from service.pages.charts.charts import Chart, Point, line
-from service.pages.charts.marks import Mark, marks_between
-from service.pages.lists.pages import listed
-from service.pages.lists.tables import EVALUATIONS
-from service.pages.projects.days import counts_of
-from service.pages.rendering import number, page
-from service.pages.texts import MAX_SHOWN, excerpt
-from service.pages.times.asked import AskedOfList
-from service.pages.times.comparison import compared, compared_means
+from service.pages.charts import Chart, Mark, Point, line, marks_between
+from service.pages.lists import EVALUATIONS, listed
+from service.pages.periods import AskedOfList, compared, compared_means
+from service.pages.project_charts import counts_of
+from service.pages.rendering import MAX_SHOWN, excerpt, number, page
 from service.pages.viewing import ShownProject, Viewer
 from service.read.evaluations import (
     CaseQuality,

@@ -1,34 +1,41 @@
-"""The fleet: projects as cards or rows, worst first, and all of them at a glance."""
+"""The fleet: projects as cards or rows, worst first, and all of them at a glance. The address has its parameters and its order."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from datetime import date, datetime
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from functools import partial
+from itertools import pairwise
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from audit.drift.watched_series import TIERS
-from service.pages.charts.spark import spark
-from service.pages.lists.listing import asked_of
-from service.pages.projects.fleet_list import FLEET, VIEWS, orders, page_of_fleet
-from service.pages.projects.wording import age_words, reason_words
+from service.pages.charts import spark
+from service.pages.listing import Asked, Column, Filter, Last, Listing, ListOf, asked_of, encoded
 from service.pages.rendering import number, page, share
 from service.pages.viewing import Viewer
 from service.read.project import (
+    ENOUGH,
     LEVEL_DAYS,
     RECENT_DAYS,
     WORST,
     Change,
     Project,
+    Reason,
+    Standing,
+    badness,
     check_words,
+    moment_words,
     standings,
     with_blind_spots,
     worst_first,
 )
 from service.text.links import Links
+from service.text.rounding import counted
 from service.text.window import RECENT
 from service.text.words import TERMS
 from service.web.context import Services
@@ -173,3 +180,172 @@ def _totals(projects: Sequence[Project]) -> dict[str, int]:
         "recent_anomalies": sum(project.recent.anomalies for project in projects),
         "before_anomalies": sum(project.before.anomalies for project in projects),
     }
+
+
+SHOWN = 60
+"""Projects of a page."""
+VIEWS = {"cards": "Cards", "table": "Table"}
+"""How projects may be shown: as cards, or as a table of narrow rows."""
+_ORDERS = {
+    "worst": ("Worst first", "Best first"),
+    "anomalies": ("Most anomalies", "Fewest anomalies"),
+    "incidents": ("Most incidents", "Fewest incidents"),
+    "exchanges": ("Most exchanges", "Fewest exchanges"),
+    "last": ("Newest first", "Oldest first"),
+    "name": ("By name", "By name, backwards"),
+}
+"""The orders in words, and the words when reversed."""
+FLEET = ListOf(
+    name="fleet",
+    query="projects",
+    sort="worst",
+    filters=(
+        Filter(name="q", label="Find a project", read=lambda text: text.strip().lower(), hint="Name; press / to type"),
+        Filter(name="health", label="Health", choices={health: TERMS[health] for health in WORST}),
+        Filter(name="view", label="View", choices=VIEWS),
+    ),
+    columns=(
+        Column(key="project", title="Project", sort="name", down=False),
+        Column(key="health", title="Health", sort="worst"),
+        Column(key="open_incidents", title="Open", sort="incidents"),
+        Column(key="change", title="Change"),
+        Column(key="recent_scores", title="Exchanges", sort="exchanges", is_number=True),
+        Column(key="recent_tier2", title="Tier 2", is_number=True),
+        Column(key="rate", title="Anomalous", sort="anomalies", is_number=True),
+        Column(key="unscored_rate", title="Unscored", is_number=True),
+        Column(key="recent_unsafe_runs", title="Unsafe", is_number=True),
+        Column(key="recent_cost_usd", title="Cost", is_number=True),
+        Column(key="newest", title="Newest record", sort="last"),
+    ),
+)
+"""The fleet: its filters, and the columns of its table."""
+
+
+class Found(NamedTuple):
+    """A page of the fleet."""
+
+    listing: Listing
+    projects: Sequence[Project]
+    start: int
+    """How many projects come before the page."""
+    total: int
+    """How many projects match."""
+
+
+def page_of_fleet(projects: Sequence[Project], asked: Asked, places: Mapping[str, Standing]) -> Found:
+    """Return the requested page; `places` are the `standings` of the projects with an incident."""
+    found = in_order([project for project in projects if _fits(project, asked)], asked, places)
+    start = 0 if asked.last is None else max(0, int(asked.last.number or 0))
+    end = start + SHOWN
+    listing = Listing(
+        asked=asked,
+        rows=[],
+        following=page_from(end, asked) if end < len(found) else None,
+        first=asked.address() if start else None,
+        previous=page_from(start - SHOWN, asked) if start > SHOWN else None,
+    )
+    return Found(listing, found[start:end], start, len(found))
+
+
+def orders(asked: Asked) -> dict[str, str]:
+    """Return the orders in words; the current one can be reversed."""
+    turned = asked.down != FLEET.sorts[asked.sort].down
+    return {name: words[turned and name == asked.sort] for name, words in _ORDERS.items()}
+
+
+def in_order(projects: Sequence[Project], asked: Asked, places: Mapping[str, Standing]) -> list[Project]:
+    """Sort projects, which come by name. Ties stay in order of name, and projects without a value come last."""
+    keys: Mapping[str, Callable[[Project], Any]] = {
+        "worst": partial(badness, places),
+        "anomalies": attrgetter("recent.anomaly_rate"),
+        "incidents": attrgetter("open_incidents"),
+        "exchanges": attrgetter("recent.scores"),
+        "last": _newest,
+        "name": attrgetter("project"),
+    }
+    key = keys[asked.sort]
+    keyed = [(key(project), project) for project in projects]
+    known = sorted((one for one in keyed if one[0] is not None), key=itemgetter(0), reverse=asked.down)
+    return [project for _, project in known] + [project for value, project in keyed if value is None]
+
+
+def _newest(project: Project) -> datetime | None:
+    """Return the time of the newest exchange or end of a run; None without either."""
+    return max((at for at in (project.last_exchange_at, project.last_run_at) if at), default=None)
+
+
+def _fits(project: Project, asked: Asked) -> bool:
+    text, health = asked.values["q"], asked.values["health"]
+    return (not text or text in project.project) and health in (None, project.health)
+
+
+def page_from(start: int, asked: Asked) -> str:
+    """Return the address of the page that begins after this number of projects."""
+    return asked.address(cursor=encoded(Last(asked.sort, asked.down, start, None, "")))
+
+
+_DAY = timedelta(days=1)
+
+
+def age_words(newest: datetime | None, now: datetime) -> str:
+    """Describe the age of the newest record in days; empty if it came within the last day, and without records."""
+    return "" if newest is None or now - newest < 2 * _DAY else f"{(now - newest).days} days ago"
+
+
+def reason_words(project: Project, *, has_judge: bool) -> list[str]:
+    """Explain why a project is not healthy; its incidents are shown elsewhere."""
+    return [_WORDS[reason](project, has_judge) for reason in project.reasons if reason in _WORDS]
+
+
+def _unscored(project: Project, has_judge: bool) -> str:
+    recent = project.recent
+    due = number(recent.scored + recent.unscored)
+    words = f"{number(recent.unscored)} of {due} exchanges due to be judged in {RECENT_DAYS} days are unscored"
+    return words if has_judge else f"{words}: this server has no judge"
+
+
+def _unsafe(project: Project, _: bool) -> str:
+    unsafe = project.recent.unsafe_runs
+    verb = "is" if unsafe == 1 else "are"
+    return f"{number(unsafe)} of {counted(project.recent.runs, 'run')} in {RECENT_DAYS} days {verb} unsafe for production"
+
+
+def _anomalies(project: Project, _: bool) -> str:
+    recent = project.recent
+    has = "has" if recent.anomalies == 1 else "have"
+    exchanges = f"{number(recent.anomalies)} of {counted(recent.scores, 'exchange')} in {RECENT_DAYS} days"
+    return f"{exchanges} {has} an anomaly, {share(recent.anomaly_rate)}"
+
+
+def _few(project: Project) -> str:
+    """Describe how much of the required data exists: exchanges, or runs if there are only runs."""
+    if project.scores or not project.runs_with_evidence:
+        return f"{number(project.recent.scores)} of {ENOUGH} exchanges in {RECENT_DAYS} days"
+    return f"{number(project.runs_with_evidence)} of {ENOUGH} runs"
+
+
+_WORDS: Mapping[Reason, Callable[[Project, bool], str]] = {
+    "unscored": _unscored,
+    "unsafe_runs": _unsafe,
+    "anomalies": _anomalies,
+    "too_few": lambda project, _: f"Not enough data: {_few(project)}",
+    "unchecked": lambda project, _: check_words(project),
+}
+
+
+def silence_words(days: Sequence[datetime], last_at: datetime | None, now: datetime) -> str:
+    """Describe the time of the last exchange, and whether such a pause is usual by earlier days; empty without exchanges.
+
+    An agent that works on weekdays, or once a month, is silent for a while without anything being wrong.
+    """
+    if not days:
+        return ""
+    # Retention may have deleted the exchanges and kept their sums: then only the day is known.
+    ago = now - (last_at or days[-1])
+    came = f"The last exchange came {moment_words(last_at) or f'on {days[-1]:%Y-%m-%d}'}, {ago.days} days ago."
+    pauses = [later - earlier for earlier, later in pairwise(days)]
+    if not pauses:
+        return f"{came} Whether that is usual is not known: no earlier day of that quarter has exchanges."
+    longest = max(pauses)
+    told = f"the longest time between two days with exchanges was {counted(longest.days, 'day')} that quarter"
+    return f"{came} That is {'usual' if ago <= longest + _DAY else 'unusual'}: {told}."

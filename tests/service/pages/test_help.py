@@ -9,7 +9,7 @@ from support.pages import cookie, signed_in
 from support.watch_histories import fallen, history, put
 
 from analytics.store.store import Store
-from service.pages.charts.projects import TIERS
+from service.pages.project_charts import TIERS
 
 
 def test_each_word_stands_there_once(call: Call, tokens: Tokens) -> None:

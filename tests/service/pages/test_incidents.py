@@ -24,9 +24,8 @@ from analytics.store.store import Store
 from audit.drift.incident_evidence import Sighting
 from schemas.records import Alert, Incident
 from service.cli.main import run
-from service.pages.incidents.incidents import FIRST_MOVED, MAX_REASON, PAGE
-from service.pages.incidents.reproduce import command
-from service.pages.incidents.wording import EXPLAINED, NAMES, figures, odds
+from service.pages.incident_figures import EXPLAINED, NAMES, figures, odds
+from service.pages.incidents import FIRST_MOVED, MAX_REASON, PAGE, command
 from service.read.incidents import incident_records
 from service.setup.access.access import AccessStore, Holder
 from service.text.links import Links

@@ -18,7 +18,7 @@ from analytics.sandbox.adhoc import read_only_rows
 from analytics.sandbox.snapshots import copy_database
 from analytics.store.store import Store
 from schemas.bounds import EARLIEST
-from service.pages.lists.listing import SHOWN as PAGE
+from service.pages.projects.telemetry import SHOWN as PAGE
 from service.text.answers import Place, encode_place
 from service.text.links import Links
 

@@ -11,8 +11,7 @@ from support.api_server import Call, Tokens
 from support.pages import cookie, from_page, signed_in
 
 from analytics.sandbox.snapshots import readable_catalogue
-from service.pages.sql import FIRST
-from service.pages.worked_examples import worked_examples
+from service.pages.sql import FIRST, worked_examples
 from service.setup.access.access import AccessStore, Holder
 
 SQL = "/sql"

@@ -43,7 +43,7 @@ from driftline_trial.demo.fleet import SECRETS
 from driftline_trial.demo.judge_change import JudgeSchedule
 from driftline_trial.demo.script import SCRIPT_END, present_of
 from service.cli.main import run as run_command
-from service.pages.worked_examples import worked_examples
+from service.pages.sql import worked_examples
 from service.read.anchors import project_anchors
 from service.read.incidents import incident_records
 from service.read.why.reasons import why

@@ -11,7 +11,7 @@ from support.pages import cookie, drawn_charts, signed_in
 from support.watch_histories import history, put, steady
 
 from analytics.store.store import Store
-from service.pages.charts.charts import Chart, Point, bars, line
+from service.pages.charts import Chart, Point, bars, line
 from service.text.links import Links
 
 PATH = "/api/audit/ops/deployments"

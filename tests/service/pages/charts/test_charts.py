@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 from support.pages import drawn_charts
 
-from service.pages.charts.charts import Band, Chart, Point, bars, line, stacked_bars
-from service.pages.charts.marks import Mark, place_of
-from service.pages.charts.spark import share_bar, spark
+from service.pages.charts import Band, Chart, Mark, Point, bars, line, place_of, share_bar, spark, stacked_bars
 from service.pages.rendering import NOTHING, share, usd
 
 CHART = Chart(key="tier2", title="Tier 2", words="Means day by day.", limits=(1, 5))

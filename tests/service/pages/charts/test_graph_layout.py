@@ -10,8 +10,19 @@ from xml.etree import ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.pages.charts.graph_drawing import Addresses, Drawing, draw
-from service.pages.charts.graph_layout import COLUMNS, FAILURE, LANE, LANES, GraphEvents, Layout, Reinforcing, layout
+from service.pages.graph import (
+    COLUMNS,
+    FAILURE,
+    LANE,
+    LANES,
+    Addresses,
+    Drawing,
+    GraphEvents,
+    Layout,
+    Reinforcing,
+    draw,
+    layout,
+)
 
 FAILURES = ("infinite_tool_loop", "cost_explosion", "skill_failure")
 TYPES = ("tool_call", "tool_output", "<b>", "\u202eodd", *(f"own {number}" for number in range(9)))

@@ -12,7 +12,7 @@ from support.watch_histories import put
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from schemas.records import Deployment
-from service.pages.charts.marks import marks_between, marks_within, run_policies
+from service.pages.charts import marks_between, marks_within, run_policies
 
 START, DAY, HOUR = datetime(2026, 10, 1, tzinfo=UTC), timedelta(days=1), timedelta(hours=1)
 OLD = {"judge_model": "judge-1", "policy_digest": "aaaaaaaa00000000"}

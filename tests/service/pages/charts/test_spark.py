@@ -6,7 +6,7 @@ import json
 import re
 from html import unescape
 
-from service.pages.charts.spark import spark
+from service.pages.charts import spark
 
 
 def test_values_come_back_with_their_gaps_and_words_are_text() -> None:

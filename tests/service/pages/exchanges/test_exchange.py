@@ -18,7 +18,7 @@ from audit.exchanges.prompts import thinking_question, tier2_question
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import DimensionScore, Exchange, Judgement, Score
-from service.pages.texts import MAX_SHOWN
+from service.pages.rendering import MAX_SHOWN
 from service.setup.access.access import AccessStore, Holder
 from service.text.links import Links
 from streams.engine.engine import Engine

@@ -9,7 +9,7 @@ import pytest
 from support.builders import incident
 
 from schemas.records import Incident
-from service.pages.incidents.change_days import before_of, days_of, marked_days, shown_by
+from service.pages.incident_figures import before_of, days_of, marked_days, shown_by
 
 DAYS = {"2026-10-01": 0.9, "2026-10-02": 0.86, "2026-10-03": 0.5, "2026-10-04": None, "2026-10-05": 0.97, "2026-10-06": 0.4}
 

@@ -21,8 +21,7 @@ from support.watch_histories import put
 from analytics.store.store import Store
 from schemas.errors import InputError
 from schemas.records import Incident
-from service.pages.incidents.inbox import HEADINGS, ORDERS, PAGE
-from service.pages.incidents.inbox_actions import DONE
+from service.pages.inbox import DONE, HEADINGS, ORDERS, PAGE
 from service.read.inbox import ANY, FIELDS, LIVE_STATES, SORTS, filter_of, read_address
 from service.setup.access.access import AccessStore, Holder
 from service.setup.access.sign_ins import mark_of

@@ -17,8 +17,8 @@ from support.watch_histories import put
 
 from analytics.store.store import Store
 from schemas.records import DeadLetter, Evaluation, Heartbeat
-from service.pages.lists import listing
-from service.pages.texts import MAX_SHOWN
+from service.pages import listing
+from service.pages.rendering import MAX_SHOWN
 from service.setup.access.access import AccessStore, Holder
 
 LIST = "/projects/shop/evaluations"

@@ -17,7 +17,7 @@ from support.watch_histories import JUDGED, put
 
 from analytics.store.store import Store
 from audit.policy import Policy
-from service.pages.projects.fleet_list import FLEET, SHOWN
+from service.pages.projects.fleet import FLEET, SHOWN
 from service.read.project import project_of, standings
 from service.text.links import Links
 

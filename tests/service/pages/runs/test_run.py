@@ -23,8 +23,7 @@ from audit.detectors.thresholds import DEFAULTS
 from audit.detectors.thresholds import EVENTS as AS_EVENTS
 from audit.diagnosis.diagnosis import _readiness, diagnose, to_record
 from audit.diagnosis.evidence import SessionEvidence
-from service.pages.runs.run_data import PAYLOAD_SHOWN, read_context, read_events
-from service.pages.runs.view import GIST_SHOWN, because
+from service.pages.run_view import GIST_SHOWN, PAYLOAD_SHOWN, because, read_context, read_events
 from service.read.run_diagnoses import events_of
 from service.read.runs import find_run
 from service.read.sessions import finding_events

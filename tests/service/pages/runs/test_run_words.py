@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.pages.runs.view import told_cause
+from service.pages.run_view import told_cause
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.pages.runs.run_data import RunEvents
-from service.pages.runs.timeline import EVIDENCE, FAILED, Asked, timeline
+from service.pages.run_view import EVIDENCE, FAILED, Asked, RunEvents, timeline
 
 NOON = datetime(2026, 10, 1, 12, tzinfo=UTC)
 TYPES = ("tool_call", "decision")

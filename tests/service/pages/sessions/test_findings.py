@@ -22,7 +22,7 @@ from audit.diagnosis.diagnosis import diagnose, to_record
 from audit.diagnosis.evidence import SessionEvidence
 from schemas.records import AgentEvent, Diagnosis, Record
 from service.cli.main import run as run_command
-from service.pages.sessions.finding_links import STEPS
+from service.pages.run_view import STEPS
 from service.read import sessions as module
 from service.read.sessions import NOT_MARKED
 from service.text.links import Links

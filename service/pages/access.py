@@ -1,0 +1,220 @@
+"""Access as pages: the list of holders, the form that gives access, one person's tokens and sign-ins, and the audit log in words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, NamedTuple
+
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import HTMLResponse
+
+from analytics.queries import query_rows
+from service.pages.administration import Administrator
+from service.pages.rendering import page
+from service.read.known_projects import known_projects, named_projects
+from service.setup.access.access import MAX_LIVE, SCOPES, Holder, Kind, Scope, Token
+from service.setup.access.audit_log import AuditLine
+from service.text.answers import Place, page_of
+from service.text.links import Links
+from service.text.words import WORDS
+from service.web.context import ApiContext, Services
+from service.web.errors import ApiError
+from service.web.models import ConnectionName
+from service.web.parameters import Cursor
+
+router = APIRouter(include_in_schema=False)
+EXPIRIES = ((365, "In a year"), (90, "In 90 days"), (30, "In 30 days"), (7, "In a week"), (None, "Never"))
+"""Days after which a token expires, and how the page says so; the first is chosen."""
+SHOWN_LINES = 10
+"""Lines of the audit log on a person's page."""
+Name = Annotated[ConnectionName, Path()]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A holder of tokens for a page, with the newest token first."""
+
+    holder: Holder
+    tokens: tuple[Token, ...]
+    sign_ins: int = 0
+
+    @property
+    def live(self) -> tuple[Token, ...]:
+        """The live tokens."""
+        return tuple(token for token in self.tokens if token.state == "live")
+
+    @property
+    def last_used_at(self) -> datetime | None:
+        """The last use of any of the tokens."""
+        return max((token.last_used_at for token in self.tokens if token.last_used_at), default=None)
+
+    @property
+    def words(self) -> str:
+        """The scopes, or the name of the role that has exactly these scopes."""
+        return role_of(self.holder)
+
+
+@router.get("/admin/access")
+async def people(request: Request, _: Administrator, services: Services) -> HTMLResponse:
+    """Show who has access, who is signed in, who reviews, and the connections."""
+    signed_in = Counter(one.name for one in services.access.sign_ins.going_on())
+    reviewers = await services.ask(lambda cursor: query_rows(cursor, "reviewers"))
+    operators = _shown(services, "operator", signed_in)
+    values = {
+        "people": sorted(operators, key=lambda one: not one.live),
+        "connections": _shown(services, "connection", signed_in),
+        "reviewers": reviewers,
+    }
+    return page(request, "admin/people.html", values)
+
+
+@router.get("/admin/access/new")
+async def give(request: Request, viewer: Administrator, services: Services) -> HTMLResponse:
+    """Show the form that gives access, within what the viewer has."""
+    named = named_projects(services.engine.policy, services.access)
+    values = {
+        "choices": [choice for choice in CHOICES if set(choice.scopes) <= viewer.scopes],
+        "projects": await services.ask(lambda cursor: known_projects(cursor, named)),
+        "expiries": EXPIRIES,
+    }
+    return page(request, "admin/give.html", values)
+
+
+@router.get("/admin/access/people/{name}")
+async def person(request: Request, viewer: Administrator, services: Services, name: Name) -> HTMLResponse:
+    """Show an operator: its tokens, sign-ins and last changes."""
+    found = _one(services, "operator", name)
+    values = {
+        "one": found,
+        "sign_ins": [one for one in services.access.sign_ins.going_on() if one.name == name],
+        "deeds": [deed_of(line, services.access.holder) for line in services.access.audit_log.lines(SHOWN_LINES, name=name)],
+        "may_rotate": found.holder.scopes <= viewer.scopes,
+        "is_full": len(found.live) >= MAX_LIVE,
+        "expiries": EXPIRIES,
+    }
+    return page(request, "admin/person.html", values)
+
+
+@router.get("/admin/access/connections/{name}")
+async def connection(request: Request, _: Administrator, services: Services, name: Name) -> HTMLResponse:
+    """Show a connection and its tokens."""
+    found = _one(services, "connection", name)
+    values = {"one": found, "is_full": len(found.live) >= MAX_LIVE, "expiries": EXPIRIES}
+    return page(request, "admin/connection.html", values)
+
+
+def _shown(services: ApiContext, kind: Kind, signed_in: Counter[str]) -> list[Shown]:
+    return [
+        Shown(holder, tuple(reversed(tokens)), signed_in[holder.name] if kind == "operator" else 0)
+        for holder, tokens in services.access.holders(kind)
+    ]
+
+
+def _one(services: ApiContext, kind: Kind, name: str) -> Shown:
+    found: Sequence[Shown] = [one for one in _shown(services, kind, Counter()) if one.holder.name == name]
+    if not found:
+        raise ApiError(404, "not_found", f"There is no {kind} {name}.")
+    return found[0]
+
+
+SHOWN = 100
+"""Lines of a page."""
+
+
+@router.get("/admin/audit-log")
+async def audit_log(
+    *,
+    request: Request,
+    _: Administrator,
+    services: Services,
+    name: ConnectionName | None = None,
+    project: ConnectionName | None = None,
+    cursor: Cursor = None,
+) -> HTMLResponse:
+    """Show changes by operators and commands: of one of them, of a project, or all."""
+    before = None if cursor is None else cursor.number
+    found = await asyncio.to_thread(services.access.audit_log.lines, SHOWN + 1, before, name=name, project=project)
+    shown, following = page_of(found, SHOWN, lambda line: Place(line.at, "", line.id))
+    values = {
+        "deeds": [deed_of(line, services.access.holder) for line in shown],
+        "name": name,
+        "project": project,
+        "paged": cursor is not None,
+        "following": following and Links().audit_log(name=name, project=project, cursor=following),
+    }
+    return page(request, "admin/audit_log.html", values)
+
+
+Known = Callable[[Kind, str], Holder | None]
+"""Finds the holder of a name. The rights of a name are given once and never change."""
+
+
+class Deed(NamedTuple):
+    """A line, its action in words, and the address or command behind it."""
+
+    line: AuditLine
+    words: str
+    path: str
+
+
+def deed_of(line: AuditLine, known: Known) -> Deed:
+    """Describe a line; an action that is not in the table is described by its address or command."""
+    path = f"{line.method} {line.route}"
+    told = WORDS["deeds"].get(path)
+    if told is None:
+        return Deed(line, path, path)
+    subject = line.subject or "something unnamed"
+    words = told.replace("{project}", line.project or "every project").replace("{grant}", _grant(line, known))
+    words = words.replace("{subject}", subject)
+    return Deed(line, words if line.outcome == "done" else _tried(words), path)
+
+
+def _tried(words: str) -> str:
+    """Describe a refused, failed or unfinished action as an attempt."""
+    verb, _, rest = words.partition(" ")
+    return " ".join(filter(None, ("Tried to", WORDS["verbs"].get(verb, verb.lower()), rest)))
+
+
+def _grant(line: AuditLine, known: Known) -> str:
+    """Describe the rights given to a new operator or connection, which never change; empty if no holder has that name."""
+    kind: Kind = "connection" if "connections" in line.route else "operator"
+    holder = known(kind, line.subject) if line.subject and line.outcome == "done" else None
+    if holder is None:
+        return ""
+    if kind == "connection":
+        return f" of {holder.project}"
+    return f": {role_of(holder)} on {holder.project or 'every project'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A choice in the form: its name, a sentence about it, and its scopes."""
+
+    name: str
+    words: str
+    scopes: tuple[Scope, ...]
+    may: str
+    """The rights in words that follow "may"; `{where}` is a project, or every project."""
+
+
+CHOICES = (
+    Choice("Read", "See everything on the pages. Change nothing.", ("read",), "read {where}"),
+    Choice(
+        "Review", "Read, score exchanges, and decide on incidents.", ("read", "review"), "read, review and decide in {where}"
+    ),
+    Choice("Query", "Read, and ask in SQL. Sees all projects.", ("read", "query"), "read {where} and ask in SQL"),
+    Choice("Admin", "Everything, these pages too.", SCOPES, "do everything in {where}"),
+)
+
+
+def role_of(holder: Holder) -> str:
+    """Return the name of the role with an operator's scopes, or the list of scopes if there is no such role."""
+    held = [scope for scope in SCOPES if scope in holder.scopes]
+    without = frozenset({"query"} if holder.project else ())
+    # Some choices are equivalent within one project; the first one was meant.
+    own: dict[frozenset[str], str] = {frozenset(one.scopes) - without: one.name for one in reversed(CHOICES)}
+    return own.get(holder.scopes) or ", ".join(held)

@@ -1,0 +1,202 @@
+"""Administration as pages, for admins of every project: the state of the installation, the policy, retention and erasure.
+
+Other viewers see the required scope and the people who can grant it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import HTMLResponse
+
+from audit.policy import Policy
+from audit.settings_files import MAX_FILE_BYTES
+from schemas.errors import InputError
+from service.pages.rendering import page
+from service.pages.viewing import Viewer
+from service.read.installation import installation
+from service.read.known_projects import known_projects, named_projects
+from service.setup.access.access import SCOPES, AccessStore, Holder
+from service.text.answers import page_of
+from service.text.links import POLICY_TRIAL_PART, Links
+from service.web.bodies import JsonRoute
+from service.web.context import Services
+from service.web.errors import ApiError
+from service.web.models import MAX_COMMENT, ConnectionName, Id
+from service.web.parameters import Cursor
+from service.web.policy import TrialBody, is_in_force, policy_file, standing, tried
+from service.write.deletion import all_erasures, erasure_dry_run, purge_dry_run
+from service.write.policy_effect import DAYS, MOST
+from service.write.policy_file import EVERY_OTHER, FLEET, changes, effective, fingerprint
+from streams.log.ownership import is_fed_by_kafka
+from streams.upkeep.erasing import erasure, remains
+
+NAMED = 3
+"""Admins that are named."""
+
+
+def is_administrator(holder: Holder) -> bool:
+    """Tell whether a holder is an admin of every project, not of one."""
+    return holder.kind == "operator" and "admin" in holder.scopes and holder.project is None
+
+
+def _administrator(viewer: Viewer, services: Services) -> Holder:
+    if is_administrator(viewer):
+        return viewer
+    scopes = ", ".join(scope for scope in SCOPES if scope in viewer.scopes)
+    whose = f"for the project {viewer.project}" if viewer.project else "for every project"
+    words = f"Administration needs the scope admin for every project. {viewer.name} has {scopes} {whose}. {_who_gives(services.access)}"
+    raise ApiError(HTTPStatus.FORBIDDEN, "scope_required", words)
+
+
+def _who_gives(access: AccessStore) -> str:
+    """Name who can grant the scope: an admin, or a command on the server."""
+    live = [
+        one.name
+        for one, tokens in access.holders("operator")
+        if is_administrator(one) and any(token.state == "live" for token in tokens)
+    ]
+    others = f" or {len(live) - NAMED} more" if len(live) > NAMED else ""
+    asked = f"Ask {' or '.join(live[:NAMED])}{others}, or run" if live else "Run"
+    return f"{asked} on the server: driftline operators add NAME"
+
+
+def _sender(request: Request, services: Services) -> Holder:
+    caller: Holder | None = getattr(request.state, "caller", None)
+    if caller is None:
+        raise ApiError(HTTPStatus.UNAUTHORIZED, "signed_out", "the sign-in has ended; sign in again")
+    return _administrator(caller, services)
+
+
+Administrator = Annotated[Holder, Depends(_administrator)]
+"""The admin of every project who views a page; 403 for others, naming people who can help."""
+Sender = Annotated[Holder, Depends(_sender)]
+"""The same for writing requests: without a sign-in the answer is an error, because scripts follow no redirects."""
+
+
+router = APIRouter(include_in_schema=False, route_class=JsonRoute)
+
+
+@router.get("/admin")
+async def overview(request: Request, _: Administrator, services: Services) -> HTMLResponse:
+    """Show the state of the installation, and the ways to change it."""
+    now = await asyncio.to_thread(standing, policy_file(services))
+    values = {
+        "installation": await services.ask(lambda cursor: installation(cursor, services.engine, services.access)),
+        "people": sum(any(token.state == "live" for token in tokens) for _, tokens in services.access.holders("operator")),
+        "connections": len(services.access.holders("connection")),
+        "in_force": is_in_force(services, now.policy),
+        "problem": now.problems[0].problem if now.problems else None,
+    }
+    return page(request, "admin/overview.html", values)
+
+
+NAMES = {EVERY_OTHER: "all other projects", FLEET: "the whole server"}
+"""The words of a page for projects without a name."""
+
+
+@router.get("/admin/policy")
+async def policy(request: Request, _: Administrator, services: Services, project: ConnectionName | None = None) -> HTMLResponse:
+    """Show the policy in force for a project, and the file to change."""
+    file = policy_file(services)
+    now = await asyncio.to_thread(standing, file)
+    running = services.engine.policy
+    named = named_projects(running, services.access)
+    values = {
+        "file": file,
+        "standing": now,
+        "read_only": await asyncio.to_thread(file.why_read_only),
+        "base": fingerprint(now.text),
+        "has_previous": await asyncio.to_thread(file.previous) is not None,
+        "in_force": is_in_force(services, now.policy),
+        "pending": changes(running, now.policy) if now.policy else [],
+        "may_restart": services.restart is not None,
+        "kafka": is_fed_by_kafka(services.engine.store),
+        "project": project,
+        "projects": await services.ask(lambda cursor: known_projects(cursor, named)),
+        "settings": _settings(running, project or EVERY_OTHER),
+        "digest": running.for_project(project or EVERY_OTHER).digest,
+        "max_length": MAX_FILE_BYTES,
+        "names": NAMES,
+        "written": written,
+    }
+    return page(request, "admin/policy.html", values)
+
+
+@router.post(POLICY_TRIAL_PART)
+async def trial(request: Request, _: Sender, services: Services, body: TrialBody) -> Response:
+    """Show what a text would do in place of the file, as a part of the page."""
+    values = {"found": await tried(services, body.text), "days": DAYS, "most": MOST, "names": NAMES, "written": written}
+    return page(request, "admin/trial.html", values)
+
+
+def written(value: Any) -> str:
+    """Format a setting's value as YAML on one line."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _settings(running: Policy, project: str) -> list[tuple[str, Any, Any]]:
+    """Return the settings in force by name, each with its value and Driftline's default."""
+    shipped = effective(Policy(), EVERY_OTHER)
+    return [(name, value, shipped.get(name)) for name, value in effective(running, project).items()]
+
+
+SHOWN = 50
+"""Erasures of a page."""
+Days = Annotated[int | None, Query(ge=1, le=3650)]
+
+
+@router.get("/admin/deletion")
+async def deletion(
+    *,
+    request: Request,
+    _: Administrator,
+    services: Services,
+    days: Days = None,
+    connection: ConnectionName | None = None,
+    session: Id | None = None,
+    cursor: Cursor = None,
+) -> HTMLResponse:
+    """Show what is kept for how long, a plan of an erasure if one is asked for, and the erasures so far."""
+    engine = services.engine
+    named = named_projects(engine.policy, services.access)
+    projects = await services.ask(lambda asked: known_projects(asked, named))
+    everything = await asyncio.to_thread(all_erasures, engine.store)
+    listed = [request for request in everything if cursor is None or request.place < cursor]
+    shown, following = page_of(listed, SHOWN, lambda request: request.place)
+    plan, refusal = None, ""
+    if connection is not None:
+        try:
+            erasure(connection, session, "", None, engine.now())
+            await engine.flush()
+            plan = await asyncio.to_thread(erasure_dry_run, engine.store, connection, session)
+        except InputError as error:
+            refusal = f"{error}. {error.hint}"
+    values = {
+        "kept": [(project, engine.policy.for_project(project).settings.retention_days) for project in projects],
+        "kept_otherwise": engine.policy.for_project("").settings.retention_days,
+        "days": days,
+        "connection": connection,
+        "session": session,
+        "plan": plan,
+        "refusal": refusal,
+        "erasures": shown,
+        "following": following and Links().deletion(cursor=following),
+        "remains": await asyncio.to_thread(remains, engine.store),
+        "connections": [holder.name for holder, _ in services.access.holders("connection")],
+        "max_comment": MAX_COMMENT,
+    }
+    return page(request, "admin/deletion.html", values)
+
+
+@router.get("/admin/deletion/plan")
+async def retention_plan(request: Request, _: Administrator, services: Services, days: Days = None) -> HTMLResponse:
+    """Show what a run of retention would delete at this moment."""
+    engine = services.engine
+    await engine.flush()
+    plan = await asyncio.to_thread(purge_dry_run, engine.store, engine.policy, engine.now(), days)
+    return page(request, "admin/retention_plan.html", {"plan": plan, "days": days})

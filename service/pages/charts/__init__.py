@@ -1,1 +1,0 @@
-"""Charts as SVG, each with its numbers as a table."""

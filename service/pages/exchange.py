@@ -1,0 +1,355 @@
+"""The page of an exchange: texts, findings by tier with reasons, questions to the judge, human scores."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import HTMLResponse
+
+from analytics.queries import query_records, query_rows
+from audit.exchanges.cascade import rebuilt
+from audit.exchanges.questions import Question
+from audit.exchanges.states import SCORED
+from audit.fingerprints import canonical_json
+from audit.policy import ProjectPolicy
+from schemas.lazy import duckdb
+from schemas.records import DimensionScore, Exchange, Judgement, Score
+from service.pages.rendering import Excerpt, excerpt, page
+from service.pages.viewing import ShownProject, Viewer
+from service.read.people import HumanScore, ScoreTimes, human_scores
+from service.text.links import Links
+from service.text.words import WORDS
+from service.web.context import ApiContext, Services
+from service.web.errors import ApiError
+from service.web.models import Id, QueryMoment
+from streams.upkeep.reviewing import MAX_COMMENT
+
+router = APIRouter(include_in_schema=False)
+ScoreId = Annotated[Id, Path()]
+At = Annotated[QueryMoment | None, Query()]
+"""Time of the exchange, which makes it faster to find."""
+_NO_EXCHANGE = "The project has no score with this id. It may have been deleted."
+_PLAIN = re.compile(r"[^A-Za-z0-9_.-]+")
+_links = Links()
+
+
+@router.get("/projects/{project}/exchanges/{score_id}")
+async def exchange(
+    request: Request, viewer: Viewer, project: ShownProject, services: Services, *, score_id: ScoreId, at: At = None
+) -> HTMLResponse:
+    """Show the exchange of a score."""
+    record = await _known(services, project, score_id, at)
+    policy = services.engine.policy.for_project(project)
+
+    def whole(name: str) -> str:
+        return _links.exchange_text(project, score_id, name, record.score.exchange_at)
+
+    values = {
+        "project": project,
+        "record": record,
+        "score": record.score,
+        "tiers": tiers_of(record.score),
+        "texts": {} if record.exchange is None else texts_of(record.exchange, whole),
+        "calls": calls_of(record, policy, whole),
+        "sampling": WORDS["sampling"],
+        "outcomes": WORDS["outcomes"],
+        "takes_scores": policy.settings.bidirectional_scoring,
+        "may_review": "review" in viewer.scopes,
+        "max_comment": MAX_COMMENT,
+    }
+    return page(request, "exchange.html", values)
+
+
+@router.get("/projects/{project}/exchanges/{score_id}/texts/{name}")
+async def text(
+    _: Viewer, project: ShownProject, services: Services, score_id: ScoreId, name: Annotated[Id, Path()], at: At = None
+) -> Response:
+    """Return the full text of an exchange as a download, which no browser renders."""
+    record = await _known(services, project, score_id, at)
+    found = whole_text(record, services.engine.policy.for_project(project), name)
+    if found is None:
+        raise ApiError(404, "not_found", "The exchange has no such text.")
+    kind = name if name in TEXTS else name.partition(":")[0]
+    file = _PLAIN.sub("-", f"{project}-{record.score.turn_number}-{kind}.txt")
+    headers = {
+        "Content-Disposition": f'attachment; filename="{file}"',
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+        "Cache-Control": "no-store",
+    }
+    return Response(found.encode("utf-8", "replace"), media_type="text/plain; charset=utf-8", headers=headers)
+
+
+async def _known(services: ApiContext, project: str, score_id: str, at: datetime | None) -> ExchangeRecord:
+    """Return the exchange; 404 if the project has no such exchange."""
+
+    def asked(cursor: duckdb.DuckDBPyConnection) -> ExchangeRecord | None:
+        return exchange_record(cursor, project, score_id, at, services.score_times)
+
+    found = await services.ask(asked)
+    if found is None:
+        raise ApiError(404, "not_found", _NO_EXCHANGE)
+    return found
+
+
+Whole = Callable[[str], str]
+"""Returns the address of a whole text by its name."""
+BOUNDARY = "BOUNDARY"
+"""Stands for the boundary, which is random for each call and not stored."""
+PROMPT, ANSWER = "prompt", "answer"
+TEXTS = ("user_message", "agent_response", "agent_thinking", "raw_user_message")
+_SAYS = {True: "Yes", False: "No", None: ""}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """The findings of a tier."""
+
+    name: str
+    state: str
+    why: str
+    score: float | None
+    scale: str
+    notes: Sequence[tuple[str, str]] = ()
+    """Its comments besides its dimensions."""
+    dimensions: Sequence[DimensionScore] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """The messages to the judge."""
+
+    instructions: Excerpt
+    content: Excerpt
+    schema: str
+    max_tokens: int
+    whole: str
+    """Address of the whole text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A question to the judge, and its outcome."""
+
+    judgement: Judgement
+    counts: bool
+    """Whether the current score uses it."""
+    answer: Excerpt | None
+    prompt: Prompt | None
+    no_prompt: str
+    """The reason why there is no prompt; empty if there is one."""
+
+
+def tiers_of(score: Score) -> list[Tier]:
+    """Return the four tiers of a score, in order."""
+    flags = " ".join(WORDS["checks"].get(flag, f"The methodology's check {flag} fired.") for flag in score.tier1_flags)
+    structure = Tier(
+        name="tier1",
+        state=SCORED,
+        why="Fixed rules check every exchange. " + (flags or "None of them found anything."),
+        score=score.tier1_score,
+        scale="0 to 1",
+    )
+    return [structure, *(_judged(score, tier) for tier in _JUDGED)]
+
+
+def _judged(score: Score, tier: str) -> Tier:
+    column, scale, notes = _JUDGED[tier]
+    return Tier(
+        name=tier,
+        state=getattr(score, f"{tier}_state"),
+        why=_why(score, tier),
+        score=getattr(score, column),
+        scale=scale,
+        notes=list(notes(score)),
+        dimensions=getattr(score, f"{tier}_dimensions", ()),
+    )
+
+
+def _why(score: Score, tier: str) -> str:
+    reason = getattr(score, f"{tier}_reason")
+    return WORDS["reasons"].get(reason, reason or "The reason was not recorded.")
+
+
+def _semantic(score: Score) -> Iterator[tuple[str, str]]:
+    if score.tier2_flagged:
+        yield "Flagged", score.tier2_flag_reason or "Yes, without a reason"
+
+
+def _thinking(score: Score) -> Iterator[tuple[str, str]]:
+    found = {"Sycophancy": score.tier2_5_sycophancy, "Suppressed advocacy": score.tier2_5_advocacy_suppression}
+    yield from ((label, _SAYS[value]) for label, value in found.items() if value is not None)
+    if score.tier2_5_reasoning:
+        yield "The judge's words", score.tier2_5_reasoning
+
+
+def _behavioural(score: Score) -> Iterator[tuple[str, str]]:
+    if score.tier3_anomaly:
+        said = score.tier3_anomaly_reason or "it gives no reason"
+        yield "The judge calls the exchange anomalous", f"{said} (this alone is not an anomaly)"
+
+
+_JUDGED: Mapping[str, tuple[str, str, Callable[[Score], Iterator[tuple[str, str]]]]] = {
+    "tier2": ("tier2_score", "0 to 1", _semantic),
+    "tier2_5": ("tier2_5_alignment", "0 to 1", _thinking),
+    "tier3": ("tier3_score", "1 to 5", _behavioural),
+}
+"""The tiers that a judge scores: the column of the score, its scale, and their further columns."""
+
+
+def texts_of(exchange: Exchange, whole: Whole) -> dict[str, Excerpt]:
+    """Return the texts of an exchange by name, without missing ones."""
+    texts = {name: getattr(exchange, name) for name in TEXTS}
+    return {name: excerpt(text, whole(name)) for name, text in texts.items() if text is not None}
+
+
+def calls_of(record: ExchangeRecord, policy: ProjectPolicy, whole: Whole) -> list[Call]:
+    """Return all questions to the judge about an exchange, in order."""
+    resting = set(record.score.judgement_ids)
+    return [_call(one, record, policy, whole, counts=one.judgement_id in resting) for one in record.judgements]
+
+
+def _call(judgement: Judgement, record: ExchangeRecord, policy: ProjectPolicy, whole: Whole, *, counts: bool) -> Call:
+    question = None if record.exchange is None else rebuilt(record.exchange, policy, judgement)
+    answer = judgement.answer
+    return Call(
+        judgement=judgement,
+        counts=counts,
+        answer=None if answer is None else excerpt(answer, whole(f"{ANSWER}:{judgement.judgement_id}")),
+        prompt=None if question is None else _prompt(question, whole, f"{PROMPT}:{judgement.judgement_id}"),
+        no_prompt="" if question is not None else _no_prompt(judgement, record, policy),
+    )
+
+
+def _prompt(question: Question, whole: Whole, name: str) -> Prompt:
+    address = whole(name)
+    return Prompt(
+        instructions=excerpt(question.instructions, address),
+        content=excerpt(question.content(BOUNDARY), address),
+        schema=canonical_json(question.schema),
+        max_tokens=question.max_tokens,
+        whole=address,
+    )
+
+
+def _no_prompt(judgement: Judgement, record: ExchangeRecord, policy: ProjectPolicy) -> str:
+    """Explain why the prompt cannot be shown."""
+    if record.exchange is None:
+        return WORDS["no_prompt"]["deleted"]
+    then = next((score.policy_digest for score in record.revisions if score.revision == judgement.subject_revision), None)
+    same = then is None or then == policy.digest
+    return (
+        WORDS["no_prompt"]["other_prompt"] if same else WORDS["no_prompt"]["other_policy"].format(now=policy.digest, then=then)
+    )
+
+
+def whole_text(record: ExchangeRecord, policy: ProjectPolicy, name: str) -> str | None:
+    """Return a text of the page in full, by its name; None for an unknown name."""
+    exchange, (kind, _, judgement_id) = record.exchange, name.partition(":")
+    if name in TEXTS:
+        text: str | None = None if exchange is None else getattr(exchange, name)
+        return text
+    judgement = next((one for one in record.judgements if one.judgement_id == judgement_id), None)
+    if judgement is None or kind not in {PROMPT, ANSWER}:
+        return None
+    if kind == ANSWER:
+        return judgement.answer
+    question = None if exchange is None else rebuilt(exchange, policy, judgement)
+    return None if question is None else _in_full(question)
+
+
+def _in_full(question: Question) -> str:
+    schema = canonical_json(question.schema)
+    parts = ("Instructions", question.instructions), ("Message", question.content(BOUNDARY)), ("Schema of the answer", schema)
+    return "\n\n".join(f"{title}:\n\n{text}" for title, text in parts) + "\n"
+
+
+Row = dict[str, Any]
+_AROUND = timedelta(days=1)
+"""A score is as old as its newest judgement; clocks of machines differ by less than this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeRecord:
+    """An exchange with all records derived from it."""
+
+    revisions: list[Score]
+    """The revisions of its score, the current one first; at least one."""
+    exchange: Exchange | None
+    """None if it was deleted."""
+    judgements: list[Judgement]
+    """All questions to the judge about it, in order."""
+    people: list[HumanScore]
+    """Human scores, newest first."""
+    before: Row | None
+    """The exchange before it in its session, as a row of `session_neighbours`."""
+    after: Row | None
+    run: str | None
+    """The run of its session."""
+
+    @property
+    def score(self) -> Score:
+        """The current score."""
+        return self.revisions[0]
+
+
+def exchange_record(
+    cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None, times: ScoreTimes
+) -> ExchangeRecord | None:
+    """Return the exchange of a project's score; None if the project has no score of this id.
+
+    `at` is the exchange's time if known, which makes the look-up fast; otherwise `times` finds it.
+    """
+    revisions = revisions_of(cursor, project, score_id, at, times)
+    if not revisions:
+        return None
+    score = revisions[0]
+    session = {"connection": score.connection, "session": score.session_id}
+    place = {"project": project, "at": score.exchange_at, "turn": score.turn_number, "score": score_id}
+    sides = {row["is_after"]: row for row in query_rows(cursor, "session_neighbours", session | place)}
+    runs = [row["run_id"] for row in query_rows(cursor, "session_run", session) if row["project"] == project]
+    return ExchangeRecord(
+        revisions=revisions,
+        exchange=exchange_of(cursor, score),
+        judgements=judgements_of(cursor, revisions),
+        people=human_scores(cursor, project, score_id),
+        before=sides.get(False),
+        after=sides.get(True),
+        run=runs[0] if runs else None,
+    )
+
+
+def revisions_of(
+    cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None, times: ScoreTimes
+) -> list[Score]:
+    """Return the revisions of a score, the current one first; a wrong time only makes the look-up slower."""
+    if at is not None and (found := _revisions_at(cursor, project, score_id, at)):
+        return found
+    known = times.find(cursor, project, score_id)
+    if known is None:
+        return []
+    # An id that was erased and sent again may have another time than the cached one.
+    return _revisions_at(cursor, project, score_id, known) or _revisions_at(cursor, project, score_id, None)
+
+
+def _revisions_at(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None) -> list[Score]:
+    return list(query_records(cursor, "score_revisions", Score, {"project": project, "score": score_id, "at": at}))
+
+
+def exchange_of(cursor: duckdb.DuckDBPyConnection, score: Score) -> Exchange | None:
+    """Return the exchange of a score; None if it was deleted."""
+    named = {"connection": score.connection, "exchange": score.exchange_id, "at": score.exchange_at}
+    found = query_records(cursor, "exchange_of", Exchange, named)
+    return next((one for one in found if one.project == score.project), None)
+
+
+def judgements_of(cursor: duckdb.DuckDBPyConnection, revisions: list[Score]) -> list[Judgement]:
+    """Return the questions to the judge about the exchange of a score with their outcomes, by all revisions of the score."""
+    score, scored = revisions[0], [revision.scored_at for revision in revisions]
+    time = {"since": min(score.exchange_at, *scored) - _AROUND, "until": max(scored) + _AROUND}
+    named = {"connection": score.connection, "subject": score.exchange_id}
+    return list(query_records(cursor, "judgements_on", Judgement, named | time))

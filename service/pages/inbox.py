@@ -1,0 +1,288 @@
+"""The inbox: the incidents of all projects visible to the viewer, filtered and ordered by the address, and the actions of its forms."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from audit.redaction import Redactor
+from schemas.errors import InputError
+from service.pages.incidents import USUAL, since_of
+from service.pages.periods import range_control
+from service.pages.rendering import page
+from service.pages.viewing import Fields, Form, Viewer
+from service.read.inbox import (
+    ANY,
+    FIELDS,
+    MAX_TEXT,
+    ME,
+    NOBODY,
+    SEVERITIES,
+    TYPES,
+    Asked,
+    choices,
+    filter_of,
+    inbox,
+    people_of,
+    query_of,
+    read_address,
+    read_query,
+)
+from service.setup.access.access import Holder
+from service.setup.access.saved_views import MAX_VIEW_NAME
+from service.text.answers import Place, encode_place, page_of
+from service.text.links import INBOX_PAGE, INBOX_VIEWS_PAGE, Links
+from service.text.window import bounds, listed_window, range_of
+from service.web.authentication import require_project
+from service.web.bounds import MAX_SELECTED
+from service.web.context import ApiContext, Services, durable_or_refused
+from service.web.errors import ApiError
+from service.web.incident_changes import Outcome, change_selected, deleted_view, name_selected, saved_view, views_of
+from service.web.parameters import Cursor
+from streams.upkeep.reviewing import MAX_COMMENT
+from streams.watch.lifecycle import ACKNOWLEDGED, DISMISSED, NEW_NORMAL, OPEN, RESOLVED, STATUSES
+from streams.watch.watching import Change, Person
+
+router = APIRouter(include_in_schema=False)
+PAGE = 50
+"""Incidents of a page of the list."""
+MOST_CHOICES = 500
+"""Names that a field suggests."""
+HEADINGS = (
+    ("Incident", "worst", None),
+    ("Project", "project", None),
+    ("State", "state", None),
+    ("Assignee", "assignee", None),
+    ("Since", "since", None),
+    ("Found", "newest", "oldest"),
+)
+"""The columns with the order that a click selects, and the order that a second click selects."""
+ORDERS = {
+    "worst": "worst first",
+    "newest": "newest first",
+    "oldest": "oldest first",
+    "since": "latest change first",
+    "project": "by project",
+    "state": "by state",
+    "assignee": "by assignee",
+}
+"""The orders in words."""
+USUAL_VIEWS: tuple[tuple[str, Mapping[str, str]], ...] = (
+    ("Open", {}),
+    ("Mine", {"assignee": ME}),
+    ("Without an assignee", {"assignee": NOBODY}),
+    ("Confirmed", {"confirmed": "true"}),
+    ("Newest", {"sort": "newest"}),
+    ("All", {"status": ANY}),
+)
+"""Views that everybody has: their names and filters."""
+
+
+class Heading(NamedTuple):
+    """A heading of the list: its words, its link, and whether the list is ordered by it."""
+
+    words: str
+    address: str
+    order: str | None
+    """ascending or descending, for assistive technology; None if the list is ordered by another column."""
+
+
+@router.get(INBOX_PAGE)
+async def show_inbox(request: Request, viewer: Viewer, services: Services, cursor: Cursor = None) -> HTMLResponse:
+    """Show the incidents that match, worst first or in another order."""
+    asked = asked_of(request, viewer)
+    return page(request, "inbox.html", await inbox_values(request, services, viewer, asked, cursor), forms=True)
+
+
+def asked_of(request: Request, viewer: Holder) -> Asked:
+    """Return the request in an address; ApiError 400 names a wrong field, 403 for a project that the viewer may not see."""
+    try:
+        asked = read_address(request.query_params.multi_items())
+    except InputError as error:
+        raise ApiError(400, "invalid", str(error)) from None
+    for project in asked.get("project", ()):
+        require_project(viewer, project)
+    return asked
+
+
+async def inbox_values(
+    request: Request, services: ApiContext, viewer: Holder, asked: Asked, cursor: Place | None
+) -> dict[str, Any]:
+    """Return the values of the page; its period is the time in which incidents were found."""
+    now = services.engine.now()
+    window = listed_window(range_of({name: values[0] for name, values in asked.items()}), now)
+    since, until = bounds(window)
+    wanted = dataclasses.replace(filter_of(asked, viewer.project, viewer.name), since=since, until=until)
+    found, known = await asyncio.gather(
+        services.ask(lambda reading: inbox(reading, wanted, cursor, PAGE + 1, outlined=True)),
+        services.ask(lambda reading: choices(reading, viewer.project)),
+    )
+    shown, following = page_of(found.listed, PAGE, lambda one: one.place)
+    saved = views_of(services, viewer)
+    people = people_of(services.access, viewer.project)
+    return {
+        "incidents": [(one.incident, since_of(one.incident)) for one in shown],
+        "total": found.total,
+        "following": following,
+        "is_first": cursor is None,
+        "asked": asked,
+        "given": {name: ",".join(asked.get(name, ())) for name in FIELDS},
+        "is_narrowed": any(name != "sort" for name in asked),
+        "range": range_control(request, window, now, has_all=True, has_comparison=False),
+        "all_time": {name: values for name, values in asked.items() if name not in {"window", "until"}},
+        "order": ORDERS[wanted.sort],
+        "is_worst_first": wanted.sort == "worst",
+        "headings": _headings(asked, wanted.sort),
+        "views": [(name, Links().inbox(**fields), _is_view(asked, fields)) for name, fields in USUAL_VIEWS],
+        "saved": [(one, Links().inbox(**read_query(one.query)), read_query(one.query) == asked) for one in saved],
+        "query": query_of(asked),
+        "max_view_name": MAX_VIEW_NAME,
+        "statuses": STATUSES,
+        "types": TYPES,
+        "severities": SEVERITIES,
+        "projects": _suggested(known.projects),
+        "agents": _suggested(known.agents),
+        "people": sorted({*people, *_suggested(known.assignees)} - {viewer.name})[:MOST_CHOICES],
+        "max_text": MAX_TEXT,
+        "max_comment": MAX_COMMENT,
+        "may_review": "review" in viewer.scopes,
+        "here": Links().inbox(**asked, cursor=None if cursor is None else encode_place(cursor)),
+        "usual": USUAL[True],
+        "result": None,
+        "own_project": viewer.project,
+    }
+
+
+def _suggested(counts: Mapping[str, int]) -> list[str]:
+    """Return the values with the most undecided incidents, sorted by name."""
+    return sorted(sorted(counts, key=lambda value: (-counts[value], value))[:MOST_CHOICES])
+
+
+def _headings(asked: Asked, sort: str) -> list[Heading]:
+    return [_heading(asked, sort, *one) for one in HEADINGS]
+
+
+def _heading(asked: Asked, sort: str, words: str, order: str, reverse: str | None) -> Heading:
+    wanted = reverse if sort == order and reverse else order
+    address = Links().inbox(**{**asked, "sort": [wanted] if wanted != "worst" else None})
+    is_ascending = sort == reverse or order in {"project", "assignee"}
+    return Heading(words, address, ("ascending" if is_ascending else "descending") if sort in {order, reverse} else None)
+
+
+def _is_view(asked: Asked, fields: Mapping[str, str | Sequence[str]]) -> bool:
+    """Tell whether the address is a view's."""
+    given = {name: [value] if isinstance(value, str) else list(value) for name, value in fields.items()}
+    return dict(asked) == given
+
+
+ASSIGN, COMMENT = "assign", "comment"
+DONE: Mapping[str, str] = {
+    ACKNOWLEDGED: "acknowledged",
+    RESOLVED: "resolved",
+    NEW_NORMAL: "resolved as the new normal",
+    DISMISSED: "dismissed",
+    OPEN: "open again",
+    ASSIGN: "assigned",
+    COMMENT: "commented on",
+}
+"""The actions of the form, and what an incident is after each, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outcome of a form: its effect, or the reason why it had none, and the values that stay filled in."""
+
+    problem: str | None
+    action: str = ""
+    outcomes: Sequence[Outcome] = ()
+    reason: str = ""
+    selected: frozenset[str] = frozenset()
+    """The incidents that were not changed, which stay selected."""
+
+    @property
+    def done(self) -> list[Outcome]:
+        """The changed incidents."""
+        return [one for one in self.outcomes if one.error is None]
+
+    @property
+    def failed(self) -> list[Outcome]:
+        """The outcomes of unchanged incidents."""
+        return [one for one in self.outcomes if one.error is not None]
+
+    @property
+    def words(self) -> str:
+        """Describe the changed incidents."""
+        return DONE.get(self.action, self.action)
+
+
+@router.post(INBOX_PAGE)
+async def change_selected_incidents(
+    request: Request, *, viewer: Viewer, services: Services, form: Form, cursor: Cursor = None
+) -> HTMLResponse:
+    """Change the selected incidents, and show the list again with how that went."""
+    if "review" not in viewer.scopes:
+        raise ApiError(403, "scope_required", "the token lacks the scope review")
+    asked = asked_of(request, viewer)
+    with durable_or_refused():
+        result = await _applied(request, services, viewer, form)
+    values = await inbox_values(request, services, viewer, asked, cursor)
+    return page(request, "inbox.html", {**values, "result": result}, 200 if result.problem is None else 400, forms=True)
+
+
+@router.post(INBOX_VIEWS_PAGE)
+def change_views(viewer: Viewer, services: Services, form: Form) -> RedirectResponse:
+    """Save what the list shows as a view, or delete one; lead to the list as it was."""
+    query, name = (form.get(field, [""])[0] for field in ("query", "name"))
+    try:
+        if "delete" in form:
+            deleted_view(services, viewer, form["delete"][0])
+        else:
+            query = saved_view(services, viewer, name, query, is_shared="shared" in form).query
+        address = Links().inbox(**read_query(query))
+    except InputError as error:
+        raise ApiError(400, "invalid", str(error)) from None
+    return RedirectResponse(address, HTTPStatus.SEE_OTHER)
+
+
+async def _applied(request: Request, services: Services, viewer: Holder, form: Fields) -> Result:
+    chosen = form.get("incident", [])
+    reason = form.get("comment", [""])[0].strip()
+    action = form.get("do", [""])[0]
+    kept = Result(None, action, (), reason, frozenset(chosen))
+    if (problem := _problem(chosen, reason, action, form)) is not None:
+        return Result(problem, action, (), reason, kept.selected)
+    places = [(project, identity) for project, _, identity in (one.partition("/") for one in chosen)]
+    name_selected(request, places)
+    wanted = _change(action, reason, form, viewer, services.engine.redactor)
+    outcomes = await change_selected(services, viewer, places, wanted, Person(viewer.name))
+    failed = frozenset(f"{one.project}/{one.incident_id}" for one in outcomes if one.error is not None)
+    return Result(None, action, outcomes, reason if failed else "", failed)
+
+
+def _problem(chosen: Sequence[str], reason: str, action: str, form: Fields) -> str | None:
+    """Return the reason why the form cannot be applied to any incident; None if it can."""
+    assignee = form.get("assignee", [""])[0]
+    faults = {
+        "Select at least one incident.": not chosen,
+        f"Select at most {MAX_SELECTED} incidents.": len(chosen) > MAX_SELECTED,
+        "Choose what to do with them.": action not in DONE,
+        "Give the reason in a few words.": action != ASSIGN and not reason,
+        f"The reason has {len(reason)} characters; at most {MAX_COMMENT} are taken.": len(reason) > MAX_COMMENT,
+        "Choose a person.": action == ASSIGN and not assignee,
+    }
+    return next((words for words, is_so in faults.items() if is_so), None)
+
+
+def _change(action: str, reason: str, form: Fields, viewer: Holder, redactor: Redactor) -> Change:
+    comment = redactor.redact(reason)[0] if reason else None
+    if action == ASSIGN:
+        given = form["assignee"][0]
+        return Change(assigns=True, assignee={ME: viewer.name, NOBODY: None}.get(given, given), comment=comment)
+    return Change(decision=None if action == COMMENT else action, comment=comment)

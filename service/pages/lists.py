@@ -1,0 +1,357 @@
+"""The lists of a project: for each its query, its columns and its filters, its page and its file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request, Response
+from fastapi.responses import HTMLResponse, StreamingResponse
+
+from audit.detectors.detectors import FAILURE_TYPES
+from schemas.bounds import EARLIEST
+from schemas.lazy import duckdb
+from service.pages.listing import (
+    AT_ONCE,
+    BY_TIME,
+    MOST_ROWS,
+    WRITERS,
+    Bounds,
+    Column,
+    Filter,
+    Listing,
+    ListOf,
+    asked_of,
+    decimal,
+    page_of_list,
+    pieces,
+    read_list,
+    unnamed,
+    yes_no,
+)
+from service.pages.listing import Asked as AskedList
+from service.pages.periods import Asked, AskedOfList, range_control
+from service.pages.rendering import page
+from service.pages.viewing import ShownProject, Viewer
+from service.text.window import AskedRange, Window, bounds, last_period, listed_window
+from service.text.words import TERMS, WORDS
+from service.web.context import ApiContext, Services
+from service.web.errors import ApiError
+
+NO_FAILURE = "-"
+"""Stands for runs without a failure."""
+READINESS = ("unsafe_for_production", "review_recommended", "ready_for_runtime", "insufficient_evidence")
+"""Readiness levels, the worst first."""
+_TIERS = ("tier1", "tier2", "tier2_5", "tier3")
+_OUTCOMES = ("scored", "sampling_skip", "skipped_cost_cap", "unscored")
+
+
+def _words(*names: str) -> dict[str, str]:
+    return {name: TERMS.get(name, name) for name in names}
+
+
+_AGENT = Filter(name="agent", label="Agent", read=unnamed, hint="its name; - for none")
+_ANOMALIES = Filter(name="anomalies", label="Anomaly", choices={"yes": "With", "no": "Without"}, read=yes_no)
+_TIER = Filter(name="tier", label="Score of", choices=_words(*_TIERS))
+_LEAST = Filter(name="least", label="at least", read=decimal, hint="such as 0")
+_MOST = Filter(name="most", label="at most", read=decimal, hint="such as 0.5")
+_FAILURE = Filter(
+    name="failure",
+    label="Failure",
+    choices={NO_FAILURE: "No failure", **{name: one.title for name, one in FAILURE_TYPES.items()}},
+    read=unnamed,
+)
+_READINESS = Filter(name="readiness", label="Readiness", choices=_words(*READINESS))
+
+
+def _tier(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the tier of a range of scores; Tier 2 unless the address names one."""
+    return {"tier": texts.get("tier", "tier2")}
+
+
+def _labelled(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Parse the name and value of a label, as in `agent_version=7`; a name alone stands for any value."""
+    name, _, value = texts.get("label", "").partition("=")
+    return {**_tier(texts), "label": name.strip() or None, "value": value.strip() or None}
+
+
+EXCHANGES = ListOf(
+    name="exchanges",
+    query="list_exchanges",
+    reach="list_reach",
+    sort="at",
+    filters=(
+        _AGENT,
+        _ANOMALIES,
+        Filter(name="reason", label="Reason or flag", hint="a part of its words"),
+        Filter(name="outcome", label="Outcome", choices=_words(*_OUTCOMES)),
+        _TIER,
+        _LEAST,
+        _MOST,
+        Filter(name="model", label="Model", hint="its whole name"),
+        Filter(name="label", label="Label", hint="agent_version=7"),
+        Filter(name="session", label="Session", hint="its whole id"),
+    ),
+    prepare=_labelled,
+    columns=(
+        Column(key="exchange_at", title="Exchange", cell="exchange", sort="at"),
+        Column(key="anomaly_reasons", title="Found", cell="found"),
+        Column(key="agent", title="Agent", cell="agent", sort="agent", down=False),
+        Column(key="session_id", title="Session", cell="session", sort="session", down=False),
+        Column(key="turn_number", title="Turn", cell="number", sort="turn", is_number=True),
+        Column(key="tier1_score", title="Tier 1", cell="score", sort="tier1", down=False, is_number=True),
+        Column(key="tier2_score", title="Tier 2", cell="score", sort="tier2", down=False, is_number=True),
+        Column(key="tier2_5_alignment", title="Tier 2.5", cell="score", sort="tier2_5", down=False, is_number=True),
+        Column(key="tier3_score", title="Tier 3", cell="score", sort="tier3", down=False, is_number=True),
+        Column(key="disposition", title="Outcome", cell="term", sort="outcome", down=False),
+        Column(key="agent_model", title="Model", cell="model", is_shown=False),
+        Column(key="cost_usd", title="Cost", cell="usd", sort="cost", is_number=True),
+    ),
+)
+ANOMALIES = dataclasses.replace(
+    EXCHANGES,
+    name="anomalies",
+    has_all=True,
+    has_comparison=True,
+    filters=[one for one in EXCHANGES.filters if one.name != "anomalies"],
+    constant={"anomalies": True},
+)
+SESSIONS = ListOf(
+    name="sessions",
+    query="list_sessions",
+    sort="at",
+    filters=(_AGENT, _ANOMALIES, _FAILURE, _READINESS, _TIER, _LEAST, _MOST),
+    prepare=_tier,
+    columns=(
+        Column(key="session_id", title="Session", cell="session", sort="session", down=False),
+        Column(key="last_at", title="Last record", cell="moment", sort="at"),
+        Column(key="agent", title="Agent", cell="agent", sort="agent", down=False),
+        Column(key="turns", title="Turns", cell="number", sort="turns", is_number=True),
+        Column(key="events", title="Events", cell="number", sort="events", is_number=True),
+        Column(key="anomalies", title="Anomalies", cell="bad_number", sort="anomalies", is_number=True),
+        Column(key="tier1", title="Tier 1", cell="score", is_number=True, is_shown=False),
+        Column(key="tier2", title="Tier 2", cell="score", sort="tier2", down=False, is_number=True),
+        Column(key="tier2_5", title="Tier 2.5", cell="score", sort="tier2_5", down=False, is_number=True),
+        Column(key="tier3", title="Tier 3", cell="score", sort="tier3", down=False, is_number=True),
+        Column(key="run_id", title="Run", cell="run", is_shown=False),
+        Column(key="readiness_level", title="Readiness", cell="readiness", sort="readiness", down=False),
+        Column(key="trust_score", title="Trust", cell="number", sort="trust", down=False, is_number=True),
+        Column(key="primary_failure_type", title="Failure", cell="failure"),
+        Column(key="cost_usd", title="Cost", cell="usd", sort="cost", is_number=True),
+    ),
+)
+RUNS = ListOf(
+    name="runs",
+    query="list_runs",
+    sort="at",
+    has_all=True,
+    has_comparison=True,
+    filters=(
+        Filter(name="agent", label="Agent", read=unnamed, hint="its name; - for none", many="agents"),
+        _READINESS,
+        _FAILURE,
+        Filter(name="least", label="Trust at least", read=decimal, hint="0 to 100"),
+        Filter(name="most", label="at most", read=decimal, hint="0 to 100"),
+    ),
+    columns=(
+        Column(key="run_id", title="Run", cell="run", sort="run"),
+        Column(key="readiness_level", title="Readiness", cell="readiness", sort="trust", down=False),
+        Column(key="trust_score", title="Trust", cell="number", sort="trust_score", down=False, is_number=True),
+        Column(key="primary_failure_type", title="Primary failure", cell="failure", sort="failure", down=False),
+        Column(key="agent", title="Agent", cell="agent", sort="agent", down=False),
+        Column(key="session_id", title="Session", cell="session", sort="session", down=False),
+        Column(key="last_at", title="Ended", cell="moment", sort="at"),
+        Column(key="tool_calls", title="Tool calls", cell="number", sort="calls", is_number=True),
+        Column(key="event_count", title="Events", cell="number", sort="events", is_number=True),
+    ),
+)
+COSTS = ListOf(
+    name="costs",
+    query="list_costs",
+    sort="cost",
+    has_comparison=True,
+    filters=(
+        _AGENT,
+        Filter(name="least", label="Cost at least", read=decimal, hint="in USD"),
+        Filter(name="most", label="at most", read=decimal, hint="in USD"),
+    ),
+    columns=(
+        Column(key="session_id", title="Session", cell="session", sort="session", down=False),
+        Column(key="run_id", title="Run", cell="run"),
+        Column(key="last_at", title="Last hour", cell="moment", sort="at"),
+        Column(key="agent", title="Agent", cell="agent", sort="agent", down=False),
+        Column(key="judgements", title="Judgements", cell="number", sort="judgements", is_number=True),
+        Column(key="input_tokens", title="Tokens in", cell="number", sort="input", is_number=True),
+        Column(key="cache_write_tokens", title="Cache writes", cell="number", sort="writes", is_number=True),
+        Column(key="cache_read_tokens", title="Cache reads", cell="number", sort="reads", is_number=True),
+        Column(key="output_tokens", title="Tokens out", cell="number", sort="output", is_number=True),
+        Column(key="cost_usd", title="Cost", cell="cost", sort="cost", is_number=True),
+    ),
+)
+EVALUATIONS = ListOf(
+    name="evaluations",
+    query="list_evaluations",
+    sort="at",
+    has_all=True,
+    has_comparison=True,
+    filters=(
+        Filter(name="case", label="Case", hint="its whole id"),
+        Filter(name="model", label="Model", hint="its whole name"),
+        _AGENT,
+        Filter(name="judge", label="Judge", hint="its whole name"),
+        Filter(name="failed", label="Score", choices={"yes": "Failed", "no": "With a score"}, read=yes_no),
+        Filter(name="least", label="at least", read=decimal, hint="0 to 10"),
+        Filter(name="most", label="at most", read=decimal, hint="0 to 10"),
+    ),
+    columns=(
+        Column(key="case_title", title="Case", cell="evaluation", sort="case", down=False),
+        Column(key="session_id", title="Session", cell="session", sort="session", down=False),
+        Column(key="final_score", title="Score", cell="final_score", sort="score", down=False, is_number=True),
+        Column(key="spread", title="Spread", cell="score", sort="spread", is_number=True),
+        Column(key="subject_model", title="Model", cell="model", sort="model", down=False),
+        Column(key="judge_model", title="Judge", cell="judge", sort="judge", down=False),
+        Column(key="successful_iterations", title="Answers", cell="answers", is_number=True),
+        Column(key="warning_count", title="Warnings", cell="number", sort="warnings", is_number=True),
+        Column(key="cost_usd", title="Cost", cell="usd", sort="cost", is_number=True),
+        Column(key="evaluated_at", title="Judged", cell="moment", sort="at"),
+        Column(key="agent", title="Agent", cell="agent", is_shown=False),
+    ),
+)
+WRAPS = ListOf(
+    name="wrap_quality",
+    query="list_wraps",
+    sort="at",
+    has_all=True,
+    filters=(
+        _AGENT,
+        Filter(name="missing", label="Missing step", choices=WORDS["wrap_steps"]),
+        Filter(name="least", label="Steps at least", read=decimal, hint="0 to 5"),
+        Filter(name="most", label="at most", read=decimal, hint="0 to 5"),
+    ),
+    columns=(
+        Column(key="session_id", title="Session", cell="session", sort="session", down=False),
+        Column(key="run_id", title="Run", cell="run_or_end"),
+        Column(key="last_at", title="Last exchange", cell="moment", sort="at"),
+        Column(key="agent", title="Agent", cell="agent", sort="agent", down=False),
+        Column(key="exchange_count", title="Exchanges", cell="number", sort="exchanges", is_number=True),
+        Column(key="found", title="Found", cell="steps_found", sort="found", down=False),
+        *(Column(key=step, title=words, cell="step") for step, words in WORDS["wrap_steps"].items()),
+        Column(key="score", title="Score", cell="share", is_shown=False),
+    ),
+)
+LISTS: Mapping[str, ListOf] = {one.name: one for one in (EXCHANGES, ANOMALIES, SESSIONS, RUNS, COSTS, EVALUATIONS, WRAPS)}
+"""Every list by its name in an address."""
+
+
+router = APIRouter(include_in_schema=False)
+_DAY = timedelta(days=1)
+
+
+@router.get("/projects/{project}/exchanges")
+async def exchanges(request: Request, *, _: Viewer, project: ShownProject, services: Services, days: Asked) -> HTMLResponse:
+    """Show the exchanges of a project: by agent, reason, score, outcome, model and label, in any order."""
+    return await _page(request, services, project, days, EXCHANGES)
+
+
+@router.get("/projects/{project}/sessions")
+async def sessions(request: Request, *, _: Viewer, project: ShownProject, services: Services, days: Asked) -> HTMLResponse:
+    """Show the sessions of a project: by agent, failure, readiness and score, in any order."""
+    return await _page(request, services, project, days, SESSIONS)
+
+
+@router.get("/projects/{project}/lists/{file}")
+async def export(
+    request: Request,
+    *,
+    _: Viewer,
+    project: ShownProject,
+    services: Services,
+    days: AskedOfList,
+    since: date | None = None,
+    file: Annotated[str, Path(max_length=64)],
+) -> Response:
+    """Return a list as a file, such as exchanges.csv: with the filters and the order of its address, from the first row on."""
+    name, _dot, kind = file.rpartition(".")
+    if name not in LISTS or kind not in WRITERS:
+        known = ", ".join(f"{one}.{other}" for one in LISTS for other in WRITERS)
+        raise ApiError(404, "not_found", f"There is no such file; there are {known}.")
+    asked = asked_of(LISTS[name], request.query_params)
+    now = services.engine.now()
+
+    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Bounds, list[dict[str, Any]]]:
+        _window, between = time_of(asked.of, days, now=now, since=first_day(request, since))
+        return between, read_list(cursor, project, asked, between, limit=min(AT_ONCE, MOST_ROWS), last=None)
+
+    between, first = await services.ask(read)
+    headers = {
+        "Content-Disposition": f'attachment; filename="{project}-{file}"',
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+        "Cache-Control": "no-store",
+    }
+    body = pieces(services, asked, project=project, bounds=between, kind=kind, first=first)
+    return StreamingResponse(body, media_type=WRITERS[kind].media_type, headers=headers)
+
+
+def time_of(of: ListOf, days: AskedRange, *, now: datetime, since: date | None) -> tuple[Window | None, Bounds]:
+    """Return the window of a list, None for all time, and its bounds, which may also be a range of days, as in links from incidents to runs."""
+    if of.has_all and since is not None:
+        last = days.until.date() if isinstance(days.until, datetime) else days.until
+        return None, (_midnight(since), _midnight(last + _DAY) if last else None)
+    window = listed_window(days, now)
+    return window, bounds(window)
+
+
+def last_with_rows(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedList, window: Window) -> Window | None:
+    """Return the last period before a window, of the same length, in which a list has rows; None if it has none."""
+    by_time = dataclasses.replace(asked, sort=BY_TIME, down=True, last=None)
+    rows = read_list(cursor, project, by_time, (EARLIEST, window.start), limit=1, last=None)
+    return last_period(window, rows[0][asked.of.sorts[BY_TIME].key] if rows else None)
+
+
+def first_day(request: Request, since: date | None) -> date | None:
+    """Return the first day in an address; None if it has a window instead."""
+    return None if "window" in request.query_params else since
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
+
+
+async def listed(
+    request: Request,
+    services: ApiContext,
+    project: str,
+    days: AskedRange,
+    of: ListOf,
+    *,
+    since: date | None = None,
+    most: int | None = None,
+    beside: Callable[[duckdb.DuckDBPyConnection, Window | None], dict[str, Any]] = lambda _cursor, _window: {},
+) -> dict[str, Any]:
+    """Return the values of a page with a list of at most `most` rows; `beside` reads further values for the same period."""
+    asked = asked_of(of, request.query_params, request.url.path)
+    now = services.engine.now()
+
+    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Window | None, Window | None, Listing, dict[str, Any]]:
+        window, between = time_of(of, days, now=now, since=first_day(request, since))
+        listing = page_of_list(cursor, project, asked, between, most=most)
+        is_empty = window is not None and not listing.rows and asked.last is None
+        last = last_with_rows(cursor, project, asked, window) if window is not None and is_empty else None
+        return window, last, listing, beside(cursor, window)
+
+    window, last, listing, more = await services.ask(read)
+    return {
+        "project": project,
+        "listing": listing,
+        "window": window,
+        "range": range_control(request, window, now, has_all=of.has_all, has_comparison=of.has_comparison, last=last),
+        "most_rows": MOST_ROWS,
+        "simulated": sum(bool(row.get("simulated")) for row in listing.rows),
+        **more,
+    }
+
+
+async def _page(request: Request, services: ApiContext, project: str, days: AskedRange, of: ListOf) -> HTMLResponse:
+    return page(request, "list.html", await listed(request, services, project, days, of))

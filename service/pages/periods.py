@@ -1,0 +1,170 @@
+"""The period that pages show: its parameters, its control, and figures beside the preceding period's.
+
+The control is built from a page's address and keeps the address's other parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Annotated, Literal
+from urllib.parse import urlencode
+
+from fastapi import Depends, Query, Request
+from pydantic import BeforeValidator
+
+from service.pages.rendering import NOTHING, number
+from service.text.rounding import signed
+from service.text.window import ALL, BEFORE, LENGTHS, NAMES, USUAL, AskedRange, Length, Window, read_until, window_of
+
+_Until = Annotated[
+    date | datetime | None, BeforeValidator(read_until), Query(description="The last day, or the end; now by default.")
+]
+_Compare = Annotated[Literal["before"] | None, Query(description="before: beside the period before.")]
+
+
+def _read_range(
+    request: Request,
+    window: Annotated[Length | None, Query(description="The length; 14d by default.")] = None,
+    until: _Until = None,
+    compare: _Compare = None,
+) -> AskedRange:
+    unknown = tuple(sorted(set(request.query_params) - set(NAMES)))
+    return AskedRange(window or USUAL, until, compare == BEFORE, unknown=unknown)
+
+
+def _read_list_range(
+    request: Request,
+    window: Annotated[Literal[Length, "all"] | None, Query(description="The length, or all; 14d by default.")] = None,
+    until: _Until = None,
+    compare: _Compare = None,
+) -> AskedRange:
+    if window == ALL:
+        return AskedRange(is_all=True)
+    return _read_range(request, window, until, compare)
+
+
+Asked = Annotated[AskedRange, Depends(_read_range)]
+"""The period in the address."""
+AskedOfList = Annotated[AskedRange, Depends(_read_list_range)]
+"""The period in the address of a list that can show all time."""
+
+
+_UNITS = {"h": "hours", "d": "days"}
+_REPLACED = frozenset({*NAMES, "since", "cursor"})
+"""Parameters that a new period drops: a page of the old list is not a page of the new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A length, or all time, and the address that shows it."""
+
+    words: str
+    name: str
+    """The words in full, as they are read out."""
+    address: str
+    is_chosen: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeControl:
+    """The values of the control."""
+
+    choices: list[Choice]
+    earlier: str | None
+    later: str | None
+    compare: Choice | None
+    """None if there is no period to compare with."""
+    words: str
+    """The shown period; empty for all time."""
+    is_part: bool
+    """Whether other periods may have data; False for an empty period that ends now and has no data before it."""
+    offer: Choice | None
+    """The last period of this length with data, if the shown one has none."""
+
+
+def range_control(
+    request: Request,
+    window: Window | None,
+    now: datetime,
+    *,
+    has_all: bool = False,
+    has_comparison: bool = True,
+    last: Window | None = None,
+) -> RangeControl:
+    """Return the control of a page: `window` is the shown period, None for all time.
+
+    Lists also offer all time; a page without figures has no comparison. `last` is the last period with data, if the shown one has none.
+    """
+    shown = window or window_of(AskedRange(), now)
+    choices = [
+        Choice(*_named(one), _address(request, shown.asked_of(one)), window is not None and one == window.length)
+        for one in LENGTHS
+    ]
+    if has_all:
+        choices.insert(0, Choice("All", "All of the time", _address(request, {"window": ALL}), window is None))
+    if window is None:
+        return RangeControl(choices=choices, earlier=None, later=None, compare=None, words="", is_part=False, offer=None)
+    turned = {name: value for name, value in window.asked.items() if name != "compare"}
+    turned |= {} if window.compare else {"compare": BEFORE}
+    earlier, later = window.earlier(), window.later(now)
+    return RangeControl(
+        choices=choices,
+        earlier=_address(request, earlier) if earlier else None,
+        later=_address(request, later) if later else None,
+        compare=Choice(
+            "Compare with before", f"Compare with before: {window.before.words}", _address(request, turned), window.compare
+        )
+        if has_comparison
+        else None,
+        words=window.words,
+        is_part=last is not None or later is not None,
+        offer=None if last is None else Choice(last.words, _named(last.length)[1], _address(request, last.asked), False),
+    )
+
+
+def _named(length: str) -> tuple[str, str]:
+    """Name a length such as 24h, short and in full."""
+    number, unit = length[:-1], length[-1]
+    return f"{number} {unit}", f"{number} {_UNITS[unit]}"
+
+
+def _address(request: Request, time: Mapping[str, str]) -> str:
+    """Return the address of the page with another period."""
+    others: Iterable[tuple[str, str]] = request.query_params.multi_items()
+    asked = [(name, value) for name, value in others if name not in _REPLACED] + list(time.items())
+    return f"{request.url.path}?{urlencode(asked)}" if asked else request.url.path
+
+
+def compared(value: float | None, before: float | None, written: Callable[[float | None], str]) -> str:
+    """Describe a figure's previous value and its change: in percent for a count, in points for a mean.
+
+    From 0 there is no percentage, only a change.
+    """
+    if before is None:
+        return f"before {NOTHING}"
+    if value is None:
+        return f"before {written(before)}"
+    return f"before {written(before)}, {_percent(value, before)}"
+
+
+def compared_means(value: float | None, before: float | None, digits: int = 2) -> str:
+    """Describe the previous value and the change of a mean, in points."""
+    if value is None or before is None:
+        return f"before {number(before, digits)}"
+    return f"before {number(before, digits)}, {_signed(value - before, digits)}"
+
+
+def _percent(value: float, before: float) -> str:
+    if value == before:
+        return "no change"
+    if not before:
+        return "new"
+    return f"{_signed(100 * (value - before) / before, 0)} %"
+
+
+def _signed(value: float, digits: int) -> str:
+    if not round(value, digits):
+        return "no change" if digits else "±0"
+    return signed(value, digits)

@@ -1,0 +1,120 @@
+"""The review queue: the exchange most worth reviewing, and the agreement of people and judge."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+
+from analytics.queries import query_rows
+from audit.agreement import HIGHEST, LOWEST, MIN_EXCHANGES, MIN_SESSIONS
+from schemas.errors import PolicyError
+from schemas.lazy import duckdb
+from service.pages.rendering import Excerpt, excerpt, page
+from service.pages.viewing import ShownProject, Viewer
+from service.read.people import ReviewItem, next_to_review, project_agreement
+from service.text.links import Links
+from service.web.context import ApiContext, Services
+from service.web.models import Id
+from streams.upkeep.reviewing import MAX_COMMENT, require_human_scores
+
+router = APIRouter(include_in_schema=False)
+SKIPPED_KEPT = 100
+"""Maximum number of skipped ids in an address, the newest ones; earlier ones come up again."""
+MAX_SKIPPED = 2 * SKIPPED_KEPT
+"""The maximum in a call: skipped ids, and ids just scored whose records may still be pending."""
+MARKS = {1: "Worst", 2: "Bad", 3: "So-so", 4: "Good", 5: "Best"}
+"""The meaning of each point."""
+MAX_REASON = 500
+"""Characters of a judge's comment that are shown; the exchange's page has all of it."""
+WINDOWS = {30: "30 days", 90: "90 days", 0: "All time"}
+"""Days that the agreement covers; 0 for all."""
+TEXTS = ("user_message", "agent_response", "agent_thinking")
+"""The texts of an exchange, in order."""
+_links = Links()
+Skip = Annotated[list[Id] | None, Query(max_length=MAX_SKIPPED)]
+
+
+@router.get("/projects/{project}/review")
+async def review(
+    request: Request, viewer: Viewer, project: ShownProject, services: Services, *, blind: bool = False, skip: Skip = None
+) -> HTMLResponse:
+    """Show the next exchange for the operator; `blind` hides the judge's verdict, `skip` passes over some."""
+    closed = _why_closed(services, project) if "review" in viewer.scopes else "scope"
+    skipped = skip or []
+
+    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[ReviewItem | None, list[dict[str, Any]]]:
+        times = services.score_times.of_people(cursor, project, viewer.name)
+        waiting = query_rows(cursor, "review_waiting", {"project": project, "rater": viewer.name, "times": times})
+        found = None if closed else next_to_review(cursor, project, viewer.name, skipped, blind=blind)
+        if found:
+            services.score_times.learn(project, found.score_id, found.exchange_at)
+        return found, waiting
+
+    item, waiting = await services.ask(read)
+    here = _links.review(project)
+    values = {
+        "project": project,
+        "item": item,
+        "texts": _texts(project, item) if item else {},
+        "closed": closed,
+        "blind": blind,
+        "skipped": len(skipped),
+        "waiting": waiting,
+        "total": sum(row["waiting"] for row in waiting),
+        "mine": sum(row["mine"] for row in waiting),
+        "marks": {score: MARKS[score] for score in range(LOWEST, HIGHEST + 1)},
+        "max_comment": MAX_COMMENT,
+        "max_reason": MAX_REASON,
+        "skip_link": _address(here, [*skipped, item.score_id], blind=blind) if item else None,
+        "other_link": _address(here, skipped, blind=not blind),
+        "afresh_link": _address(here, [], blind=blind),
+    }
+    return page(request, "review.html", values)
+
+
+@router.get("/projects/{project}/agreement")
+async def agreement(
+    request: Request, _: Viewer, project: ShownProject, services: Services, days: Literal["30", "90", "0"] = "30"
+) -> HTMLResponse:
+    """Show how far people and the judge agree on the exchanges of some days."""
+    back = int(days)
+    start = services.engine.now() - timedelta(days=back) if back else None
+    found = await services.ask(lambda cursor: project_agreement(cursor, project, start, times=services.score_times))
+    rows = [("All people", found.overall), *((estimate.rater, estimate) for estimate in found.raters)]
+    values = {
+        "project": project,
+        "found": found,
+        "rows": rows,
+        "days": back,
+        "windows": WINDOWS,
+        "needed": (MIN_EXCHANGES, MIN_SESSIONS),
+    }
+    return page(request, "agreement.html", values)
+
+
+def _texts(project: str, item: ReviewItem) -> dict[str, Excerpt]:
+    """Return the texts by name, without deleted ones."""
+    texts = {name: getattr(item, name) for name in TEXTS}
+    return {
+        name: excerpt(text, _links.exchange_text(project, item.score_id, name, item.exchange_at))
+        for name, text in texts.items()
+        if text is not None
+    }
+
+
+def _why_closed(services: ApiContext, project: str) -> PolicyError | None:
+    """Return the reason why the project accepts no human scores; None if it does."""
+    try:
+        require_human_scores(services.engine.policy, project)
+    except PolicyError as error:
+        return error
+    return None
+
+
+def _address(here: str, skipped: list[str], *, blind: bool) -> str:
+    asked = [*([("blind", "true")] if blind else []), *(("skip", one) for one in skipped[-SKIPPED_KEPT:])]
+    return f"{here}?{urlencode(asked)}" if asked else here

@@ -1,0 +1,282 @@
+"""A session as a page: the conversation turn by turn with scores, events and its run. Also the redirect from a bare id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from analytics.queries import query_rows
+from audit.exchanges.states import SCORED
+from schemas.lazy import duckdb
+from service.pages.rendering import Excerpt, day, excerpt, page
+from service.pages.run_view import (
+    PAYLOAD_SHOWN,
+    STEPS,
+    event_link,
+    finding_links,
+    gist,
+    indented,
+    payloads_of,
+    tells_of_failure,
+)
+from service.pages.viewing import ShownProject, Viewer
+from service.read.sessions import (
+    Part,
+    Row,
+    SessionPlace,
+    SessionRead,
+    read_session,
+    session_places,
+    session_steps,
+    session_turns,
+)
+from service.text.links import Links
+from service.web.context import ApiContext, Services
+from service.web.errors import ApiError
+from service.web.models import ConnectionName, Id
+
+router = APIRouter(include_in_schema=False)
+SessionId = Annotated[Id, Path()]
+OfConnection = Annotated[ConnectionName | None, Query()]
+Place = Annotated[int, Query(ge=1, le=2**31)]
+PartNumber = Annotated[int | None, Query(ge=0, le=2**31)]
+Only = Annotated[str | None, Query(pattern="^(anomalies)?$")]
+_GONE = "There is no session with this id. What was erased or is older than the retention leaves nothing behind."
+
+
+@router.get("/projects/{project}/sessions/{session_id:path}")
+async def session(
+    request: Request,
+    *,
+    _: Viewer,
+    project: ShownProject,
+    services: Services,
+    session_id: SessionId,
+    connection: OfConnection = None,
+    only: Only = None,
+    turn: Place = 1,
+    exchange: Annotated[Id | None, Query()] = None,
+    part: PartNumber = None,
+    step: Place = 1,
+) -> HTMLResponse:
+    """Show a session: some of its turns, or the events of one part of it."""
+    asked = Asked(only=only or None, turn=turn, exchange=exchange, part=part, step=step)
+    places = await services.ask(lambda cursor: session_places(cursor, session_id, [project], connection))
+    if not places:
+        raise ApiError(404, "not_found", await _why_gone(services, project, session_id))
+    if len(places) > 1:
+        return _choice(request, session_id, places)
+    # Read in two threads: half of the time is DuckDB's planning, which is single-threaded.
+    read, shown = await asyncio.gather(
+        services.ask(lambda cursor: read_session(cursor, places[0])),
+        services.ask(lambda cursor: shown_part(cursor, places[0], asked)),
+    )
+    answer = page(request, "session.html", session_values(read, shown, asked))
+    # The page quotes agents' conversations, so no cache may store it.
+    answer.headers["Cache-Control"] = "no-store"
+    return answer
+
+
+@router.get("/sessions/{session_id:path}")
+async def session_by_id(request: Request, *, viewer: Viewer, services: Services, session_id: SessionId) -> Response:
+    """Lead to the session of an id, or to those of the projects that the viewer may see."""
+    projects = None if viewer.project is None else [viewer.project]
+    places = await services.ask(lambda cursor: session_places(cursor, session_id, projects))
+    if not places:
+        raise ApiError(404, "not_found", _GONE)
+    if len(places) > 1:
+        return _choice(request, session_id, places)
+    return RedirectResponse(_links.session(places[0].project, session_id), 303)
+
+
+def _choice(request: Request, session_id: str, places: list[SessionPlace]) -> HTMLResponse:
+    return page(request, "session_choice.html", {"session_id": session_id, "places": places})
+
+
+async def _why_gone(services: ApiContext, project: str, session_id: str) -> str:
+    """Report that a session was erased, with the time, if a connection of the project had it; otherwise that it does not exist."""
+
+    def asked(cursor: duckdb.DuckDBPyConnection) -> list[dict[str, object]]:
+        return [row for row in query_rows(cursor, "erasures") if row["session_id"] == session_id]
+
+    for row in await services.ask(asked):
+        owner = services.access.holder("connection", str(row["connection"]))
+        if owner is not None and owner.project == project:
+            return f"This session was erased: {row['requested_by']} asked for that on {day(row['occurred_at'])}."  # type: ignore[arg-type]
+    return _GONE
+
+
+TURNS, STEPS_ALONE = 20, 100
+"""Turns per page, and events per page of a single part."""
+TEXT_SHOWN = 3_000
+"""Characters of a text: the exchange's own page has more."""
+KINDS = 6
+"""Types of events that the summary of a part names."""
+TIERS = (
+    ("tier1", "tier1_score", None),
+    ("tier2", "tier2_score", "tier2_state"),
+    ("tier2_5", "tier2_5_alignment", "tier2_5_state"),
+    ("tier3", "tier3_score", "tier3_state"),
+)
+"""The tiers: their names, and the columns of their score and of their state."""
+_links = Links()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request for a part of a session, parsed from an address."""
+
+    only: str | None = None
+    turn: int = 1
+    exchange: str | None = None
+    part: int | None = None
+    """Show only the events of this part; None: show turns."""
+    step: int = 1
+    """The first of these events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Events of a part of a session: the events of a turn's exchange, and later ones before the next turn."""
+
+    part: int
+    events: int
+    kinds: str
+    """The number of events by type."""
+    shown: Sequence[Row]
+
+    @property
+    def left_out(self) -> int:
+        """Events that are not shown."""
+        return self.events - len(self.shown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A turn with its events."""
+
+    row: Row
+    tiers: Sequence[tuple[str, float | None, str]]
+    """Name, score, and state of each tier."""
+    user: Excerpt | None
+    thinking: Excerpt | None
+    agent: Excerpt | None
+    steps: Steps | None
+
+
+def session_values(read: SessionRead, shown: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
+    """Return every value of the template; `shown` are the values of `shown_part`."""
+    return {
+        "project": read.place.project,
+        "place": read.place,
+        "read": read,
+        "session": read.session,
+        "run": read.session.run,
+        "findings": read.findings,
+        "links_of": partial(finding_links, read.place),
+        "link_to_event": partial(event_link, read.place),
+        "asked": asked,
+        "tokens": _known(read.session.input_tokens, read.session.output_tokens),
+        **shown,
+    }
+
+
+def shown_part(cursor: duckdb.DuckDBPyConnection, place: SessionPlace, asked: Asked) -> dict[str, Any]:
+    """Return the requested part of the session: turns with their events, or only the events of one part.
+
+    A session without turns has a single part of events.
+    """
+    alone = asked.part if asked.part is not None or place.has_turns else 0
+    shown = _turns(cursor, place, asked) if alone is None else _alone(cursor, place, alone, asked.step)
+    return {"alone": alone, **shown}
+
+
+def _turns(cursor: duckdb.DuckDBPyConnection, place: SessionPlace, asked: Asked) -> dict[str, Any]:
+    skip, anomalies = (asked.turn - 1) // TURNS * TURNS, asked.only == "anomalies"
+    part = Part(skip=skip, exchange=asked.exchange, limit=TURNS, anomalies=anomalies, longest=TEXT_SHOWN)
+    rows = session_turns(cursor, place, part)
+    parts = {row["place"] for row in rows}
+    if rows and rows[0]["place"] == 1:
+        parts.add(0)
+    steps = _steps(cursor, place, parts, (1, STEPS))
+    total, first = (rows[0]["places"], rows[0]["row"]) if rows else (0, 1)
+    return {
+        "opening": steps.get(0),
+        "turns": [_turn(place.project, row, steps.get(row["place"])) for row in rows],
+        "turn_count": total,
+        "first_turn": first,
+        "previous_turn": first - TURNS if first > TURNS else None,
+        "next_turn": first + TURNS if first + TURNS <= total else None,
+    }
+
+
+def _alone(cursor: duckdb.DuckDBPyConnection, place: SessionPlace, part: int, step: int) -> dict[str, Any]:
+    first = (step - 1) // STEPS_ALONE * STEPS_ALONE + 1
+    steps = _steps(cursor, place, {part}, (first, first + STEPS_ALONE - 1)).get(part)
+    events = steps.events if steps else 0
+    return {
+        "steps": steps,
+        "first_step": first,
+        "previous_step": first - STEPS_ALONE if first > STEPS_ALONE else None,
+        "next_step": first + STEPS_ALONE if first + STEPS_ALONE <= events else None,
+    }
+
+
+def _steps(cursor: duckdb.DuckDBPyConnection, place: SessionPlace, parts: set[int], rows: tuple[int, int]) -> dict[int, Steps]:
+    found = session_steps(cursor, place, parts, rows)
+    offsets = [step["place"] for row in found.values() for step in row["steps"]]
+    payloads = payloads_of(cursor, place.connection, place.session_id, offsets, PAYLOAD_SHOWN)
+    return {part: _part(part, row, payloads) for part, row in found.items()}
+
+
+def _part(part: int, row: Row, payloads: Mapping[int, Row]) -> Steps:
+    kinds = [f"{one['count']} {one['event']}" for one in row["kinds"][:KINDS]]
+    return Steps(
+        part=part,
+        events=row["events"],
+        kinds=", ".join(kinds) + (", …" if len(row["kinds"]) > KINDS else ""),
+        shown=[_step(step, payloads) for step in row["steps"]],
+    )
+
+
+def _step(step: Row, payloads: Mapping[int, Row]) -> Row:
+    kept = payloads.get(step["place"], {"payload": "", "characters": 0})
+    is_cut = kept["characters"] > PAYLOAD_SHOWN
+    return {
+        **step,
+        "is_failed": not is_cut and tells_of_failure({"event": step["event"], **kept}),
+        "gist": gist(kept["payload"], is_cut=is_cut),
+        "payload": kept["payload"] if is_cut else indented(kept["payload"]),
+        "characters": kept["characters"],
+        "is_cut": is_cut,
+    }
+
+
+def _turn(project: str, row: Row, steps: Steps | None) -> Turn:
+    def text(name: str) -> Excerpt | None:
+        if row[name] is None:
+            return None
+        whole = _links.exchange_text(project, row["score_id"], name, row["said_at"]) if row["score_id"] else ""
+        head = excerpt(row[name], whole)
+        return Excerpt(head.text, row[f"{name}_length"] - len(head.text), whole)
+
+    return Turn(
+        row=row,
+        tiers=[(name, row[score], SCORED if state is None else row[state]) for name, score, state in TIERS],
+        user=text("user_message"),
+        thinking=text("agent_thinking"),
+        agent=text("agent_response"),
+        steps=steps,
+    )
+
+
+def _known(*numbers: int | None) -> int | None:
+    """Return the sum of the known values; None if all are unknown."""
+    told = [one for one in numbers if one is not None]
+    return sum(told) if told else None

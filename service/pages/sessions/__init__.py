@@ -1,1 +1,0 @@
-"""The page of a session, and the redirect to it from an id."""

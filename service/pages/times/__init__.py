@@ -1,1 +1,0 @@
-"""The period that pages show: its parameters, its control, and figures beside the preceding period's."""
