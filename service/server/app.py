@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
 from schemas.errors import BrokerError, BusyError
-from service.http.answers.description import TAGS, describe
+from service.http.routes.documentation import TAGS, describe
 from service.pages.rendering import add_problem_pages
 from service.read.queries.pool import QueryPool
 from service.setup.access.access import AccessStore
@@ -36,8 +36,8 @@ RETRY_AFTER = "2"
 """Seconds after which a sender may retry when the log was busy."""
 RETRY_BROKER = "5"
 """Seconds after which a sender may retry when Kafka accepted no records."""
-_PACKAGES = ("service.http.routes", "service.http.auth", "service.http.admin", "service.http.answers", "service.pages")
-"""Packages whose modules with a `router` are endpoints and pages. `service.http.otlp` has none: gRPC is an extra."""
+_PACKAGES = ("service.http.routes", "service.pages")
+"""Packages whose modules with a `router` are endpoints and pages."""
 
 
 def _find_routers() -> tuple[APIRouter, ...]:

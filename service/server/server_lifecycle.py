@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from analytics.deletion.compaction import compact_at_start
 from audit.policy import Policy
 from schemas.errors import SettingsError
-from service.http.otlp.grpc_listener import Listener
-from service.http.otlp.grpc_listener import listen as otlp_listener
+from service.http.otlp_grpc import Listener
+from service.http.otlp_grpc import listen as otlp_listener
 from service.server.app import create_app, prepare_routes
 from service.server.commands import taking_commands
 from service.server.http_server import HttpServer, run, server_of

@@ -11,7 +11,7 @@ import msgspec
 from fastapi import FastAPI
 
 from reference.markdown import code, fenced, page, table, words
-from service.http.answers.description import JSON, TAGS, describe
+from service.http.routes.documentation import JSON, TAGS, describe
 from service.server.app import ROUTERS
 
 

@@ -1,7 +1,10 @@
-"""Runtime events over HTTP: a batch of one session's events, each handled separately.
+"""Runtime events over HTTP: a batch of one session's events, or up to a thousand events of any sessions. Each is handled separately.
 
-Sending a batch twice changes nothing, because an event is identified by its own event_id, or by its position: the batch names the
-position in the session at which it begins. A refused event becomes a dead letter with its bytes and does not affect the others.
+1. Sending a batch twice changes nothing: an event is identified by its own event_id, or by its position, as the batch names the
+   position in the session at which it begins.
+2. In bulk, an event has its own event_id and the form of a line of an event file (`streams.sources.event_files`), so that events can
+   be sent again in any batches. Its position follows the session's stored events, in the order of the call.
+3. A refused event becomes a dead letter with its bytes and does not affect the others.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any
 import msgspec
 from anyio import to_thread
 from fastapi import APIRouter
+from pydantic import ValidationError
 
 from analytics.identity.duplicate_matching import contradictions
 from analytics.queries import query_rows
@@ -23,18 +27,18 @@ from audit.surrogates import json_bytes
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import AgentEvent
-from service.http.routes.ingest import agent_of, filed_elsewhere, require_audit
+from service.http.routes.ingest import Batch, agent_of, filed_elsewhere, require_audit
 from service.setup.access.access import Holder
-from service.text.links import EVENTS
+from service.text.links import EVENTS, EVENTS_BULK
 from service.web.authentication import Connection
 from service.web.bodies import BatchRoute
 from service.web.context import ApiContext, Services, durable_or_refused
-from service.web.errors import ApiError, documented
-from service.web.models import NO_MOMENT, EventsBody
-from service.write.outcomes import EventOutcomes, RefusedEvent
-from streams.engine.record_intake import RecordIntake
-from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, admissible
-from streams.sources.event_files import Owner, SessionEvents
+from service.web.errors import ApiError, documented, problems_at
+from service.web.models import NO_MOMENT, BulkEvent, EventsBody, EventsInBulk
+from service.write.outcomes import BulkEventOutcomes, EventOutcomes, RefusedBulkEvent, RefusedEvent, TakenEvent
+from streams.engine.record_intake import Published, RecordIntake
+from streams.log.admission import DEAD_LETTERS, KNOWN, Accepted, Admission, Place, Refusal, admissible
+from streams.sources.event_files import Owner, SessionEvents, event_in
 from streams.sources.lines import Problem
 from streams.sources.source import ReadingContext
 
@@ -46,7 +50,7 @@ _EXPLAINED = 10
 
 
 @dataclass
-class Batch:
+class EventBatch:
     """The result of reading a body: records with their indexes in it, and refusals with their dead letters."""
 
     source: str
@@ -125,13 +129,13 @@ def own_id(event: Mapping[str, Any]) -> str | None:
     return str(event_id)
 
 
-def read_batch(body: EventsBody, caller: Holder, engine: RecordIntake) -> Batch:
+def read_batch(body: EventsBody, caller: Holder, engine: RecordIntake) -> EventBatch:
     """Return the records of a body, without secrets; positions count from `first_seq`, or from 0."""
     now, gap = engine.now(), timedelta(minutes=engine.policy.session_gap_minutes)
     agent = agent_of(caller, body.agent, engine.redactor)
     owner = Owner(caller.name, caller.project or "", agent, body.session_id)
     context = ReadingContext(owner.connection, owner.project, agent, now, gap, engine.redactor)
-    admission, batch = Admission(engine.redactor, now), Batch(f"http:{caller.name}/{body.session_id}", body.first_seq or 0)
+    admission, batch = Admission(engine.redactor, now), EventBatch(f"http:{caller.name}/{body.session_id}", body.first_seq or 0)
     session = SessionEvents()
     session.skip(batch.first)
     for index, raw in enumerate(body.events):
@@ -189,3 +193,107 @@ async def continued(services: ApiContext, caller: Holder, records: Sequence[Agen
         positions[record.session_id] += subject not in stored_ids
         stored_ids.add(subject)
     return positioned
+
+
+_NO_ID = "is missing; give each event its own id"
+
+
+@dataclass
+class Bulk(Batch[AgentEvent, RefusedBulkEvent]):
+    """A batch of events, with dead letters of the refused ones."""
+
+    letters: Accepted = field(default_factory=Accepted)
+
+    def set_aside(
+        self, caller: Holder, index: int, value: dict[str, Any], problem: Problem, admission: Admission
+    ) -> RefusedBulkEvent:
+        """Refuse an event with a dead letter; return the answer to it."""
+        source = Place(f"http:{caller.name}/{value['session_id']}", index)
+        admission.set_aside(
+            self.letters, source, Refusal("http", problem.reason, problem.detail), json_bytes(event_in(value)[0])
+        )
+        return RefusedBulkEvent(error=problem.detail, code="conflict" if problem.reason == CONFLICTING_ID else "invalid")
+
+
+@router.post(EVENTS_BULK, status_code=201, responses=documented(400, 408, 413, 415))
+async def take_bulk(body: EventsInBulk, caller: Connection, services: Services) -> BulkEventOutcomes:
+    """Take up to a thousand runtime events of any sessions, as a JSON array or as lines (`application/x-ndjson`).
+
+    Each names its `session_id` and has its own `event_id`. They are durable when this is answered. Each has its own result, in order:
+    its id, or an error.
+    """
+    engine = services.engine
+    require_audit(engine, caller)
+    bulk = await to_thread.run_sync(read_bulk, body, caller, engine)
+    published = Published.of([])
+    if bulk.records:
+        async with services.turns.held((caller.name, record.session_id) for record in bulk.records):
+            bulk.records = await continued(services, caller, bulk.records)
+            with durable_or_refused():
+                published = await engine.publish(TOPIC, bulk.records)
+    await _refuse_conflicts(services, caller, body, bulk, published)
+    await set_aside(services, bulk.letters)
+    services.metrics.events({"accepted": published.written, "known": published.known, "refused": len(bulk.refused)})
+    return BulkEventOutcomes(
+        accepted=published.written,
+        known=published.known,
+        refused=len(bulk.refused),
+        results=bulk.results(_build_answers(bulk, published)),
+    )
+
+
+def read_bulk(body: Sequence[Any], caller: Holder, engine: RecordIntake) -> Bulk:
+    """Return the records of a call, each without secrets."""
+    now, gap = engine.now(), timedelta(minutes=engine.policy.session_gap_minutes)
+    admission, bulk = Admission(engine.redactor, now), Bulk()
+
+    def read(value: Any, index: int) -> tuple[AgentEvent, dict[str, str]] | RefusedBulkEvent:
+        try:
+            event = BulkEvent.model_validate(value)
+        except ValidationError as error:
+            return RefusedBulkEvent(error=problems_at(index, error), code="invalid")
+        agent = agent_of(caller, event.agent, engine.redactor)
+        owner = Owner(caller.name, caller.project or "", agent, event.session_id)
+        context = ReadingContext(owner.connection, owner.project, agent, now, gap, engine.redactor)
+        record = _read(value, f"[{index}]", owner, context)
+        if isinstance(record, Problem):
+            return bulk.set_aside(caller, index, value, record, admission)
+        return record, filed_elsewhere(event.project, caller)
+
+    bulk.read(body, RefusedBulkEvent, read)
+    return bulk
+
+
+def _read(value: dict[str, Any], path: str, owner: Owner, context: ReadingContext) -> AgentEvent | Problem:
+    """Return the record of one value, whose position is set later, or the reason why it is refused."""
+    if value.get("event") is None and value.get("type") is None:
+        return Problem("not_an_event", f"{path}.event: is missing")
+    event, within = event_in(value)
+    if own_id(event) is None:
+        return Problem("malformed_event", f"{path}{within}.event_id: {_NO_ID}")
+    record = SessionEvents().record(event, f"{path}{within}", owner, context)
+    return problem_of(record, f"{path}{within}") or record
+
+
+async def _refuse_conflicts(
+    services: ApiContext, caller: Holder, body: Sequence[Any], bulk: Bulk, published: Published
+) -> None:
+    """Refuse the events whose ids are stored with other content."""
+    engine = services.engine
+    admission = Admission(engine.redactor, engine.now())
+    for number, conflict in enumerate(published.conflicts):
+        index = bulk.indexes[conflict]
+        differing = await differing_fields(services, number, bulk.records[conflict])
+        within = event_in(body[index])[1]
+        words = f"[{index}]{within}.event_id: {other_content(differing)}"
+        bulk.refused[index] = bulk.set_aside(caller, index, body[index], Problem(CONFLICTING_ID, words), admission)
+
+
+def _build_answers(bulk: Bulk, published: Published) -> dict[int, TakenEvent]:
+    """Return the answers to the stored events, by index."""
+    answers = {}
+    for index, record, notes, outcome in zip(bulk.indexes, bulk.records, bulk.notes, published.outcomes, strict=True):
+        if index not in bulk.refused:
+            duplicate = True if outcome == KNOWN else None
+            answers[index] = TakenEvent(record.event_id, duplicate, notes.get("project"), notes.get("note"))
+    return answers

@@ -1,30 +1,48 @@
-"""Exchanges over HTTP: builds the record from a body, and the answer from the record's outcome."""
+"""Exchanges over HTTP: one, or up to a thousand in one call as an array or one per line.
+
+A record is built from its body, and the answer from the record's outcome. In a batch, each record has its own result, in the order of
+the call: its outcome, or its index with the reason for the refusal. A faulty record does not stop the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from anyio import to_thread
 from fastapi import APIRouter, Response
+from pydantic import ValidationError
 
 from analytics.identity.duplicate_matching import contradictions
 from audit.exchanges.labels import labels_json, read_labels
 from audit.fingerprints import canonical_json, digest
 from audit.redaction import Redactor
-from schemas.bounds import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES
-from schemas.errors import BoundsError
+from schemas.bounds import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES, MAX_DEPTH, is_too_deep
+from schemas.errors import BoundsError, RecordError
 from schemas.records import Exchange, Label
 from service.setup.access.access import Holder
-from service.text.links import INGEST
+from service.text.answers import Answer
+from service.text.links import EXCHANGES, INGEST
 from service.web.answering import answering
 from service.web.authentication import Connection
-from service.web.bodies import JsonRoute
-from service.web.context import Services, durable_or_refused
-from service.web.errors import ApiError, documented
-from service.web.models import IngestBody
-from service.write.outcomes import CostCap, LeftOutExchange, QueuedExchange, ScoredExchange, Tier1
+from service.web.bodies import BatchRoute, FaultyLine, JsonRoute
+from service.web.context import ApiContext, Services, durable_or_refused
+from service.web.errors import ApiError, documented, problems_at
+from service.web.models import ExchangesBody, IngestBody
+from service.write.outcomes import (
+    CostCap,
+    ExchangeOutcomes,
+    LeftOutExchange,
+    QueuedExchange,
+    Refused,
+    RefusedExchange,
+    ScoredExchange,
+    Tier1,
+)
 from streams.engine.record_intake import QUEUED, IngestResult, RecordIntake
 from streams.log.admission import WRITTEN
 from streams.sources.exchange_builder import Clean, ExchangeDraft, Filing, build_exchange
@@ -209,3 +227,113 @@ def _answered(result: IngestResult) -> str:
     if not result.sampled:
         return "sampled_out"
     return "cost_cap" if result.capped else "scored"
+
+
+Kind = TypeVar("Kind")
+Refusal = TypeVar("Refusal", bound=Refused)
+
+
+@dataclass
+class Batch(Generic[Kind, Refusal]):
+    """The result of reading a call: records with their indexes and notes for their answers, and refusals by index."""
+
+    records: list[Kind] = field(default_factory=list)
+    indexes: list[int] = field(default_factory=list)
+    notes: list[dict[str, str]] = field(default_factory=list)
+    refused: dict[int, Refusal] = field(default_factory=dict)
+
+    def read(
+        self, body: Sequence[Any], refused: type[Refusal], read: Callable[[Any, int], tuple[Kind, dict[str, str]] | Refusal]
+    ) -> None:
+        """Read each value of a body with its index, as a record with a note or as a refusal."""
+        for index, value in enumerate(body):
+            if isinstance(value, FaultyLine):
+                self.refused[index] = refused(error=f"[{index}]: {value.detail}", code=value.code)
+                continue
+            record_or_refusal = read(value, index)
+            if isinstance(record_or_refusal, Refused):
+                self.refused[index] = record_or_refusal
+            else:
+                record, note = record_or_refusal
+                self.records.append(record)
+                self.indexes.append(index)
+                self.notes.append(note)
+
+    def results(self, answers: Mapping[int, Answer]) -> list[Any]:
+        """Return the results in the order of the call; `answers` are the answers to records, by index."""
+        results: dict[int, Answer] = {**answers, **self.refused}
+        return [results[index] for index in sorted(results)]
+
+
+_EXPLAINED = 10
+"""Maximum number of conflicts per batch whose differing fields are named, because the log is searched for each."""
+
+
+async def take_exchanges(body: ExchangesBody, caller: Connection, services: Services) -> ExchangeOutcomes:
+    """Take up to a thousand exchanges of any sessions, as a JSON array or as lines (`application/x-ndjson`).
+
+    They are durable when this is answered. Each has its own result, in order: as `POST ingest` answers it, or an error.
+    """
+    engine = services.engine
+    require_audit(engine, caller)
+    batch = await to_thread.run_sync(read_batch, body, caller, engine.redactor, engine.now())
+    with durable_or_refused():
+        ingested = await engine.take_exchanges(batch.records)
+    answers = batch.results(await _answers(services, batch, ingested))
+    results = [result for result in ingested if isinstance(result, IngestResult)]
+    services.metrics.ingested(map(outcome_of_ingest, results))
+    counts = Counter(result.outcome for result in results)
+    refused = sum(isinstance(answer, RefusedExchange) for answer in answers)
+    return ExchangeOutcomes(accepted=counts["written"], known=counts["known"], refused=refused, results=answers)
+
+
+# A batch checks the depth of each record by itself, so its endpoint has another class than the router's.
+router.add_api_route(
+    EXCHANGES,
+    take_exchanges,
+    methods=["POST"],
+    status_code=201,
+    responses=documented(400, 408, 413, 415),
+    route_class_override=BatchRoute,
+)
+
+
+def read_batch(body: Sequence[Any], caller: Holder, redactor: Redactor, now: datetime) -> Batch[Exchange, RefusedExchange]:
+    """Return the records of a body, each without secrets."""
+    batch = Batch[Exchange, RefusedExchange]()
+    batch.read(body, RefusedExchange, lambda value, index: _read(value, index, caller, redactor, now))
+    return batch
+
+
+def _read(
+    value: Any, index: int, caller: Holder, redactor: Redactor, now: datetime
+) -> tuple[Exchange, dict[str, str]] | RefusedExchange:
+    """Return the record of one value of a batch, with a note for its answer; or the reason why it is refused."""
+    if is_too_deep(value, MAX_DEPTH):
+        return RefusedExchange(error=f"[{index}]: nests deeper than {MAX_DEPTH} levels", code="too_deep")
+    try:
+        body = IngestBody.model_validate(value)
+        return exchange_of(body, caller, redactor, now), filed_elsewhere(body.project, caller)
+    except ValidationError as error:
+        return RefusedExchange(error=problems_at(index, error), code="invalid")
+    except ApiError as error:
+        return RefusedExchange(error=f"[{index}].{error.detail}", code=error.code)
+
+
+async def _answers(
+    services: ApiContext, batch: Batch[Exchange, RefusedExchange], ingested: Sequence[IngestResult | RecordError]
+) -> dict[int, IngestAnswer | RefusedExchange]:
+    """Return the answer to each record, by its index in the body."""
+    answers: dict[int, IngestAnswer | RefusedExchange] = {}
+    conflicts = 0
+    for index, record, notes, result in zip(batch.indexes, batch.records, batch.notes, ingested, strict=True):
+        if isinstance(result, RecordError):
+            answers[index] = RefusedExchange(error=f"[{index}]: {result}", code="invalid")
+        elif result.outcome == "conflict":
+            conflicts += 1
+            ask = partial(contradictions, topic=TOPIC, record=record)
+            differing = await services.ask(ask) if conflicts <= _EXPLAINED else ()
+            answers[index] = RefusedExchange(error=f"[{index}].{conflict_words(differing)}", code="conflict")
+        else:
+            answers[index] = answer_of(record.exchange_id, result, notes)
+    return answers

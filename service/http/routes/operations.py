@@ -1,8 +1,4 @@
-"""Endpoints for operations: health, readiness, metrics.
-
-/healthz and /readyz disclose nothing else and need no token. /metrics is for operators of every project, and for callers on this
-machine; a call through a proxy does not count as local, whatever the proxy's address.
-"""
+"""Endpoints for operations: health, readiness, metrics, and for admins of every project the state of the installation."""
 
 from __future__ import annotations
 
@@ -16,14 +12,18 @@ from fastapi.responses import JSONResponse
 
 from schemas.errors import DriftlineError
 from schemas.lazy import duckdb
+from service.read.installation import Installation
+from service.read.installation import installation as installation_of
 from service.read.telemetry import count_by_state, read_unused_spans
 from service.setup.access.access import Holder
-from service.web.authentication import METRICS, caller_of, require_project
+from service.text.links import API
+from service.web.answering import AnswerRoute
+from service.web.authentication import METRICS, FleetAdmin, caller_of, require_project
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError, documented
 from service.web.metrics import CONTENT_TYPE
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(route_class=AnswerRoute, tags=["operations"])
 log = logging.getLogger(__name__)
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
@@ -74,3 +74,9 @@ def _is_local(request: Request) -> bool:
         return ipaddress.ip_address(request.client.host).is_loopback
     except ValueError:
         return False
+
+
+@router.get(f"{API}/installation", responses=documented())
+async def installation(_: FleetAdmin, services: Services) -> Installation:
+    """Return the version, the sizes of the files, the lag of the stages, and the number of dead letters."""
+    return await services.ask(lambda cursor: installation_of(cursor, services.engine, services.access))

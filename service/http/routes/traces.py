@@ -1,17 +1,163 @@
-"""Traces over HTTP: OpenTelemetry's protocol, as protobuf or JSON, compressed or not. A refused span does not affect the others."""
+"""Traces over HTTP: OpenTelemetry's protocol, as protobuf or JSON, compressed or not. A refused span does not affect the others.
+
+The way from the body of a request to durable spans is the same for gRPC (`service.http.otlp_grpc`).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import Any, NamedTuple
 
+from anyio import to_thread
 from fastapi import APIRouter, Request, Response
+from google.protobuf.message import Message
 
+from audit.redaction import Redactor
+from audit.surrogates import json_bytes
+from schemas.codec.single_object import decode
+from schemas.errors import InputError
+from schemas.records import Record, Span
+from service.http.routes.ingest import require_audit
 from service.setup.access.access import Holder
 from service.text.links import LOGS, METRICS, TRACES
 from service.web.authentication import Connection
-from service.web.context import ApiContext, Services
-from service.web.errors import documented
+from service.web.bounds import MAX_SPANS, MAX_UNPACKED, OTLP_LETTERS
+from service.web.context import ApiContext, Services, durable_or_refused
+from service.web.errors import ApiError, documented
 from service.web.request_layers import GZIP, JSON, PROTOBUF, body_kind, header_values
+from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, admitted, labels_of
+from streams.sources.otlp.kept_spans import SpanOwner
+from streams.sources.otlp.request import SIGNALS, Observed, ReadItems, Refused, Rejection
+
+TOPIC, METRICS_SIGNAL = "spans", "metrics"
+REFUSED_SPAN, CONFLICTING_ID = "refused_span", "conflicting_id"
+"""The reasons of dead letters."""
+MAX_LETTERS = 50
+"""Maximum number of dead letters per request; the answer counts all refused spans."""
+_GZIP = 16 + zlib.MAX_WBITS
+"""zlib's word for gzip."""
+
+
+class Body(NamedTuple):
+    """The body of a request and its encoding."""
+
+    content: bytes
+    is_json: bool = False
+    is_packed: bool = False
+
+
+class Origin(NamedTuple):
+    """The signal of a request, the owner of its spans, the attributes that hold the project's labels, and the time."""
+
+    signal: str
+    owner: SpanOwner
+    labels: Mapping[str, Sequence[str]]
+    now: datetime
+
+
+@dataclass
+class MappedSpans:
+    """The spans of a request: records, each with its encoding, and refusals with their dead letters.
+
+    `passed_over` is the number of log records that are not about a model.
+    """
+
+    records: list[Span] = field(default_factory=list)
+    messages: list[bytes] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    letters: list[bytes] = field(default_factory=list)
+    passed_over: int = 0
+
+
+async def receive(signal: str, body: Body, caller: Holder, services: ApiContext) -> Message:
+    """Ingest the spans or records of a request; return the protocol's answer once they are durable.
+
+    ApiError if the request as a whole cannot be read.
+    """
+    engine = services.engine
+    require_audit(engine, caller)
+    owner = SpanOwner(caller.name, caller.project or "", caller.agent)
+    origin = Origin(signal, owner, labels_of(engine.policy)(owner.project), engine.now())
+    # Mapping 500 spans takes 25 ms, during which other callers would wait.
+    spans = await to_thread.run_sync(map_spans, origin, body, engine.redactor)
+    with durable_or_refused():
+        published = await engine.publish_admitted(TOPIC, spans.records, spans.messages)
+        conflicts = [_conflict(spans.records[index]) for index in published.conflicts]
+        letters = [*spans.letters, *_dead_letters(origin, conflicts, engine.redactor, CONFLICTING_ID)]
+        if letters:
+            await engine.publish(DEAD_LETTERS, [decode(letter) for letter in letters])
+    refused = [Rejection(item.reason, item.items) for item in (*spans.refused, *conflicts)]
+    count = sum(rejection.items for rejection in refused)
+    if signal == METRICS_SIGNAL:
+        services.metrics.refused_metrics(count)
+    else:
+        outcomes = {"accepted": published.written, "known": published.known, "refused": count, "passed_over": spans.passed_over}
+        services.metrics.spans(outcomes)
+    return SIGNALS[signal].answer(refused)
+
+
+def map_spans(origin: Origin, body: Body, redactor: Redactor) -> MappedSpans:
+    """Return the spans of a request; ApiError if the request as a whole cannot be read."""
+    spans = MappedSpans()
+    content = _unpack(body.content) if body.is_packed else body.content
+    try:
+        items = _at_most(SIGNALS[origin.signal].read(content, origin.now, is_json=body.is_json), spans)
+        for outcome in admitted(items, lambda _: origin.owner, lambda _: origin.labels, redactor, origin.now):
+            if isinstance(outcome, Refused):
+                spans.refused.append(outcome)
+            else:
+                spans.records.append(outcome.record)
+                spans.messages.append(outcome.message)
+    except InputError as error:
+        raise ApiError(400, "invalid", f"{error}. {error.hint}") from None
+    spans.letters = _dead_letters(origin, spans.refused, redactor, REFUSED_SPAN)
+    return spans
+
+
+def _at_most(items: ReadItems, spans: MappedSpans) -> Iterator[Observed | Refused]:
+    """Yield the items of a request, except the ones passed over; ApiError if there are too many."""
+    count = 0
+    for item in items:
+        if item is None:
+            spans.passed_over += 1
+            continue
+        if count == MAX_SPANS:
+            raise ApiError(413, "too_large", f"more than {MAX_SPANS} spans in one request; export smaller batches")
+        count += 1
+        yield item
+
+
+def _unpack(body: bytes) -> bytes:
+    """Decompress a gzip body; ApiError if the result is too large, or the body is not gzip or truncated."""
+    unpacker = zlib.decompressobj(_GZIP)
+    try:
+        content = unpacker.decompress(body, MAX_UNPACKED + 1)
+    except zlib.error as error:
+        raise ApiError(400, "not_gzip", f"the body is not gzip: {error}") from None
+    if len(content) > MAX_UNPACKED:
+        raise ApiError(413, "too_large", f"the body unpacks to more than {MAX_UNPACKED} bytes; export smaller batches")
+    if not unpacker.eof or unpacker.unused_data:
+        raise ApiError(400, "not_gzip", "the body is not one whole gzip stream")
+    return content
+
+
+def _conflict(record: Record) -> Refused:
+    """Return the refusal of a span whose id is stored with other content; the stored span stays."""
+    return Refused(f"{getattr(record, 'span_id', '')}: is known with other content", json_bytes(record))
+
+
+def _dead_letters(origin: Origin, refused: Iterable[Refused], redactor: Redactor, reason: str) -> list[bytes]:
+    """Return dead letters for refused spans. Few exporters report the answer's refusals, so operators have to see them here."""
+    admission, letters = Admission(redactor, origin.now), Accepted()
+    place = Place(f"{OTLP_LETTERS}:{origin.owner.connection}/{origin.signal}", 0)
+    for item in islice((item for item in refused if item.body), MAX_LETTERS):
+        admission.set_aside(letters, place, Refusal(OTLP_LETTERS, reason, item.reason), item.body)
+    return letters.messages.get(DEAD_LETTERS, [])
+
 
 router = APIRouter(tags=["traces"])
 _CONTENT: dict[str, Any] = {
@@ -45,7 +191,7 @@ async def refuse_metrics(request: Request, caller: Connection, services: Service
 
 async def _take(signal: str, request: Request, caller: Holder, services: ApiContext) -> Response:
     # Imported late: protobuf takes time and memory to load, and many installations do not need it.
-    from service.http.otlp.receiving import Body, receive  # noqa: PLC0415
+    from service.http.routes.traces import Body, receive  # noqa: PLC0415
     from streams.sources.otlp.request import as_json  # noqa: PLC0415
 
     is_json = body_kind(request.scope) == JSON

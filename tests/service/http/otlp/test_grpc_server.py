@@ -21,8 +21,7 @@ from support.api_server import Tokens
 
 from analytics.store.store import Store
 from schemas.errors import BrokerError, BusyError, SettingsError
-from service.http.otlp.grpc_listener import listen
-from service.http.otlp.grpc_server import SERVICES
+from service.http.otlp_grpc import SERVICES, listen
 from service.setup.access.access import AccessStore
 from service.setup.settings import Settings
 from service.text.links import TRACES

@@ -16,7 +16,7 @@ from support.effort import examples
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode
-from service.http.otlp.receiving import Body, MappedSpans, Origin, map_spans
+from service.http.routes.traces import Body, MappedSpans, Origin, map_spans
 from service.web.errors import ApiError
 from streams.sources.otlp.kept_spans import SpanOwner
 

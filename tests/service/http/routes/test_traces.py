@@ -20,7 +20,7 @@ from support.api_server import Call, Tokens
 
 from analytics.store.store import Store
 from schemas.errors import BrokerError, BusyError
-from service.http.otlp.receiving import MAX_LETTERS
+from service.http.routes.traces import MAX_LETTERS
 from service.web.bounds import BODY_LIMITS, MAX_SPANS, MAX_UNPACKED
 from streams.engine.engine import Engine
 

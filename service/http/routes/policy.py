@@ -1,8 +1,4 @@
-"""The policy file over HTTP: admins of every project can read, try, save, restore and apply it.
-
-A text can be tried before it is saved, with a report of its changes. Methodology files must lie in the policy's folder, so that a token
-gives access to no other file of the server's machine.
-"""
+"""The policy file over HTTP: admins of every project can read, try, save, restore and apply it."""
 
 from __future__ import annotations
 

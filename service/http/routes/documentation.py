@@ -1,22 +1,27 @@
-"""The OpenAPI description, completed with details that endpoints do not declare themselves.
+"""The OpenAPI description, completed with details that endpoints do not declare themselves, and the documentation page.
 
 1. Polling by ETag, which middleware adds to every endpoint.
 2. An example of every body and answer, as lines if an array may be sent as lines.
 3. FastAPI's 422 is removed: a wrong body is answered 400, like every other fault of a request.
+4. The page is Swagger UI from the package's own files, so that it works offline.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+import fastapi_offline
+from fastapi import APIRouter, FastAPI
+from fastapi.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
 from service.text.links import API
 from service.web.answering import schemas_of
 from service.web.bounds import LINES
+from service.web.errors import ApiError
 
 TAGS = {
     "records": "Deliver records",
@@ -132,3 +137,49 @@ def _made(schema: Schema, components: Mapping[str, Schema], depth: int) -> Any:
     if "format" in schema:
         return _BY_FORMAT.get(schema["format"], _BY_TYPE[kind])
     return schema.get("default", schema.get("minimum", _BY_TYPE[kind]))
+
+
+router = APIRouter(include_in_schema=False)
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_FILES = Path(fastapi_offline.__file__).parent / "static"
+_ASSETS = {
+    "swagger-ui-bundle.js": "text/javascript",
+    "swagger-ui.css": "text/css",
+    "favicon.png": "image/png",
+}
+_START = """SwaggerUIBundle({url: "/openapi.json", dom_id: "#swagger-ui", deepLinking: true, persistAuthorization: false});\n"""
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8"><title>Driftline API</title>
+<link rel="icon" href="/docs/favicon.png"><link rel="stylesheet" href="/docs/swagger-ui.css">
+</head>
+<body>
+<div id="swagger-ui"></div>
+<script src="/docs/swagger-ui-bundle.js"></script><script src="/docs/start.js"></script>
+</body>
+</html>
+"""
+
+
+@router.get("/docs")
+async def page() -> HTMLResponse:
+    """Return the page."""
+    return HTMLResponse(_PAGE, headers={"Content-Security-Policy": POLICY})
+
+
+@router.get("/docs/start.js")
+async def start() -> Response:
+    """Return the script that starts the page."""
+    return Response(_START, media_type="text/javascript")
+
+
+@router.get("/docs/{name}")
+def asset(name: str) -> Response:
+    """Return a file of the page."""
+    if name not in _ASSETS:
+        raise ApiError(404, "not_found", "this file does not exist")
+    return Response((_FILES / name).read_bytes(), media_type=_ASSETS[name], headers={"Cache-Control": "max-age=3600"})

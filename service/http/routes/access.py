@@ -1,7 +1,6 @@
-"""Tokens of connections and operators: admins of every project can list, add, rotate and revoke them.
+"""Access over HTTP: tokens of connections and operators, signing in to the pages and out again, sign-ins, and the audit log.
 
-A token is returned only when it is made, and never stored. Nobody can grant rights that they lack: a new operator's scopes are a subset
-of the caller's, and a caller cannot rotate a token with more scopes than their own.
+Admins of every project can list, add, rotate and revoke tokens, and end sign-ins.
 """
 
 from __future__ import annotations
@@ -10,27 +9,97 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated
 
+import anyio.to_thread
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field, StringConstraints
 
 from schemas.errors import InputError
-from service.read.access import ConnectionList, IssuedToken, OperatorList, RevokedTokens
+from service.read.access import AuditLines, ConnectionList, EndedSignIns, IssuedToken, OperatorList, RevokedTokens, SignInList
 from service.read.access import connections as connection_list
 from service.read.access import operators as operator_list
 from service.setup.access.access import MARK, SCOPES, AccessStore, Holder, Kind, Scope
+from service.setup.access.sign_ins import LASTS
+from service.text.answers import Place, page_of
 from service.text.links import API
 from service.web.audit_trail import name_subject
-from service.web.authentication import FleetAdmin
+from service.web.authentication import FleetAdmin, Reader, is_encrypted, name_in
 from service.web.bodies import JsonRoute
-from service.web.context import Services
+from service.web.context import Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.models import ConnectionName, Id, OperatorBody
+from service.web.parameters import Cursor, Limit
 
 router = APIRouter(route_class=JsonRoute, tags=["access"])
 WRITES = (400, 408, 413, 415)
 PREFIX = f"^{MARK}_[0-9a-f]{{12}}$"
 Name = Annotated[ConnectionName, Path(description="Name of the connection or operator.", examples=["north"])]
 InProject = Annotated[ConnectionName | None, Query(description="Only connections of this project.")]
+
+
+@router.get(f"{API}/audit-log", responses=documented(400))
+def audit_log(
+    *,
+    _: FleetAdmin,
+    services: Services,
+    response: Response,
+    name: Annotated[ConnectionName | None, Query(description="Only changes by this operator or account.")] = None,
+    project: Annotated[ConnectionName | None, Query(description="Only changes in this project.")] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> AuditLines:
+    """List the changes by operators, also refused ones, newest first, without the bodies that were sent."""
+    before = None if cursor is None else cursor.number
+    lines = services.access.audit_log.lines(limit + 1, before, name=name, project=project)
+    shown, following = page_of(lines, limit, lambda line: Place(line.at, "", line.id))
+    response.headers["Cache-Control"] = "no-store"
+    return AuditLines(lines=shown, count=len(shown), next_cursor=following)
+
+
+@router.post(f"{API}/sign-in", status_code=204, responses=documented(408, 413, 415))
+async def sign_in(request: Request, _: Reader, services: Services) -> Response:
+    """Sign in to the pages: the answer sets a cookie that lasts twelve hours, or until the token ends."""
+    prefix: str = request.state.token
+    with durable_or_refused():
+        secret = await anyio.to_thread.run_sync(services.access.sign_ins.begin, prefix)
+    response = Response(status_code=204)
+    hosts = services.settings.encrypted_hosts
+    response.set_cookie(
+        name_in(request.scope, hosts),
+        secret,
+        max_age=int(LASTS.total_seconds()),
+        httponly=True,
+        samesite="lax",  # with "strict", people who follow a link from an alert would appear signed out
+        secure=is_encrypted(request.scope, hosts),
+    )
+    return response
+
+
+@router.post(f"{API}/sign-out", status_code=204, responses=documented(408, 413, 415))
+async def sign_out(request: Request, _: Reader, services: Services) -> Response:
+    """Sign out: the cookie is not valid any more."""
+    cookie: bytes = getattr(request.state, "cookie", b"")
+    with durable_or_refused():
+        await anyio.to_thread.run_sync(services.access.sign_ins.end, cookie)
+    response = Response(status_code=204)
+    hosts = services.settings.encrypted_hosts
+    name, secure = name_in(request.scope, hosts), is_encrypted(request.scope, hosts)
+    response.delete_cookie(name, httponly=True, samesite="lax", secure=secure)
+    return response
+
+
+@router.get(f"{API}/sign-ins", responses=documented())
+def list_sign_ins(_: FleetAdmin, services: Services, response: Response) -> SignInList:
+    """List who is signed in to the pages, newest first."""
+    response.headers["Cache-Control"] = "no-store"
+    sign_ins = services.access.sign_ins.going_on()
+    return SignInList(sign_ins=sign_ins, count=len(sign_ins))
+
+
+@router.post(f"{API}/operators/{{name}}/sign-out", responses=documented(*WRITES, 404))
+def end_sign_ins(_: FleetAdmin, services: Services, name: Name) -> EndedSignIns:
+    """End every sign-in of an operator, your own as well. Its tokens stay valid: revoke them to keep it out."""
+    require_holder(services.access, "operator", name)
+    return EndedSignIns(name=name, ended=services.access.sign_ins.end_all(name))
 
 
 Lasts = Annotated[

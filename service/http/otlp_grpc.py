@@ -1,23 +1,23 @@
 """OTLP over gRPC: the same spans and records as over HTTP, for exporters and Collectors that default to gRPC.
 
-1. The token is in the call's metadata: `authorization: Bearer dl_…`. Failures are counted by address, as over HTTP.
-2. The code of a refusal tells exporters whether to retry: they retry UNAVAILABLE, and no other code except RESOURCE_EXHAUSTED.
-3. There is no TLS here, as over HTTP: a proxy in front adds it for both.
+The listener opens if it is configured, which needs gRPC to be installed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
 import grpc
 from starlette.exceptions import HTTPException
 
-from schemas.errors import BrokerError, BusyError
-from service.http.otlp.receiving import Body, receive
+from schemas.errors import BrokerError, BusyError, SettingsError
+from service.http.routes.traces import Body, receive
 from service.setup.access.access import Holder
+from service.setup.settings import Settings
 from service.text.links import TRACES
 from service.web.authentication import Failures, bearer_token, counted_address, why_refused
 from service.web.bounds import BODY_LIMITS
@@ -110,3 +110,46 @@ def _bytes(value: Any) -> bytes:
 def _address(peer: str) -> str:
     """Extract the address from `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
     return counted_address(unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]"))
+
+
+STOP_SECONDS = 5.0
+"""Seconds that calls in progress have to finish."""
+
+
+class Listener:
+    """A bound address for OTLP over gRPC; calls are answered within `taking`."""
+
+    def __init__(self, receiver: Receiver, address: str) -> None:
+        self._receiver = receiver
+        self.address = address
+        """Host and port for exporters."""
+
+    @contextlib.asynccontextmanager
+    async def taking(self) -> AsyncIterator[None]:
+        """Accept calls while the context is open."""
+        await self._receiver.start()
+        try:
+            yield
+        finally:
+            await self._receiver.stop(STOP_SECONDS)
+
+
+def listen(settings: Settings, services: ApiContext) -> Listener | None:
+    """Bind the address; None if it is not configured. SettingsError if gRPC is not installed or the address is in use."""
+    if settings.otlp_grpc_port is None:
+        return None
+    try:
+        from service.http.otlp_grpc import Receiver  # noqa: PLC0415 - most installations have no gRPC
+    except ImportError as error:
+        words = "DRIFTLINE_OTLP_GRPC_PORT: OTLP over gRPC needs grpcio, which is not installed"
+        raise SettingsError(
+            words, hint="pip install 'driftline[grpc]', or send OTLP over HTTP to the server's own port."
+        ) from error
+    receiver = Receiver(services)
+    host = settings.host
+    try:
+        port = receiver.listen(host, settings.otlp_grpc_port)
+    except RuntimeError as error:
+        words = f"DRIFTLINE_OTLP_GRPC_PORT: {host}:{settings.otlp_grpc_port} cannot be had"
+        raise SettingsError(words, hint="Stop what listens there, or give another port.") from error
+    return Listener(receiver, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")

@@ -1,1 +1,0 @@
-"""Bodies and answers of the API, field by field: one definition for validation and documentation."""

@@ -1,1 +1,0 @@
-"""Authentication: tokens, cookies, sign-in, and the audit trail of changes."""

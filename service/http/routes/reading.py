@@ -1,0 +1,297 @@
+"""Reading over HTTP: projects with their health, exchanges, scores, runs, trends, and the costs of judging."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi.responses import PlainTextResponse
+from pydantic import BeforeValidator
+
+from schemas.bounds import EARLIEST, LATEST
+from service.read.banner import banner_text
+from service.read.baselines import project_baseline
+from service.read.costs import CostList, judge_costs
+from service.read.exchanges import ExchangeDetail, exchanges_by_id
+from service.read.project import Health, Projects, check_words, read_project, with_blind_spots
+from service.read.run_diagnoses import DiagnosedRun, diagnosed_run
+from service.read.runs import Runs, run_page
+from service.read.scores import (
+    Anomalies,
+    OneScore,
+    ProjectSummary,
+    Score,
+    Scores,
+    Wanted,
+    project_scores,
+    project_summary,
+    score_by_id,
+)
+from service.read.trends import SamplingMix, Trends, sampling_mix
+from service.read.trends import trends as trends_of
+from service.read.wrap_quality import WrapUpList, wrap_ups
+from service.text.answers import Place, after, page_of
+from service.text.links import API
+from service.text.window import AskedRange, read_day, window_of
+from service.web.answering import AnswerRoute
+from service.web.authentication import Reader, VisibleProject
+from service.web.context import ApiContext, Services
+from service.web.errors import ApiError, documented
+from service.web.models import ConnectionName, Id, QueryMoment, RunId
+from service.web.parameters import Cursor, Limit
+from service.web.projects import projects_of, with_their_changes
+
+router = APIRouter(route_class=AnswerRoute, tags=["reading"])
+PROJECT = f"{API}/{{project}}"
+JudgedFrom = Annotated[QueryMoment | None, Query(alias="from", description="Only judgements at or after this time.")]
+JudgedTo = Annotated[QueryMoment | None, Query(alias="to", description="Only judgements before this time.")]
+ByAll = Annotated[
+    Literal["project", "day", "model", "session", "all"],
+    Query(description="Grouping of the sums; days are UTC, as on the bill."),
+]
+By = Annotated[
+    Literal["day", "model", "session", "all"], Query(description="Grouping of the sums; days are UTC, as on the bill.")
+]
+
+
+@router.get(f"{API}/costs", responses=documented())
+async def fleet_costs(
+    caller: Reader,
+    services: Services,
+    *,
+    by: ByAll = "project",
+    start: JudgedFrom = None,
+    end: JudgedTo = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> CostList:
+    """Sum up what judging cost, over every project that the caller may see."""
+    require_window(start, end)
+    return await _costs(services, {"by": by, "project": caller.project, "start": start, "end": end}, limit, cursor)
+
+
+@router.get(f"{PROJECT}/costs", responses=documented(404))
+async def costs(
+    _: Reader,
+    project: VisibleProject,
+    services: Services,
+    *,
+    by: By = "day",
+    start: JudgedFrom = None,
+    end: JudgedTo = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> CostList:
+    """Sum up what judging a project's exchanges cost."""
+    require_window(start, end)
+    return await _costs(services, {"by": by, "project": project, "start": start, "end": end}, limit, cursor)
+
+
+async def _costs(services: ApiContext, asked: Mapping[str, Any], limit: int, cursor: Place | None) -> CostList:
+    skip = 0 if cursor is None else max(cursor.number, 0)
+    groups = await services.ask(lambda connection: judge_costs(connection, **asked, skip=skip, limit=limit + 1))
+    shown, following = page_of(groups, limit, lambda _: Place(EARLIEST, "", skip + limit))
+    return CostList(costs=shown, count=len(shown), next_cursor=following)
+
+
+ExchangeId = Annotated[Id, Path(description="Id from its sender; slashes need no escaping.", examples=["deploy-0114:7"])]
+OfConnection = Annotated[
+    ConnectionName | None,
+    Query(description="Connection of the exchange: ids are unique within a connection. Required if several have the id."),
+]
+
+
+@router.get(f"{PROJECT}/exchanges/{{exchange_id:path}}", responses=documented(404, 409))
+async def exchange(
+    _: Reader,
+    project: VisibleProject,
+    services: Services,
+    response: Response,
+    exchange_id: ExchangeId,
+    connection: OfConnection = None,
+) -> ExchangeDetail:
+    """Return one exchange with its texts, score and judgements. 409 if several connections of the project have the id."""
+    found = await services.ask(lambda cursor: exchanges_by_id(cursor, project, exchange_id, connection))
+    if not found:
+        raise ApiError(404, "not_found", "the project has no exchange with this id")
+    if len(found) > 1:
+        names = ", ".join(detail.exchange.connection for detail in found[:5])
+        raise ApiError(409, "ambiguous", f"connection: is missing; several have an exchange with this id: {names}")
+    response.headers["Cache-Control"] = "no-store"
+    return found[0]
+
+
+MAX_PROJECTS = 5000
+ProjectLimit = Annotated[int, Query(ge=1, le=MAX_PROJECTS, description="Maximum number.")]
+
+
+@router.get(f"{API}/projects", responses=documented())
+async def projects(
+    *,
+    caller: Reader,
+    services: Services,
+    health: Annotated[Health | None, Query(description="Only projects in this state.")] = None,
+    until: Annotated[
+        date | None, BeforeValidator(read_day), Query(description="The last of the recent UTC days; today by default.")
+    ] = None,
+    limit: ProjectLimit = 1000,
+    cursor: Cursor = None,
+) -> Projects:
+    """List every project that the caller may see with its health: those with records, and those with a connection.
+
+    Recent figures count back from today, also for a project that has fallen silent; `until` selects the days up to another one.
+    """
+    found = await projects_of(services, caller.project, until)
+    wanted = [one for one in found if health in (None, one.health) and (cursor is None or one.project > cursor.id)]
+    shown, following = page_of(wanted, limit, lambda one: Place(EARLIEST, one.project))
+    shown = await with_their_changes(services, shown, caller.project)
+    told = await services.ask(lambda asked: with_blind_spots(asked, shown, caller.project))
+    return Projects(projects=told, count=len(told), next_cursor=following)
+
+
+@router.get(f"{PROJECT}/runs", responses=documented(404))
+async def runs(_: Reader, project: VisibleProject, services: Services, limit: Limit = 100, cursor: Cursor = None) -> Runs:
+    """List the finished runs of a project, the one that ended last first."""
+    before = None if cursor is None else (cursor.at, cursor.number)
+    found = await services.ask(lambda asked: run_page(asked, project, before, limit + 1))
+    shown, following = page_of(found, limit, lambda run: run.place)
+    return Runs(runs=shown, count=len(shown), next_cursor=following)
+
+
+@router.get(f"{PROJECT}/runs/{{run_id}}", responses=documented(404))
+async def run(_: Reader, project: VisibleProject, services: Services, run_id: RunId, response: Response) -> DiagnosedRun:
+    """Return one run with its diagnosis: failures, their events, where they lie, and the causal graph."""
+    found = await services.ask(lambda cursor: diagnosed_run(cursor, project, run_id))
+    if found is None:
+        raise ApiError(404, "not_found", "the project has no run with this id")
+    # The evidence quotes agents' conversations, so no cache may store it.
+    response.headers["Cache-Control"] = "no-store"
+    return found
+
+
+From = Annotated[QueryMoment | None, Query(alias="from", description="Only exchanges at or after this time.")]
+To = Annotated[QueryMoment | None, Query(alias="to", description="Only exchanges before this time.")]
+Since = Annotated[QueryMoment | None, Query(description="Only exchanges scored, or scored again, at or after this time.")]
+Session = Annotated[Id | None, Query(description="Only exchanges of this session.")]
+ScoreId = Annotated[Id, Path(description="Id of the score.")]
+
+
+def require_window(start: datetime | None, end: datetime | None) -> None:
+    """Refuse with 400 a window that ends before it begins."""
+    if start is not None and end is not None and start > end:
+        raise ApiError(400, "invalid", "from: must not be after to")
+
+
+def _wanted(
+    *,
+    start: From = None,
+    end: To = None,
+    since: Since = None,
+    session: Session = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Wanted:
+    require_window(start, end)
+    after = None if cursor is None else (cursor.at, cursor.id, cursor.number)
+    return Wanted(start=start, end=end, since=since, session=session, limit=limit, after=after)
+
+
+Asked = Annotated[Wanted, Depends(_wanted)]
+
+
+@router.get(f"{PROJECT}/scores", responses=documented(404))
+async def scores(
+    _: Reader,
+    project: VisibleProject,
+    services: Services,
+    asked: Asked,
+    anomalies: Annotated[bool, Query(description="Only exchanges with an anomaly.")] = False,
+) -> Scores:
+    """List the scores of a project, newest exchange first."""
+    found, following = await _scores(services, project, dataclasses.replace(asked, anomalies=anomalies))
+    return Scores(scores=found, count=len(found), next_cursor=following)
+
+
+@router.get(f"{PROJECT}/anomalies", responses=documented(404))
+async def anomalies(_: Reader, project: VisibleProject, services: Services, asked: Asked) -> Anomalies:
+    """List the scores of a project that have an anomaly, newest exchange first.
+
+    An exchange is listed once it has a score, moments after the ingest has answered with the result of Tier 1.
+    """
+    found, following = await _scores(services, project, dataclasses.replace(asked, anomalies=True))
+    return Anomalies(anomalies=found, count=len(found), next_cursor=following)
+
+
+@router.get(f"{PROJECT}/scores/{{score_id}}", responses=documented(404))
+async def score(_: Reader, project: VisibleProject, services: Services, score_id: ScoreId) -> OneScore:
+    """Return one score in its latest revision."""
+    found = await services.ask(lambda cursor: score_by_id(cursor, project, score_id))
+    if found is None:
+        raise ApiError(404, "not_found", "the project has no score with this id")
+    return OneScore(score=found)
+
+
+@router.get(f"{PROJECT}/summary", responses=documented(404))
+async def summary(_: Reader, project: VisibleProject, services: Services) -> ProjectSummary:
+    """Return the state of a project: outcomes of its exchanges, means of the tiers, open incidents."""
+    version = services.engine.policy.for_project(project).methodology.version
+    baseline = await services.watch.baseline(project)
+    described = None if baseline is None else project_baseline(baseline, version)
+    return await services.ask(lambda cursor: project_summary(cursor, project, described))
+
+
+@router.get(f"{PROJECT}/banner", response_class=PlainTextResponse, responses=documented(404))
+async def banner(_: Reader, project: VisibleProject, services: Services) -> str:
+    """Return the banner for an agent at the start of its session, with the settings in force."""
+    settings = services.engine.policy.for_project(project).settings
+    engine = services.engine
+    found = await services.ask(lambda cursor: read_project(cursor, engine.policy, engine.now(), project))
+    return banner_text(settings, found.open_incidents, engine.judge_name, check_words(found))
+
+
+async def _scores(services: ApiContext, project: str, asked: Wanted) -> tuple[list[Score], str | None]:
+    """Return a page of scores, and the cursor of the next one."""
+    one_more = dataclasses.replace(asked, limit=asked.limit + 1)
+    found = await services.ask(lambda cursor: project_scores(cursor, project, one_more))
+    return page_of(found, asked.limit, score_place)
+
+
+def score_place(score: Score) -> Place:
+    """Return the place of a score among those of its project."""
+    return Place(score.exchange_at, score.score_id, -1 if score.turn_number is None else score.turn_number)
+
+
+@router.get(f"{PROJECT}/trends", responses=documented(404))
+async def trends(
+    _: Reader,
+    project: VisibleProject,
+    services: Services,
+    window: Annotated[Literal["7d", "14d", "30d"], Query(description="UTC days up to `until`.")] = "14d",
+    until: Annotated[
+        date | None, BeforeValidator(read_day), Query(description="The last UTC day; today by default, which is incomplete.")
+    ] = None,
+) -> Trends:
+    """Return a project's figures by day of its exchanges, whenever they were scored."""
+    shown = window_of(AskedRange(window, until), services.engine.now())
+    return await services.ask(lambda cursor: trends_of(cursor, project, window, shown))
+
+
+@router.get(f"{PROJECT}/wrap-quality", responses=documented(404))
+async def wrap_quality(
+    _: Reader, project: VisibleProject, services: Services, limit: Limit = 20, cursor: Cursor = None
+) -> WrapUpList:
+    """Show how sessions ended: the steps of a wrap-up in each. Empty if the policy switches it off."""
+    policy = services.engine.policy
+    sessions = await services.ask(lambda connection: wrap_ups(connection, policy, project, limit + 1, after(cursor)))
+    shown, following = page_of(sessions, limit, lambda session: session.place)
+    return WrapUpList(project=project, sessions=shown, next_cursor=following)
+
+
+@router.get(f"{PROJECT}/sampling", responses=documented(404))
+async def sampling(_: Reader, project: VisibleProject, services: Services, start: From = None, end: To = None) -> SamplingMix:
+    """Count the exchanges of a project that were judged or left out, by reason."""
+    require_window(start, end)
+    return await services.ask(lambda cursor: sampling_mix(cursor, project, start or EARLIEST, end or LATEST))
