@@ -16,7 +16,7 @@ from support.processes import skip_or_fail
 from test_deploying import options_of
 
 from service.setup.settings import PREFIX, Settings
-from service.web.metrics import Metrics
+from service.web.context import Metrics
 from streams.engine.record_intake import EngineState
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

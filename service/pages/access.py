@@ -23,8 +23,7 @@ from service.text.links import Links
 from service.text.words import WORDS
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
-from service.web.models import ConnectionName
-from service.web.parameters import Cursor
+from service.web.models import ConnectionName, Cursor
 
 router = APIRouter(include_in_schema=False)
 EXPIRIES = ((365, "In a year"), (90, "In 90 days"), (30, "In 30 days"), (7, "In a week"), (None, "Never"))

@@ -23,11 +23,10 @@ from service.read.known_projects import known_projects, named_projects
 from service.setup.access.access import SCOPES, AccessStore, Holder
 from service.text.answers import page_of
 from service.text.links import POLICY_TRIAL_PART, Links
-from service.web.bodies import JsonRoute
 from service.web.context import Services
 from service.web.errors import ApiError
-from service.web.models import MAX_COMMENT, ConnectionName, Id
-from service.web.parameters import Cursor
+from service.web.json_routes import JsonRoute
+from service.web.models import MAX_COMMENT, ConnectionName, Cursor, Id
 from service.web.policy import TrialBody, is_in_force, policy_file, standing, tried
 from service.write.deletion import all_erasures, erasure_dry_run, purge_dry_run
 from service.write.policy_effect import DAYS, MOST

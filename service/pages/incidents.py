@@ -37,8 +37,7 @@ from service.text.words import WORDS
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
 from service.web.incident_changes import GivenStatus
-from service.web.models import Id
-from service.web.parameters import Cursor
+from service.web.models import Cursor, Id
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.lifecycle import STATUSES, assignee_of, confidence_of, current_status, is_live
 

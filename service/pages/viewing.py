@@ -21,7 +21,7 @@ from service.text.links import Links
 from service.web.authentication import require_project
 from service.web.context import Services
 from service.web.errors import ApiError
-from service.web.transfer import VARIES, packed, takes_gzip
+from service.web.request_layers import VARIES, packed, takes_gzip
 
 
 async def _viewer(request: Request, services: Services) -> Holder:

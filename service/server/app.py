@@ -20,16 +20,13 @@ from service.pages.rendering import add_problem_pages
 from service.read.queries.pool import QueryPool
 from service.setup.access.access import AccessStore
 from service.setup.version import version
-from service.web.answering import RoundedJson
-from service.web.audit_trail import AuditTrail, keep_write
 from service.web.authentication import Authentication
 from service.web.bounds import ApiSettings
-from service.web.context import ApiContext
+from service.web.context import ApiContext, Metrics
 from service.web.errors import ApiError, add_error_answers, error_response
-from service.web.metrics import Metrics
-from service.web.parameters import refuse_unknown
-from service.web.request_layers import BodyLimits, HostCheck, InFlight, RequestRecord
-from service.web.transfer import Etags
+from service.web.json_routes import RoundedJson
+from service.web.models import refuse_unknown
+from service.web.request_layers import AuditTrail, BodyLimits, Etags, HostCheck, InFlight, RequestRecord, keep_write
 from streams.engine.record_intake import RecordIntake
 
 RETRY_AFTER = "2"

@@ -17,12 +17,12 @@ from schemas.records import Incident
 from service.read.inbox import ME, NOBODY, assignee_problem, people_of, query_of, read_query
 from service.setup.access.access import Holder
 from service.setup.access.saved_views import View
-from service.web.audit_trail import name_subject
 from service.web.authentication import require_project
 from service.web.bounds import MAX_SELECTED
 from service.web.context import ApiContext, durable_or_refused
 from service.web.errors import ApiError
 from service.web.models import ConnectionName, Id, OperatorBody, Text
+from service.web.request_layers import name_subject
 from streams.upkeep.reviewing import MAX_COMMENT
 from streams.watch.lifecycle import ACCEPTED, RESOLVED, decision_of
 from streams.watch.watching import PROBLEMS, Change, Person, Which, change

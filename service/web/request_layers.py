@@ -1,4 +1,4 @@
-"""The layers around every request: an id and a log line, headers, limits that apply before the body is read, and an answer in any case.
+"""The layers around every request: an id and a log line, limits before the body is read, ETags, compression, and the audit trail.
 
 The line has method, route, status, duration and caller, but no address, query, body or token. For ingest routes there is one line per
 second, route and caller, with the number of calls it stands for.
@@ -7,25 +7,41 @@ second, route and caller, with the number of calls it stands for.
 2. The number of requests in progress is bounded.
 3. A body is JSON (or an HTML form, for pages that work without a script), not compressed, within the size limit, and arrives within
    the time limit. It is read whole before any endpoint runs.
+4. An ETag is the digest of the answer, so it changes exactly when the answer does: endpoints declare nothing, and no clock or counter
+   can be wrong. It saves the transfer and parsing of the answer, but not the database query.
+5. Only pages and files are compressed. The length of compressed data reveals repetitions in it, so an attacker who observes lengths on
+   the network and can place texts on a page could guess a secret on it (BREACH). A page's only secret is its mark, which changes
+   whenever the rest of the page does (`service.setup.access.sign_ins`). JSON is not compressed: callers of the API send tokens, not
+   cookies, and can compress in a proxy.
+6. Each change over HTTP has a line in the audit log, written before the change and completed before the answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gzip
+import hashlib
 import logging
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
+import anyio.to_thread
+from fastapi import Request
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from schemas.errors import StoreError
+from service.setup.access.access import AccessStore, Holder
+from service.setup.access.audit_log import Outcome, Write
 from service.text.links import EVENTS, EVENTS_BULK, EXCHANGES, INGEST
-from service.web.bounds import BODY_LIMITS, DEFAULT_BODY_LIMIT, FORMS, LINES, OTLP, ApiSettings
+from service.web.bounds import BODY_LIMITS, DEFAULT_BODY_LIMIT, DRY_RUNS, FORMS, LINES, OTLP, ApiSettings
+from service.web.context import ApiContext, Metrics, durable_or_refused
 from service.web.errors import METHODS, ApiError, error_response, refuse
-from service.web.metrics import Metrics
 
 PROBES = frozenset({"/healthz", "/readyz"})
 """Paths that only report the server's health: probes call them by IP address, and need an answer even under load."""
@@ -33,7 +49,7 @@ NOT_OUR_NAME = "Host: the server does not answer to this name; allow it with `dr
 JSON, NDJSON, PROTOBUF = b"application/json", b"application/x-ndjson", b"application/x-protobuf"
 FORM = b"application/x-www-form-urlencoded"
 GZIP = b"gzip"
-_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class ClientGone(Exception):  # noqa: N818 - no fault of anybody
@@ -90,7 +106,7 @@ class BodyLimits:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body and pass the request on, or refuse it with 408, 413 or 415."""
-        if scope["type"] != "http" or scope["method"] in _READS:
+        if scope["type"] != "http" or scope["method"] in READS:
             await self._app(scope, receive, send)
             return
         limit = BODY_LIMITS.get(scope["path"], DEFAULT_BODY_LIMIT)
@@ -294,3 +310,191 @@ class _Answer:
 def _route(scope: Scope) -> str:
     """Return the route's template; `UNKNOWN_ROUTE` if no route matched."""
     return str(getattr(scope.get("route"), "path", UNKNOWN_ROUTE))
+
+
+LEVEL = 5
+"""A higher level takes twice as long and hardly makes a page smaller."""
+SMALLEST = 1024
+"""Minimum bytes to compress: smaller answers fit into one packet anyway."""
+VARIES = "Accept-Encoding"
+_PAGE = "text/html"
+
+
+def takes_gzip(scope: Scope) -> bool:
+    """Tell whether the caller accepts answers compressed with gzip."""
+    given = b",".join(header_values(scope, b"accept-encoding")).decode("latin-1").lower()
+    parts = (part.partition(";") for part in given.split(","))
+    return any(
+        name.strip() == "gzip" and weight.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
+        for name, _, weight in parts
+    )
+
+
+def packed(body: bytes) -> bytes:
+    """Compress a body, always to the same bytes."""
+    return gzip.compress(body, LEVEL, mtime=0)
+
+
+def is_packed(headers: MutableHeaders, body: bytes, *, takes: bool) -> bool:
+    """Tell whether to compress a body: it is a page, and its caller `takes` compression.
+
+    The ETag is of the uncompressed page, so it becomes a weak one.
+    """
+    if not headers.get("content-type", "").startswith(_PAGE):
+        return False
+    headers.add_vary_header(VARIES)
+    if not takes or len(body) < SMALLEST:
+        return False
+    headers["Content-Encoding"] = "gzip"
+    headers["ETag"] = f"W/{headers['ETag']}"
+    return True
+
+
+MAX_HELD = 8 * 1024 * 1024
+"""Maximum bytes of a buffered answer; a larger one is streamed without an ETag."""
+_TAG = re.compile(rb'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+_OWN = ("/static/", "/docs", "/openapi.json", "/metrics", "/healthz", "/readyz")
+"""Paths that handle caching themselves, or that no client polls."""
+REVALIDATED = "private, no-cache"
+"""The caller's private cache may keep the answer but has to revalidate it each time."""
+
+
+class Etags:
+    """Middleware around the endpoints and the pages."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on and return its answer whole, or as a 304."""
+        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"].startswith(_OWN):
+            await self._app(scope, receive, send)
+            return
+        known = [tag for value in header_values(scope, b"if-none-match") for tag in _tags(value)]
+        await self._app(scope, receive, _Held(send, known, takes_gzip=takes_gzip(scope)))
+
+
+class _Held:
+    """Buffers an answer with status 200 until it is complete, and compresses it if it is a page; passes other answers on."""
+
+    def __init__(self, send: Send, known: list[bytes], *, takes_gzip: bool) -> None:
+        self._send = send
+        self._known = known
+        self._takes_gzip = takes_gzip
+        self._start: Message | None = None
+        self._body = bytearray()
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] == HTTPStatus.OK:
+            self._start = message
+        elif self._start is None:
+            await self._send(message)
+        else:
+            self._body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if not more:
+                await self._send_whole(self._start)
+            elif len(self._body) > MAX_HELD:
+                await self._send_held(self._start, bytes(self._body), more=True)
+
+    async def _send_whole(self, start: Message) -> None:
+        tag = b'"%s"' % hashlib.sha256(self._body).hexdigest()[:32].encode()
+        headers = MutableHeaders(raw=list(start["headers"]))
+        headers["ETag"] = tag.decode()
+        headers.setdefault("Cache-Control", REVALIDATED)
+        headers.setdefault("Vary", "Authorization, Cookie")
+        body = bytes(self._body)
+        to_pack = is_packed(headers, body, takes=self._takes_gzip)
+        status = HTTPStatus.OK
+        if tag in self._known or b"*" in self._known:
+            status = HTTPStatus.NOT_MODIFIED
+            body = b""
+            for name in ("content-length", "content-type", "content-encoding"):
+                if name in headers:
+                    del headers[name]
+        elif to_pack:
+            body = await anyio.to_thread.run_sync(packed, body)
+            headers["Content-Length"] = str(len(body))
+        await self._send_held({**start, "status": int(status), "headers": headers.raw}, body, more=False)
+
+    async def _send_held(self, start: Message, body: bytes, *, more: bool) -> None:
+        self._start = None
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+def _tags(value: bytes) -> list[bytes]:
+    """Return the tags of an If-None-Match header, including weak ones, which are as good for reading."""
+    return [b"*"] if value.strip() == b"*" else _TAG.findall(value)
+
+
+MAX_SUBJECT = 256
+"""Characters that are kept of an id."""
+
+
+async def keep_write(request: Request) -> None:
+    """Begin a line for an operator's change; 503 if it cannot be written.
+
+    Deliveries of connections have no line: records name their connection themselves.
+    """
+    caller: Holder | None = getattr(request.state, "caller", None)
+    if request.method in READS or caller is None or caller.kind != "operator" or request.scope["route"].path in DRY_RUNS:
+        return
+    context: ApiContext = request.app.state.context
+    subjects = [str(value) for name, value in request.path_params.items() if name != "project"]
+    write = Write(
+        kind="operator",
+        name=caller.name,
+        token=request.state.token,
+        method=request.method,
+        route=request.scope["route"].path,
+        project=request.path_params.get("project", caller.project),
+        subject="/".join(subjects)[:MAX_SUBJECT] or None,
+        request_id=request.state.request_id,
+    )
+    with durable_or_refused():
+        request.state.line = await anyio.to_thread.run_sync(context.access.audit_log.begin, write)
+
+
+def name_subject(request: Request, subject: str) -> None:
+    """Set the subject of a change that its address does not name."""
+    request.state.subject = subject[:MAX_SUBJECT]
+
+
+class AuditTrail:
+    """Middleware that completes the line of a request that has one."""
+
+    def __init__(self, app: ASGIApp, access: AccessStore) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, then record its outcome."""
+        state = scope.setdefault("state", {}) if scope["type"] == "http" else {}
+
+        async def noted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await self._end(state, message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except Exception:
+            await self._end(state, int(HTTPStatus.INTERNAL_SERVER_ERROR))
+            raise
+
+    async def _end(self, state: dict[str, Any], status: int) -> None:
+        line = state.pop("line", None)
+        if line is None:
+            return
+        try:
+            await anyio.to_thread.run_sync(self._access.audit_log.end, line, _outcome(status), status, state.get("subject"))
+        except StoreError:
+            # The change was made, so the answer says so. The line keeps no outcome, as if it had been interrupted.
+            log.exception("the audit log could not record how a change ended")
+
+
+def _outcome(status: int) -> Outcome:
+    if status < HTTPStatus.BAD_REQUEST:
+        return "done"
+    return "refused" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "failed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from reference.markdown import code, page, table, words
-from service.web.metrics import Metrics
+from service.web.context import Metrics
 from streams.engine.record_intake import EngineState
 
 _FAMILY = re.compile(r"^# HELP (\S+) (.+)\n# TYPE \S+ (\w+)", re.MULTILINE)

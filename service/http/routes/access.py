@@ -21,13 +21,12 @@ from service.setup.access.access import MARK, SCOPES, AccessStore, Holder, Kind,
 from service.setup.access.sign_ins import LASTS
 from service.text.answers import Place, page_of
 from service.text.links import API
-from service.web.audit_trail import name_subject
 from service.web.authentication import FleetAdmin, Reader, is_encrypted, name_in
-from service.web.bodies import JsonRoute
 from service.web.context import Services, durable_or_refused
 from service.web.errors import ApiError, documented
-from service.web.models import ConnectionName, Id, OperatorBody
-from service.web.parameters import Cursor, Limit
+from service.web.json_routes import JsonRoute
+from service.web.models import ConnectionName, Cursor, Id, Limit, OperatorBody
+from service.web.request_layers import name_subject
 
 router = APIRouter(route_class=JsonRoute, tags=["access"])
 WRITES = (400, 408, 413, 415)

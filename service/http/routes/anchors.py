@@ -11,9 +11,9 @@ from schemas.errors import InputError
 from service.read.anchors import Anchors, BegunRound, ChosenAnchors, OneAnchor, anchored_exchange, project_anchors
 from service.text.links import API
 from service.web.authentication import Admin, Reader, Reviewer, VisibleProject
-from service.web.bodies import JsonRoute
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
+from service.web.json_routes import JsonRoute
 from service.web.models import ConnectionName, Id, OperatorBody
 from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
 

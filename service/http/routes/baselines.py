@@ -11,9 +11,9 @@ from schemas.records import Baseline
 from service.read.baselines import NO_BASELINE, LatestBaseline, project_baseline
 from service.text.links import API
 from service.web.authentication import Admin, Reader, VisibleProject
-from service.web.bodies import JsonRoute
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import documented
+from service.web.json_routes import JsonRoute
 from service.web.models import OperatorBody
 
 router = APIRouter(route_class=JsonRoute, tags=["baselines"])

@@ -12,11 +12,10 @@ from pydantic import Field
 from schemas.bounds import MAX_LABEL
 from service.read.versions import DeploymentList, RecordedDeployment, deployed_version, deployed_versions
 from service.text.links import API
-from service.web.answering import answering
 from service.web.authentication import Reader, Reviewer, VisibleProject
-from service.web.bodies import JsonRoute
 from service.web.context import Services, durable_or_refused
 from service.web.errors import documented
+from service.web.json_routes import JsonRoute, answering
 from service.web.models import Id, Moment, OperatorBody, QueryMoment, Text
 from streams.upkeep.deployments import DEFAULT_LABEL, MAX_COMMENT, MAX_URL, TOPIC, deployment, known_already
 

@@ -19,9 +19,9 @@ from fastapi.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
 from service.text.links import API
-from service.web.answering import schemas_of
 from service.web.bounds import LINES
 from service.web.errors import ApiError
+from service.web.json_routes import schemas_of
 
 TAGS = {
     "records": "Deliver records",

@@ -22,14 +22,12 @@ from service.setup.access.access import Holder
 from service.setup.judge_setup import LIVE, refuse_unconfigured
 from service.text.answers import Place, after, page_of
 from service.text.links import EVALUATIONS
-from service.web.audit_trail import name_subject
 from service.web.authentication import Admin, Reader, VisibleProject, require_project
-from service.web.bodies import JsonRoute
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented, problems_in_words
-from service.web.examples import EXAMPLES
-from service.web.models import Id, Moment, OperatorBody, Text
-from service.web.parameters import Cursor, Limit
+from service.web.json_routes import JsonRoute
+from service.web.models import EXAMPLES, Cursor, Id, Limit, Moment, OperatorBody, Text
+from service.web.request_layers import name_subject
 from service.write.evaluating import RequestedEvaluations, requested_evaluations
 from streams.evaluations.finished_sessions import FinishedSession, Wanted, finished_sessions
 from streams.evaluations.preparing import Prepared, prepare

@@ -31,9 +31,9 @@ from service.http.routes.ingest import Batch, agent_of, filed_elsewhere, require
 from service.setup.access.access import Holder
 from service.text.links import EVENTS, EVENTS_BULK
 from service.web.authentication import Connection
-from service.web.bodies import BatchRoute
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented, problems_at
+from service.web.json_routes import BatchRoute
 from service.web.models import NO_MOMENT, BulkEvent, EventsBody, EventsInBulk
 from service.write.outcomes import BulkEventOutcomes, EventOutcomes, RefusedBulkEvent, RefusedEvent, TakenEvent
 from streams.engine.record_intake import Published, RecordIntake

@@ -27,7 +27,6 @@ from service.setup.access.saved_views import MAX_VIEW_NAME, View, ViewList
 from service.text.answers import Answer, NextCursor, Place, after, page_of
 from service.text.links import API, INBOX, INBOX_BULK
 from service.web.authentication import Admin, Reader, Reviewer, VisibleProject, require_project
-from service.web.bodies import JsonRoute
 from service.web.context import Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.incident_changes import (
@@ -41,8 +40,8 @@ from service.web.incident_changes import (
     saved_view,
     views_of,
 )
-from service.web.models import ConnectionName, Id, OperatorBody
-from service.web.parameters import Cursor, Limit
+from service.web.json_routes import JsonRoute
+from service.web.models import ConnectionName, Cursor, Id, Limit, OperatorBody
 from streams.watch.lifecycle import assignee_of, confidence_of, current_status
 from streams.watch.watching import PROBLEMS
 

@@ -27,11 +27,10 @@ from schemas.records import Exchange, Label
 from service.setup.access.access import Holder
 from service.text.answers import Answer
 from service.text.links import EXCHANGES, INGEST
-from service.web.answering import answering
 from service.web.authentication import Connection
-from service.web.bodies import BatchRoute, FaultyLine, JsonRoute
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented, problems_at
+from service.web.json_routes import BatchRoute, FaultyLine, JsonRoute, answering
 from service.web.models import ExchangesBody, IngestBody
 from service.write.outcomes import (
     CostCap,

@@ -17,11 +17,10 @@ from service.read.installation import installation as installation_of
 from service.read.telemetry import count_by_state, read_unused_spans
 from service.setup.access.access import Holder
 from service.text.links import API
-from service.web.answering import AnswerRoute
 from service.web.authentication import METRICS, FleetAdmin, caller_of, require_project
-from service.web.context import ApiContext, Services
+from service.web.context import CONTENT_TYPE, ApiContext, Services
 from service.web.errors import ApiError, documented
-from service.web.metrics import CONTENT_TYPE
+from service.web.json_routes import AnswerRoute
 
 router = APIRouter(route_class=AnswerRoute, tags=["operations"])
 log = logging.getLogger(__name__)

@@ -22,9 +22,9 @@ from service.read.people import (
 from service.read.scores import OneScore, Score, score_by_id
 from service.text.links import API
 from service.web.authentication import Reader, Reviewer, VisibleProject
-from service.web.bodies import JsonRoute
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
+from service.web.json_routes import JsonRoute
 from service.web.models import Id, OperatorBody, QueryMoment, Text
 from streams.upkeep.reviewing import MAX_COMMENT, REVIEWS, human_score, require_human_scores
 

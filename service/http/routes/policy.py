@@ -9,11 +9,10 @@ from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from service.text.links import POLICY, POLICY_TRIAL
-from service.web.audit_trail import name_subject
 from service.web.authentication import FleetAdmin
-from service.web.bodies import JsonRoute
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError, documented
+from service.web.json_routes import JsonRoute
 from service.web.models import ConnectionName, OperatorBody
 from service.web.policy import (
     Text,
@@ -24,6 +23,7 @@ from service.web.policy import (
     standing,
     tried,
 )
+from service.web.request_layers import name_subject
 from service.write.policy_effect import PolicyTrial
 from service.write.policy_file import (
     AppliedPolicy,

@@ -19,10 +19,9 @@ from service.read.queries import pool as query_pool
 from service.read.queries.protocol import DEFAULT_ROWS, MAX_ROWS, QueryColumn, QueryResult, Question
 from service.text.links import API
 from service.web.authentication import Querier
-from service.web.bodies import JsonRoute
 from service.web.errors import ApiError, documented
-from service.web.examples import EXAMPLES
-from service.web.models import MAX_SQL, OperatorBody, Text
+from service.web.json_routes import JsonRoute
+from service.web.models import EXAMPLES, MAX_SQL, OperatorBody, Text
 from service.web.request_layers import ClientGone
 
 router = APIRouter(route_class=JsonRoute, tags=["query"])

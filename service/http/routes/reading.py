@@ -36,13 +36,11 @@ from service.read.wrap_quality import WrapUpList, wrap_ups
 from service.text.answers import Place, after, page_of
 from service.text.links import API
 from service.text.window import AskedRange, read_day, window_of
-from service.web.answering import AnswerRoute
 from service.web.authentication import Reader, VisibleProject
-from service.web.context import ApiContext, Services
+from service.web.context import ApiContext, Services, projects_of, with_their_changes
 from service.web.errors import ApiError, documented
-from service.web.models import ConnectionName, Id, QueryMoment, RunId
-from service.web.parameters import Cursor, Limit
-from service.web.projects import projects_of, with_their_changes
+from service.web.json_routes import AnswerRoute
+from service.web.models import ConnectionName, Cursor, Id, Limit, QueryMoment, RunId
 
 router = APIRouter(route_class=AnswerRoute, tags=["reading"])
 PROJECT = f"{API}/{{project}}"

@@ -6,9 +6,9 @@ from fastapi import APIRouter
 
 from service.text.links import API
 from service.web.authentication import Admin, VisibleProject
-from service.web.bodies import JsonRoute
 from service.web.context import Services, durable_or_refused
 from service.web.errors import ApiError, documented
+from service.web.json_routes import JsonRoute
 from service.web.models import RejudgeBody
 from service.write.outcomes import RequestedJudgements
 

@@ -11,13 +11,12 @@ from pydantic import AliasChoices, Field
 from audit.policy import Days
 from service.text.answers import page_of
 from service.text.links import API
-from service.web.audit_trail import name_subject
 from service.web.authentication import FleetAdmin
-from service.web.bodies import JsonRoute
 from service.web.context import Services, durable_or_refused
 from service.web.errors import documented
-from service.web.models import MAX_COMMENT, ConnectionName, Id, OperatorBody, Text
-from service.web.parameters import Cursor, Limit
+from service.web.json_routes import JsonRoute
+from service.web.models import MAX_COMMENT, ConnectionName, Cursor, Id, Limit, OperatorBody, Text
+from service.web.request_layers import name_subject
 from service.write.deletion import (
     ErasureDryRun,
     ErasureList,

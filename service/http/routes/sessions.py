@@ -13,9 +13,9 @@ from service.read.sessions import Part, SessionWithTurns, session_places, sessio
 from service.setup.access.access import Holder
 from service.text.links import API
 from service.web.authentication import Caller, Reader, VisibleProject
-from service.web.bodies import JsonRoute
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
+from service.web.json_routes import JsonRoute
 from service.web.models import ConnectionName, FinalizeBody, Id, SessionBody
 from service.write.outcomes import Done
 

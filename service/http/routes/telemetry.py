@@ -9,12 +9,11 @@ from fastapi import APIRouter, Query
 from service.read.telemetry import Telemetry, listening_of, open_sessions
 from service.text.answers import Place, after, page_of
 from service.text.links import API
-from service.web.answering import AnswerRoute
 from service.web.authentication import Reader, require_project
 from service.web.context import Services
 from service.web.errors import documented
-from service.web.models import ConnectionName
-from service.web.parameters import Cursor, Limit
+from service.web.json_routes import AnswerRoute
+from service.web.models import ConnectionName, Cursor, Limit
 
 router = APIRouter(route_class=AnswerRoute, tags=["telemetry"])
 

@@ -38,8 +38,7 @@ from service.text.links import Links
 from service.text.rounding import counted
 from service.text.window import RECENT
 from service.text.words import TERMS
-from service.web.context import Services
-from service.web.projects import projects_of, with_their_changes, worst_of
+from service.web.context import Services, projects_of, with_their_changes, worst_of
 
 router = APIRouter(include_in_schema=False)
 SCALES = {"tier1": "0 to 1", "tier2": "0 to 1", "tier2_5": "0 to 1", "tier3": "1 to 5"}

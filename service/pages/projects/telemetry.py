@@ -18,8 +18,7 @@ from service.text.answers import Place, after, page_of
 from service.text.links import Links
 from service.web.authentication import require_project
 from service.web.context import ApiContext, Services
-from service.web.models import ConnectionName
-from service.web.parameters import Cursor
+from service.web.models import ConnectionName, Cursor
 
 router = APIRouter(include_in_schema=False)
 STATUSES: tuple[Status, ...] = ("red", "yellow", "green")

@@ -9,7 +9,7 @@ from starlette.types import Send
 from support.api_server import BodyBuilder, Call, Tokens
 from support.pages import cookie, signed_in
 
-from service.web import transfer as etags
+from service.web import request_layers as etags
 from streams.engine.engine import Engine
 
 SCORES = "/api/audit/ops/scores"

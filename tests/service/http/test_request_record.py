@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.text.links import INGEST
-from service.web.metrics import Metrics
+from service.web.context import Metrics
 from service.web.request_layers import RequestRecord
 
 

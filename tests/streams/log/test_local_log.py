@@ -32,8 +32,7 @@ from schemas.errors import StoreError
 from schemas.records import Erasure, Exchange, Heartbeat, JudgingRequest, Record
 from service.setup.access.access import AccessStore
 from service.web.bounds import ApiSettings
-from service.web.context import ApiContext
-from service.web.metrics import Metrics
+from service.web.context import ApiContext, Metrics
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine import Engine
 from streams.engine.record_intake import EngineLimits, IngestResult

@@ -26,8 +26,7 @@ from service.setup.access.access import AccessStore
 from service.setup.settings import Settings
 from service.text.links import TRACES
 from service.web.bounds import BODY_LIMITS, ApiSettings
-from service.web.context import ApiContext
-from service.web.metrics import Metrics
+from service.web.context import ApiContext, Metrics
 from streams.engine.engine import Engine
 
 Export = Callable[..., Any]

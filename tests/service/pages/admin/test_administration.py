@@ -14,8 +14,8 @@ from service.server.app import ROUTERS
 from service.setup.access.access import AccessStore, Holder
 from service.setup.access.audit_log import Write
 from service.text.words import WORDS
-from service.web.audit_trail import READS
 from service.web.bounds import DRY_RUNS, ApiSettings
+from service.web.request_layers import READS
 from service.write.policy_file import SKELETON
 
 PAGES = (
