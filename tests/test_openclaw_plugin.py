@@ -244,7 +244,10 @@ def test_a_session_is_sent_scored_and_diagnosed(stage: Stage) -> None:
     kinds = ["tool_call", "tool_output", "token_usage", "token_usage", "context_event", "error_event"]
     assert kinds == [event["event"] for event in stage.events("story")]
     output = stage.events("story")[1]
-    assert tuple(output[name] for name in ("tool", "tool_call_id", "is_error", "exit_code")) == ("exec", "toolu_1", True, 1)
+    assert output["tool"] == "exec"
+    assert output["tool_call_id"] == "toolu_1"
+    assert output["is_error"] is True
+    assert output["exit_code"] == 1
     assert stage.events("story")[4]["tokens_before"] == 41250
     assert rows(stage.store, "SELECT session_id, event_count FROM diagnoses WHERE connection = 'story'") == [("s", 6)]
     assert len(rows(stage.store, "SELECT exchange_id FROM scores WHERE connection = 'story'")) == 2

@@ -201,7 +201,10 @@ def test_runs_are_exported_as_three_files_each(driftline: Command, events_file: 
     ]
     assert found == sorted(expected)
     summary = json.loads((tmp_path / "exported/runs/run_001.json").read_text())
-    assert tuple(summary[name] for name in ("run_id", "session_id", "trust_score", "tool_calls")) == ("run_001", "calm", 100, 1)
+    assert summary["run_id"] == "run_001"
+    assert summary["session_id"] == "calm"
+    assert summary["trust_score"] == 100
+    assert summary["tool_calls"] == 1
     _, out, _ = driftline("diagnose", "exported/runs/run_001/session.json", "--json")
     assert json.loads((tmp_path / "exported/runs/run_001/diagnosis.json").read_text()) == json.loads(out)
 

@@ -73,7 +73,10 @@ def test_what_is_said_of_alternation_names_rounds_and_tools_in_their_order() -> 
     """Names are an agent's: they are shown without control characters."""
     cause = found([C, *[call("write\u202e"), A] * 3, call("write\u202e")])["alternating_calls"]
     said = "Two tool calls alternated for 3 rounds with unchanged arguments. Tools: write, read."
-    assert (cause.description, cause.severity, cause.impact_score, cause.evidence_count) == (said, "medium", 0, 7)
+    assert cause.description == said
+    assert cause.severity == "medium"
+    assert cause.impact_score == 0
+    assert cause.evidence_count == 7
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,10 @@ def test_a_session_without_events_has_no_score() -> None:
 def test_a_session_without_failures_scores_a_hundred() -> None:
     """A single harmless event is evidence."""
     result = result_of({"event": "decision"})
-    assert (result.trust_score, result.readiness_level, result.primary, result.causes) == (100, "ready_for_runtime", None, ())
+    assert result.trust_score == 100
+    assert result.readiness_level == "ready_for_runtime"
+    assert result.primary is None
+    assert result.causes == ()
     assert dict.fromkeys(result.scores, 100) == result.scores
 
 
@@ -295,12 +298,10 @@ def test_the_rule_version_names_every_detector() -> None:
 def test_records_without_events_keep_null_scores() -> None:
     """Unscored is a state, not a number."""
     record = record_of(SessionEvidence())
-    assert (
-        record.trust_score,
-        record.readiness_level,
-        record.scores.loop_control,
-        record.failure_causes,
-    ) == (None, "insufficient_evidence", None, ())
+    assert record.trust_score is None
+    assert record.readiness_level == "insufficient_evidence"
+    assert record.scores.loop_control is None
+    assert record.failure_causes == ()
     assert [one.score for one in record.dimensions] == [None] * len(FAILURE_TYPES)
 
 

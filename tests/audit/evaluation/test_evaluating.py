@@ -159,12 +159,10 @@ def test_where_all_iterations_fail_there_is_a_result_with_checks_and_warnings_an
         "Check confirmed could not be decided and counts as not passed.",
     )
     final = document.final_result
-    assert (
-        final.evaluation_status,
-        final.final_score,
-        final.judge_overall,
-        final.judge_dimensions,
-    ) == ("failed", None, None, {})
+    assert final.evaluation_status == "failed"
+    assert final.final_score is None
+    assert final.judge_overall is None
+    assert final.judge_dimensions == {}
     assert tuple(final.summary.model_dump().values()) == (1, 1, 1, 0, 2)
     assert document.judge_result.aggregate is None
 
@@ -241,7 +239,10 @@ def test_it_costs_what_all_its_judgements_cost_and_is_as_new_as_the_newest_it_re
         return recorded_reply([one for one in records if one.fingerprint == question.fingerprint], 1) or Reply(state=COST_CAP)
 
     made = drive(evaluating(asked, records), reply)
-    assert (made.cost_usd, made.evaluated_at, made.simulated, made.revision) == (0.004, START + timedelta(minutes=7), True, 1)
+    assert made.cost_usd == 0.004
+    assert made.evaluated_at == START + timedelta(minutes=7)
+    assert made.simulated is True
+    assert made.revision == 1
     assert made.judgement_ids == ("judgement 1", "judgement 2", "judgement 7")
     assert (made.final_score, made.iterations[1].judgement_id) == (7.0, "judgement 7")
 
@@ -256,7 +257,10 @@ def test_the_cost_is_unknown_where_that_of_one_call_is() -> None:
 def test_without_any_call_it_costs_nothing_and_is_as_old_as_its_request() -> None:
     """Where the cap leaves no room there is no judgement to take a time from."""
     made = drive(evaluating(request()), lambda _question: Reply(state=COST_CAP))
-    assert (made.status, made.cost_usd, made.evaluated_at, made.judgement_ids) == ("failed", 0.0, START, ())
+    assert made.status == "failed"
+    assert made.cost_usd == 0.0
+    assert made.evaluated_at == START
+    assert made.judgement_ids == ()
     assert tuple(one.outcome for one in made.iterations) == ("cost_cap",) * 3
 
 

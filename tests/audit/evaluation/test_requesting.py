@@ -48,25 +48,21 @@ def test_a_request_holds_everything_that_the_judge_and_the_result_need() -> None
     assert [(one.check_id, one.outcome) for one in terms.checks] == [("rotated", "pass")]
     assert shipped_system_prompt() == asked.system_prompt
     assert list(json.loads(asked.user_prompt)) == ["evaluation_target", "subject_response", "execution_evidence"]
-    assert (
-        asked.connection,
-        asked.project,
-        asked.session_id,
-        asked.case_id,
-        asked.agent,
-        asked.subject_model,
-        asked.tags,
-        asked.repetition,
-        asked.judge_run_id,
-        asked.judge_model,
-    ) == ("local", "ops", "s1", "rotate-key", "keeper", "claude-sonnet-4-5", ("keys",), 2, "thrice", "claude-haiku-4-5")
-    assert (
-        asked.run_at,
-        asked.run_seconds,
-        asked.run_input_tokens,
-        asked.run_output_tokens,
-        asked.run_cost_usd,
-    ) == (START + timedelta(seconds=42), 42.0, 1_200, 300, 0.02)
+    assert asked.connection == "local"
+    assert asked.project == "ops"
+    assert asked.session_id == "s1"
+    assert asked.case_id == "rotate-key"
+    assert asked.agent == "keeper"
+    assert asked.subject_model == "claude-sonnet-4-5"
+    assert asked.tags == ("keys",)
+    assert asked.repetition == 2
+    assert asked.judge_run_id == "thrice"
+    assert asked.judge_model == "claude-haiku-4-5"
+    assert asked.run_at == START + timedelta(seconds=42)
+    assert asked.run_seconds == 42.0
+    assert asked.run_input_tokens == 1_200
+    assert asked.run_output_tokens == 300
+    assert asked.run_cost_usd == 0.02
 
 
 def test_an_evaluation_is_named_by_its_run_its_case_and_its_fingerprint() -> None:
@@ -145,14 +141,12 @@ def test_the_same_content_makes_the_same_bytes() -> None:
 def test_a_run_of_which_little_is_known_is_asked_about_all_the_same() -> None:
     """What is missing stays missing: it is neither zero nor a reason to refuse."""
     asked = made(of=run(model=None, agent=None, started_at=None, input_tokens=None, output_tokens=None, cost_usd=None))
-    assert (
-        asked.subject_model,
-        asked.agent,
-        asked.run_seconds,
-        asked.run_input_tokens,
-        asked.run_output_tokens,
-        asked.run_cost_usd,
-    ) == (None, None, None, None, None, None)
+    assert asked.subject_model is None
+    assert asked.agent is None
+    assert asked.run_seconds is None
+    assert asked.run_input_tokens is None
+    assert asked.run_output_tokens is None
+    assert asked.run_cost_usd is None
     assert decode(encode(asked)) == asked
 
 

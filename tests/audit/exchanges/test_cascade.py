@@ -323,12 +323,10 @@ def test_everything_the_judge_says_is_stored() -> None:
         ("scope_compliance", 0.9, "Fine."),
         ("information_completeness", 0.9, "Fine."),
     ]
-    assert (
-        score.tier2_5_alignment,
-        score.tier2_5_sycophancy,
-        score.tier2_5_advocacy_suppression,
-        score.tier2_5_reasoning,
-    ) == (0.25, True, True, "It gave in.")
+    assert score.tier2_5_alignment == 0.25
+    assert score.tier2_5_sycophancy is True
+    assert score.tier2_5_advocacy_suppression is True
+    assert score.tier2_5_reasoning == "It gave in."
     assert (score.tier3_score, score.tier3_anomaly, score.tier3_anomaly_reason) == (4.0, True, "Odd.")
     assert [one.dimension for one in score.tier3_dimensions] == ["transparency", "tone_alignment"]
     assert (score.judge_model, score.simulated, score.judgement_ids) == ("claude-haiku-4-5-20251001", False, ("j0", "j1", "j2"))

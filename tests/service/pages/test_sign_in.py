@@ -45,9 +45,10 @@ def test_the_cookie_is_for_the_browser_alone(call: Call, tokens: Tokens) -> None
     """No script reads it, no other site sends it with a write, and it is not the token."""
     answer = call("POST", SIGN_IN, tokens.root, json={})
     (crumb,) = SimpleCookie(answer.headers["set-cookie"]).values()
-    assert (
-        crumb["httponly"], crumb["samesite"].lower(), crumb["path"], crumb["max-age"],
-    ) == (True, "lax", "/", str(int(LASTS.total_seconds())))  # fmt: skip
+    assert crumb["httponly"] is True
+    assert crumb["samesite"].lower() == "lax"
+    assert crumb["path"] == "/"
+    assert crumb["max-age"] == str(int(LASTS.total_seconds()))
     assert tokens.root not in answer.headers["set-cookie"]
     assert looks(call, crumb.value).status_code == 200
 

@@ -38,7 +38,11 @@ def change(incident: dict[str, Any] | None, **columns: Any) -> Change:
 def test_an_incident_comes_before_the_last_days() -> None:
     """Its rule has found it; the last days may be chance."""
     found = change(INCIDENT)
-    assert (found.series, found.before, found.after, found.since, found.incident) == ("tier3", 4.6, 3.1, DAY, "i")
+    assert found.series == "tier3"
+    assert found.before == 4.6
+    assert found.after == 3.1
+    assert found.since == DAY
+    assert found.incident == "i"
 
 
 @pytest.mark.parametrize("metadata", ["{}", "no json", '{"moved": [{"name": "Tier 3"}]}', '{"moved": 7}', ""])
@@ -48,7 +52,10 @@ def test_an_incident_without_levels_takes_those_of_the_last_days(metadata: str) 
         told = {"tier": "tier3", "confidence": "confirmed", "first_day": datetime.combine(DAY, time(), UTC)}
         put(store, "incidents", [incident(project="ops", incident_id="i", metadata=metadata, **told)])
         found = change(dict(worst_incidents(store.cursor(), None)["ops"]))
-    assert (found.name, found.before, found.after, found.since) == ("Tier 3", 4.0, 3.0, DAY)
+    assert found.name == "Tier 3"
+    assert found.before == 4.0
+    assert found.after == 3.0
+    assert found.since == DAY
 
 
 @pytest.mark.parametrize(

@@ -305,7 +305,10 @@ def test_what_stayed_unscored_is_judged_by_the_servers_judge(nursed: Nursery, tm
         again.send(signal.SIGTERM)
         assert again.wait() == 0
 
-    assert (code, done["requested"], done["judge"], done["still_unscored"]) == (0, 3, "simulated judge", {})
+    assert code == 0
+    assert done["requested"] == 3
+    assert done["judge"] == "simulated judge"
+    assert done["still_unscored"] == {}
     assert sum(done["calls"].values()) >= 3
     assert done["cost_usd"] > 0
 

@@ -167,12 +167,10 @@ def test_a_session_that_breaks_a_step_is_set_aside_and_stops_no_other(
         runner.run()
     assert store.count("diagnoses") == 2
     [letters] = query_rows(store.cursor(), "dead_letters")
-    assert tuple(letters[name] for name in ("source", "stage", "reason", "records")) == (
-        "agent-events",
-        "diagnosis",
-        "stage_failed",
-        11,
-    )
+    assert letters["source"] == "agent-events"
+    assert letters["stage"] == "diagnosis"
+    assert letters["reason"] == "stage_failed"
+    assert letters["records"] == 11
     assert letters["example"] == "ValueError: poison"
 
 

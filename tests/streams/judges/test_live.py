@@ -32,13 +32,11 @@ def test_a_question_becomes_one_call_and_one_answered_verdict(judge_with: Build,
     assert body.keys() == {"model", "max_tokens", "system", "messages", "output_config"}
     assert body["system"] == [{"type": "text", "text": build_question().instructions, "cache_control": {"type": "ephemeral"}}]
     assert body["output_config"] == {"format": {"type": "json_schema", "schema": build_question().schema}}
-    assert (
-        verdict.outcome,
-        verdict.answer,
-        verdict.error,
-        verdict.attempts,
-        verdict.attempt_errors,
-    ) == ("answered", GOOD, None, 1, ())
+    assert verdict.outcome == "answered"
+    assert verdict.answer == GOOD
+    assert verdict.error is None
+    assert verdict.attempts == 1
+    assert verdict.attempt_errors == ()
     assert Usage(100, 20, 0, 7) == verdict.usage
     assert (verdict.model, verdict.stop_reason, verdict.simulated) == ("claude-haiku-4-5", "end_turn", False)
     assert asked.budgets[0].usages == [Usage(100, 20, 0, 7)]
@@ -178,12 +176,10 @@ def test_prose_is_asked_again_with_the_schema_then_mended_once_then_invalid(
     """Each step costs a call; without an end to them a stubborn model would eat a session's money."""
     asked = judge_with(message("I would rather not say."))
     (verdict,) = asked.ask(build_question())
-    assert (
-        verdict.outcome,
-        verdict.answer,
-        verdict.attempts,
-        len(verdict.attempt_errors),
-    ) == ("invalid", "I would rather not say.", 3, 3)
+    assert verdict.outcome == "invalid"
+    assert verdict.answer == "I would rather not say."
+    assert verdict.attempts == 3
+    assert len(verdict.attempt_errors) == 3
     assert [[turn["role"] for turn in body["messages"]] for body in asked.api.bodies] == [
         ["user"],
         ["user"],

@@ -103,7 +103,10 @@ def test_what_has_recovered_resolves_itself_and_its_days_are_cut_out(store: Stor
     for back in range(9, -1, -1):
         check(store, END - back * DAY)
     (one,) = known(store)
-    assert (one.status, one.resolution, one.resolved_by, one.severity) == (RESOLVED, "recovered", "driftline", "critical")
+    assert one.status == RESOLVED
+    assert one.resolution == "recovered"
+    assert one.resolved_by == "driftline"
+    assert one.severity == "critical"
     assert one.last_day is not None
     assert one.last_day.date() == TODAY - 11 * DAY
     assert one.resolved_at == END - 8 * DAY
@@ -115,7 +118,10 @@ def test_what_was_over_before_it_was_found_is_resolved_by_the_same_check(store: 
     put(store, "scores", history(dip(16, 11), 60))
     found = check(store)
     (one,) = known(store)
-    assert (one.revision, one.status, one.resolution, recovered_since(one)) == (1, RESOLVED, "recovered", TODAY - 10 * DAY)
+    assert one.revision == 1
+    assert one.status == RESOLVED
+    assert one.resolution == "recovered"
+    assert recovered_since(one) == TODAY - 10 * DAY
     assert [opened.incident_id for opened in found.opened] == [one.incident_id]
     assert query_rows(store.cursor(), "untold_incidents", {"since": END - 90 * DAY}) == []
 

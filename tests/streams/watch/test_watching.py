@@ -89,14 +89,12 @@ def test_a_fall_is_one_incident_with_its_evidence(store: Store) -> None:
     found = checked(store)
     assert {one.rule for one in found.findings} == {"sequential", "consecutive_days"}
     (made,) = found.incidents
-    assert (
-        made.type,
-        made.tier,
-        made.direction,
-        made.status,
-        made.severity,
-        made.rule,
-    ) == ("drift", "tier2", "down", "open", "critical", "sequential")
+    assert made.type == "drift"
+    assert made.tier == "tier2"
+    assert made.direction == "down"
+    assert made.status == "open"
+    assert made.severity == "critical"
+    assert made.rule == "sequential"
     evidence = json.loads(made.metadata)
     seen = evidence["rules"]["sequential"]
     assert seen["firstDay"] == "2026-10-27"
@@ -234,7 +232,10 @@ def test_re_opening_takes_a_decision_back(store: Store) -> None:
     made = checked(store).incidents[0]
     decide(store, made, DISMISSED)
     again = decide(store, made, "open", END + HOUR)
-    assert (again.status, again.resolved_at, again.resolved_by, again.revision) == ("open", None, None, 2)
+    assert again.status == "open"
+    assert again.resolved_at is None
+    assert again.resolved_by is None
+    assert again.revision == 2
     assert store.cursor().execute("SELECT status FROM reviews ORDER BY occurred_at").fetchall() == [("dismissed",), ("open",)]
 
 
@@ -631,7 +632,10 @@ def test_a_spread_that_grew_is_a_finding_of_its_own_kind(store: Store) -> None:
         put(store, "scores", history(lambda _, way=way: way, 4, a_day=12, name=f"-{way}"))
     seen = checked(store)
     (found,) = [one for one in seen.findings if one.key.tier == "tier2"]
-    assert (found.kind, found.key.direction, found.rule, found.since) == ("spread", "up", "sequential", (END - 4 * DAY).date())
+    assert found.kind == "spread"
+    assert found.key.direction == "up"
+    assert found.rule == "sequential"
+    assert found.since == (END - 4 * DAY).date()
     assert found.is_worse
     assert found.interval is not None
     assert found.interval[0] <= found.since <= found.interval[1] <= found.interval[0] + 3 * DAY

@@ -135,13 +135,14 @@ def test_outcomes_come_in_the_order_of_the_case() -> None:
 
     first, second = check_run(case, a_run())
 
-    assert (first.check_id, first.kind, first.dimensions, first.outcome) == ("c0", "final_response_present", ("task",), "pass")
-    assert (
-        second.check_id,
-        second.kind,
-        second.dimensions,
-        second.outcome,
-    ) == ("c1", "tool_called", ("task", "process"), "fail")
+    assert first.check_id == "c0"
+    assert first.kind == "final_response_present"
+    assert first.dimensions == ("task",)
+    assert first.outcome == "pass"
+    assert second.check_id == "c1"
+    assert second.kind == "tool_called"
+    assert second.dimensions == ("task", "process")
+    assert second.outcome == "fail"
 
 
 PART = {**calls("ls", "ls"), **files(("a", "one")), "is_whole": False}

@@ -81,7 +81,10 @@ def test_a_saved_policy_is_in_force_from_the_next_start_on(
     assert file.read_text("utf-8") == CHANGED
     assert not call("GET", POLICY, tokens.root).json()["inForce"]
     [line] = access.audit_log.lines(10)
-    assert (line.name, line.method, line.subject, line.outcome) == ("root", "PUT", "sampling.routineInterval", "done")
+    assert line.name == "root"
+    assert line.method == "PUT"
+    assert line.subject == "sampling.routineInterval"
+    assert line.outcome == "done"
     restarted: list[bool] = []
     app.state.context.restart = lambda: restarted.append(True)
     assert call("POST", f"{POLICY}/apply", tokens.root).status_code == 202

@@ -23,13 +23,11 @@ def test_a_baseline_is_computed_over_the_window_that_is_asked_for(store: Store, 
     """It is what is normal from now on: everything is measured by it."""
     put(store, "scores", history(steady, 20, end=NOW, anomaly=False))
     made = call("POST", f"{BASELINE}/recompute", tokens.root, json={"window": "7d"}).json()["baseline"]
-    assert tuple(made[name] for name in ("project", "computedAt", "windowStart", "windowEnd", "exchangeCount")) == (
-        "ops",
-        "2026-10-01T12:00:00Z",
-        "2026-09-24T12:00:00Z",
-        "2026-10-01T12:00:00Z",
-        70,
-    )
+    assert made["project"] == "ops"
+    assert made["computedAt"] == "2026-10-01T12:00:00Z"
+    assert made["windowStart"] == "2026-09-24T12:00:00Z"
+    assert made["windowEnd"] == "2026-10-01T12:00:00Z"
+    assert made["exchangeCount"] == 70
     assert list(made["dimensionAverages"]) == ["tier1", "tier2", "tier2_5", "tier3", "anomalyRate"]
     assert made["dimensionAverages"]["tier1"] == {"avg": 1.0, "stddev": 0.0, "count": 70}
     assert made["dimensionAverages"]["tier3"] == {"avg": None, "stddev": None, "count": 0}

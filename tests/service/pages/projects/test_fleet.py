@@ -230,12 +230,10 @@ def test_programs_get_the_same_change(call: Call, tokens: Tokens, store: Store) 
     (made,) = call("POST", "/api/audit/ops/check", tokens.root).json()["incidents"]
     projects = {one["project"]: one for one in call("GET", "/api/audit/projects", tokens.root).json()["projects"]}
     change = projects["ops"]["change"]
-    assert tuple(change[name] for name in ("series", "name", "incident", "since")) == (
-        "tier2",
-        "Tier 2",
-        made["id"],
-        "2026-09-26",
-    )
+    assert change["series"] == "tier2"
+    assert change["name"] == "Tier 2"
+    assert change["incident"] == made["id"]
+    assert change["since"] == "2026-09-26"
     assert (made["moved"][0]["from"], made["moved"][0]["to"]) == (change["before"], change["after"])
     assert len(change["levels"]) == 28
     assert projects["ops"]["before"]["scores"] == 70

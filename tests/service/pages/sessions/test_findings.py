@@ -150,14 +150,12 @@ def test_programs_and_the_command_line_are_told_the_same(
     (finding,) = answer["session"]["findings"]
     (turn,) = finding["turns"]
     ids = [f"event_{second}" for second in ABOUT[failure]]
-    assert tuple(finding[name] for name in ("number", "type", "note", "eventCount", "markedCount", "turnCount")) == (
-        1,
-        failure,
-        "",
-        len(ids),
-        len(ids),
-        1,
-    )
+    assert finding["number"] == 1
+    assert finding["type"] == failure
+    assert finding["note"] == ""
+    assert finding["eventCount"] == len(ids)
+    assert finding["markedCount"] == len(ids)
+    assert finding["turnCount"] == 1
     assert (turn["turn"], [one["eventId"] for one in turn["events"]]) == (2, ids)
     of_turns = [[(one["number"], one["severity"], one["events"]) for one in shown["findings"]] for shown in answer["turns"]]
     assert of_turns == [[], [(1, finding["severity"], turn["events"])], []]

@@ -260,12 +260,10 @@ def test_the_commands_show_a_token_once(tmp_path: Path) -> None:
         assert [access.find(token.encode()) for token in tokens] == [NORTH, NORTH, Holder("operator", "root", None)]
     listed = runner.invoke(connections_app, ["list", *database])
     as_json = json.loads(runner.invoke(connections_app, ["list", "--json", *database]).stdout)
-    assert (
-        as_json["name"],
-        as_json["project"],
-        as_json["agent"],
-        [token["state"] for token in as_json["tokens"]],
-    ) == ("north", "ops", "cleo", ["live", "live"])
+    assert as_json["name"] == "north"
+    assert as_json["project"] == "ops"
+    assert as_json["agent"] == "cleo"
+    assert [token["state"] for token in as_json["tokens"]] == ["live", "live"]
     assert tokens[0][:15] in listed.stdout
     assert "until" in listed.stdout
     assert not [token for token in tokens if token.split("_", 2)[2] in listed.stdout + json.dumps(as_json)]

@@ -112,12 +112,18 @@ def test_an_answer_that_ended_counts_at_once_and_is_revised_if_the_turn_goes_on(
     assert _answers(workspace) == ["It is up."]
     _write(path, lines_of("ask", "answer", "more"))
     second = Importer(workspace).transcripts(source, [path])
-    assert (second.exchanges, second.revised, second.conflicts, second.faults) == (0, 1, 0, 0)
+    assert second.exchanges == 0
+    assert second.revised == 1
+    assert second.conflicts == 0
+    assert second.faults == 0
     assert _answers(workspace) == ["And fast."]
     times.now += timedelta(days=1)
     for _ in range(2):
         again = Importer(workspace).transcripts(source, [path])
-        assert (again.exchanges, again.revised, again.conflicts, again.faults) == (0, 0, 0, 0)
+        assert again.exchanges == 0
+        assert again.revised == 0
+        assert again.conflicts == 0
+        assert again.faults == 0
     assert again.unchanged == 1
     assert _answers(workspace) == ["And fast."]
 

@@ -96,13 +96,11 @@ def test_a_run_is_a_session_with_its_final_answer(tmp_path: Path, later: Reading
     [reading] = _read(path, later)
     assert (reading.session_ids, reading.faults) == ([f"{SESSION}.run-run1-000"], [])
     [exchange] = reading.exchanges
-    assert (
-        exchange.user_message,
-        exchange.agent_response,
-        exchange.outcome,
-        exchange.stop_reason,
-        exchange.tags,
-    ) == (PROMPT, "Two files.", "answered", "end_turn", ())
+    assert exchange.user_message == PROMPT
+    assert exchange.agent_response == "Two files."
+    assert exchange.outcome == "answered"
+    assert exchange.stop_reason == "end_turn"
+    assert exchange.tags == ()
     assert (exchange.input_tokens, exchange.output_tokens) == (220, 40)
     assert exchange.occurred_at == (datetime(2026, 11, 3, 9, 0, 1, tzinfo=UTC) if has_times else written)
     assert sum(payload["usage"]["total"] for payload in _payloads(reading, "token_usage")) == 260

@@ -111,12 +111,10 @@ def test_a_mapping_is_proposed_by_the_names_that_people_use(
     fields = Fields(**propose_sources([row]))  # type: ignore[arg-type]
     exchange = TableReader(fields, redacting).exchange(row)
     assert isinstance(exchange, Exchange)
-    assert (
-        exchange.user_message,
-        exchange.agent_response,
-        exchange.session_id,
-        exchange.occurred_at,
-    ) == ("Hi", "Hello", "c", NOON)
+    assert exchange.user_message == "Hi"
+    assert exchange.agent_response == "Hello"
+    assert exchange.session_id == "c"
+    assert exchange.occurred_at == NOON
 
 
 def test_a_time_that_could_be_two_is_not_proposed() -> None:
@@ -220,13 +218,11 @@ def test_constants_and_paths_are_mapped(tmp_path: Path, read_file: Read) -> None
         "agent": {"value": "support"}, "turn_number": {"value": 1}, "labels": {"tenant": "who.tenant"},
     })  # fmt: skip
     (exchange,) = read_file(write_lines(tmp_path / "a.jsonl", [row]), fields).exchanges
-    assert (
-        exchange.session_id,
-        exchange.user_message,
-        exchange.agent_response,
-        exchange.agent,
-        exchange.turn_number,
-    ) == ("only", "Hi", "Hello", "support", 1)
+    assert exchange.session_id == "only"
+    assert exchange.user_message == "Hi"
+    assert exchange.agent_response == "Hello"
+    assert exchange.agent == "support"
+    assert exchange.turn_number == 1
     assert [(label.name, label.value) for label in exchange.labels] == [("tenant", "acme")]
 
 

@@ -44,12 +44,10 @@ def test_every_format_gives_the_same_exchanges(tmp_path: Path, read_file: Read) 
     assert all(first == other for other in made)
     assert [one.exchange_id for one in first] == [row["id"] for row in ROWS]
     assert [one.agent_response for one in first] == [row["response"] for row in ROWS]
-    assert (
-        first[0].input_tokens,
-        first[0].agent_model,
-        first[0].session_id,
-        first[0].connection,
-    ) == (10, "gpt-4o", "s-0", "conn")
+    assert first[0].input_tokens == 10
+    assert first[0].agent_model == "gpt-4o"
+    assert first[0].session_id == "s-0"
+    assert first[0].connection == "conn"
 
 
 def test_the_nan_that_pandas_writes_for_what_is_missing_is_nothing(tmp_path: Path, read_file: Read) -> None:

@@ -104,12 +104,10 @@ def test_f3_google_adk_in_its_own_words() -> None:
     tool = {**TOOL, "gcp.vertex.agent.tool_call_args": '{"hour": 9}', "gcp.vertex.agent.tool_response": '{"result": "low"}'}
     spans = (span(0, attributes=chat), span(1, 0, attributes=tool))
     [exchange], _, _ = made_of(*spans)
-    assert (
-        exchange.user_message,
-        exchange.agent_response,
-        exchange.agent_thinking,
-        exchange.session_id,
-    ) == (QUESTION, ANSWER, "Looking.", "harbour")
+    assert exchange.user_message == QUESTION
+    assert exchange.agent_response == ANSWER
+    assert exchange.agent_thinking == "Looking."
+    assert exchange.session_id == "harbour"
     assert called(*spans) == [({"hour": 9}, '{"result": "low"}')]
 
 

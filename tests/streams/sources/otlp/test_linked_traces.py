@@ -66,12 +66,10 @@ def test_a_turn_with_a_trace_for_each_request_is_one_exchange() -> None:
     """Each of them gave an exchange with the same question."""
     made = made_of(*steps())
     [exchange] = made.exchanges
-    assert (
-        exchange.user_message,
-        exchange.agent_response,
-        exchange.input_tokens,
-        exchange.output_tokens,
-    ) == ("Which gate?", "Gate 4", 30, 6)
+    assert exchange.user_message == "Which gate?"
+    assert exchange.agent_response == "Gate 4"
+    assert exchange.input_tokens == 30
+    assert exchange.output_tokens == 6
     assert exchange.exchange_id.startswith(A)
     assert {event.exchange_id for event in made.events} == {exchange.exchange_id}
     assert [(said["tool_call_id"], said["result"]) for said in payloads(made, "tool_output")] == [
@@ -129,7 +127,10 @@ def test_the_decision_is_of_the_trace_that_is_complete() -> None:
     """What another trace had is not counted again."""
     records = records_of([request(*steps())])
     decision = assemble(records, Decision("settled", NOW, trace_id=C)).decision
-    assert (decision.trace_id, decision.spans, decision.exchanges, decision.state) == (C, 1, 0, "continued")
+    assert decision.trace_id == C
+    assert decision.spans == 1
+    assert decision.exchanges == 0
+    assert decision.state == "continued"
 
 
 def kept(*spans: Json) -> list[Any]:

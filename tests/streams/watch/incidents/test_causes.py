@@ -44,7 +44,10 @@ def test_a_finding_with_an_interval_moves_by_its_change() -> None:
     numbers = {"change": -0.1, "changeInterval": [-0.149, -0.051]}
     found = moved_by(finding(numbers, interval=(date(2026, 11, 8), date(2026, 11, 11))))
     assert found is not None
-    assert (found.direction, found.size, found.earliest, found.latest) == ("down", 0.1, date(2026, 11, 8), date(2026, 11, 11))
+    assert found.direction == "down"
+    assert found.size == 0.1
+    assert found.earliest == date(2026, 11, 8)
+    assert found.latest == date(2026, 11, 11)
     assert found.error == pytest.approx(0.025, abs=1e-3)
 
 
@@ -53,7 +56,10 @@ def test_a_run_of_days_moves_by_their_mean_less_the_baseline() -> None:
     days = [{"day": "2026-11-10", "average": 0.8, "count": 1}, {"day": "2026-11-11", "average": 0.6, "count": 3}]
     found = moved_by(finding({"days": days}))
     assert found is not None
-    assert (found.size, found.error, found.earliest, found.latest) == (pytest.approx(0.25), 0.0, FIRST, FIRST)
+    assert found.size == pytest.approx(0.25)
+    assert found.error == 0.0
+    assert found.earliest == FIRST
+    assert found.latest == FIRST
 
 
 def test_what_is_not_about_the_mean_of_a_tier_has_no_cause() -> None:

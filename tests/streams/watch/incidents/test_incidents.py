@@ -20,7 +20,11 @@ from streams.watch.lifecycle import DISMISSED, NEW_NORMAL
 def test_rules_that_see_one_change_make_one_incident() -> None:
     """The worse of them says how bad it is, the first of them tells of it, and what each saw is kept."""
     made = opened(finding(5, rule=EVIDENCE, title="By evidence"), finding(3, severity=CRITICAL))
-    assert (made.title, made.rule, made.severity, made.status, made.revision) == ("By evidence", EVIDENCE, CRITICAL, "open", 0)
+    assert made.title == "By evidence"
+    assert made.rule == EVIDENCE
+    assert made.severity == CRITICAL
+    assert made.status == "open"
+    assert made.revision == 0
     assert set(json.loads(made.metadata)["rules"]) == {EVIDENCE, RUNS}
 
 
@@ -40,7 +44,10 @@ def test_a_rule_that_joins_in_makes_a_revision_and_no_incident() -> None:
     """The incident was there first; that another rule sees it, too, is worth knowing."""
     known = opened(finding(3))
     (made,) = written([finding(5, rule=EVIDENCE, title="By evidence"), finding(3)], [known], END + timedelta(minutes=1))
-    assert (made.incident_id, made.revision, made.rule, made.title) == (known.incident_id, 1, RUNS, "Tier 2 fell")
+    assert made.incident_id == known.incident_id
+    assert made.revision == 1
+    assert made.rule == RUNS
+    assert made.title == "Tier 2 fell"
     assert set(json.loads(made.metadata)["rules"]) == {EVIDENCE, RUNS}
 
 
@@ -126,12 +133,10 @@ def test_re_opened_is_as_open_as_before() -> None:
     """What was decided counts no more."""
     resolved = decided(opened(finding(3)), DISMISSED, "ann", END)
     again = decided(resolved, "open", "bob", END + DAY)
-    assert (
-        again.status,
-        again.resolved_at,
-        again.resolved_by,
-        json.loads(again.metadata)["decidedSizes"],
-    ) == ("open", None, None, {})
+    assert again.status == "open"
+    assert again.resolved_at is None
+    assert again.resolved_by is None
+    assert json.loads(again.metadata)["decidedSizes"] == {}
     (made,) = written([finding(3, -1)], [again], END + DAY)
     assert (made.incident_id, made.revision) == (again.incident_id, 3)
 

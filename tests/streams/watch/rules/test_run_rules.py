@@ -179,7 +179,11 @@ def test_a_project_with_runs_and_no_scores_is_checked_and_gets_incidents(store: 
     assert made.looked is not None
     assert (made.looked.days, made.looked.exchanges) == (14, 0)
     (one,) = made.opened
-    assert (one.type, one.rule, one.status, one.agent, one.cause) == ("drift", "runs", "open", "desk", "agent")
+    assert one.type == "drift"
+    assert one.rule == "runs"
+    assert one.status == "open"
+    assert one.agent == "desk"
+    assert one.cause == "agent"
     assert {series.key.tier for series in evidence_of(one).moved} == {"trust", "unsafe", "failure:cost_explosion"}
     assert "of desk" in one.title
     assert made.baseline is None
@@ -214,12 +218,10 @@ def test_the_reasons_count_the_runs_that_the_rule_compared(store: Store) -> None
     evidence = json.loads(made.metadata)
     seen = evidence["rules"]["runs"]
     (row,) = evidence["failures"]
-    assert tuple(row[name] for name in ("before", "all_before", "after", "all_after")) == (
-        0,
-        seen["runsBefore"],
-        seen["runsAfter"],
-        seen["runsAfter"],
-    )
+    assert row["before"] == 0
+    assert row["all_before"] == seen["runsBefore"]
+    assert row["after"] == seen["runsAfter"]
+    assert row["all_after"] == seen["runsAfter"]
     assert seen["comparedSince"] == f"{(END - 30 * DAY).date()}"
 
 
