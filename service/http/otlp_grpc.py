@@ -1,6 +1,6 @@
 """OTLP over gRPC: the same spans and records as over HTTP, for exporters and Collectors that default to gRPC.
 
-The listener opens if it is configured, which needs gRPC to be installed.
+Only a server that is configured to listen imports this module, because gRPC is an extra that most installations lack.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from starlette.exceptions import HTTPException
 from schemas.errors import BrokerError, BusyError, SettingsError
 from service.http.routes.traces import Body, receive
 from service.setup.access.access import Holder
-from service.setup.settings import Settings
 from service.text.links import TRACES
 from service.web.authentication import Failures, bearer_token, counted_address, why_refused
 from service.web.bounds import BODY_LIMITS
@@ -37,15 +36,18 @@ _CODES = {
     429: grpc.StatusCode.UNAVAILABLE,
     503: grpc.StatusCode.UNAVAILABLE,
 }
+STOP_SECONDS = 5.0
+"""Seconds that calls in progress have to finish."""
 log = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Method = Callable[[bytes, Context], Awaitable[bytes]]
 
 
 class Receiver:
-    """The server; it belongs to the event loop that starts it."""
+    """The server, bound to an address; it belongs to the event loop that starts it."""
 
-    def __init__(self, services: ApiContext) -> None:
+    def __init__(self, host: str, port: int, services: ApiContext) -> None:
+        """Bind the address, with a free port for port 0. SettingsError if it is not available."""
         self._services = services
         self._failures = Failures(services.settings.max_failures)
         limit = BODY_LIMITS[TRACES]
@@ -57,17 +59,24 @@ class Receiver:
             method: Any = grpc.unary_unary_rpc_method_handler(self._method(signal))
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"Export": method}),))
 
-    def listen(self, host: str, port: int) -> int:
-        """Bind the address; return the port, a free one for port 0. RuntimeError if it is not available."""
-        return int(self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"))
+        bracketed = f"[{host}]" if ":" in host else host
+        try:
+            bound_port = self._server.add_insecure_port(f"{bracketed}:{port}")
+        except RuntimeError as error:
+            raise SettingsError(
+                f"DRIFTLINE_OTLP_GRPC_PORT: {host}:{port} cannot be had", hint="Stop what listens there, or give another port."
+            ) from error
+        self.address = f"{bracketed}:{bound_port}"
+        """Host and port for exporters."""
 
-    async def start(self) -> None:
-        """Accept calls."""
+    @contextlib.asynccontextmanager
+    async def taking(self) -> AsyncIterator[None]:
+        """Accept calls while the context is open."""
         await self._server.start()
-
-    async def stop(self, grace: float) -> None:
-        """Accept no more calls, and give calls in progress this many seconds to finish."""
-        await self._server.stop(grace)
+        try:
+            yield
+        finally:
+            await self._server.stop(STOP_SECONDS)
 
     def _method(self, signal: str) -> Method:
         async def export(body: bytes, context: Context) -> bytes:
@@ -110,46 +119,3 @@ def _bytes(value: Any) -> bytes:
 def _address(peer: str) -> str:
     """Extract the address from `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
     return counted_address(unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]"))
-
-
-STOP_SECONDS = 5.0
-"""Seconds that calls in progress have to finish."""
-
-
-class Listener:
-    """A bound address for OTLP over gRPC; calls are answered within `taking`."""
-
-    def __init__(self, receiver: Receiver, address: str) -> None:
-        self._receiver = receiver
-        self.address = address
-        """Host and port for exporters."""
-
-    @contextlib.asynccontextmanager
-    async def taking(self) -> AsyncIterator[None]:
-        """Accept calls while the context is open."""
-        await self._receiver.start()
-        try:
-            yield
-        finally:
-            await self._receiver.stop(STOP_SECONDS)
-
-
-def listen(settings: Settings, services: ApiContext) -> Listener | None:
-    """Bind the address; None if it is not configured. SettingsError if gRPC is not installed or the address is in use."""
-    if settings.otlp_grpc_port is None:
-        return None
-    try:
-        from service.http.otlp_grpc import Receiver  # noqa: PLC0415 - most installations have no gRPC
-    except ImportError as error:
-        words = "DRIFTLINE_OTLP_GRPC_PORT: OTLP over gRPC needs grpcio, which is not installed"
-        raise SettingsError(
-            words, hint="pip install 'driftline[grpc]', or send OTLP over HTTP to the server's own port."
-        ) from error
-    receiver = Receiver(services)
-    host = settings.host
-    try:
-        port = receiver.listen(host, settings.otlp_grpc_port)
-    except RuntimeError as error:
-        words = f"DRIFTLINE_OTLP_GRPC_PORT: {host}:{settings.otlp_grpc_port} cannot be had"
-        raise SettingsError(words, hint="Stop what listens there, or give another port.") from error
-    return Listener(receiver, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")

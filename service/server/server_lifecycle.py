@@ -14,13 +14,12 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from analytics.deletion.compaction import compact_at_start
 from audit.policy import Policy
 from schemas.errors import SettingsError
-from service.http.otlp_grpc import Listener
-from service.http.otlp_grpc import listen as otlp_listener
 from service.server.app import create_app, prepare_routes
 from service.server.commands import taking_commands
 from service.server.http_server import HttpServer, run, server_of
@@ -33,11 +32,15 @@ from service.setup.wiring import policy_of
 from service.setup.workspace import Clock, Workspace, open_workspace, utc_now
 from service.text.links import LOOPBACK_NAMES
 from service.web.bounds import ApiSettings
+from service.web.context import ApiContext
 from streams.engine.engine import Engine
 from streams.engine.record_intake import RecordIntake
 from streams.process import collect_in_short_pauses, handled_in_loop
 from streams.upkeep.assembling import TraceAssembler
 from streams.upkeep.periodic_tasks import PeriodicTasks
+
+if TYPE_CHECKING:
+    from service.http.otlp_grpc import Receiver
 
 _NOBODY = "no operator yet, so no one can sign in: driftline operators add NAME prints a token, also while the server runs"
 _ALREADY = "Another server has the database: stop it, or name another database with --db."
@@ -90,7 +93,7 @@ async def _serve(
         engine = _engine_over_kafka(workspace) if by_workers else _engine(workspace, opened)
         app = create_app(engine, access, api_settings(settings, names))
         stack.push_async_callback(app.state.query_pool.close)
-        spans = otlp_listener(settings, app.state.context)
+        spans = listen_for_spans(settings, app.state.context)
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         http = server_of(app, host, port)
@@ -122,7 +125,21 @@ async def _serve(
     return server.starts_again
 
 
-def _taking(spans: Listener | None) -> contextlib.AbstractAsyncContextManager[None]:
+def listen_for_spans(settings: Settings, services: ApiContext) -> Receiver | None:
+    """Bind the address for OTLP over gRPC; None if it is not configured. SettingsError if gRPC is not installed or the address is in use."""
+    if settings.otlp_grpc_port is None:
+        return None
+    try:
+        from service.http.otlp_grpc import Receiver  # noqa: PLC0415 - most installations have no gRPC
+    except ImportError as error:
+        raise SettingsError(
+            "DRIFTLINE_OTLP_GRPC_PORT: OTLP over gRPC needs grpcio, which is not installed",
+            hint="pip install 'driftline[grpc]', or send OTLP over HTTP to the server's own port.",
+        ) from error
+    return Receiver(settings.host, settings.otlp_grpc_port, services)
+
+
+def _taking(spans: Receiver | None) -> contextlib.AbstractAsyncContextManager[None]:
     return contextlib.nullcontext() if spans is None else spans.taking()
 
 

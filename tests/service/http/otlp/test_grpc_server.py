@@ -21,7 +21,8 @@ from support.api_server import Tokens
 
 from analytics.store.store import Store
 from schemas.errors import BrokerError, BusyError, SettingsError
-from service.http.otlp_grpc import SERVICES, listen
+from service.http.otlp_grpc import SERVICES
+from service.server.server_lifecycle import listen_for_spans
 from service.setup.access.access import AccessStore
 from service.setup.settings import Settings
 from service.text.links import TRACES
@@ -63,7 +64,7 @@ async def _exported(context: ApiContext, content: bytes, signal: str, times: int
 
 @asynccontextmanager
 async def _channel(context: ApiContext) -> AsyncIterator[grpc.aio.Channel]:
-    listener = listen(Settings(otlp_grpc_port=0), context)
+    listener = listen_for_spans(Settings(otlp_grpc_port=0), context)
     assert listener is not None
     async with listener.taking(), grpc.aio.insecure_channel(listener.address) as channel:
         yield channel
@@ -203,18 +204,18 @@ def test_a_log_that_takes_nothing_is_asked_again(
 
 def test_without_the_setting_there_is_no_listener(context: ApiContext) -> None:
     """Nobody opens a port that was not asked for."""
-    assert listen(Settings(), context) is None
+    assert listen_for_spans(Settings(), context) is None
 
 
 def test_a_port_that_is_taken_is_an_error_that_names_the_setting(context: ApiContext, loop: asyncio.Runner) -> None:
     """Whoever starts a second server sees which setting to change."""
 
     async def twice() -> None:
-        first = listen(Settings(otlp_grpc_port=0), context)
+        first = listen_for_spans(Settings(otlp_grpc_port=0), context)
         assert first is not None
         async with first.taking():
             port = int(first.address.rpartition(":")[2])
             with pytest.raises(SettingsError, match="DRIFTLINE_OTLP_GRPC_PORT"):
-                listen(Settings(otlp_grpc_port=port), context)
+                listen_for_spans(Settings(otlp_grpc_port=port), context)
 
     loop.run(twice())
