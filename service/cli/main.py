@@ -1,6 +1,6 @@
 """The command `driftline`: finds the typed command and turns expected errors into one clear line and an exit code.
 
-Exit codes are defined in `service.cli.entry.exit_codes`.
+Exit codes are defined in `service.cli.exit_codes`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ import typer
 from typer.core import TyperGroup
 
 from schemas.errors import DriftlineError, SettingsError
-from service.cli.completion.answers import ASK, answer
-from service.cli.entry.exit_codes import ExitCode
-from service.cli.entry.groups import COMMANDS, group_of, place_of
-from service.cli.entry.start_page import start_page
-from service.cli.entry.usage_errors import usage_hint, usage_message
+from schemas.validation_messages import words_of
+from service.cli.command_groups import COMMANDS, group_of, place_of, start_page
+from service.cli.completion import ASK, answer
+from service.cli.exit_codes import ExitCode
 from service.cli.terminal import err, out
 from service.setup.version import GET_TRIAL, TRIAL, trial_version
 from service.setup.version import version as installed_version
@@ -172,3 +171,22 @@ def _show_error(message: str, hint: str) -> int:
 
 if __name__ == "__main__":
     main()
+
+
+def usage_message(error: typer.TyperException) -> str:
+    """Return the problem with its option or argument; empty if the error has already shown the help."""
+    cause: Any = error.__cause__
+    parameter = getattr(error, "param", None)
+    if parameter is not None and hasattr(cause, "errors"):
+        is_option = parameter.param_type_name == "option"
+        name = parameter.opts[0] if is_option else parameter.metavar or parameter.name.upper()
+        return f"{name}: {words_of(cause.errors()[0])}"
+    return error.format_message()
+
+
+def usage_hint(error: typer.TyperException) -> str:
+    """Return a pointer to the help of the typed command."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "driftline"
+    listed = "lists what there is" if context is None or hasattr(context.command, "commands") else "shows its options"
+    return f"`{path} --help` {listed}."

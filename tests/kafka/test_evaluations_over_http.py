@@ -19,7 +19,7 @@ from support.servers import PATIENCE, Home, nursery, until
 from audit.evaluation.cases import Case, LoadedProfile, Profile, plans, shipped_system_prompt
 from driftline_trial.simulator import running
 from schemas.registry import topics
-from service.cli.evaluations.client import EvaluationClient, Terms
+from service.cli.evaluation_client import EvaluationClient, Terms
 from service.write.evaluating import Progress
 from streams.evaluations.finished_sessions import Wanted
 from streams.judging.judged_stages import EVALUATION

@@ -14,7 +14,7 @@ from support.fleet_histories import merged_scores_in as merged
 from analytics.store.store import Store
 from schemas.codec.single_object import decode, encode
 from schemas.records import Exchange, Judgement, JudgingRequest, Record, Score, SessionClosed
-from service.cli.entry.exit_codes import ExitCode
+from service.cli.exit_codes import ExitCode
 from service.cli.main import run
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer

@@ -18,7 +18,7 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from driftline_trial.simulator import RunningJudge, running
 from schemas.codec.single_object import encode
-from service.cli.evaluations.output_tables import SIMULATED_NOTE
+from service.cli.evaluation_tables import SIMULATED_NOTE
 from service.setup.workspace import utc_now
 from streams.engine.embedded import EmbeddedRunner
 from streams.log.admission import Accepted

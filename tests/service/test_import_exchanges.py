@@ -15,7 +15,7 @@ import pytest
 from support.exchange_tables import EXPORTS, ROWS, write_lines, write_table
 
 from driftline_trial.simulator import RunningJudge, running
-from service.cli.commands.records import import_exchanges, import_results
+from service.cli.commands import importing
 
 Command = Callable[..., tuple[int, str, str]]
 KEY = "sk-ant-api03-" + "A" * 40
@@ -222,11 +222,11 @@ def test_an_import_that_a_judge_is_paid_for_says_what_it_costs(
     driftline: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server with a live judge scores what comes in: who agrees to it knows the sum, not only that it is paid."""
-    monkeypatch.setattr(import_results, "paid_note", lambda _: "the server has a live judge")
+    monkeypatch.setattr(importing, "paid_note", lambda _: "the server has a live judge")
     write_lines(tmp_path / "a.jsonl", ROWS)
     code, _, err = driftline("import", "exchanges", "a.jsonl", "--yes")
     assert code == 0
     assert f"note: the server has a live judge\n{len(ROWS)} exchanges in the files: about " in err
     assert " USD at most, without Tier 3, if all are new and sampled" in err
-    monkeypatch.setattr(import_exchanges, "ESTIMATED", 2)
+    monkeypatch.setattr(importing, "ESTIMATED", 2)
     assert "the first 2 exchanges in the files: about 2 calls" in driftline("import", "exchanges", "a.jsonl", "--yes")[2]

@@ -14,7 +14,7 @@ import duckdb
 from support.exchange_tables import write_lines
 from support.servers import LONG, Child, Home, nursery
 
-from service.cli.commands.drift.watching import check_projects
+from service.cli.commands.incidents import check_projects
 from service.setup.settings import load_settings
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import open_workspace

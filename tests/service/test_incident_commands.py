@@ -13,7 +13,7 @@ from support.watch_histories import END, fallen, history, put, runs, steady, wor
 from analytics.queries import query_records
 from analytics.store.store import Store
 from schemas.records import Incident
-from service.cli.entry.exit_codes import ExitCode
+from service.cli.exit_codes import ExitCode
 from service.cli.main import run
 from service.setup.access.access import AccessStore, Holder, access_file
 from streams.upkeep.reviewing import MAX_COMMENT

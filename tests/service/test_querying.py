@@ -16,7 +16,7 @@ from support.builders import score
 from analytics.queries import queries
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
-from service.cli.commands.drift import querying
+from service.cli.commands import querying
 
 Command = Callable[..., tuple[int, str, str]]
 NOON = datetime(2026, 10, 10, 12, tzinfo=UTC)

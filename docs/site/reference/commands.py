@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args, get_origin
 import typer.main
 
 from reference.markdown import code, page, table, words
-from service.cli.entry.exit_codes import MEANINGS
-from service.cli.entry.groups import COMMANDS, GROUPS
+from service.cli.command_groups import COMMANDS, GROUPS
+from service.cli.exit_codes import MEANINGS
 from service.cli.main import application
 from service.setup.version import GET_TRIAL, TRIAL
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.completion.answers import FILES
-from service.cli.completion.scripts import Shell, script_of
-from service.cli.entry.groups import COMMANDS
+from service.cli.command_groups import COMMANDS
+from service.cli.completion import FILES, Shell, script_of
 from service.setup.access.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now
 

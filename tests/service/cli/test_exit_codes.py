@@ -15,7 +15,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import service
-from service.cli.entry.exit_codes import MEANINGS, ExitCode, failing_case
+from service.cli.exit_codes import MEANINGS, ExitCode, failing_case
 from service.cli.main import application, run
 
 Command = Callable[..., tuple[int, str, str]]
@@ -51,7 +51,7 @@ def can_fail(module: str, name: str, seen: frozenset[tuple[str, str]] = frozense
     for called in {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} | methods(node):
         found = getattr(importlib.import_module(module), called, None)
         place = getattr(found, "__module__", module) if found is not None else module
-        if called in ENDS and place == "service.cli.entry.exit_codes":
+        if called in ENDS and place == "service.cli.exit_codes":
             return True
         if place.startswith("service.cli.commands") and can_fail(place, called, seen):
             return True
@@ -89,7 +89,7 @@ def test_no_command_ends_by_itself() -> None:
         name = file.relative_to(FOLDER.parent).as_posix()
         calls = [one for one in ast.walk(ast.parse(file.read_bytes())) if isinstance(one, ast.Call)]
         named = {ast.unparse(one.func) for one in calls}
-        if name != "service/cli/entry/exit_codes.py" and named & {"typer.Exit", "typer.confirm", "sys.exit"}:
+        if name != "service/cli/exit_codes.py" and named & {"typer.Exit", "typer.confirm", "sys.exit"}:
             found.append(name)
 
     assert [name for name in found if not name.startswith("service/read/queries/") and "child" not in name] == []

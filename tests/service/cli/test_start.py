@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from service.cli.entry.groups import COMMANDS, GROUPS, group_of
-from service.cli.entry.start_page import FIRST_STEPS
+from service.cli.command_groups import COMMANDS, FIRST_STEPS, GROUPS, group_of
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -20,7 +20,7 @@ from support.api_fixtures import *  # noqa: F403 - pytest finds fixtures by thei
 from typer.testing import CliRunner
 
 from schemas.errors import DriftlineError, QueryError, SettingsError, StoreError
-from service.cli.commands.records import import_results, imports
+from service.cli.commands import importing
 from service.cli.main import application
 from service.server import commands
 from service.server.commands import READERS, taking_commands
@@ -298,9 +298,9 @@ def test_an_import_that_a_judge_is_paid_for_is_asked_about(tmp_path: Path, monke
     transcript = tmp_path / "s.jsonl"
     transcript.write_text('{"type": "session", "id": "s"}\n')
     arguments = ["import", "openclaw", str(transcript), "--db", str(tmp_path / "fleet.duckdb")]
-    monkeypatch.setattr(import_results, "paid_note", lambda _: "the server has a live judge")
+    monkeypatch.setattr(importing, "paid_note", lambda _: "the server has a live judge")
     read: list[object] = []
-    monkeypatch.setattr(imports.Importer, "transcripts", lambda *_: read.append(1) or ImportSummary())
+    monkeypatch.setattr(importing.Importer, "transcripts", lambda *_: read.append(1) or ImportSummary())
     command_line = application(["import"])
     asked = CliRunner().invoke(command_line, arguments)
     assert (asked.exit_code, read) == (1, [])

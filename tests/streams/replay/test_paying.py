@@ -20,7 +20,7 @@ from audit.cost import nano_of
 from driftline_trial.simulator import RunningJudge, running
 from schemas.codec.single_object import decode
 from schemas.records import Judgement
-from service.cli.entry.exit_codes import ExitCode
+from service.cli.exit_codes import ExitCode
 from streams.judges.batch_judge import BatchLimits
 from streams.judges.protocol import Verdict
 from streams.judging.call_budget import DurableBudget

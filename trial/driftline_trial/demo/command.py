@@ -23,8 +23,8 @@ from driftline_trial.demo.script import policy_file, present_of
 from schemas.bounds import EARLIEST
 from schemas.errors import SettingsError
 from schemas.records import Incident
-from service.cli.commands.drift.watching import check_projects
-from service.cli.commands.records.import_results import file_progress, show
+from service.cli.commands.importing import file_progress, show
+from service.cli.commands.incidents import check_projects
 from service.cli.incident_views import check_limits, check_view
 from service.cli.next_steps import pages_steps, program_name, typed
 from service.cli.progress import working

@@ -19,7 +19,7 @@ from analytics.store.store import Store
 from audit.evaluation.cases import Case, LoadedProfile, Profile, plans
 from driftline_trial.simulator import RunningJudge, running
 from schemas.errors import InputError, SettingsError
-from service.cli.evaluations.client import EvaluationClient, ServerError, Terms, _answered, is_loopback
+from service.cli.evaluation_client import EvaluationClient, ServerError, Terms, _answered, is_loopback
 from streams.evaluations.finished_sessions import Wanted
 
 Command = Callable[..., tuple[int, str, str]]

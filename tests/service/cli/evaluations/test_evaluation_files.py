@@ -15,8 +15,7 @@ from support.evaluation_builders import published_schema
 from support.sample_evaluations import CLAUDE, HOSTILE, MINIMAX, REFUND, SET, Made, evaluated
 
 from audit.evaluation.report import Evaluated, report_of, row_of
-from service.cli.evaluations.evaluation_files import readable_json, write_files
-from service.cli.evaluations.summary import summary_markdown
+from service.cli.evaluation_files import readable_json, summary_markdown, write_files
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "evaluation"
 SWAYING = Made("../../etc/$\\frac{a}$", REFUND, "s-h|# x", (8.5, 8.0, 9.0), simulated=True, evidence=HOSTILE[:8])

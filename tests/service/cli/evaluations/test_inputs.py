@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from audit.evaluation.cases import Case, CaseInput, Message, TrustAtLeast
-from service.cli.evaluations.inputs import warnings_of
+from service.cli.commands.evaluating import warnings_of
 
 
 @pytest.mark.parametrize(("least", "warns"), [(0, True), (60, True), (73, True), (74, False), (100, False)])

@@ -20,8 +20,8 @@ from support.evaluation_builders import published_schema
 from support.sample_evaluations import HOSTILE, MINIMAX, REFUND, SET, Made, evaluated
 
 from audit.evaluation.report import Report, mean_interval, report_of
-from service.cli.evaluations.evaluation_files import readable_json
-from service.cli.evaluations.output_tables import SIMULATED_NOTE, UNKNOWN, evaluation_view, shared, usd
+from service.cli.evaluation_files import readable_json
+from service.cli.evaluation_tables import SIMULATED_NOTE, UNKNOWN, evaluation_view, shared, usd
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "evaluation"
 HEADERS = [

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schemas.errors import SettingsError
-from service.cli.reports.result_files import folder_names, make_folder, write_file
+from service.cli.evaluation_files import folder_names, make_folder, write_file
 
 
 @given(st.lists(st.none() | st.text(max_size=120) | st.sampled_from(["con", "CON.txt", "..", "a/b", "A/b", "a--b", "x."])))

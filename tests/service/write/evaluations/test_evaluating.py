@@ -25,7 +25,7 @@ from audit.evaluation.report import LATER_ATTEMPT_FAILED, Evaluated
 from driftline_trial.simulator import RunningJudge, running
 from schemas.errors import InputError, SettingsError
 from schemas.records import Judgement
-from service.cli.evaluations.wording import estimate_in_words
+from service.cli.commands.evaluating import estimate_in_words
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace
 from service.write.evaluating import JudgeOutOfReachError, Progress, catch_up, evaluate, journal_of

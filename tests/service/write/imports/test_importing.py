@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from service.cli.commands.records.import_results import Filing
-from service.cli.commands.records.imports import WHOLE_EVERY, _follow
+from service.cli.commands.importing import WHOLE_EVERY, Filing, _follow
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace
 from service.write import importing

@@ -1,0 +1,164 @@
+"""All commands by topic, with the place of their code, and the start page that lists them. This module loads no command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from service.setup.version import TRIAL
+
+
+class Command(NamedTuple):
+    """The place of a command's code, and its line in the list of all commands."""
+
+    place: str
+    """Its place below the package: a function, or an app with commands of its own."""
+    summary: str
+    package: str = "service.cli.commands"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandGroup:
+    """The commands on one topic, by name."""
+
+    title: str
+    commands: Mapping[str, Command]
+
+
+GROUPS = (
+    CommandGroup(
+        "Start here",
+        {
+            "demo": Command("demo.command.demo", "Audit a made-up fleet: offline, no key, about a minute.", TRIAL),
+            "doctor": Command("doctor.doctor", "Check the configuration: what is set, what is missing, what to do."),
+            "serve": Command(
+                "serving.serve", "Run the server: take records over HTTP, score them, serve the API and the pages."
+            ),
+            "help": Command("helping.help_on", "Explain a command, or the exit codes of all of them."),
+            "completion": Command(
+                "helping.completion", "Print the script that lets a shell complete commands, options and values."
+            ),
+        },
+    ),
+    CommandGroup(
+        "Bring records in",
+        {
+            "import": Command("importing.imports_app", "Import transcripts of agents, their events, or tables of exchanges."),
+            "connections": Command("access.connections_app", "Connections that send records, and their tokens."),
+            "dead-letters": Command("dead_letters.letters_app", "List refused records, look at them, retry them."),
+            "deployments": Command(
+                "deployments.deployments_app", "Record and list deployments: charts mark them, and incidents name them."
+            ),
+        },
+    ),
+    CommandGroup(
+        "See what agents did",
+        {
+            "runs": Command("listing.runs", "List the runs, newest first: readiness, trust, primary failure."),
+            "run": Command("finished_runs.run", "Show one run: verdict, causes, evidence, remedies."),
+            "scores": Command("listing.scores", "List the scores, newest first: tiers, sampling, anomalies."),
+            "wrap-quality": Command("finished_runs.wrap_quality", "Show how well sessions were wrapped up."),
+            "costs": Command("listing.costs", "Show what judging cost, by session, project, day or model."),
+            "diagnose": Command("diagnosing.diagnose", "Diagnose sessions without a database."),
+            "finalize": Command("finished_runs.finalize", "End a session manually and diagnose it."),
+            "tune": Command("policy.tune", "Fit the detectors' thresholds to an agent's runs."),
+            "sql": Command("querying.sql", "Run a SQL statement or a named query over the database."),
+            "banner": Command("projects.banner", "Print the banner that an agent sees when a session begins."),
+        },
+    ),
+    CommandGroup(
+        "Find drift, gate a build",
+        {
+            "projects": Command("projects.projects", "List the projects, the worst first: health, last days, what changed."),
+            "incidents": Command(
+                "incidents.incidents_app", "Incidents of drift and anomaly spikes: list, show, decide, assign, comment."
+            ),
+            "check-drift": Command("incidents.check_drift", "Check for drift and anomaly spikes, and record incidents."),
+            "check": Command("finished_runs.check", "Gate a build on the readiness or trust of runs."),
+            "alerts": Command("alerts.alerts_app", "Test the alert channels, and list alerts."),
+            "anchors": Command(
+                "anchors.anchors_app", "Exchanges that are judged again and again: has the judge changed, or the agent?"
+            ),
+        },
+    ),
+    CommandGroup(
+        "Judge and evaluate",
+        {
+            "rejudge": Command("rejudging.rejudge", "Judge exchanges that stayed unscored."),
+            "evaluate": Command("evaluating.evaluate", "Evaluate finished sessions against test cases."),
+            "evaluations": Command("evaluations.evaluations", "List evaluations, show one, or sum them up by case or model."),
+            "review": Command("reviewing.review_app", "Review exchanges yourself: show the next one, score it."),
+            "agreement": Command("reviewing.agreement", "Show how far people and the judge agree."),
+            "replay": Command("replaying.replay", "Score history again, into a separate file."),
+            "replays": Command("replaying.replays", "List the replays of a database, and whether their scores match."),
+            "compare": Command("comparing.compare", "Compare two scorings of the same exchanges."),
+            "simulate-judge": Command(
+                "simulator.command.simulate_judge", "Serve a simulated judge on this machine, without a key.", TRIAL
+            ),
+        },
+    ),
+    CommandGroup(
+        "Keep, copy, delete data",
+        {
+            "export": Command("copying.export", "Write every topic's table as a Parquet file."),
+            "export-runs": Command("finished_runs.export", "Write every run as files."),
+            "backup": Command("copying.backup", "Copy the database and its tokens, also while a server is running."),
+            "retention": Command("database.retention_app", "Delete records that are past their retention."),
+            "erase": Command("database.erase", "Erase all records of a session or a connection for good."),
+            "compact": Command("database.compact", "Shrink a closed database."),
+            "rebuild": Command("database.rebuild", "Compute everything derived again, by the present rules."),
+        },
+    ),
+    CommandGroup(
+        "Administer",
+        {
+            "policy": Command("policy.policy_app", "The policy that agents are judged by."),
+            "operators": Command("access.operators_app", "Operators who read and decide, and their tokens."),
+            "worker": Command("serving.worker", "Run stages on Kafka."),
+            "topics": Command("topics.topics_app", "The topics on Kafka: create, describe, check."),
+        },
+    ),
+)
+COMMANDS: Mapping[str, Command] = {name: command for group in GROUPS for name, command in group.commands.items()}
+"""Every command by its name."""
+
+
+def place_of(name: str) -> tuple[str, str]:
+    """Return the module of a command, and its name there."""
+    module, attribute = COMMANDS[name].place.rsplit(".", 1)
+    return f"{COMMANDS[name].package}.{module}", attribute
+
+
+def group_of(name: str) -> CommandGroup:
+    """Return the group of a command."""
+    return next(group for group in GROUPS if name in group.commands)
+
+
+FIRST_STEPS = (
+    ("driftline demo", "audit a fleet that is made up: offline, no key, a minute"),
+    ("driftline import claude-code ~/.claude", "or openclaw, codex, exchanges, events: your own sessions"),
+    ("driftline serve", "the pages in a browser, and an address that agents send to"),
+    ("driftline doctor", "what is set, what is missing, what to do"),
+)
+"""Commands to begin with, each with its purpose."""
+_WIDTH = max(len(command) for command, _ in FIRST_STEPS)
+_TITLES = max(len(group.title) for group in GROUPS)
+
+
+def start_page() -> str:
+    """Return first steps, and every command by topic."""
+    return "\n".join(_start_lines())
+
+
+def _start_lines() -> Iterator[str]:
+    yield "Driftline tells you which of your agents got worse, since when, and why."
+    yield ""
+    yield "Begin with one of these:"
+    yield from (f"  {command:<{_WIDTH}}  {words}" for command, words in FIRST_STEPS)
+    yield ""
+    yield "Commands by topic:"
+    yield from (f"  {group.title:<{_TITLES}}  {'  '.join(group.commands)}" for group in GROUPS)
+    yield ""
+    yield "`driftline help COMMAND` explains one; `driftline --help` says what each is for."
+    yield "`driftline completion bash` (or zsh, fish) lets your shell complete them."

@@ -1,0 +1,111 @@
+"""`driftline alerts`: test the channels, and list the alerts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from analytics.store.outbox import STATUSES
+from schemas.errors import InputError, SettingsError
+from service.alerts.channels import Channel, Letter, Outcome, channels_of
+from service.alerts.notices import trial_notice
+from service.cli.commands.options import (
+    SHOWN,
+    AsJson,
+    Database,
+    Limit,
+    Project,
+    Since,
+    newest,
+    print_json,
+    settings_of,
+    show_rows,
+    since_of,
+)
+from service.cli.completion import completed
+from service.cli.exit_codes import fails_when, leave
+from service.cli.terminal import out, table
+from service.read.alerts import AlertDelivery, alert_deliveries
+from service.read.known_projects import require_known
+from service.setup.workspace import open_workspace, utc_now
+from service.text.answers import document
+from service.text.plain import MISSING, plain
+
+alerts_app = typer.Typer(no_args_is_help=True, help="Test the alert channels, and list alerts.")
+Status = Annotated[
+    str | None,
+    typer.Option(
+        "--status",
+        metavar="STATUS",
+        help=f"Only alerts with this status: {', '.join(STATUSES)}.",
+        autocompletion=completed(STATUSES),
+    ),
+]
+
+
+@alerts_app.command("test")
+@fails_when("a channel refuses the message")
+def try_channels(as_json: AsJson = False) -> None:
+    """Send a test message to each configured channel, without retries."""
+    channels = channels_of(settings_of())
+    if not channels:
+        raise SettingsError("no alert channel is configured", hint="Set DRIFTLINE_ALERT_WEBHOOK or DRIFTLINE_ALERT_SLACK.")
+    outcomes = asyncio.run(_try_each(channels))
+    for channel, outcome in outcomes:
+        if as_json:
+            print_json({"channel": channel.name, "delivered": outcome.verdict == "delivered", "error": outcome.reason})
+        else:
+            out.say(f"{channel.name}: {outcome.reason or 'delivered'}")
+    leave(failed=any(outcome.verdict != "delivered" for _, outcome in outcomes))
+
+
+@alerts_app.command("list")
+def list_alerts(
+    project: Project = None,
+    status: Status = None,
+    since: Since = None,
+    limit: Limit = SHOWN,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """List alerts and their delivery, newest first."""
+    if status is not None and status not in STATUSES:
+        raise InputError(f"--status {plain(status, 40)} is not a status", hint=f"Use one of {', '.join(STATUSES)}.")
+    start = since_of(since)
+    with open_workspace(settings_of(database)) as workspace:
+        require_known(workspace, project)
+        deliveries = alert_deliveries(workspace.store.cursor(), limit + 1, status=status, project=project)
+    shown = newest(deliveries, start, lambda alert: alert.created_at)
+    show_rows(shown, _table, as_json=as_json, none="no alert", limit=limit, document=document)
+
+
+async def _try_each(channels: Sequence[Channel]) -> list[tuple[Channel, Outcome]]:
+    from service.alerts.channels import open_client, post  # noqa: PLC0415 - an HTTP client takes a while to load
+
+    notice, now = trial_notice(utc_now()), utc_now()
+    async with open_client() as client:
+        letters = [Letter(notice.alert_id(channel.name), channel.body(notice, now)) for channel in channels]
+        tried = [post(client, channel, letter, utc_now) for channel, letter in zip(channels, letters, strict=True)]
+        return list(zip(channels, await asyncio.gather(*tried), strict=True))
+
+
+def _table(alerts: Sequence[AlertDelivery]) -> Table:
+    headers = ("created", "channel", "severity", "kind", "subject", "status", "tries", "last error")
+    cells = [
+        (
+            f"{alert.created_at:%Y-%m-%d %H:%M}",
+            alert.channel,
+            alert.severity,
+            alert.kind,
+            alert.subject,
+            alert.status,
+            alert.attempts,
+            alert.last_error or MISSING,
+        )
+        for alert in alerts
+    ]
+    return table(headers, cells, right=("tries",))

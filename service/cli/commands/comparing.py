@@ -1,0 +1,492 @@
+"""`driftline compare`: two scorings of the same exchanges side by side, to show the effect of another policy or judge.
+
+The comparison is exchange by exchange, over the exchanges that both sides have, each with the same weight. It estimates the change
+among these exchanges, not among the whole fleet's, because sampling picks some kinds more often than others.
+
+`compared` computes one document, which `--json` prints; `comparison_view` shows it to people.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from analytics.queries import query_rows
+from analytics.store.connection import attached, reading
+from audit.comparison import CONFIDENCE, PairedSums, by_chance, paired_interval
+from audit.exchanges.states import SCORED
+from schemas.bounds import NAME
+from schemas.errors import InputError, StoreError
+from schemas.lazy import duckdb
+from service.cli.commands.options import AsJson, Database, Project, print_json, settings_of
+from service.cli.progress import working
+from service.cli.terminal import out, table
+from service.cli.views import SIMULATED, TIER_STATES
+from service.read.known_projects import unknown_project
+from service.setup.copies import readable_file
+from service.text.plain import MISSING, counted, plain
+from streams.replay.plan import LIVE, folder_of
+from streams.replay.result import outcome_in
+
+
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help="Label of a replay, or live (the database's own scores).")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Label to compare with; changes are B minus A.")],
+    project: Project = None,
+    top: Annotated[int, typer.Option(min=0, max=1000, help="Number of most-changed exchanges to show.")] = 5,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two scorings of the same exchanges: mean shifts with intervals, states, the largest moves, cost."""
+    settings = settings_of(database)
+    sides = [side_of(label, settings.database) for label in (first, second)]
+    with contextlib.ExitStack() as stack:
+        if LIVE in {first, second}:
+            file = stack.enter_context(readable_file(settings))
+            sides = [replace(side, path=file) if side.label == LIVE else side for side in sides]
+        stack.enter_context(working("comparing"))
+        document = compared(sides[0], sides[1], project, top)
+    if as_json:
+        print_json(document)
+    else:
+        out.print(comparison_view(document))
+
+
+Row = Mapping[str, Any]
+Document = dict[str, Any]
+_DIGITS = 9
+"""Decimals of a mean: further ones depend on the order of summation."""
+_SUMS = tuple(field.name for field in dataclasses.fields(PairedSums))
+_SIDES = ("a", "b")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One scoring: its label and its file."""
+
+    label: str
+    path: Path
+
+
+def side_of(label: str, database: Path) -> Side:
+    """Return the scoring with a label, `live` or a replay's; InputError if there is none."""
+    if label == LIVE:
+        path = database
+    elif re.fullmatch(NAME, label):
+        path = folder_of(database) / f"{label}.duckdb"
+    else:
+        raise InputError(
+            f"{plain(label, 64)!r} is not a valid label",
+            hint="A label has a-z, 0-9, _ . - and at most 63 characters.",
+        )
+    if not path.exists():
+        raise InputError(f"there are no scores labelled {label}: no file {path}", hint=_known_labels(database))
+    return Side(label, path)
+
+
+def compared(first: Side, second: Side, project: str | None, top: int) -> Document:
+    """Compare two scorings; list at most `top` of the exchanges that changed most.
+
+    InputError if they have no exchange in common; StoreError if a file cannot be read.
+    """
+    if first.path == second.path:
+        raise InputError(f"{first.label} cannot be compared with itself", hint="Name two labels, or a label and live.")
+    with _opened(first, second) as connection:
+        sides = {name: reading(name, "scores") for name in _SIDES} | {"project": project}
+        exchanges = query_rows(connection, "compared_exchanges", sides)
+        if not any(row["in_both"] for row in exchanges):
+            known = {row["project"] for row in query_rows(connection, "compared_exchanges", sides | {"project": None})}
+            if project is not None and known and project not in known:
+                raise unknown_project(project, sorted(known))
+            where = "" if project is None else f" of project {plain(project, 64)}"
+            raise InputError(
+                f"{first.label} and {second.label} have no exchange{where} in common",
+                hint="Replay the same projects and the same time under both labels.",
+            )
+        measures = [_measure(row) for row in query_rows(connection, "compared_measures", sides)]
+        return {
+            "a": _side_document(connection, first, "a", project),
+            "b": _side_document(connection, second, "b", project),
+            "exchanges": exchanges,
+            "measures": measures,
+            "intervals": _intervals(measures),
+            "states": query_rows(connection, "compared_states", sides),
+            "moved": query_rows(connection, "moved_exchanges", sides | {"limit": top}),
+        }
+
+
+@contextlib.contextmanager
+def _opened(first: Side, second: Side) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open both files on one connection, as `a` and `b`; StoreError if one has no scores in this version's format."""
+    with attached(dict(zip(_SIDES, (first.path, second.path), strict=True))) as connection:
+        try:
+            yield connection
+        except (duckdb.CatalogException, duckdb.BinderException) as error:
+            raise StoreError(
+                f"{first.path} or {second.path}: {str(error).splitlines()[0]}",
+                hint="One of them is from another version: `driftline doctor --db FILE` opens and upgrades it.",
+            ) from error
+
+
+def _side_document(connection: duckdb.DuckDBPyConnection, side: Side, name: str, project: str | None) -> Document:
+    """Describe the policy and judge behind a side's scores, and the scope and calls of a replay."""
+    origins = query_rows(connection, "score_origins", {"scores": reading(name, "scores"), "project": project})
+    return {"label": side.label, "replay": None if side.label == LIVE else _replay_scope(side.path), "origins": origins}
+
+
+def _replay_scope(path: Path) -> Document:
+    """Describe the scope of a replay and its calls; StoreError if the file is not one."""
+    outcome = outcome_in(path)
+    scope = outcome.plan.scope
+    return {
+        "source": outcome.plan.origin.kind,
+        "judge": outcome.plan.asking.value,
+        "project": scope.project,
+        "since": scope.since,
+        "until": scope.until,
+        "range": outcome.plan.range or None,
+        "calls": outcome.calls,
+        "cost_usd": outcome.cost_usd,
+        "unknown_price": outcome.unknown_price,
+    }
+
+
+def _measure(row: Row) -> Document:
+    """Return one measure with the interval of its change; there is no interval for a single session."""
+    interval = paired_interval(PairedSums(**{name: row[name] for name in _SUMS}))
+    told = {
+        "project": row["project"],
+        "tier": row["tier"],
+        "dimension": row["dimension"],
+        "exchanges": row["pairs"],
+        "sessions": row["clusters"],
+        "changed": row["changed"],
+        "mean_a": round(row["mean_a"], _DIGITS),
+        "mean_b": round(row["mean_b"], _DIGITS),
+        "change": round(row["mean"], _DIGITS),
+    }
+    if interval is None:
+        return told | {"low": None, "high": None, "excludes_zero": None, "few_sessions": True}
+    ends = {"low": round(interval.low, _DIGITS), "high": round(interval.high, _DIGITS)}
+    return told | ends | {"excludes_zero": interval.excludes_zero, "few_sessions": interval.is_rough}
+
+
+def _intervals(measures: Sequence[Row]) -> Document:
+    """Count the intervals that exclude zero, and the number expected to do so by chance.
+
+    Intervals from few sessions do not count, nor do measures in which no exchange differs.
+    """
+    counted = [row for row in measures if row["changed"] and not row["few_sessions"]]
+    return {
+        "confidence": CONFIDENCE,
+        "counted": len(counted),
+        "exclude_zero": sum(row["excludes_zero"] for row in counted),
+        "by_chance": round(by_chance(len(counted)), 2),
+    }
+
+
+def _known_labels(database: Path) -> str:
+    labels = sorted(path.stem for path in folder_of(database).glob("*.duckdb"))
+    if not labels:
+        return "`driftline replay --label NAME` makes one; live means the scores of the database itself."
+    return f"Use one of {LIVE}, {', '.join(labels)}."
+
+
+Labels = tuple[str, str]
+STYLES = {"lower": "yellow", "higher": "cyan"}
+
+
+def comparison_view(document: Row) -> RenderableType:
+    """Show the whole comparison; equal parts are left out."""
+    labels = (document["a"]["label"], document["b"]["label"])
+    parts: list[RenderableType] = [Text(line) for line in (*made_by(document), *in_common(document))]
+    parts += ["", Text(headline(document), style="bold")]
+    if any(row["changed"] for row in document["measures"]):
+        parts += [Text(how_sure(document)), "", _measures_table(document["measures"], labels), Text(ESTIMATED, style="dim")]
+    changed = {row["tier"] for row in document["states"] if row["state_a"] != row["state_b"]}
+    if changed:
+        states = [row for row in document["states"] if row["tier"] in changed]
+        parts += ["", Text(f"States of the tiers: {labels[0]} down, {labels[1]} across", style="bold"), _states_table(states)]
+    if document["moved"]:
+        parts += ["", Text("Exchanges that moved most, on a scale of 1", style="bold"), *moved_view(document["moved"], labels)]
+    heading = Text("Cost of judging the exchanges in both", style="bold")
+    costs = _costs_table(document["exchanges"], labels)
+    return Group(*parts, "", heading, costs, *(Text(line) for line in judge_calls(document)))
+
+
+def _measures_table(measures: Sequence[Row], labels: Labels) -> RenderableType:
+    numbers = ["exchanges", "sessions", *labels, "change", "95 % interval"]
+    return table(["project", "measure", *numbers, "moved"], map(_measure_cells, measures), right=numbers, cut_last=True)
+
+
+def _measure_cells(row: Row) -> list[object]:
+    word = verdict(row)
+    shown = [row["project"], measure_name(row), f"{row['exchanges']:,}", f"{row['sessions']:,}"]
+    shown += [level(row, row["mean_a"]), level(row, row["mean_b"])]
+    if word == "same":
+        return [*shown, MISSING, MISSING, Text(word, style="dim")]
+    ends = MISSING if row["low"] is None else f"{change(row, row['low'])} to {change(row, row['high'])}"
+    return [*shown, change(row, row["change"]), ends, Text(word, style=STYLES.get(word, "dim"))]
+
+
+def _states_table(states: Sequence[Row]) -> RenderableType:
+    """Show a line per state of a tier on the first side, a column per state on the second."""
+    found = {row["state_a"] for row in states} | {row["state_b"] for row in states}
+    order = [state for state in (SCORED, *TIER_STATES) if state in found]
+    across = [state for state in order if state in {row["state_b"] for row in states}]
+    counts = {(row["tier"], row["state_a"], row["state_b"]): row["exchanges"] for row in states}
+    down = sorted({(tier, state) for tier, state, _ in counts}, key=lambda one: (one[0], order.index(one[1])))
+    cells = [[f"tier {tier}", state, *(f"{counts.get((tier, state, other), 0):,}" for other in across)] for tier, state in down]
+    return table(["tier", "state", *across], cells, right=across, cut_last=True)
+
+
+def _costs_table(exchanges: Sequence[Row], labels: Labels) -> RenderableType:
+    """Show the cost per project and side on a line; with several projects, the sum of each side below."""
+    rows = [*exchanges, *([_sum_of(exchanges)] if len(exchanges) > 1 else [])]
+    cells = [_cost_cells(row, label, side) for row in rows for label, side in zip(labels, ("a", "b"), strict=True)]
+    numbers = ["exchanges", "judged", "anomalous", "cost", "an exchange"]
+    return table(["project", "side", *numbers, "judge"], cells, right=numbers, cut_last=True)
+
+
+def _cost_cells(row: Row, label: str, side: str) -> list[object]:
+    usd, unknown, exchanges = row[f"cost_usd_{side}"], row[f"unknown_costs_{side}"], row["in_both"]
+    known = exchanges - unknown
+    cost = f"${usd:.4f}" if known or not exchanges else MISSING
+    return [
+        row["project"],
+        label,
+        f"{exchanges:,}",
+        f"{row[f'judged_{side}']:,}",
+        f"{row[f'anomalies_{side}']:,}",
+        cost + (f" + {unknown:,} unknown" if unknown else ""),
+        f"${usd / known:.5f}" if known else MISSING,
+        judged_by(row, side),
+    ]
+
+
+def _sum_of(exchanges: Sequence[Row]) -> Row:
+    return {name: sum(row[name] for row in exchanges) for name in exchanges[0] if name != "project"} | {"project": "all"}
+
+
+RATES = {("anomaly", ""), ("2.5", "sycophancy"), ("2.5", "advocacy_suppression")}
+"""Measures that are shares of exchanges, shown in percent; a change of one is in percentage points."""
+COST = "cost"
+SPANS = {"3": 4.0}
+"""The span from the least to the greatest score of a tier, unless it is 1: it makes tiers comparable."""
+NAMED = 3
+"""Measures, policies and judges that a line names."""
+ESTIMATED = (
+    "Exchanges that both sides have count once each, unweighted: this is the change among these exchanges. Exchanges of a session are "
+    "not independent, so the intervals go by how sessions differ (clustered by session, Student's t)."
+)
+_NAMES = {"anomaly": "anomalous", COST: "cost"}
+
+
+def measure_name(row: Row) -> str:
+    """Return the name of a measure for people."""
+    name = _NAMES.get(row["tier"], f"tier {row['tier']}")
+    return f"{name} {plain(row['dimension'], 40)}".strip().replace("_", " ")
+
+
+def level(row: Row, value: float) -> str:
+    """Format a mean of the measure: a score, a share in percent, or dollars."""
+    if row["tier"] == COST:
+        return f"${value:.5f}"
+    return f"{value:.1%}" if _is_rate(row) else f"{value:.3f}"
+
+
+def change(row: Row, value: float) -> str:
+    """Format a difference of means with its sign; for shares in percentage points."""
+    if row["tier"] == COST:
+        return f"{'-' if value < 0 else '+'}${abs(value):.5f}"
+    shown, unit = (f"{value * 100:+.1f}", " pts") if _is_rate(row) else (f"{value:+.3f}", "")
+    return (shown if float(shown) else shown[1:]) + unit
+
+
+def verdict(row: Row) -> str:
+    """Describe in a word or two how a measure changed."""
+    if not row["changed"]:
+        return "same"
+    if row["few_sessions"]:
+        return "few sessions"
+    if not row["excludes_zero"]:
+        return "not clear"
+    return ("lower", "higher")[row["change"] > 0]
+
+
+def made_by(document: Row) -> Iterator[str]:
+    """Name the policy and the judge of each side, one line each."""
+    for side in (document["a"], document["b"]):
+        policies = _listed(f"{row['policy_digest']}" for row in side["origins"])
+        judges = _listed(_judge(row) for row in side["origins"] if row["judge_model"] is not None) or "nobody"
+        rules = _listed(f"{row['methodology']} {row['methodology_version']}, {row['rule_version']}" for row in side["origins"])
+        replay = "" if side["replay"] is None else f"{_describe_replay(side['replay'])}; "
+        yield f"{side['label']}: {replay}policy {policies} ({rules}); judged by {judges}"
+
+
+def in_common(document: Row) -> Iterator[str]:
+    """Count the exchanges that are compared, and those that only one side has or that differ."""
+    labels, totals = _labels(document), _totals(document)
+    yield (
+        f"{totals['in_both']:,} exchanges are in both; {totals['only_a']:,} only in {labels[0]}, {totals['only_b']:,} only in {labels[1]}"
+    )
+    if others := totals["other_evidence"]:
+        yield f"{others:,} have different texts on the two sides, which also changes their scores"
+
+
+def headline(document: Row) -> str:
+    """Name the changes whose interval excludes zero in a sentence, largest first."""
+    moved = sorted((row for row in document["measures"] if verdict(row) in {"lower", "higher"}), key=_size, reverse=True)
+    if moved:
+        said = "; ".join(_moved(row) for row in moved[:NAMED])
+        return f"Moved: {said}" + (f"; and {len(moved) - NAMED} more" if len(moved) > NAMED else "")
+    states = sum(row["exchanges"] for row in document["states"] if row["state_a"] != row["state_b"])
+    if any(row["changed"] for row in document["measures"]):
+        return "No mean moved clearly: every reliable interval includes zero"
+    if states:
+        return f"No number moved; {counted(states, 'state')} of a tier changed"
+    return f"Nothing differs: all {_totals(document)['in_both']:,} exchanges have the same scores on both sides"
+
+
+def how_sure(document: Row) -> str:
+    """Describe the number of intervals that exclude zero and the number expected by chance: a single one proves nothing."""
+    intervals = document["intervals"]
+    if not intervals["counted"]:
+        return "No interval has enough sessions to be reliable."
+    found, chance = intervals["exclude_zero"], intervals["by_chance"]
+    said = f"{found} of {counted(intervals['counted'], 'interval')} {'excludes' if found == 1 else 'exclude'} zero"
+    more = "; that is no more than chance" if found <= chance else ""
+    return f"{said}; without any change, about {chance:.1f} would by chance{more}."
+
+
+def judged_by(row: Row, side: str) -> str:
+    """Tell whether a simulated judge took part in a side's scores of a project."""
+    simulated, judged = row[f"simulated_{side}"], row[f"judged_{side}"]
+    if not simulated:
+        return MISSING
+    return SIMULATED if simulated >= judged else f"{SIMULATED} ({simulated:,} of {judged:,})"
+
+
+def judge_calls(document: Row) -> Iterator[str]:
+    """Describe each replay's questions to a judge, beyond recorded answers, and their cost; empty if there were none."""
+    for side in (document["a"], document["b"]):
+        replay = side["replay"]
+        if replay is not None and replay["calls"]:
+            calls = ", ".join(f"{count:,} {name}" for name, count in replay["calls"].items())
+            unknown = f" plus the unknown cost of {replay['unknown_price']:,}" if replay["unknown_price"] else ""
+            yield f"Asked for {side['label']} itself, the rest was recorded: {calls}; ${replay['cost_usd']:.4f}{unknown}"
+
+
+def _describe_replay(replay: Row) -> str:
+    """Describe a replay: the source of its history, its judge, and what it scored."""
+    limits = [plain(replay["project"], 64)] if replay["project"] else []
+    limits += [f"{word} {replay[name]:%Y-%m-%d %H:%M}" for name, word in (("since", "from"), ("until", "to")) if replay[name]]
+    limits += [f"offsets {plain(replay['range'], 64)}"] if replay["range"] else []
+    return f"replay of {' '.join([replay['source'], *limits])}, judge {replay['judge']}"
+
+
+def _moved(row: Row) -> str:
+    project = plain(row["project"], 64)
+    return f"{project} {measure_name(row)} {level(row, row['mean_a'])} → {level(row, row['mean_b'])} ({change(row, row['change'])})"
+
+
+def _size(row: Row) -> tuple[bool, float]:
+    """Sort key of changes in a sentence: scores and rates before cost, then the size of the change as a fraction of the scale."""
+    return row["tier"] != COST, abs(row["change"]) / SPANS.get(row["tier"], 1.0)
+
+
+def _is_rate(row: Row) -> bool:
+    return (row["tier"], row["dimension"]) in RATES
+
+
+def _judge(row: Row) -> str:
+    return f"{plain(row['judge_model'], 64)}, {SIMULATED}" if row["simulated"] else plain(row["judge_model"], 64)
+
+
+def _listed(names: Iterator[str]) -> str:
+    """Name each once, the first few by name."""
+    found: Sequence[str] = list(dict.fromkeys(names))
+    return "; ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
+
+
+def _labels(document: Row) -> tuple[str, str]:
+    return document["a"]["label"], document["b"]["label"]
+
+
+def _totals(document: Row) -> dict[str, int]:
+    names = ("in_both", "only_a", "only_b", "other_evidence")
+    return {name: sum(row[name] for row in document["exchanges"]) for name in names}
+
+
+TIERS = ("tier1", "tier2", "tier2_5", "tier3")
+REASON = 160
+"""Characters of a reason that are shown."""
+SIDES = ("a", "b")
+
+
+def moved_view(moved: Sequence[Row], labels: Labels) -> Iterator[RenderableType]:
+    """Show each exchange with its place, and below it each side's scores with the reason for the largest change."""
+    width = max(map(len, labels))
+    for row in moved:
+        place = f"{plain(row['project'], 64)}  session {plain(row['session_id'], 64)} turn {row['turn_number']}"
+        yield Text(
+            f"{row['moved']:.2f}  {place}  exchange {plain(row['exchange_id'], 64)}  {row['exchange_at']:%Y-%m-%d %H:%M}"
+        )
+        for label, side, reason in zip(labels, SIDES, _reasons(row), strict=True):
+            tiers = " ".join(f"{_tier(row, tier, side):>4}" for tier in TIERS)
+            flag = "anomalous" if row[f"anomaly_{side}"] else ""
+            yield Text(
+                f"      {label:<{width}}  tiers 1, 2, 2.5, 3: {tiers}  {flag:<9}  {plain(reason, REASON)}".rstrip(), style="dim"
+            )
+
+
+def _tier(row: Row, tier: str, side: str) -> str:
+    state = row.get(f"{tier}_state_{side}", SCORED)
+    value = row[f"{tier}_{side}"]
+    return f"{value:.2f}" if state == SCORED and value is not None else TIER_STATES.get(state, plain(state))
+
+
+def _reasons(row: Row) -> tuple[str, str]:
+    """Return each side's reason for the largest change."""
+    tier = max(TIERS, key=lambda one: _shift(row, one))
+    if not _shift(row, tier):
+        return _side_words(lambda side: "; ".join(row[f"anomaly_reasons_{side}"]))
+    if tier == "tier1":
+        return _side_words(lambda side: ", ".join(row[f"tier1_flags_{side}"]))
+    if tier == "tier2_5":
+        return _side_words(lambda side: row[f"tier2_5_reasoning_{side}"] or "")
+    return _dimension_words(row, tier)
+
+
+def _shift(row: Row, tier: str) -> float:
+    """Return the change of a tier as a fraction of its scale; 0 if one side has no number."""
+    values = [row[f"{tier}_{side}"] for side in SIDES if row.get(f"{tier}_state_{side}", SCORED) == SCORED]
+    if len(values) < 2 or None in values:
+        return 0.0
+    return float(abs(values[1] - values[0])) / SPANS.get(tier.removeprefix("tier"), 1.0)
+
+
+def _side_words(words: Callable[[str], str]) -> tuple[str, str]:
+    """Describe the scores of each side."""
+    first, second = map(words, SIDES)
+    return first, second
+
+
+def _dimension_words(row: Row, tier: str) -> tuple[str, str]:
+    """Quote each side on the dimension that changed most, with its score."""
+    sides = [{one["dimension"]: one for one in row[f"{tier}_dimensions_{side}"]} for side in SIDES]
+    both = [name for name in sides[0] if name in sides[1]]
+    if not both:
+        return "", ""
+    most = max(both, key=lambda name: abs(sides[1][name]["score"] - sides[0][name]["score"]))
+    first, second = (f"{most} {side[most]['score']:g}: {side[most]['reasoning'] or ''}".rstrip(": ") for side in sides)
+    return first, second

@@ -1,0 +1,197 @@
+"""Commands that rewrite a database: `driftline rebuild`, `retention`, `erase` and `compact`."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analytics.deletion.compaction import bytes_written, space_of
+from analytics.deletion.compaction import compact as compact_file
+from analytics.deletion.deleting import ERASURES
+from schemas.codec.single_object import encode
+from schemas.errors import InputError, SettingsError
+from schemas.registry import current_schemas
+from service.cli.commands.options import AsJson, AsOf, Database, Kafka, PolicyFile, Yes, clock_of, print_json, settings_of
+from service.cli.exit_codes import agree, fails_when
+from service.cli.progress import growing, working
+from service.cli.terminal import err, out
+from service.setup.kafka import connection_of, framing_of
+from service.setup.server_link import STOP_IT
+from service.setup.settings import Settings
+from service.setup.wiring import embedded_runner
+from service.setup.workspace import open_workspace, require_database
+from service.text.answers import document
+from service.text.plain import counted, plain
+from service.write.deletion import PurgedRecords, RequestedErasure, progress_of, purged_records
+from streams.log.admission import Accepted
+from streams.topology import derived_tables
+from streams.upkeep.erasing import COPIES, erasure
+from streams.upkeep.erasing import erase as erase_all
+from streams.upkeep.retention import purge
+
+NO_COPY = (
+    "Name the database with --db. If it is lost: with Kafka, give --kafka host:port to rebuild the tables from the topics; "
+    "without Kafka it was the only copy: restore a backup or import the records again."
+)
+
+
+def rebuild(
+    kafka: Kafka = None,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete everything derived (scores, diagnoses, …) and compute it again from the stored input, by the present rules.
+
+    With --kafka: delete the stored records that the topics still hold and read them from the topics again; records that retention removed
+    from the topics are kept. Without a database, one is made from the topics.
+    """
+    settings = settings_of(database, policy, kafka=kafka)
+    if settings.kafka is not None:
+        counts = _land_again(settings)
+        _say_counts("landed again", counts, "nothing: the topics are empty", as_json=as_json)
+        return
+    if not settings.database.exists():
+        raise SettingsError(f"no database at {settings.database}: there is nothing to rebuild from", hint=NO_COPY)
+    with open_workspace(settings, writes=True, alone=STOP_IT) as workspace:
+        with working("computing everything derived again") as tell:
+            runner = embedded_runner(settings, workspace.store, workspace.policy, workspace.redactor, workspace.now)
+            runner.rebuild(lambda one: tell(f"stage {one.stage}: {one.position} of {one.end} records"))
+        counts = {table: workspace.store.count(table) for table in derived_tables()}
+    _say_counts("rebuilt", counts, "nothing", as_json=as_json)
+
+
+def _say_counts(done: str, counts: Mapping[str, int], nothing: str, *, as_json: bool) -> None:
+    """Print the number of rows per table."""
+    if as_json:
+        print_json({"rows": counts})
+    else:
+        out.say(f"{done}: {', '.join(f'{count} {table}' for table, count in counts.items()) or nothing}")
+
+
+def _land_again(settings: Settings) -> dict[str, int]:
+    """Flush the topics into the tables again; return the number of rows of each non-empty table."""
+    from streams.kafka.rebuilding import rebuild as land_again  # noqa: PLC0415 - the clients of Kafka take a while to load
+    from streams.kafka.rebuilding import require_records  # noqa: PLC0415 - as above
+
+    connection, framing = connection_of(settings), framing_of(settings)
+    is_new = not settings.database.exists()
+    if is_new:  # an empty file in place of a lost one would look like a successful rebuild
+        asyncio.run(require_records(connection))
+    with open_workspace(settings, create=is_new, alone=STOP_IT) as workspace, working("landing the topics again") as tell:
+        store, redactor = workspace.store, workspace.redactor
+        asyncio.run(
+            land_again(
+                store,
+                connection,
+                redactor,
+                workspace.now,
+                report=lambda left: tell(f"{left} records are left"),
+                reframe=None if framing is None else framing.reframe,
+            )
+        )
+        store.checkpoint()
+        tables = [schema.table for schema in current_schemas().values() if schema.topics]
+        return {name: count for name in tables if (count := store.count(name))}
+
+
+retention_app = typer.Typer(no_args_is_help=True, help="Delete records that are past their retention.")
+MEGABYTE = 1_000_000
+ERASE_THERE = (
+    "A server has the database: ask it to erase (POST /api/audit/erasures, see /docs), or stop it, erase, and start it again."
+)
+"""The advice if a server has the database: erase there, because the file is compacted after an erasure."""
+
+
+@retention_app.command("run")
+def retention_run(
+    days: Annotated[
+        int | None, typer.Option("--days", min=1, max=3650, metavar="N", help="Days to keep; overrides the policy.")
+    ] = None,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_of: AsOf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete exchanges, events and scores past their retention, and their dependent records; baselines and incidents stay.
+
+    A server does this once a day. The file does not shrink (driftline compact).
+    """
+    opened = open_workspace(settings_of(database, policy), now=clock_of(as_of))
+    with opened as workspace, working("deleting what is past its retention"):
+        now = workspace.now()
+        if workspace.server is None:
+            outcome = purged_records(purge(workspace.store, workspace.policy, now, days), workspace.policy, now, days)
+        else:
+            outcome = workspace.server.call("purge", PurgedRecords, now, days)
+    if as_json:
+        print_json(document(outcome))
+        return
+    since = outcome.cutoff_date
+    words = (
+        "history is kept for ever, unless a project sets a limit" if since is None else f"history begins on {since:%Y-%m-%d}"
+    )
+    out.print(f"deleted: {counted(outcome.exchanges_purged, 'exchange')}, {counted(outcome.scores_purged, 'score')}; {words}")
+
+
+@fails_when("you decline")
+def erase(
+    connection: Annotated[str, typer.Option("--connection", metavar="NAME", help="Connection of the records.")],
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session of the connection.")] = None,
+    comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Reason; stored with the erasure.")] = None,
+    yes: Yes = False,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Erase all records of a session or a connection for good, and compact the file. Later records of it are refused."""
+    if not connection or session == "":
+        raise InputError(f"{'--session' if connection else '--connection'} is empty", hint="Name the records to erase.")
+    settings = settings_of(database, policy)
+    with open_workspace(settings, writes=True, alone=ERASE_THERE) as workspace:
+        whose = f"connection {connection}" if session is None else f"session {session} of connection {connection}"
+        agree(f"Erase everything of {plain(whose)}? This cannot be undone.", yes=yes)
+        said = workspace.redactor.redact(comment)[0] if comment else None
+        record = erasure(connection, session, getpass.getuser(), said, workspace.now())
+        accepted = Accepted()
+        accepted.add(ERASURES, encode(record))
+        with working("erasing"):
+            workspace.runner.publish(accepted)
+            workspace.runner.run()
+            erase_all(workspace.store, workspace.now(), again=[record.erasure_id])
+        progress = progress_of(workspace.store, record)
+    before, after = _compacted(settings.database)
+    if as_json:
+        print_json(document(RequestedErasure(erasure=progress, remains=[COPIES])))
+        return
+    rows = ", ".join(f"{count} {table}" for table, count in progress.deleted.items() if count)
+    out.print(f"erased: {rows or 'no records'}; {_sizes(before, after)}")
+    for label in progress.replays:
+        out.print(f"deleted the replay {plain(label)}: it held some of these records")
+    err.say(f"note: {COPIES}", style="yellow")
+
+
+def compact(database: Database = None, as_json: AsJson = False) -> None:
+    """Shrink a closed database: write it again beside itself without the free space, and replace it in one step."""
+    path: Path = settings_of(database).database
+    require_database(path)
+    before, after = _compacted(path)
+    if as_json:
+        print_json({"before": before, "after": after})
+        return
+    out.print(_sizes(before, after))
+
+
+def _compacted(path: Path) -> tuple[int, int]:
+    """Compact a closed file; return its bytes before and after."""
+    with growing("compacting", space_of(path).used, lambda: bytes_written(path)):
+        return compact_file(path)
+
+
+def _sizes(before: int, after: int) -> str:
+    return f"file size: {before / MEGABYTE:.1f} MB, now {after / MEGABYTE:.1f} MB"

@@ -1,0 +1,110 @@
+"""`driftline diagnose`: sessions from files or standard input, one diagnosis each, without a database."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+from audit.diagnosis.diagnosis import diagnose_events
+from schemas.errors import InputError
+from service.cli.commands.options import AsJson, print_json
+from service.cli.exit_codes import fails_when, leave
+from service.cli.terminal import err, out, warn_skipped
+from service.cli.views import diagnosis_view
+from service.text.plain import counted, plain
+from service.write.import_files import SESSIONS, STANDARD_INPUT, input_files, require_stream
+from streams.sources.event_files import read_sessions
+
+FILES = "Sessions as JSON lines, a session.json, or an OpenClaw transcript; - reads standard input."
+
+
+@fails_when("a line or a file cannot be read")
+def diagnose(
+    files: Annotated[list[str], typer.Argument(metavar="FILE…", help=FILES)],
+    as_json: AsJson = False,
+) -> None:
+    """Diagnose sessions without a database: one diagnosis per session, in the order of the input.
+
+    Sessions given event by event come last. An unreadable line is reported with its file and number; the rest is diagnosed.
+    """
+    report = FaultReport()
+    for document in diagnose_files(files, report):
+        if as_json:
+            print_json(document, exact=True)
+        else:
+            out.print(diagnosis_view(document), "")
+    leave(failed=bool(report.count))
+
+
+FAULTS_SHOWN = 20
+"""Unreadable lines that are named; the rest are counted."""
+
+
+class FaultReport:
+    """Names unreadable lines on the error output, and counts them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, name: str, line: int, detail: str) -> None:
+        """Report one line."""
+        self.count += 1
+        if self.count <= FAULTS_SHOWN:
+            place = "standard input" if name == STANDARD_INPUT else name
+            err.say(f"{plain(place)}:{line}: {plain(detail, 400)}")
+
+    def finish(self) -> None:
+        """Report the number of lines that were not named."""
+        if self.count > FAULTS_SHOWN:
+            err.print(f"… and {counted(self.count - FAULTS_SHOWN, 'line')} more unreadable lines")
+
+
+def diagnose_files(names: Iterable[str], report: FaultReport) -> Iterator[dict[str, Any]]:
+    """Yield one diagnosis per session, in the order of the input; unreadable lines are reported and the others are diagnosed.
+
+    InputError if a file cannot be opened, is empty or is of another kind.
+    """
+    for name in _each(names, report):
+        with _opened(name) as stream:
+            for session in read_sessions(stream, name, partial(report, name)):
+                for fault in session.faults:
+                    report(name, fault.line, fault.detail)
+                try:
+                    yield diagnose_events(session.session_id, session.events)
+                except InputError as error:
+                    report(name, session.line, str(error))
+    report.finish()
+
+
+def _each(names: Iterable[str], report: FaultReport) -> list[str]:
+    """Return the named files and the files in named folders, each once; skipped files count as faults."""
+    files: dict[str, None] = {}
+    for name in names:
+        if name == STANDARD_INPUT:
+            files[name] = None
+            continue
+        found = input_files([Path(name)], SESSIONS)
+        warn_skipped(found.refused)
+        report.count += len(found.refused)
+        files.update(dict.fromkeys(map(str, found.files)))
+    return list(files)
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[BinaryIO]:
+    if name == STANDARD_INPUT:
+        require_stream(sys.stdin.buffer, SESSIONS)
+        yield sys.stdin.buffer
+        return
+    try:
+        stream = Path(name).open("rb")  # noqa: SIM115 - closed below; only what opening raises is about the file
+    except OSError as error:
+        raise InputError(f"{name}: {error.strerror}", hint="Give a file, or - for standard input.") from error
+    with stream:
+        yield stream

@@ -1,0 +1,217 @@
+"""`driftline evaluations`: list evaluations, show one in full, or summarise them by case, by model or beside human scores."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+
+from analytics.queries import query_records
+from audit.evaluation.report import Evaluated, row_of
+from schemas.errors import InputError, SettingsError
+from schemas.lazy import duckdb
+from schemas.records import Evaluation
+from service.cli.commands.options import (
+    SHOWN,
+    AsJson,
+    Database,
+    Limit,
+    Output,
+    OutputFormat,
+    Project,
+    Since,
+    newest,
+    print_json,
+    settings_of,
+    show_rows,
+    since_of,
+    wants_json,
+)
+from service.cli.evaluation_files import summary_markdown
+from service.cli.evaluation_tables import SIMULATED_NOTE, model_name, usd
+from service.cli.terminal import err, print_text, table
+from service.cli.views import agreement_cells
+from service.read.evaluations import (
+    CaseQuality,
+    EvaluatedRun,
+    JudgeBesidePeople,
+    ModelsCompared,
+    beside_people,
+    evaluation_page,
+    evaluation_state,
+    models_compared,
+    quality_by_case,
+)
+from service.read.known_projects import require_known
+from service.setup.workspace import open_workspace
+from service.text.answers import document
+from service.text.plain import MISSING, plain
+
+
+class By(StrEnum):
+    """Ways to summarise evaluations."""
+
+    CASE = "case"
+    MODEL = "model"
+    PEOPLE = "people"
+
+
+class Unit(StrEnum):
+    """Length of a period."""
+
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+
+def evaluations(
+    evaluation_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Evaluation to show in full.")] = None,
+    project: Project = None,
+    case: Annotated[str | None, typer.Option("--case", metavar="ID", help="Only this case.")] = None,
+    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Only agents on this model.")] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session.")] = None,
+    by: Annotated[
+        By | None, typer.Option("--by", help="case: over time; model: models compared; people: beside human scores.")
+    ] = None,
+    unit: Annotated[Unit, typer.Option("--unit", help="Period of --by case.")] = Unit.WEEK,
+    since: Since = None,
+    limit: Limit = SHOWN,
+    output: OutputFormat = Output.TABLE,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """List evaluations, newest first; show one in full; or sum them up by case, by model or beside human scores."""
+    as_json = wants_json(output, as_json=as_json)
+    start = since_of(since)
+    if by is not None and (model is not None or session is not None or since is not None):
+        raise SettingsError("--by cannot be used with --model, --session or --since", hint="It sums up all runs of a project.")
+    with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
+        require_known(workspace, project)
+        if evaluation_id is not None:
+            _show_one(cursor, evaluation_id, as_json=as_json)
+            return
+        if by is None:
+            page = evaluation_page(cursor, project, case=case, model=model, session=session, limit=limit + 1)
+            found: Sequence[Any] = newest(page, start, lambda run: run.evaluated_at)
+        else:
+            found = _added_up(cursor, by, project, case, unit)
+    none = "no evaluation matches; `driftline evaluate` makes evaluations"
+    show_rows(found, _VIEWS[by], as_json=as_json, none=none, limit=limit, document=document)
+    if not as_json and by is not By.PEOPLE and any(answer.simulated for answer in found[:limit]):
+        err.say(f"note: {SIMULATED_NOTE}", style="yellow")
+
+
+def _added_up(cursor: duckdb.DuckDBPyConnection, by: By, project: str | None, case: str | None, unit: Unit) -> Sequence[Any]:
+    if by is By.CASE:
+        newest_first = sorted(quality_by_case(cursor, project, case, unit), key=lambda quality: quality.period, reverse=True)
+        return sorted(newest_first, key=lambda quality: (quality.project, quality.case_id, quality.judge_run_id))
+    return models_compared(cursor, project, case) if by is By.MODEL else beside_people(cursor, project, case)
+
+
+def _show_one(cursor: duckdb.DuckDBPyConnection, evaluation_id: str, *, as_json: bool) -> None:
+    """Show one evaluation: its summary as in the file, or all of it as JSON. InputError if there is no such evaluation."""
+    state = evaluation_state(cursor, evaluation_id)
+    evaluation = next(query_records(cursor, "evaluations_by_id", Evaluation, {"evaluations": [evaluation_id]}), None)
+    if state is None:
+        raise InputError(f"no evaluation {plain(evaluation_id)!r}", hint="`driftline evaluations` lists them.")
+    if as_json:
+        print_json(document(state.answer))
+    elif evaluation is None:
+        why = state.answer.set_aside
+        err.say("the judge has not been asked yet" if why is None else f"it was set aside: {plain(why)}")
+    else:
+        known = Evaluated(evaluation, "", "", reused=True)
+        print_text(summary_markdown(row_of(known), evaluation.repetition))
+
+
+def _list(runs: Sequence[EvaluatedRun]) -> RenderableType:
+    headers = ["JUDGED", "PROJECT", "CASE", "MODEL", "RUN", "SCORE", "SPREAD", "ANSWERS", "COST", "ID"]
+    rows = [
+        [
+            f"{run.evaluated_at:%Y-%m-%d %H:%M}",
+            plain(run.project),
+            plain(run.case_id),
+            model_name(run.subject_model),
+            plain(run.session_id),
+            "failed" if run.final_score is None else f"{run.final_score:.2f}",
+            _number(run.overall_spread),
+            f"{run.successful_iterations} of {run.configured_repetitions}",
+            usd(run.cost_usd),
+            run.evaluation_id,
+        ]
+        for run in runs
+    ]
+    return table(headers, rows, right=headers[5:9])
+
+
+def _by_case(cases: Sequence[CaseQuality]) -> RenderableType:
+    headers = ["CASE", "PROJECT", "JUDGE", "FROM", "RUNS", "FAILED", "MEAN", "95 % INTERVAL"]
+    rows = [
+        [
+            plain(case.case_id),
+            plain(case.project),
+            plain(case.judge_run_id),
+            str(case.period),
+            case.evaluations,
+            case.failed,
+            _number(case.mean),
+            _interval(case.low, case.high),
+        ]
+        for case in cases
+    ]
+    return table(headers, rows, right=headers[4:7])
+
+
+def _by_model(pairs: Sequence[ModelsCompared]) -> RenderableType:
+    headers = ["CASE", "MODEL A", "MODEL B", "RUNS", "MEAN A", "MEAN B", "B LESS A", "95 % INTERVAL"]
+    rows = [
+        [
+            plain(pair.case_id),
+            plain(pair.model_a),
+            plain(pair.model_b),
+            f"{pair.runs_a} / {pair.runs_b}",
+            _number(pair.mean_a),
+            _number(pair.mean_b),
+            _number(pair.difference, "+.2f"),
+            _interval_with_state(pair),
+        ]
+        for pair in pairs
+    ]
+    return table(headers, rows, right=headers[3:7])
+
+
+def _beside_people(judges: Sequence[JudgeBesidePeople]) -> RenderableType:
+    headers = ["JUDGE", "RATER", "LABELS", "RUNS", "SESSIONS", "KAPPA", "JUDGE IS HIGHER BY"]
+    rows = [
+        [plain(judge.judge_model), *agreement_cells(name, estimate)]
+        for judge in judges
+        for name, estimate in [("everybody", judge.overall), *((plain(each.rater), each) for each in judge.raters)]
+    ]
+    return table(headers, rows, right=headers[2:5])
+
+
+_VIEWS: Mapping[By | None, Callable[[Sequence[Any]], RenderableType]] = {
+    None: _list,
+    By.CASE: _by_case,
+    By.MODEL: _by_model,
+    By.PEOPLE: _beside_people,
+}
+
+
+def _interval(low: float | None, high: float | None, form: str = ".2f") -> str:
+    return MISSING if low is None or high is None else f"{low:{form}} to {high:{form}}"
+
+
+def _interval_with_state(pair: ModelsCompared) -> str:
+    """Return the interval of a difference, with the reason if it should not be trusted."""
+    shown = "" if pair.low is None else _interval(pair.low, pair.high, "+.2f")
+    state = "" if pair.state == "enough" else pair.state.replace("_", " ")
+    return f"{shown} ({state})" if shown and state else shown or state
+
+
+def _number(value: float | None, form: str = ".2f") -> str:
+    return MISSING if value is None else format(value, form)

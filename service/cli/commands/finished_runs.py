@@ -1,0 +1,286 @@
+"""Commands on finished runs: `driftline run`, `export-runs`, `finalize`, `wrap-quality`, and `check`, which gates a build on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from analytics.store.store import Store
+from audit.diagnosis.diagnosis import LOWEST_TRUST, READY_TRUST, SAFE_TRUST
+from schemas.errors import InputError, SettingsError, StoreError
+from service.cli.commands.diagnosing import FaultReport, diagnose_files
+from service.cli.commands.listing import of_project, opened_to_show
+from service.cli.commands.options import (
+    SHOWN,
+    AsJson,
+    AsOf,
+    Database,
+    Limit,
+    PolicyFile,
+    Project,
+    Since,
+    clock_of,
+    newest,
+    print_json,
+    settings_of,
+    show_rows,
+    since_of,
+)
+from service.cli.completion import completed
+from service.cli.exit_codes import fails_when, leave
+from service.cli.progress import counting
+from service.cli.terminal import err, out, warn
+from service.cli.views import diagnosis_view, findings_view, wrap_table
+from service.read.known_projects import require_known
+from service.read.run_diagnoses import diagnosed, export_runs, runs_named
+from service.read.runs import Run, runs_of
+from service.read.sessions import run_findings
+from service.read.wrap_quality import wrap_ups
+from service.setup.workspace import CATCH_UP, open_workspace, stages_behind
+from service.text.answers import Document, document
+from service.text.plain import counted, plain
+from service.write.ending_sessions import finalize_session
+
+UNSAFE = "unsafe_for_production"
+READINESS = (UNSAFE, "review_recommended", "ready_for_runtime")
+"""Readiness levels a gate can require, lowest first. A run without evidence has none of them."""
+USUAL_READINESS = "review_recommended"
+"""The level that passes by default: every run that is not unsafe for production."""
+Verdict = dict[str, Any]
+
+
+def run(
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session, or of the run (run_001) in --project.")],
+    project: Project = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one run: verdict, chain of causes, evidence, remedies, and the turns in which each cause lies."""
+    with opened_to_show(database, project) as workspace:
+        runs = list(runs_named(workspace.store, session, project))
+        if not runs:
+            raise InputError(f"session {plain(session)!r} has no run", hint="`driftline runs` lists them.")
+        _show_runs(workspace.store, runs, as_json=as_json)
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the files; created if missing.")],
+    project: Project = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write every run as files: runs/run_001.json, runs/run_001/session.json and runs/run_001/diagnosis.json."""
+    with opened_to_show(database, project) as workspace, counting("exporting runs") as bar:
+        written = export_runs(workspace.store, folder, project, bar)
+    if not written:
+        raise InputError("there are no runs to export", hint="`driftline runs` lists them.")
+    if as_json:
+        print_json({"folder": str(folder), "runs": written})
+    else:
+        out.say(f"{counted(written, 'run')} written to {folder}")
+
+
+def finalize(
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session.")],
+    connection: Annotated[str | None, typer.Option("--connection", metavar="NAME", help="Only in this connection.")] = None,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_of: AsOf = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a session manually and diagnose it."""
+    with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:
+        finalize_session(workspace, session, connection)
+        _show_runs(workspace.store, runs_named(workspace.store, session), as_json=as_json)
+
+
+def wrap_quality(
+    project: Project = None,
+    since: Since = None,
+    limit: Limit = SHOWN,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how well sessions were wrapped up, newest first: version, changelog, learnings, next session, commit."""
+    start = since_of(since)
+    with open_workspace(settings_of(database, policy)) as workspace:
+        require_known(workspace, project)
+        sessions = wrap_ups(workspace.store.cursor(), workspace.policy, project, limit + 1)
+    shown = newest(sessions, start, lambda session: session.last_timestamp)
+    none = "no exchanges since then" if sessions else "no exchanges yet"
+    show_rows(shown, wrap_table, as_json=as_json, none=none, limit=limit, document=document)
+
+
+@fails_when("a run is below the given readiness or trust, or a file holds what cannot be read")
+def check(
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILE…]", help="Diagnose these files instead of stored runs.")
+    ] = None,
+    min_readiness: Annotated[
+        str,
+        typer.Option(
+            metavar="LEVEL", help=f"Lowest readiness that passes: {', '.join(READINESS)}.", autocompletion=completed(READINESS)
+        ),
+    ] = USUAL_READINESS,
+    min_trust: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=100,
+            help=f"Lowest trust score that passes. No run has less than {LOWEST_TRUST}, so a lower value fails none.",
+        ),
+    ] = 0,
+    session: Annotated[
+        list[str] | None, typer.Option("--session", metavar="ID", help="Only this session; may be repeated.")
+    ] = None,
+    project: Project = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Gate a build on the readiness or trust of runs.
+
+    By default a run fails that is unsafe_for_production, as one critical failure makes it while its trust may still be 90. Runs of exchanges
+    alone are left out, unless --session names them: a run without evidence passes no gate. Nothing to check is an error (exit 2).
+    """
+    gate, report, left_out = Gate.of(min_trust, min_readiness), FaultReport(), 0
+    if files:
+        if project is not None:
+            raise SettingsError("--project cannot be used with files", hint="It chooses runs of the database.")
+        verdicts = list(gate.verdicts(diagnose_files(files, report), session))
+    else:
+        judged, left_out = _stored_runs(database, project, session)
+        verdicts = list(gate.verdicts(judged, session))
+    if left_out:
+        note = f"note: {counted(left_out, 'run')} without runtime events left out, because only exchanges were received"
+        err.say(note, style="yellow")
+    if not verdicts:
+        raise InputError(
+            f"there are no runs{of_project(project)} to check",
+            hint="Import runtime events first, or name files." if left_out else "Import sessions first, or name files.",
+        )
+    failed = failures(verdicts)
+    if as_json:
+        print_json(
+            {
+                "passed": not failed and not report.count,
+                "checked": len(verdicts),
+                "failed": failed,
+                "requirement": gate.requirement,
+            }
+        )
+    else:
+        for verdict in failed:
+            out.print(f"FAIL {plain(verdict['session_id'])}: {'; '.join(verdict['reasons'])}", markup=False)
+        out.print(f"{len(verdicts) - len(failed)} of {len(verdicts)} runs pass")
+        if failed:
+            out.say(gate.requirement)
+    warn(gate.warnings)
+    leave(failed=bool(failed or report.count))
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The requirements for a run: a readiness level, and a trust score from 0 to 100."""
+
+    min_trust: int
+    min_readiness: str
+
+    @classmethod
+    def of(cls, min_trust: int, min_readiness: str) -> Gate:
+        """Return a gate; SettingsError if the level is unknown."""
+        if min_readiness not in READINESS:
+            raise SettingsError(f"--min-readiness: {min_readiness!r} is not a level", hint=f"Levels: {', '.join(READINESS)}.")
+        return cls(min_trust, min_readiness)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Return a sentence for each requirement that can never fail a run."""
+        warnings = [never_fails("--min-trust", self.min_trust)] if 0 < self.min_trust <= LOWEST_TRUST else []
+        if self.min_readiness == UNSAFE and self.min_trust <= LOWEST_TRUST:
+            warnings.append(
+                f"--min-readiness {UNSAFE} fails no run with runtime events. Require {USUAL_READINESS}, the default, or more."
+            )
+        return warnings
+
+    @property
+    def requirement(self) -> str:
+        """Describe what a run needs to pass."""
+        levels = {
+            UNSAFE: "runtime events",
+            USUAL_READINESS: f"no critical failure and a trust of {max(SAFE_TRUST, self.min_trust)} or more",
+            READINESS[-1]: f"no critical or high failure and a trust of {max(READY_TRUST, self.min_trust)} or more",
+        }
+        trust = f" and a trust of {self.min_trust} or more" if self.min_readiness == UNSAFE and self.min_trust else ""
+        return f"A run passes with readiness {self.min_readiness} or better: {levels[self.min_readiness]}{trust}."
+
+    def judge(self, run: Mapping[str, Any]) -> Verdict:
+        """Return the run's session, level and trust, and every reason why it fails."""
+        trust, level = run["trust_score"], run["readiness_level"]
+        reasons = []
+        if trust is None or level not in READINESS:
+            reasons.append("no evidence: the session has no runtime events")
+        else:
+            if READINESS.index(level) < READINESS.index(self.min_readiness):
+                reasons.append(f"{level} is below {self.min_readiness}{_critical(run)}")
+            if trust < self.min_trust:
+                reasons.append(f"trust {trust} is below {self.min_trust}")
+        return {"session_id": run["session_id"], "readiness_level": level, "trust_score": trust, "reasons": reasons}
+
+    def verdicts(self, runs: Iterable[Mapping[str, Any]], sessions: Sequence[str] | None) -> Iterator[Verdict]:
+        """Return a verdict for each run, or for the named sessions; InputError if one of these has none."""
+        wanted = set(sessions or ())
+        for run in runs:
+            if not sessions or run["session_id"] in sessions:
+                wanted.discard(run["session_id"])
+                yield self.judge(run)
+        if wanted:
+            raise InputError(f"no runs of session {', '.join(sorted(wanted))}", hint="`driftline runs` lists them.")
+
+
+def failures(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Return the verdicts that have a reason to fail."""
+    return [verdict for verdict in verdicts if verdict["reasons"]]
+
+
+def never_fails(name: str, least: int) -> str:
+    """Warn that a trust gate, named `name`, can never fail a run, because every run reaches `least`; suggest one that can."""
+    return (
+        f"{name} {least} never fails a run: trust is never below {LOWEST_TRUST}, however bad the run. "
+        f"Require more than {LOWEST_TRUST}, or gate on readiness."
+    )
+
+
+def _show_runs(store: Store, runs: Iterable[Run], *, as_json: bool) -> None:
+    for run in runs:
+        findings = run_findings(store.cursor(), run)
+        diagnosed_run = diagnosed(store.cursor(), run, findings)
+        if as_json:
+            print_json(document(diagnosed_run), exact=True)
+        else:
+            shown = [findings_view(findings)] if findings.findings else []
+            out.print(diagnosis_view(diagnosed_run.diagnosis, run), *shown)
+
+
+def _stored_runs(database: Path | None, project: str | None, named: list[str] | None) -> tuple[list[Document], int]:
+    """Return the runs to check, and the number of runs left out for lack of events; named sessions are never left out."""
+    with open_workspace(settings_of(database)) as workspace:
+        require_known(workspace, project)
+        if lag := stages_behind(workspace.store):
+            raise StoreError(lag, hint=CATCH_UP)
+        runs = runs_of(workspace.store, project)
+    # These runs have no evidence, whatever the build did. A named session has to pass nevertheless.
+    judged = runs if named else [run for run in runs if not run.exchanges_only]
+    return [msgspec.structs.asdict(run) for run in judged], len(runs) - len(judged)
+
+
+def _critical(run: Mapping[str, Any]) -> str:
+    """Name the critical failures of a run (stored or diagnosed) as a reason; empty without any."""
+    causes = run.get("failure_causes") or [{"type": run.get("primary_failure_type"), "severity": run.get("primary_severity")}]
+    types = [cause["type"] for cause in causes if cause["severity"] == "critical"]
+    return f" (critical: {', '.join(types)})" if types else ""

@@ -1,0 +1,135 @@
+"""`driftline runs`, `scores` and `costs`: lists that open the database without loading any rules, so that they start at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli.commands.options import (
+    SHOWN,
+    AsJson,
+    Database,
+    Limit,
+    Project,
+    Since,
+    Until,
+    newest,
+    offer_older,
+    settings_of,
+    show_rows,
+    since_of,
+    until_of,
+)
+from service.cli.terminal import err
+from service.cli.views import costs_table, runs_table, scores_table
+from service.read.costs import judge_costs
+from service.read.known_projects import require_known
+from service.read.runs import Run, runs_of
+from service.read.scores import Wanted, project_scores
+from service.setup.workspace import CATCH_UP, Workspace, open_workspace, stages_behind
+from service.text.answers import document
+
+
+def runs(
+    project: Project = None,
+    since: Since = None,
+    limit: Limit = SHOWN,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the runs, the one that ended last first: readiness level, trust score, primary failure, tool calls."""
+    start = since_of(since)
+    with opened_to_show(database, project) as workspace:
+        runs = runs_of(workspace.store, project, newest=limit + 1)
+    found = newest(sorted(runs, key=_last_at, reverse=True), start, _last_at)
+    of, when = of_project(project), "yet" if start is None else f"since {start:%Y-%m-%d %H:%M}"
+    none = f"no runs{of} {when}: a session becomes one when it ends (driftline finalize SESSION)"
+    show_rows(found, runs_table, as_json=as_json, none=none, limit=limit, document=document)
+
+
+def scores(
+    project: Project = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session.")] = None,
+    anomalies: Annotated[bool, typer.Option("--anomalies", help="Only exchanges with an anomaly.")] = False,
+    since: Since = None,
+    limit: Limit = SHOWN,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the scores, newest exchange first: the tiers, why each was sampled or not, anomalies."""
+    start = since_of(since)
+    with opened_to_show(database, project) as workspace:
+        wanted = Wanted(session=session, anomalies=anomalies, limit=limit + 1)
+        found = project_scores(workspace.store.cursor(), project, wanted)
+    shown = newest(found, start, lambda score: score.exchange_at)
+    show_rows(shown, scores_table, as_json=as_json, none="no score matches", limit=limit, document=document)
+
+
+@contextmanager
+def opened_to_show(database: Path | None, project: str | None = None, policy: Path | None = None) -> Iterator[Workspace]:
+    """Open the workspace of a database, with a warning if records are pending. InputError for an unknown project."""
+    with open_workspace(settings_of(database, policy)) as workspace:
+        require_known(workspace, project)
+        if lag := stages_behind(workspace.store):
+            err.say(f"note: {lag}. {CATCH_UP}", style="yellow")
+        yield workspace
+
+
+def _last_at(run: Run) -> datetime:
+    return run.last_at
+
+
+def of_project(project: str | None) -> str:
+    """Return ` of project NAME` for a message, or nothing."""
+    return "" if project is None else f" of project {project}"
+
+
+class By(StrEnum):
+    """Groups that costs can be summed by."""
+
+    SESSION = "session"
+    PROJECT = "project"
+    DAY = "day"
+    MODEL = "model"
+
+
+GROUPS = {
+    By.SESSION: ("project", "connection", "session_id"),
+    By.PROJECT: ("project",),
+    By.DAY: ("day",),
+    By.MODEL: ("model",),
+}
+"""The fields that name a group."""
+
+
+def costs(
+    by: Annotated[By, typer.Option("--by", help="Group to sum by; a day is the UTC day of the judge's answer.")] = By.PROJECT,
+    project: Project = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = SHOWN,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what judging cost: calls, tokens and money by session, project, day or model.
+
+    Days are listed newest first, all others most expensive first. `--since` and `--until` choose by the time of the judge's answer.
+    """
+    start, end = since_of(since), until_of(until)
+    with opened_to_show(database, project) as workspace:
+        shown = judge_costs(workspace.store.cursor(), by.value, project, start, end)
+        if start is not None and end is None and not shown:
+            older = judge_costs(workspace.store.cursor(), By.DAY.value, project, end=start)
+            offer_older(start, older[-1].day if older else None)
+    if by is By.DAY:
+        shown.reverse()
+    when = "in that time" if since or until else "yet"
+    none = f"the judge has not been asked {when}{of_project(project)}: no cost"
+    show_rows(shown, partial(costs_table, GROUPS[by]), as_json=as_json, none=none, limit=limit, document=document)

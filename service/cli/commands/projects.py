@@ -1,0 +1,162 @@
+"""`driftline projects` and `driftline banner`: the fleet, the worst project first, and the banner that an agent sees."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import date
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+
+from schemas.bounds import NAME
+from schemas.errors import InputError, SettingsError
+from service.cli.commands.listing import opened_to_show
+from service.cli.commands.options import SHOWN, AsJson, Database, Limit, PolicyFile, print_json, settings_of, show_rows
+from service.cli.completion import project_names
+from service.cli.terminal import err, out, table
+from service.read.banner import banner_text
+from service.read.known_projects import IMPORT_FIRST, require_known
+from service.read.project import (
+    RECENT_DAYS,
+    WORST,
+    Change,
+    Project,
+    check_words,
+    read_project,
+    read_projects,
+    standings,
+    with_blind_spots,
+    with_changes,
+    worst_first,
+    worst_incidents,
+)
+from service.setup.access.access import AccessStore, access_file
+from service.setup.judge_setup import who_judges
+from service.setup.workspace import Workspace, open_workspace
+from service.text.answers import document
+from service.text.plain import MISSING, plain
+from service.text.rounding import grouped
+from service.text.window import read_day
+
+
+def projects(
+    health: Annotated[
+        str | None, typer.Option("--health", metavar="STATE", help=f"Only projects in this state: {', '.join(WORST)}.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="DAY", help="Figures of the 7 days up to this UTC day; today by default.")
+    ] = None,
+    limit: Limit = SHOWN,
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the projects, the worst first: their health and why, their last days, and what changed."""
+    if health is not None and health not in WORST:
+        raise typer.BadParameter(f"must be one of {', '.join(WORST)}", param_hint="--health")
+    try:
+        last = read_day(until)
+    except ValueError as error:
+        raise SettingsError(f"--until {until}: {error}", hint="Give the last day of the figures.") from None
+    with opened_to_show(database, policy=policy) as workspace:
+        found = [project for project in read_fleet(workspace, last) if health in (None, project.health)]
+    none = f"no projects yet. {IMPORT_FIRST}" if health is None else f"no project is {health}"
+    show_rows(found, projects_table, as_json=as_json, none=none, limit=limit, document=document)
+    if not as_json and (words := silent_words(found[:limit])):
+        err.say(words, style="yellow")
+
+
+def read_fleet(workspace: Workspace, until: date | None) -> list[Project]:
+    """Return every project with its change, the worst first; figures cover the days up to a given one, by default today."""
+    cursor = workspace.store.cursor()
+    found = read_projects(cursor, workspace.policy, workspace.now(), until=until, connected=connected_projects(workspace))
+    worst = worst_incidents(cursor, None)
+    return with_blind_spots(cursor, with_changes(worst_first(found, standings(found, worst)), worst))
+
+
+def connected_projects(workspace: Workspace) -> set[str]:
+    """Return the projects that have a connection."""
+    file = access_file(workspace.settings.database)
+    if not file.exists():
+        return set()
+    with AccessStore(file, workspace.now) as access:
+        return access.connected_projects()
+
+
+SILENT_NAMED = 5
+"""Silent projects that are named."""
+
+
+def projects_table(projects: Sequence[Project]) -> RenderableType:
+    """Show each project on a line; figures, and changes without an incident, cover its last days."""
+    cells = [
+        [
+            project.project,
+            project.health,
+            grouped(project.open_incidents) if project.open_incidents else MISSING,
+            grouped(project.recent.scores),
+            grouped(project.recent.anomalies),
+            grouped(project.recent.unsafe_runs),
+            MISSING if project.last_score_day is None else f"{project.last_score_day}",
+            MISSING if project.change is None else describe_change(project.change),
+            ", ".join(project.reasons).replace("_", " ") or MISSING,
+        ]
+        for project in projects
+    ]
+    headers = ["project", "health", "open", "exchanges", "anomalies", "unsafe", "last day", "what changed", "why"]
+    return table(headers, cells, right=["open", "exchanges", "anomalies", "unsafe"])
+
+
+def silent_words(projects: Sequence[Project]) -> str:
+    """Name the projects without recent scores that had some before, and how to show their newest days; empty without any."""
+    silent = {project.project: last for project in projects if (last := project.recent.last_until) is not None}
+    if not silent:
+        return ""
+    names = ", ".join(list(silent)[:SILENT_NAMED]) + (
+        f" and {len(silent) - SILENT_NAMED} more" if len(silent) > SILENT_NAMED else ""
+    )
+    return (
+        f"No exchanges in the {RECENT_DAYS} days to {projects[0].recent.until}: {names}. "
+        f"The last {RECENT_DAYS} days with data: driftline projects --until {max(silent.values())}"
+    )
+
+
+def describe_change(change: Change) -> str:
+    """Describe a change, as in `tier 2 0.90 → 0.61 since 28 Oct`."""
+    before, after = (f"{value:.0%}" if change.is_share else f"{value:.2f}" for value in (change.before, change.after))
+    since = "" if change.since is None else f" since {change.since.day} {change.since:%b}"
+    return f"{change.name} {before} → {after}{since}"
+
+
+def banner(
+    project: Annotated[str, typer.Argument(metavar="PROJECT", help="Name of the project.", autocompletion=project_names)],
+    database: Database = None,
+    policy: PolicyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the banner that an agent of the project sees when a session begins."""
+    if not re.fullmatch(NAME, project):
+        raise InputError(
+            f"{plain(project, 64)!r} is not a valid project name",
+            hint="Names have a-z, 0-9, _ . - and at most 63 characters.",
+        )
+    with open_workspace(settings_of(database, policy)) as workspace:
+        warn_if_unknown(workspace, project)
+        settings = workspace.policy.for_project(project).settings
+        found = read_project(workspace.store.cursor(), workspace.policy, workspace.now(), project)
+        judge = who_judges(workspace.settings, workspace.policy).name
+        text = banner_text(settings, found.open_incidents, judge, check_words(found))
+    if as_json:
+        print_json({"project": project, "banner": text})
+    else:
+        out.say(text)
+
+
+def warn_if_unknown(workspace: Workspace, project: str) -> None:
+    """Warn that an unknown project is new or misspelt; a banner is shown even before the first record."""
+    try:
+        require_known(workspace, project, place="PROJECT")
+    except InputError as error:
+        err.say(f"note: {error}. {error.hint}", style="yellow")

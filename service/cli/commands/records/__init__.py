@@ -1,1 +1,0 @@
-"""Commands on records: import, export, replay, rejudge, delete, dead letters, topics."""

@@ -1,1 +1,0 @@
-"""Commands on finished runs: diagnose, sessions, threshold tuning, evaluations."""

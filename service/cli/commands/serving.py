@@ -1,0 +1,135 @@
+"""`driftline serve`, the server for agents' webhooks, the API and the pages, and `driftline worker`, which runs stages on Kafka."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+from typing import Annotated
+
+import typer
+
+from schemas.errors import SettingsError
+from service.cli.commands.options import ChosenJudge, Database, Kafka, PolicyFile, settings_of
+from service.cli.exit_codes import end_with
+from service.cli.terminal import out
+from service.server.logs import configure_logs
+from service.setup.judge_setup import LIVE, NONE, SIMULATED, WORKERS, unpriced_note, who_judges
+from service.setup.kafka import collector_topics, connection_of
+from service.setup.wiring import policy_of, redactor_of
+from service.setup.workspace import utc_now
+from service.text.window import moment_of
+from streams.kafka.topics import COLLECTOR
+from streams.topology import TOPOLOGY
+
+JUDGES = {
+    NONE: "no judge: Tiers 2, 2.5 and 3 stay unscored (no_judge); `driftline rejudge` scores them later",
+    LIVE: "live judge: calls cost money, up to each session's cap",
+    SIMULATED: "simulated judge: it rates by simple rules, and every score is marked as simulated",
+    WORKERS: "records go to Kafka: workers score them (`driftline worker`), and this server lands the topics in the database",
+}
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on [DRIFTLINE_HOST, 127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one [DRIFTLINE_PORT, 8377].")] = None,
+    judge: ChosenJudge = None,
+    name: Annotated[
+        list[str] | None, typer.Option("--name", metavar="HOST", help="Host name that the server answers to; may be repeated.")
+    ] = None,
+    expose: Annotated[bool, typer.Option("--expose", help="Allow --host to be an address beyond loopback.")] = False,
+    kafka: Kafka = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            "--as-of",
+            metavar="TIME",
+            help="Start the clock at this time, to look at old records; nothing is checked for drift.",
+        ),
+    ] = None,
+    database: Database = None,
+    policy: PolicyFile = None,
+) -> None:
+    """Run the server: take exchanges and events over HTTP, score them in the background, serve the API and the pages.
+
+    With --kafka it produces records to the topics for workers to score, and stores every topic in the database. Stops at SIGTERM or
+    Ctrl-C.
+    """
+    from service.server.server_lifecycle import serve as run_server  # noqa: PLC0415 - the web framework takes half a second to load
+
+    settings = settings_of(database, policy, host=host, port=port, judge=judge, kafka=kafka)
+    start = None if as_of is None else moment_of(as_of, "--as-of", utc_now())
+    configure_logs(sys.stderr, redactor_of(settings, policy_of(settings)))
+    run_server(settings, names=name or [], expose=expose, announce=_announce, as_of=start)
+
+
+def _announce(url: str, judge: str, notes: Sequence[str]) -> None:
+    out.say(f"Driftline listens at {url} (open it in a browser; the API is documented at {url}/docs). Ctrl-C stops it.")
+    out.say(JUDGES[judge])
+    for note in notes:
+        out.say(f"note: {note}")
+
+
+STAGES = tuple(stage.name for stage in TOPOLOGY)
+NAMES = (*STAGES, COLLECTOR)
+
+
+def worker(
+    stages: Annotated[
+        str,
+        typer.Option(
+            "--stages",
+            metavar="NAMES",
+            help=f"Stages to run, separated by commas; `{COLLECTOR}` reads the topics of an OpenTelemetry Collector "
+            f"[{','.join(STAGES)}].",
+        ),
+    ] = ",".join(STAGES),
+    processes: Annotated[int, typer.Option("--processes", "-c", metavar="N", min=1, max=256, help="Processes to run [1].")] = 1,
+    kafka: Kafka = None,
+    policy: PolicyFile = None,
+    judge: ChosenJudge = None,
+    child: Annotated[bool, typer.Option("--child", hidden=True)] = False,
+) -> None:
+    """Run stages on Kafka: read their topics, score, diagnose and evaluate, produce the results. Stops at SIGTERM or Ctrl-C."""
+    settings = settings_of(None, policy, kafka=kafka, judge=judge)
+    names = _named(stages)
+    wanted = [stage for stage in TOPOLOGY if stage.name in names]
+    collected = collector_topics(settings) if COLLECTOR in names else {}
+    in_force = policy_of(settings)
+    configure_logs(sys.stderr, redactor_of(settings, in_force))
+    if child:
+        from service.server.worker_process import run_worker  # noqa: PLC0415 - the streaming framework takes a second to load
+
+        end_with(run_worker(settings, wanted, sys.stdin.fileno(), collected))
+    from service.server.supervisor import partitions_of, supervise  # noqa: PLC0415 - whoever works needs no client of administration
+
+    partitions = partitions_of(connection_of(settings), wanted, collected)
+    out.say(f"{processes} worker {'process' if processes == 1 else 'processes'}: {_told(partitions)}")
+    for name in collected:
+        if not partitions[name]:
+            out.say(f"note: there is no topic {name} yet; it is read as soon as the Collector has made it")
+    if processes > sum(partitions.values()):
+        note = f"note: {processes} processes for {sum(partitions.values())} partitions: the rest stand by until one stops"
+        out.say(note)
+    if any(stage.judged for stage in wanted):
+        opened = who_judges(settings, in_force)
+        for note in (f"judge: {opened.name}", opened.note, unpriced_note(in_force) if opened.name != "none" else ""):
+            if note:
+                out.say(note)
+    given = {"--stages": stages, "--kafka": kafka, "--policy": policy, "--judge": judge}
+    arguments = [part for name, value in given.items() if value is not None for part in (name, str(value))]
+    supervise(settings, [*arguments, "--child"], processes)
+
+
+def _named(names: str) -> Collection[str]:
+    """Return the names of stages; SettingsError for an unknown one."""
+    wanted = {name.strip() for name in names.split(",")}
+    unknown = sorted(wanted - set(NAMES))
+    if unknown:
+        raise SettingsError(
+            f"--stages: there is no stage {', '.join(map(repr, unknown))}", hint=f"Name some of {', '.join(NAMES)}."
+        )
+    return wanted
+
+
+def _told(partitions: dict[str, int]) -> str:
+    return ", ".join(f"{name} ({count} partitions)" for name, count in partitions.items())

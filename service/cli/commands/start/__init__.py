@@ -1,1 +1,0 @@
-"""Commands on the command line itself: help and completion."""

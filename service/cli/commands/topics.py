@@ -1,0 +1,180 @@
+"""`driftline topics`: create the topics on Kafka, show them, check their configuration."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+from rich.table import Table
+
+from service.cli.commands.options import AsJson, Kafka, print_json, settings_of
+from service.cli.exit_codes import fails_when, leave
+from service.cli.terminal import err, out, table
+from service.setup.kafka import collector_topics, connection_of
+from service.setup.settings import Settings
+from service.text.plain import counted, plain
+from streams.kafka.topics import COLLECTOR, DEFAULT_PARTITIONS, REPLICATION, TOPICS
+
+if TYPE_CHECKING:
+    from streams.kafka.administration import Mismatch, TopicAdministration
+
+topics_app = typer.Typer(no_args_is_help=True, help="The topics on Kafka: create, describe, check.")
+
+Partitions = Annotated[
+    int | None,
+    typer.Option(
+        "--partitions",
+        metavar="N",
+        min=1,
+        max=10_000,
+        help=f"Partitions of the topics keyed by session [the present number, or {DEFAULT_PARTITIONS}].",
+    ),
+]
+_SHOWN = ("cleanup.policy", "retention.ms", "max.message.bytes", "message.timestamp.type", "min.insync.replicas")
+
+
+@topics_app.command("create")
+@fails_when("an existing topic is misconfigured")
+def create(
+    kafka: Kafka = None,
+    partitions: Partitions = None,
+    replication: Annotated[
+        int | None,
+        typer.Option(
+            "--replication",
+            metavar="N",
+            min=1,
+            max=100,
+            help=f"Copies of each partition [{REPLICATION}, or the number of brokers].",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create missing topics; existing ones are not changed. The Collector makes its own."""
+    with administration_of(settings_of(kafka=kafka)) as administration:
+        made = administration.create(partitions, replication)
+        mismatches = administration.check(partitions)
+    if as_json:
+        print_json({"created": made, "mismatches": [found._asdict() for found in mismatches]})
+    else:
+        for name in made:
+            out.print(f"created {name}", markup=False)
+        out.print(f"{counted(len(made), 'topic')} created, {len(TOPICS) - len(made)} existed already")
+    _report(mismatches, as_json=as_json)
+
+
+@topics_app.command("describe")
+def describe(kafka: Kafka = None, as_json: AsJson = False) -> None:
+    """Show the topics of the cluster: Driftline's, then those of an OpenTelemetry Collector that the worker reads."""
+    settings = settings_of(kafka=kafka)
+    with administration_of(settings) as administration:
+        found, collected = administration.describe(), topics_of_collector(settings, administration)
+    rows = [
+        {
+            "topic": name,
+            "holds": TOPICS[name].holds,
+            "partitions": state.partitions,
+            "replication": state.replication,
+            "config": {key: state.config.get(key) for key in sorted({*_SHOWN, *TOPICS[name].config})},
+        }
+        for name, state in found.items()
+    ] + [one._asdict() for one in collected]
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
+    if found:
+        out.print(_table(rows[: len(found)]))
+    else:
+        err.say("no topics yet (driftline topics create)")
+    for topic in collected:
+        out.say(f"Collector, {topic.signal}: {topic.in_words()}")
+
+
+@topics_app.command("check")
+@fails_when("a topic is missing or misconfigured")
+def check(kafka: Kafka = None, partitions: Partitions = None, as_json: AsJson = False) -> None:
+    """Check for missing or misconfigured topics, and show those of an OpenTelemetry Collector. Nothing is changed."""
+    settings = settings_of(kafka=kafka)
+    with administration_of(settings) as administration:
+        mismatches, collected = administration.check(partitions), topics_of_collector(settings, administration)
+    if as_json:
+        for found in mismatches:
+            print_json(found._asdict())
+    elif not mismatches:
+        out.print(f"{counted(len(TOPICS), 'topic')}: all are as they should be")
+    for topic in collected:
+        if not as_json and topic.partitions:
+            out.say(f"Collector, {topic.signal}: {topic.in_words()}")
+    _report(mismatches, as_json=as_json)
+
+
+class CollectorTopic(NamedTuple):
+    """A topic of an OpenTelemetry Collector, which the stage `collector` of a worker reads."""
+
+    topic: str
+    signal: str
+    partitions: int
+    """0 if the topic does not exist; the Collector creates it."""
+    unread: int | None
+    """Messages that no worker has read yet; None if none ever read it."""
+
+    def in_words(self) -> str:
+        """Describe whether the topic exists and is read."""
+        if not self.partitions:
+            return f"there is no topic {self.topic}; it is read as soon as the Collector has made it"
+        partitions = counted(self.partitions, "partition")
+        if self.unread is None:
+            return f"{self.topic}, {partitions}: nothing of it was read yet (driftline worker --stages {COLLECTOR})"
+        return f"{self.topic}, {partitions}, {counted(self.unread, 'message')} not read yet"
+
+
+def topics_of_collector(settings: Settings, administration: TopicAdministration) -> list[CollectorTopic]:
+    """Return the topics of an OpenTelemetry Collector, existing or not. BrokerError if the cluster does not answer."""
+    wanted = collector_topics(settings)
+    found = administration.foreign(wanted)
+    unread = administration.unread(found)
+    return [CollectorTopic(name, signal, found.get(name, 0), unread.get(name)) for name, signal in wanted.items()]
+
+
+def administration_of(settings: Settings) -> TopicAdministration:
+    """Return the topics of the cluster in the settings; SettingsError without one, BrokerError if it does not answer."""
+    from streams.kafka.administration import TopicAdministration  # noqa: PLC0415 - its library is loaded only where it is used
+
+    if not logging.getLogger().isEnabledFor(logging.INFO):
+        # The library logs every attempt as an error; we report the final result instead.
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    return TopicAdministration(connection_of(settings))
+
+
+def _report(mismatches: Sequence[Mismatch], *, as_json: bool) -> None:
+    """Print the faults, unless they were printed as JSON, and exit with the matching code."""
+    for advice, alike in itertools.groupby(() if as_json else mismatches, key=lambda found: found.advice):
+        for found in alike:
+            err.say(plain(f"{found.topic} {found.what}", 400), style="red")
+        err.say(f"    → {advice}")
+    leave(failed=bool(mismatches))
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    headers = ("topic", "holds", "partitions", "copies", "kept", "largest")
+    cells = (
+        (row["topic"], row["holds"], row["partitions"], row["replication"], _kept(row["config"]), _mebibytes(row["config"]))
+        for row in rows
+    )
+    return table(headers, cells, right=("partitions", "copies", "largest"))
+
+
+def _kept(config: dict[str, str | None]) -> str:
+    """Say how long records are kept."""
+    if "compact" in (config["cleanup.policy"] or ""):
+        return "the last of a key"
+    milliseconds = int(config["retention.ms"] or -1)
+    return "for ever" if milliseconds < 0 else f"{milliseconds / 86_400_000:g} days"
+
+
+def _mebibytes(config: dict[str, str | None]) -> str:
+    return f"{int(config['max.message.bytes'] or 0) / 1024**2:g} MiB"

@@ -1,1 +1,0 @@
-"""Groups of commands, exit codes, the start page, and usage errors. No module here loads a command."""

@@ -1,1 +1,0 @@
-"""Reports for people: fleet, judged exchanges, costs, and two scorings side by side."""
