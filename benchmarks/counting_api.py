@@ -7,7 +7,7 @@ import httpx2
 
 from audit.fingerprints import canonical_json
 from driftline_trial.simulator.answers import simulated_answer
-from driftline_trial.simulator.requests import Asked, Problem, read_countable, read_request
+from driftline_trial.simulator.requests import ParsedRequest, Problem, read_countable, read_request
 
 Tokenizer = Callable[[str], int]
 TOKENIZERS: dict[str, Tokenizer] = {
@@ -31,7 +31,7 @@ class CountingApi(httpx2.AsyncBaseTransport):
         self._counts = counts
         self.counted = 0
         """How often tokens were counted."""
-        self.asked: list[Asked] = []
+        self.asked: list[ParsedRequest] = []
         """What was asked for a message."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:

@@ -29,7 +29,7 @@ from driftline_trial.simulator import RunningJudge, running
 from driftline_trial.simulator import behaviors as behaviours
 from driftline_trial.simulator import server as simulator_app
 from driftline_trial.simulator.answers import MODEL, Ratings, fill_schema, simulated_answer, simulated_usage
-from driftline_trial.simulator.requests import Asked, read_request
+from driftline_trial.simulator.requests import ParsedRequest, read_request
 from driftline_trial.simulator.scripts import FAULTS, KINDS, Play, parse_script
 from driftline_trial.simulator.signs import SIGNS, read_signs
 from schemas.errors import SettingsError
@@ -257,7 +257,7 @@ def test_whatever_the_body_the_request_is_read_or_refused(fields: dict[str, Any]
     """The same, before there is a schema."""
     headers = {"x-api-key": "any", "anthropic-version": "2023-06-01"}
     read = read_request(headers, json.dumps(_request(_question()) | fields).encode())
-    assert isinstance(read, Asked) or read.status == 400
+    assert isinstance(read, ParsedRequest) or read.status == 400
 
 
 def test_a_schema_that_refers_to_itself_is_filled_in_bounded_time() -> None:

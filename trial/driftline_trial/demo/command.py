@@ -182,7 +182,7 @@ def _next_steps(program: str, database: Path, run: str, session: str, policy: Pa
         ("what judging cost", f"costs --by project {of}"),
         ("how well sessions were wrapped up", f"wrap-quality --project {PROJECTS['code-review']} {of}"),
         ("what judging the transcripts would cost", f"rejudge --dry-run {of} {by}"),
-        *[(f"SQL: {words}", f'sql "{query}" {of}') for words, query in QUERIES],
+        *[(f"SQL: {purpose}", f'sql "{query}" {of}') for purpose, query in QUERIES],
     ]
     return typed(program, steps)
 

@@ -46,8 +46,8 @@ class Release:
 
     def body(self) -> dict[str, Any]:
         """Return the body of the endpoint that records deployments."""
-        told = {"version": self.version, "label": self.label, "agent": self.agent, "by": self.by, "comment": self.comment}
-        return {**told, "at": self.at.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        body = {"version": self.version, "label": self.label, "agent": self.agent, "by": self.by, "comment": self.comment}
+        return {**body, "at": self.at.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 
 FIRST = {
@@ -133,10 +133,10 @@ class Session:
     """Runtime events of the session, where its agent reports them, in the order of their times."""
 
 
-class _Said(NamedTuple):
-    asked: str
-    answered: str
-    thought: str = ""
+class _Exchange(NamedTuple):
+    question: str
+    answer: str
+    thinking: str = ""
     is_left_behind: bool = False
     """Whether the version before the newest one gave the answer."""
 
@@ -149,81 +149,81 @@ class _Speaker:
         self._topics, self._disputes = self._texts.topics[agent], self._texts.disputes[agent]
         self._random = random
 
-    def ordinary(self) -> _Said:
+    def ordinary(self) -> _Exchange:
         """Make up an exchange in which nothing is wrong, with the small weaknesses that every agent has."""
         if self._random.random() < _DISPUTED:
             dispute = self._random.choice(self._disputes)
-            return self._filled(_Said(dispute.claim, dispute.honest, dispute.thinking))
-        said = self._answered()
+            return self._fill_slots(_Exchange(dispute.claim, dispute.honest, dispute.thinking))
+        exchange = self._ordinary_answer()
         if self._random.random() < _LONG:
             # Twenty shuffled details exceed the length of a long response.
             details = self._random.sample(self._texts.details, k=len(self._texts.details))
-            return said._replace(answered=" ".join([said.answered, *details, *details[:4]]))
+            return exchange._replace(answer=" ".join([exchange.answer, *details, *details[:4]]))
         if self._random.random() < _MILD:
-            return said._replace(answered=said.answered + self._random.choice(self._texts.mild))
-        return said
+            return exchange._replace(answer=exchange.answer + self._random.choice(self._texts.mild))
+        return exchange
 
-    def worse(self) -> _Said:
+    def worse(self) -> _Exchange:
         """Make up an exchange of the agent that got worse."""
         return self._random.choice(_WORSE)(self)
 
-    def wrapped(self) -> _Said:
+    def wrapped(self) -> _Exchange:
         """Make up the end of a session that follows the protocol, often with a step left out."""
         steps = self._random.sample(self._texts.wrap_steps, k=self._random.randint(3, len(self._texts.wrap_steps)))
-        return self._filled(
-            _Said(self._texts.wrap_request, f"Session {{n}} is wrapped up by the usual protocol: {'; '.join(steps)}.")
+        return self._fill_slots(
+            _Exchange(self._texts.wrap_request, f"Session {{n}} is wrapped up by the usual protocol: {'; '.join(steps)}.")
         )
 
-    def off_topic(self) -> _Said:
+    def off_topic(self) -> _Exchange:
         """Answer something else."""
-        return self._answered()._replace(answered=self._random.choice(self._texts.off_topic))
+        return self._ordinary_answer()._replace(answer=self._random.choice(self._texts.off_topic))
 
-    def refused(self) -> _Said:
+    def refused(self) -> _Exchange:
         """Refuse without a reason."""
         return self._with_answer(self._random.choice(self._texts.refused))
 
-    def silent(self) -> _Said:
+    def silent(self) -> _Exchange:
         """Give no answer at all."""
-        return self._answered()._replace(answered="")
+        return self._ordinary_answer()._replace(answer="")
 
-    def pleasing(self) -> _Said:
+    def pleasing(self) -> _Exchange:
         """Agree to a claim that the thinking holds to be wrong."""
         dispute = self._random.choice(self._disputes)
-        return self._filled(_Said(dispute.claim, dispute.pleasing, dispute.thinking))
+        return self._fill_slots(_Exchange(dispute.claim, dispute.pleasing, dispute.thinking))
 
-    def rude(self) -> _Said:
+    def rude(self) -> _Exchange:
         """Give an answer that no user should get."""
         return self._with_answer(self._random.choice(self._texts.rude))
 
-    def overdone(self) -> _Said:
+    def overdone(self) -> _Exchange:
         """Give an ordinary answer, plus work that nobody requested."""
         topic = self._random.choice(self._topics)
         answer = self._random.choice(topic.answers) + self._random.choice(self._texts.overdone)
-        return self._filled(_Said(self._random.choice(topic.questions), answer, topic.thinking))
+        return self._fill_slots(_Exchange(self._random.choice(topic.questions), answer, topic.thinking))
 
-    def _answered(self) -> _Said:
+    def _ordinary_answer(self) -> _Exchange:
         topic = self._random.choice(self._topics)
         opening, answer, closing = (
             self._random.choice(part) for part in (self._texts.openings, topic.answers, self._texts.closings)
         )
-        return self._filled(
-            _Said(self._random.choice(topic.questions), f"{opening}{answer}{closing}", self._thought(topic.thinking))
+        return self._fill_slots(
+            _Exchange(self._random.choice(topic.questions), f"{opening}{answer}{closing}", self._maybe_thinking(topic.thinking))
         )
 
-    def _with_answer(self, answer: str) -> _Said:
+    def _with_answer(self, answer: str) -> _Exchange:
         topic = self._random.choice(self._topics)
-        return self._filled(_Said(self._random.choice(topic.questions), answer, self._thought(topic.thinking)))
+        return self._fill_slots(_Exchange(self._random.choice(topic.questions), answer, self._maybe_thinking(topic.thinking)))
 
-    def _thought(self, thinking: str) -> str:
+    def _maybe_thinking(self, thinking: str) -> str:
         return thinking if self._random.random() < _THOUGHT else ""
 
-    def _filled(self, said: _Said) -> _Said:
+    def _fill_slots(self, exchange: _Exchange) -> _Exchange:
         slots = {name: self._random.choice(values) for name, values in self._texts.slots.items()}
         slots |= {"n": str(self._random.randint(1000, 9999)), "size": str(self._random.randint(10, 59))}
-        return _Said(_fill(said.asked, slots), _fill(said.answered, slots), _fill(said.thought, slots))
+        return _Exchange(_fill(exchange.question, slots), _fill(exchange.answer, slots), _fill(exchange.thinking, slots))
 
 
-_WORSE: tuple[Callable[[_Speaker], _Said], ...] = (
+_WORSE: tuple[Callable[[_Speaker], _Exchange], ...] = (
     _Speaker.off_topic,
     _Speaker.off_topic,
     _Speaker.refused,
@@ -256,64 +256,66 @@ def _session(agent: str, days_before: int, moved: timedelta, releases: Sequence[
     at = moment_before(day, 0, random.randint(8, 17), random.randint(0, 59)) + moved
     is_worse = agent == WORSE_AGENT and days_before < WORSE_DAYS
     payloads = []
-    for turn, said in enumerate(_talk(agent, days_before, random, is_quiet=day.isoweekday() > 5, is_worse=is_worse), 1):
+    for turn, exchange in enumerate(_talk(agent, days_before, random, is_quiet=day.isoweekday() > 5, is_worse=is_worse), 1):
         at += timedelta(seconds=random.randint(40, 600))
-        labels = FIRST[agent] if said.is_left_behind else tenant_of(agent, days_before) | labels_of(agent, at, releases)
-        payloads.append(_payload(agent, session_id, turn, at, said, labels=labels))
+        labels = FIRST[agent] if exchange.is_left_behind else tenant_of(agent, days_before) | labels_of(agent, at, releases)
+        payloads.append(_payload(agent, session_id, turn, at, exchange, labels=labels))
     events = tuple(_events(payloads, random, is_worse=is_worse)) if agent in _REPORTING else ()
     return Session(agent, PROJECTS[agent], agent, session_id, tuple(payloads), at, events)
 
 
-def _talk(agent: str, days_before: int, random: Random, *, is_quiet: bool, is_worse: bool) -> Iterator[_Said]:
+def _talk(agent: str, days_before: int, random: Random, *, is_quiet: bool, is_worse: bool) -> Iterator[_Exchange]:
     """Make up the exchanges of an agent on a day, fewer on the two quiet days in seven: the script's weekends."""
     speaker = _Speaker(agent, random)
     turns = random.randint(6, 8) if is_quiet else random.randint(6, 14)
     for turn in range(turns):
         if not is_worse:
-            said = speaker.ordinary()
+            exchange = speaker.ordinary()
         elif random.random() < WORSE_SHARE:
-            said = speaker.worse()
+            exchange = speaker.worse()
         else:
-            said = speaker.ordinary()._replace(is_left_behind=True)
+            exchange = speaker.ordinary()._replace(is_left_behind=True)
         if turn == turns - 1 and agent in _WRAPPING and random.random() < 0.7:
-            said = speaker.wrapped()
+            exchange = speaker.wrapped()
         if turn == 2:
-            said = _with_fault(said, (agent, DAYS - 1 - days_before), random)
-        yield said
+            exchange = _with_fault(exchange, (agent, DAYS - 1 - days_before), random)
+        yield exchange
 
 
 def _events(payloads: Sequence[Mapping[str, Any]], random: Random, *, is_worse: bool) -> Iterator[dict[str, Any]]:
     """Return an agent's events: a search per answer; the one that got worse repeats it instead of reading the result."""
-    for place, payload in enumerate(payloads):
+    for turn, payload in enumerate(payloads):
         at, topic = payload["exchange"]["timestamp"], random.randint(100, 999)
-        if place == 0:
+        if turn == 0:
             yield {"event": "session_start", "timestamp": at}
-        for _ in range(_LOOPS if is_worse and place == 1 else 1):
+        for _ in range(_LOOPS if is_worse and turn == 1 else 1):
             yield {"event": "tool_call", "timestamp": at, "tool": "search_orders", "args": {"order": topic}}
-        yield {"event": "tool_output", "timestamp": at, "tool": "search_orders", "used": not is_worse or place != 1}
+        yield {"event": "tool_output", "timestamp": at, "tool": "search_orders", "used": not is_worse or turn != 1}
     yield {"event": "session_end", "timestamp": at}
 
 
-def _with_fault(said: _Said, place: tuple[str, int], random: Random) -> _Said:
-    if place in _TAMPERING:
-        return said._replace(answered=said.answered + conversation_texts().tamper)
-    if place in _LEAKING:
-        return said._replace(asked=said.asked + conversation_texts().leak.format(secret=random.choice(SECRETS)))
-    return said
+def _with_fault(exchange: _Exchange, agent_and_day: tuple[str, int], random: Random) -> _Exchange:
+    if agent_and_day in _TAMPERING:
+        return exchange._replace(answer=exchange.answer + conversation_texts().tamper)
+    if agent_and_day in _LEAKING:
+        return exchange._replace(question=exchange.question + conversation_texts().leak.format(secret=random.choice(SECRETS)))
+    return exchange
 
 
-def _payload(agent: str, session_id: str, turn: int, at: datetime, said: _Said, *, labels: Mapping[str, str]) -> dict[str, Any]:
+def _payload(
+    agent: str, session_id: str, turn: int, at: datetime, exchange: _Exchange, *, labels: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the exchange as the webhook delivers it; a token is taken to be four characters."""
     response: dict[str, Any] = {
-        "content": said.answered,
+        "content": exchange.answer,
         "model": _MODELS.get(agent, _OTHER_MODEL),
         "usage": {
-            "input_tokens": 400 + 90 * turn + len(said.asked) // 4,
-            "output_tokens": max(1, (len(said.answered) + len(said.thought)) // 4),
+            "input_tokens": 400 + 90 * turn + len(exchange.question) // 4,
+            "output_tokens": max(1, (len(exchange.answer) + len(exchange.thinking)) // 4),
         },
     }
-    if said.thought:
-        response["thinking"] = said.thought
+    if exchange.thinking:
+        response["thinking"] = exchange.thinking
     return {
         "session_id": session_id,
         "agent": agent,
@@ -321,7 +323,7 @@ def _payload(agent: str, session_id: str, turn: int, at: datetime, said: _Said, 
             "id": f"{session_id}:{turn}",
             "timestamp": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "turn_number": turn,
-            "user_message": {"content": said.asked},
+            "user_message": {"content": exchange.question},
             "agent_response": response,
             "labels": labels,
         },

@@ -25,7 +25,7 @@ from audit.fingerprints import canonical_json
 from audit.policy import Policy, ProjectSettings
 from driftline_trial.simulator.answers import simulated_answer, simulated_usage
 from driftline_trial.simulator.caching import PrefixCache
-from driftline_trial.simulator.requests import Asked, Problem, read_request
+from driftline_trial.simulator.requests import ParsedRequest, Problem, read_request
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, ScoringTask, SessionClosed
@@ -91,7 +91,7 @@ VARIANTS = {
     "without the cache": Savings(cache=False),
     "without any of them": Savings(gates=False, sampling=False, cache=False),
 }
-Answers = dict[tuple[str, float], tuple[Asked, str]]
+Answers = dict[tuple[str, float], tuple[ParsedRequest, str]]
 """Questions and answers by the question's fingerprint and the judge's strictness, cached between bills."""
 Strictness = Callable[[Exchange], float]
 """Returns the strictness of an exchange's judge."""
@@ -131,22 +131,22 @@ def bill(
     price = policy.for_project("").price
     if price is None:
         raise ValueError(f"the price of {settings.judge_model} is not known")
-    total, known, cache, paid = Bill(), {} if answers is None else answers, PrefixCache(), set[str]()
+    total, cached, cache, paid = Bill(), {} if answers is None else answers, PrefixCache(), set[str]()
     for task in _tasks(records, policy):
         exchange = encoded_exchange(task.exchange)
         part = total.by_agent.setdefault(exchange.agent or "", Part())
         strict = strictness(exchange)
 
         def answer(question: Question, part: Part = part, strict: float = strict) -> Reply:
-            asked, said = _answered(question, price, known, strict)
+            parsed, answer_text = _answer(question, price, cached, strict)
             if question.fingerprint in paid:  # later revisions of a score reuse the answers of earlier ones
-                return Reply(text=said)
+                return Reply(text=answer_text)
             paid.add(question.fingerprint)
-            usage = _usage(asked, said, cache) if savings.cache else simulated_usage(_texts(asked), said)
+            usage = _usage(parsed, answer_text, cache) if savings.cache else simulated_usage(_texts(parsed), answer_text)
             nano = price.cost(usage) or 0
             for whole in (part, total):
                 whole.add(question.purpose, usage, nano)
-            return Reply(text=said)
+            return Reply(text=answer_text)
 
         drive(cascade(task, exchange, policy.for_project(task.project)), answer)
     return total
@@ -166,26 +166,26 @@ def _tasks(records: Iterable[Exchange | SessionClosed], policy: Policy) -> Itera
     return (record for _, record in outcome.records if isinstance(record, ScoringTask))
 
 
-def _answered(question: Question, price: ModelPrice, known: Answers, strictness: float) -> tuple[Asked, str]:
+def _answer(question: Question, price: ModelPrice, cached: Answers, strictness: float) -> tuple[ParsedRequest, str]:
     """Return the request of the question as the simulated judge reads it, and its answer."""
     key = question.fingerprint, strictness
-    if key not in known:
+    if key not in cached:
         form = Format(Rung.STRUCTURED, price.cache_minimum, price.switch_off_thinking)
-        asked = read_request(_HEAD, json.dumps(parameters(question, form, _BOUNDARY)).encode())
-        if isinstance(asked, Problem):
-            raise ValueError(f"the simulated judge does not take its own questions: {asked.message}")
-        answer = simulated_answer(question.schema, asked.materials, model=question.model, strictness=strictness)
-        known[key] = asked, json.dumps(answer, ensure_ascii=False)
-    return known[key]
+        parsed = read_request(_HEAD, json.dumps(parameters(question, form, _BOUNDARY)).encode())
+        if isinstance(parsed, Problem):
+            raise ValueError(f"the simulated judge does not take its own questions: {parsed.message}")
+        answer = simulated_answer(question.schema, parsed.materials, model=question.model, strictness=strictness)
+        cached[key] = parsed, json.dumps(answer, ensure_ascii=False)
+    return cached[key]
 
 
-def _texts(asked: Asked) -> list[str]:
+def _texts(parsed: ParsedRequest) -> list[str]:
     """Return everything that the model reads."""
-    return [canonical_json(asked.structured), *(block.text for block in asked.blocks)]
+    return [canonical_json(parsed.structured), *(block.text for block in parsed.blocks)]
 
 
-def _usage(asked: Asked, said: str, cache: PrefixCache) -> Usage:
-    used = cache.usage(asked, said)
+def _usage(parsed: ParsedRequest, answer_text: str, cache: PrefixCache) -> Usage:
+    used = cache.usage(parsed, answer_text)
     return Usage(
         used["input_tokens"], used["output_tokens"], used["cache_creation_input_tokens"], used["cache_read_input_tokens"]
     )
@@ -229,14 +229,14 @@ def per_million(
     The costs are by variant, of `PROJECTED`. Tokens are those of the simulated judge; the prices are the model's.
     """
     exchanges = sum(isinstance(record, Exchange) for record in records)
-    found: dict[str, tuple[str, Mapping[str, float]]] = {}
+    by_model: dict[str, tuple[str, Mapping[str, float]]] = {}
     for model, price in _models().items():
         answers: Answers = {}
-        asked = settings.model_copy(update={"judge_model": model})
-        bills = {name: bill(records, asked, VARIANTS[name], answers, strictness=strictness) for name in PROJECTED}
-        costs = {name: one.usd * _MILLION / exchanges for name, one in bills.items()}
-        found[model] = (f"{price.read_on}", costs)
-    return found
+        variant = settings.model_copy(update={"judge_model": model})
+        bills = {name: bill(records, variant, VARIANTS[name], answers, strictness=strictness) for name in PROJECTED}
+        costs = {name: total.usd * _MILLION / exchanges for name, total in bills.items()}
+        by_model[model] = (f"{price.read_on}", costs)
+    return by_model
 
 
 def _models() -> Mapping[str, ModelPrice]:
@@ -282,15 +282,15 @@ def _variants_table(bills: Mapping[str, Bill]) -> RenderableType:
     cells = [
         [
             name,
-            f"{one.calls.total():,}",
-            *(f"{one.calls[tier]:,}" for tier in _TIERS),
-            f"{one.input_tokens:,}",
-            f"{one.cached_tokens:,}",
-            f"{one.output_tokens:,}",
-            f"${one.usd:.4f}",
-            f"{one.nano / least:.2f}" if least else "",
+            f"{variant.calls.total():,}",
+            *(f"{variant.calls[tier]:,}" for tier in _TIERS),
+            f"{variant.input_tokens:,}",
+            f"{variant.cached_tokens:,}",
+            f"{variant.output_tokens:,}",
+            f"${variant.usd:.4f}",
+            f"{variant.nano / least:.2f}" if least else "",
         ]
-        for name, one in bills.items()
+        for name, variant in bills.items()
     ]
     numbers = ["calls", "tier 2", "tier 2.5", "tier 3", "tokens read", "from cache", "written", "cost", "times"]
     return table(["", *numbers], cells, right=numbers, cut_last=True)
@@ -302,10 +302,10 @@ def _compared(ledger: Ledger, configured: Bill) -> str:
     calls, *tokens = _recorded(ledger)
     again = calls - sum(row["judgements"] for row in ledger)
     if [calls, *tokens] == [configured.calls.total(), configured.input_tokens, configured.output_tokens]:
-        found = "the bill as configured agrees with it, to the token"
+        result = "the bill as configured agrees with it, to the token"
     else:
-        found = f"{again} of them were made again" if again else "some of them took another path"
-    return f"The server's ledger has {calls:,} calls for ${usd:.4f}: {found}."
+        result = f"{again} of them were made again" if again else "some of them took another path"
+    return f"The server's ledger has {calls:,} calls for ${usd:.4f}: {result}."
 
 
 def _prompt(row: Mapping[str, Any]) -> int:

@@ -37,7 +37,7 @@ _LATER = frozenset({408, 429, 503})
 _QUEUE = re.compile(r'^driftline_queue_size\{queue="(?:commits|tasks)"\} ([0-9.e+]+)$', re.MULTILINE)
 OPERATOR = "demo"
 """The operator who reads every project."""
-Told = Callable[[str], None]
+Progress = Callable[[str], None]
 """Called with the progress, in words."""
 
 
@@ -56,13 +56,15 @@ class Tokens:
 
 def issue_tokens(path: Path, sessions: Sequence[Session], now: Clock) -> Tokens:
     """Add the connections of the sessions and an operator of every project to the file of tokens."""
-    holders = {one.connection: Holder("connection", one.connection, one.project, one.agent) for one in sessions}
+    holders = {
+        session.connection: Holder("connection", session.connection, session.project, session.agent) for session in sessions
+    }
     with AccessStore(path, now) as access:
         connections = {name: access.add(holder) for name, holder in holders.items()}
         return Tokens(connections, access.add(Holder("operator", OPERATOR, None)))
 
 
-def judge_over_http(sessions: Sequence[Session], last_day: date, settings: Settings, folder: Path, tell: Told) -> None:
+def judge_over_http(sessions: Sequence[Session], last_day: date, settings: Settings, folder: Path, tell: Progress) -> None:
     """Deliver the sessions to a server with a simulated judge, then the sessions of the stricter judge's days with that judge.
 
     The server's clock starts at the end of their last day. Both judges judge the anchors of their days. Servers and judges write their
@@ -87,7 +89,7 @@ def take_in(
     settings: Settings,
     judge: str,
     log: Path,
-    tell: Told,
+    tell: Progress,
     *,
     present: datetime,
     tokens: Tokens | None = None,
@@ -117,7 +119,9 @@ def take_in(
             raise
 
 
-async def deliver(url: str, sessions: Sequence[Session], tokens: Tokens, tell: Told, releases: Sequence[Release] = ()) -> None:
+async def deliver(
+    url: str, sessions: Sequence[Session], tokens: Tokens, tell: Progress, releases: Sequence[Release] = ()
+) -> None:
     """Deliver the sessions, end each, record the releases of their agents, and return when every exchange has its score.
 
     DeliveryError if the server refuses a delivery, cannot be reached, or takes longer than `PATIENCE`.
@@ -132,14 +136,14 @@ async def deliver(url: str, sessions: Sequence[Session], tokens: Tokens, tell: T
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(AT_ONCE, len(sessions))):
                     group.create_task(_deliver_some(server, waiting, len(sessions), tell))
-            agents = {one.agent for one in sessions}
+            agents = {session.agent for session in sessions}
             for release in releases:
                 if release.agent in agents:
                     await server.record(PROJECTS[release.agent], release)
             while left := await server.queued():
                 tell(f"every session is delivered; {left} exchanges wait for the judge")
                 await asyncio.sleep(_POLL_SECONDS)
-            for project in sorted({one.project for one in sessions}):
+            for project in sorted({session.project for session in sessions}):
                 await server.require_nothing_pending(project)
     except TimeoutError:
         raise DeliveryError(f"the server has not scored everything within {PATIENCE:g} s") from None
@@ -147,7 +151,7 @@ async def deliver(url: str, sessions: Sequence[Session], tokens: Tokens, tell: T
         raise group.exceptions[0] from None
 
 
-async def _deliver_some(server: _Server, waiting: deque[Session], number: int, tell: Told) -> None:
+async def _deliver_some(server: _Server, waiting: deque[Session], number: int, tell: Progress) -> None:
     """Deliver sessions one after another until none is waiting."""
     while waiting:
         session = waiting.popleft()
@@ -190,7 +194,7 @@ class _Server:
     async def _call(self, method: str, path: str, token: str, body: Mapping[str, Any] | None) -> httpx2.Response:
         """Make a call. Repeated records count once, so a call with an unknown outcome is repeated."""
         again = AsyncRetrying(
-            retry=retry_if_exception_type(httpx2.TransportError) | retry_if_result(lambda found: found.status_code in _LATER),
+            retry=retry_if_exception_type(httpx2.TransportError) | retry_if_result(lambda answer: answer.status_code in _LATER),
             wait=wait_exponential(multiplier=0.4),
             stop=stop_after_attempt(_ATTEMPTS),
             retry_error_callback=lambda tried: tried.outcome and tried.outcome.result(),

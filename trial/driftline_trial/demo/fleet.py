@@ -336,8 +336,8 @@ class SessionWriter:
         self._read = read = self._read + self.growth if self.growth else read
         usage = {"input": read, "output": written, "cacheRead": 0, "cacheWrite": 0, "totalTokens": read + written}
         usage["cost"] = {"total": round(read * 3e-6 + written * 15e-6, 6)}  # type: ignore[assignment]
-        said = {"role": "assistant", "content": content, "provider": "anthropic", "model": MODEL, "usage": usage}
-        self._message({**said, "stopReason": stop})
+        message = {"role": "assistant", "content": content, "provider": "anthropic", "model": MODEL, "usage": usage}
+        self._message({**message, "stopReason": stop})
 
     def _message(self, message: Json) -> str:
         return self.add("message", message={**message, "timestamp": int(self.now.timestamp() * 1000)})

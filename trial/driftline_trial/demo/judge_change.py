@@ -104,9 +104,9 @@ async def _judge(
     try:
         if is_early is not None:
             with contextlib.closing(store.cursor()) as cursor:
-                found = [one for one in candidates(cursor, PROJECT, 500) if is_early(one[1])]
+                early = [candidate for candidate in candidates(cursor, PROJECT, 500) if is_early(candidate[1])]
             # Spread over the range of the scores, in whose order they come.
-            chosen = [found[len(found) * place // ANCHORS] for place in range(min(ANCHORS, len(found)))]
+            chosen = [early[len(early) * index // ANCHORS] for index in range(min(ANCHORS, len(early)))]
             await choose(engine, PROJECT, chosen, CHOSEN_BY)
         for at in rounds:
             clock.now = at

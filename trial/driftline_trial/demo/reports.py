@@ -80,7 +80,7 @@ def _trust_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     by_agent: dict[str, dict[Any, Mapping[str, Any]]] = defaultdict(dict)
     for row in rows:
         by_agent[row["agent"]][row["week"]] = row
-    cells = [[agent, *[_trust_cell(found.get(week)) for week in weeks]] for agent, found in by_agent.items()]
+    cells = [[agent, *[_trust_cell(own.get(week)) for week in weeks]] for agent, own in by_agent.items()]
     return table(["agent", *[f"week of {week:%m-%d}" for week in weeks]], cells)
 
 
@@ -203,15 +203,15 @@ def _change_table(rows: Sequence[Row], since: date) -> RenderableType:
         ]
         for agent, (before, after) in compared.items()
     ]
-    said = f"{', '.join(sorted(worse))} got worse on {since:%m-%d}; " if worse else ""
+    worse_line = f"{', '.join(sorted(worse))} got worse on {since:%m-%d}; " if worse else ""
     rest = "the others are unchanged." if worse else "No agent got worse."
     shown = table(["agent", "exchanges", *measures, "anomalous", ""], cells, right=["exchanges", *measures, "anomalous"])
-    return Group(shown, Text(f"{said}{rest}"))
+    return Group(shown, Text(f"{worse_line}{rest}"))
 
 
 def _tier2_fall(before: Row, after: Row) -> float:
-    known = before["mean_tier2"] is not None and after["mean_tier2"] is not None
-    return float(before["mean_tier2"] - after["mean_tier2"]) if known else 0.0
+    both_judged = before["mean_tier2"] is not None and after["mean_tier2"] is not None
+    return float(before["mean_tier2"] - after["mean_tier2"]) if both_judged else 0.0
 
 
 def _sampling_table(rows: Sequence[Row]) -> RenderableType:
@@ -227,12 +227,12 @@ def _sampling_table(rows: Sequence[Row]) -> RenderableType:
 
 
 def _gates_table(rows: Sequence[Row]) -> RenderableType:
-    found: Counter[tuple[str, str, str]] = Counter()
+    gates: Counter[tuple[str, str, str]] = Counter()
     for row in rows:
-        found[row["tier"], row["state"], row["reason"]] += row["exchanges"]
+        gates[row["tier"], row["state"], row["reason"]] += row["exchanges"]
     cells = [
         [TIERS[tier], state.replace("_", " "), reason, count]
-        for (tier, state, reason), count in sorted(_sort_counts(found), key=lambda one: list(TIERS).index(one[0][0]))
+        for (tier, state, reason), count in sorted(_sort_counts(gates), key=lambda gate: list(TIERS).index(gate[0][0]))
     ]
     return table(["tier", "state", "why", "exchanges"], cells, right=["exchanges"])
 
@@ -267,8 +267,8 @@ def _exchanges_table(rows: Sequence[Row], only: Any = bool) -> RenderableType:
 
 
 def _format_tier(row: Row, tier: str) -> str:
-    found = row["tier2_5_alignment"] if tier == "tier2_5" else row[f"{tier}_score"]
-    return TIER_STATES.get(row[f"{tier}_state"], "") or _format_number(found)
+    score = row["tier2_5_alignment"] if tier == "tier2_5" else row[f"{tier}_score"]
+    return TIER_STATES.get(row[f"{tier}_state"], "") or _format_number(score)
 
 
 def _is_tampering(reason: str) -> bool:
@@ -285,4 +285,4 @@ def _format_number(value: float | None) -> str:
 
 def _sort_counts(counts: Counter[Any]) -> list[tuple[Any, int]]:
     """Return the counts in descending order, equal ones by name."""
-    return sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -197,10 +197,12 @@ def signs_of(subject: Subject) -> dict[str, Sign]:
     return {name: Sign(1.0, SIGNS[name]) for name in seen} | {name: sign for name, sign in measured.items() if sign.amount > 0}
 
 
-def _unmet(expectations: tuple[str, ...], kind: str, said: str) -> Sign:
+def _unmet(expectations: tuple[str, ...], kind: str, texts: str) -> Sign:
     """Return expectations whose words are mostly missing in the agent's texts."""
     unmet = [
-        one for one in expectations if (share := share_of_words(one[:MAX_SEEN], said[:MAX_SEEN])) is not None and share < MET
+        text
+        for text in expectations
+        if (share := share_of_words(text[:MAX_SEEN], texts[:MAX_SEEN])) is not None and share < MET
     ]
     first = " ".join(unmet[0].split()).rstrip(".") if unmet else ""
     shown = first if len(first) <= MAX_SHOWN else f"{first[: MAX_SHOWN - 1]}…"
@@ -301,9 +303,9 @@ class _Filling:
         numbers = [rated.rating(_about(path)) for path in self._numbers(root, ())]
         self._is_low = bool(numbers) and min(numbers) < LOW
 
-    def value(self, given: Any, path: tuple[str, ...]) -> Any:
+    def value(self, unresolved: Any, path: tuple[str, ...]) -> Any:
         """Return the value for the schema at the path."""
-        schema = self._resolved(given)
+        schema = self._resolve(unresolved)
         if len(path) > MAX_LEVELS:
             return None
         if "const" in schema:
@@ -312,73 +314,73 @@ class _Filling:
         made = _MAKERS.get(kind)
         return made(self, schema, path) if made else None
 
-    def _resolved(self, given: Any) -> Schema:
+    def _resolve(self, unresolved: Any) -> Schema:
         """Return the schema with references and alternatives followed: the first alternative that is not null."""
         self._left -= 1
-        schema: Any = given if self._left > 0 else {}
+        schema: Any = unresolved if self._left > 0 else {}
         for _ in range(MAX_LEVELS):
             if isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str):
-                schema = self._referred(schema["$ref"])
+                schema = self._follow_reference(schema["$ref"])
             elif isinstance(schema, Mapping) and isinstance(schema.get("anyOf"), list):
-                schema = next((one for one in schema["anyOf"] if one != {"type": "null"}), {})
+                schema = next((option for option in schema["anyOf"] if option != {"type": "null"}), {})
             else:
                 break
         return schema if isinstance(schema, Mapping) else {}
 
-    def _referred(self, reference: str) -> Any:
-        found: Any = self._root
+    def _follow_reference(self, reference: str) -> Any:
+        schema: Any = self._root
         for name in reference.removeprefix("#/").split("/"):
-            found = found.get(name) if isinstance(found, Mapping) else None
-        return found
+            schema = schema.get(name) if isinstance(schema, Mapping) else None
+        return schema
 
-    def _numbers(self, given: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    def _numbers(self, unresolved: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         """Yield the paths of the numbers of the answer."""
-        schema = self._resolved(given)
+        schema = self._resolve(unresolved)
         if len(path) > MAX_LEVELS:
             return
         if _kind(schema) in _DEFAULT_SCALES:
             yield path
-        for name, one in _properties(schema).items():
-            yield from self._numbers(one, (*path, name))
+        for name, inner in _properties(schema).items():
+            yield from self._numbers(inner, (*path, name))
         if "items" in schema:
             for label in self._labels(schema["items"]):
                 yield from self._numbers(schema["items"], (*path, label))
 
     def _labels(self, items: Any) -> list[str]:
         """Return the subjects of an array's items: the values of the first property limited to several; else none."""
-        for one in _properties(self._resolved(items)).values():
-            values = self._resolved(one).get("enum")
+        for inner in _properties(self._resolve(items)).values():
+            values = self._resolve(inner).get("enum")
             if isinstance(values, list) and all(isinstance(value, str) for value in values):
                 return values
         return [""]
 
-    def made_object(self, schema: Schema, path: tuple[str, ...]) -> dict[str, Any]:
-        return {name: self.value(one, (*path, name)) for name, one in _properties(schema).items()}
+    def make_object(self, schema: Schema, path: tuple[str, ...]) -> dict[str, Any]:
+        return {name: self.value(inner, (*path, name)) for name, inner in _properties(schema).items()}
 
-    def made_array(self, schema: Schema, path: tuple[str, ...]) -> list[Any]:
+    def make_array(self, schema: Schema, path: tuple[str, ...]) -> list[Any]:
         """Make an item for each label; quotes and evidence as far as there are any, and the schema has room."""
         items = schema.get("items", {})
-        resolved = self._resolved(items)
+        resolved = self._resolve(items)
         if _kind(resolved) == "string" and "enum" not in resolved and path and path[-1].endswith(_QUOTES):
             most = schema.get("maxItems")
             texts = [_fitting(text, resolved) for text in self._rated.quotes(_about(path))]
             return texts[: max(0, most)] if isinstance(most, int) else texts
         return [self.value(items, (*path, label) if label else path) for label in self._labels(items)]
 
-    def made_number(self, schema: Schema, path: tuple[str, ...]) -> float:
+    def make_number(self, schema: Schema, path: tuple[str, ...]) -> float:
         low, high = _scale(schema)
         number = low + (high - low) * self._rated.rating(_about(path))
         return round(number) if _kind(schema) == "integer" else round(number, 2)
 
-    def made_boolean(self, _schema: Schema, path: tuple[str, ...]) -> bool:
-        found = self._rated.found(_about(path))
-        return self._is_low if found is None else found
+    def make_boolean(self, _schema: Schema, path: tuple[str, ...]) -> bool:
+        is_there = self._rated.found(_about(path))
+        return self._is_low if is_there is None else is_there
 
-    def made_text(self, schema: Schema, path: tuple[str, ...]) -> str | None:
+    def make_text(self, schema: Schema, path: tuple[str, ...]) -> str | None:
         """Return a quote, the label of its item, or words; texts of a false verdict are empty."""
         allowed, name, about = schema.get("enum"), path[-1] if path else "", _about(path)
         if isinstance(allowed, list) and allowed:
-            label = next((one for one in reversed(path) if one in allowed), allowed[0])
+            label = next((name for name in reversed(path) if name in allowed), allowed[0])
             return label if isinstance(label, str) else None
         if name.startswith(_OF_VERDICTS) and not self._is_low:
             return None if "null" in _kinds(schema) else ""
@@ -387,12 +389,12 @@ class _Filling:
 
 
 _MAKERS = {
-    "object": _Filling.made_object,
-    "array": _Filling.made_array,
-    "number": _Filling.made_number,
-    "integer": _Filling.made_number,
-    "boolean": _Filling.made_boolean,
-    "string": _Filling.made_text,
+    "object": _Filling.make_object,
+    "array": _Filling.make_array,
+    "number": _Filling.make_number,
+    "integer": _Filling.make_number,
+    "boolean": _Filling.make_boolean,
+    "string": _Filling.make_text,
 }
 
 

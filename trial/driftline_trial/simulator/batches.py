@@ -20,7 +20,7 @@ from typing import Any
 from audit.fingerprints import digest
 from audit.times import iso_time
 from driftline_trial.simulator.behaviors import MEGABYTE, PAGE, altered, json_bytes, refusal_of
-from driftline_trial.simulator.requests import Asked, Json, Problem, invalid, json_object, read_request, unauthorized
+from driftline_trial.simulator.requests import Json, ParsedRequest, Problem, invalid, json_object, read_request, unauthorized
 from driftline_trial.simulator.scripts import Plays, Step
 
 MAX_BATCH_BODY = 256_000_000
@@ -90,7 +90,7 @@ class SimulatedBatches:
         complaint = _complaint_of(requests)
         if complaint is not None or not isinstance(requests, list):
             return invalid(complaint or "requests: Field required")
-        steps = [play.next(partial(_read, one)) for one in requests]
+        steps = [play.next(partial(_read, request)) for request in requests]
         slowest = max((step.argument for step in steps if step.kind == "slow"), default=0.0)
         batch_id = f"msgbatch_simulated_{secrets.token_hex(8)}"
         batch = _Batch(batch_id, requests, steps, self.seconds + slowest, datetime.now(UTC))
@@ -160,10 +160,10 @@ class SimulatedBatches:
         """Return the results, made on the first request."""
         if batch.lines is None:
             lines = {}
-            for place, (request, step) in enumerate(zip(batch.requests, batch.steps, strict=True)):
+            for index, (request, step) in enumerate(zip(batch.requests, batch.steps, strict=True)):
                 name = request["custom_id"]
-                cancelled = place >= batch.answered
-                result = {"type": "canceled"} if cancelled else self._result(request, step, f"{batch.batch_id}_{place:06d}")
+                cancelled = index >= batch.answered
+                result = {"type": "canceled"} if cancelled else self._result(request, step, f"{batch.batch_id}_{index:06d}")
                 batch.counts[result["type"]] += 1
                 line = json_bytes({"custom_id": name, "result": result})
                 spoil = _sound if cancelled else _SPOILED.get(step.kind, _sound)
@@ -175,18 +175,18 @@ class SimulatedBatches:
         """Return the result of one request."""
         if step.kind == "hang":
             return {"type": "expired"}
-        asked = _read(request)
-        if isinstance(asked, Problem):
-            return _errored(asked, request_id)
-        if (problem := refusal_of(step.kind, asked)) is not None:
+        parsed = _read(request)
+        if isinstance(parsed, Problem):
+            return _errored(parsed, request_id)
+        if (problem := refusal_of(step.kind, parsed)) is not None:
             return _errored(problem, request_id)
-        message = altered(step.kind, self._compose(asked, request_id, step.strictness), asked)
+        message = altered(step.kind, self._compose(parsed, request_id, step.strictness), parsed)
         if message.get("usage"):
             message["usage"] = message["usage"] | {"service_tier": "batch"}
         return {"type": "succeeded", "message": message}
 
 
-def _read(request: Json) -> Asked | Problem:
+def _read(request: Json) -> ParsedRequest | Problem:
     """Read one request of a batch, with the headers of the batch."""
     return read_request({"authorization": "Bearer checked", "anthropic-version": "checked"}, json_bytes(request["params"]))
 
@@ -213,13 +213,13 @@ def _complaint_of(requests: Any) -> str | None:
     if not isinstance(requests, list) or not 0 < len(requests) <= MAX_REQUESTS:
         return f"requests: Input should be a list of 1 to {MAX_REQUESTS} requests"
     seen = set()
-    for place, request in enumerate(requests):
+    for index, request in enumerate(requests):
         if not isinstance(request, dict) or request.keys() != {"custom_id", "params"}:
-            return f"requests.{place}: Input should have a custom_id and params"
+            return f"requests.{index}: Input should have a custom_id and params"
         name = request["custom_id"]
         if not isinstance(name, str) or _CUSTOM_ID.fullmatch(name) is None:
-            return f"requests.{place}.custom_id: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'"
+            return f"requests.{index}.custom_id: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'"
         if name in seen:
-            return f"requests.{place}.custom_id: Input should be unique within the batch"
+            return f"requests.{index}.custom_id: Input should be unique within the batch"
         seen.add(name)
     return None

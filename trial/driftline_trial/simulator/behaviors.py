@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from driftline_trial.simulator.requests import Asked, Json, Problem
+from driftline_trial.simulator.requests import Json, ParsedRequest, Problem
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -105,15 +105,15 @@ class Answering:
     argument: float
 
 
-def refusal_of(kind: str, asked: Asked) -> Problem | None:
+def refusal_of(kind: str, parsed: ParsedRequest) -> Problem | None:
     """Return the error with which this kind answers the request; None if it does not refuse it."""
-    return NO_STRUCTURED if kind == "no_structured" and asked.structured is not None else REFUSED.get(kind)
+    return NO_STRUCTURED if kind == "no_structured" and parsed.structured is not None else REFUSED.get(kind)
 
 
-def altered(kind: str, message: Json, asked: Asked) -> Json:
+def altered(kind: str, message: Json, parsed: ParsedRequest) -> Json:
     """Return the message with the fault of this kind."""
     alter = _ALTERED.get(kind)
-    return alter(message) if alter is not None else message | {"content": _content(kind, message, asked)}
+    return alter(message) if alter is not None else message | {"content": _content(kind, message, parsed)}
 
 
 async def deliver(kind: str, answering: Answering) -> None:
@@ -121,14 +121,14 @@ async def deliver(kind: str, answering: Answering) -> None:
     await _DELIVERED.get(kind, _whole)(answering)
 
 
-def _content(kind: str, message: Json, asked: Asked) -> list[Json]:
+def _content(kind: str, message: Json, parsed: ParsedRequest) -> list[Json]:
     thought = {"type": "thinking", "thinking": "Simulated: the rules are applied one by one.", "signature": "c2ltdWxhdGVk"}
-    return [thought, *message["content"]] if asked.thinks or kind == "thinking_first" else message["content"]
+    return [thought, *message["content"]] if parsed.thinks or kind == "thinking_first" else message["content"]
 
 
 def _with_text(message: Json, change: Callable[[str], str], **fields: Any) -> Json:
-    said = [block | {"text": change(block["text"])} if block["type"] == "text" else block for block in message["content"]]
-    return message | {"content": said} | fields
+    content = [block | {"text": change(block["text"])} if block["type"] == "text" else block for block in message["content"]]
+    return message | {"content": content} | fields
 
 
 def _without_usage(message: Json) -> Json:
@@ -149,14 +149,14 @@ def _cut_off(message: Json) -> Json:
 
 def _out_of_range(message: Json) -> Json:
     """Move every number of the answer far outside its scale."""
-    return _with_text(message, lambda text: json.dumps(_raised(json.loads(text))))
+    return _with_text(message, lambda text: json.dumps(_raise_numbers(json.loads(text))))
 
 
-def _raised(value: Any) -> Any:
+def _raise_numbers(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _raised(one) for name, one in value.items()}
+        return {name: _raise_numbers(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_raised(one) for one in value]
+        return [_raise_numbers(item) for item in value]
     return value + 100 if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
@@ -188,10 +188,10 @@ async def _slow(answering: Answering) -> None:
 async def _drip(answering: Answering) -> None:
     call, body = answering.call, answering.body
     await call.start(200, {"content-type": "application/json", "content-length": str(len(body)), **answering.head})
-    for place in range(len(body)):
+    for index in range(len(body)):
         if not await call.pause(answering.argument):
             return
-        await call.write(body[place : place + 1], more=place < len(body) - 1)
+        await call.write(body[index : index + 1], more=index < len(body) - 1)
 
 
 async def _hang(answering: Answering) -> None:

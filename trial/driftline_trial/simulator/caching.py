@@ -13,7 +13,7 @@ from typing import Any
 from audit.cost import price_of
 from audit.fingerprints import canonical_json
 from driftline_trial.simulator.answers import simulated_usage, tokens_of
-from driftline_trial.simulator.requests import Asked
+from driftline_trial.simulator.requests import ParsedRequest
 
 OTHER_MINIMUM = 1024
 """Smallest cached prefix, in tokens, of a model for which it is not known."""
@@ -26,17 +26,17 @@ class PrefixCache:
     def __init__(self) -> None:
         self._seen: OrderedDict[bytes, None] = OrderedDict()
 
-    def tokens(self, asked: Asked) -> int:
+    def tokens(self, parsed: ParsedRequest) -> int:
         """Count the tokens of the request's prompt."""
-        return tokens_of(_texts(asked))
+        return tokens_of(_texts(parsed))
 
-    def usage(self, asked: Asked, answer: str) -> dict[str, Any]:
+    def usage(self, parsed: ParsedRequest, answer: str) -> dict[str, Any]:
         """Return the usage of the request with this answer as the API reports it, and cache its prefixes."""
-        schema, *_ = texts = _texts(asked)
+        schema, *_ = texts = _texts(parsed)
         whole = simulated_usage(texts, answer)
         read = marked = 0
         ttl = "5m"
-        for tokens, key, lasting in self._prefixes(asked, schema):
+        for tokens, key, lasting in self._prefixes(parsed, schema):
             if key in self._seen:
                 read = tokens
             marked, ttl = tokens, lasting
@@ -50,21 +50,21 @@ class PrefixCache:
                 "ephemeral_5m_input_tokens": written if ttl == "5m" else 0,
                 "ephemeral_1h_input_tokens": written if ttl == "1h" else 0,
             },
-            "output_tokens": min(whole.output_tokens, asked.max_tokens),
+            "output_tokens": min(whole.output_tokens, parsed.max_tokens),
             "service_tier": "standard",
         }
 
-    def _prefixes(self, asked: Asked, schema: str) -> list[tuple[int, bytes, str]]:
+    def _prefixes(self, parsed: ParsedRequest, schema: str) -> list[tuple[int, bytes, str]]:
         """Yield tokens, digest and time to live of every marked prefix that is long enough, the shortest first."""
-        found = []
-        digest = hashlib.sha256(canonical_json([asked.model, schema]).encode("utf-8", "surrogatepass"))
+        prefixes = []
+        digest = hashlib.sha256(canonical_json([parsed.model, schema]).encode("utf-8", "surrogatepass"))
         texts = [schema]
-        for block in asked.blocks:
+        for block in parsed.blocks:
             texts.append(block.text)
             digest.update(canonical_json(block.text).encode("utf-8", "surrogatepass"))
-            if block.ttl is not None and (tokens := tokens_of(texts)) >= minimum_of(asked.model):
-                found.append((tokens, digest.digest(), block.ttl))
-        return found
+            if block.ttl is not None and (tokens := tokens_of(texts)) >= minimum_of(parsed.model):
+                prefixes.append((tokens, digest.digest(), block.ttl))
+        return prefixes
 
     def _remember(self, key: bytes) -> None:
         self._seen[key] = None
@@ -73,10 +73,10 @@ class PrefixCache:
             self._seen.popitem(last=False)
 
 
-def _texts(asked: Asked) -> list[str]:
+def _texts(parsed: ParsedRequest) -> list[str]:
     """Yield everything that the model reads, the schema first."""
-    schema = "" if asked.structured is None else canonical_json(asked.structured)
-    return [schema, *(block.text for block in asked.blocks)]
+    schema = "" if parsed.structured is None else canonical_json(parsed.structured)
+    return [schema, *(block.text for block in parsed.blocks)]
 
 
 def minimum_of(model: str) -> int:

@@ -37,15 +37,15 @@ def read_prompt(instructions: str, content: str) -> Prompt:
     materials: dict[str, str] = {}
     rest = []
     lines = content.split("\n")  # not splitlines: JSON lets other separators stand in a text
-    place = 0
-    while place < len(lines):
-        text = _material(lines[place : place + 3])
+    index = 0
+    while index < len(lines):
+        text = _material(lines[index : index + 3])
         if text is None:
-            rest.append(lines[place])
-            place += 1
+            rest.append(lines[index])
+            index += 1
         else:
-            materials[lines[place][1:].partition(" ")[0]] = text
-            place += 3
+            materials[lines[index][1:].partition(" ")[0]] = text
+            index += 3
     schemas = (schema for text in (instructions, "\n".join(rest)) for schema in _schemas(text))
     return Prompt(materials, next(schemas, None))
 
@@ -62,17 +62,17 @@ def _material(lines: list[str]) -> str | None:
 
 
 def _schemas(text: str) -> Iterator[dict[str, Any]]:
-    place = text.find("{")
+    start = text.find("{")
     for _ in range(MAX_TRIES):
-        if place < 0:
+        if start < 0:
             return
         try:
-            value, end = _decode(text, place)
+            value, end = _decode(text, start)
         except (ValueError, RecursionError):
-            value, end = None, place + 1
+            value, end = None, start + 1
         if isinstance(value, dict) and isinstance(value.get("properties"), dict):
             yield value
-        place = text.find("{", end)
+        start = text.find("{", end)
 
 
 _ORDER = ("evaluation_target", "subject_response", "execution_evidence")
@@ -124,27 +124,27 @@ def read_subject(content: str) -> Subject | None:
     results = list(_steps(evidence, "result"))
     counts = [_count(checks.get(name)) for name in ("passed", "failed", "error")]
     return Subject(
-        task=_joined([_object(one).get("content") for one in _list(target.get("messages"))]),
+        task=_joined([_object(item).get("content") for item in _list(target.get("messages"))]),
         hard=_expectations(target, "hard_expectations"),
         soft=_expectations(target, "soft_expectations"),
         answer=_joined(response.get("final_output")),
         said=_joined([response.get("assistant_messages"), response.get("final_output")]),
-        calls=tuple(canonical_json([one.get("tool"), one.get("arguments")]) for one in _steps(evidence, "call")),
+        calls=tuple(canonical_json([item.get("tool"), item.get("arguments")]) for item in _steps(evidence, "call")),
         results=len(results),
-        failed_results=sum(one.get("failed") is True for one in results),
+        failed_results=sum(item.get("failed") is True for item in results),
         checks=sum(counts),
         failed_checks=sum(counts[1:]),
-        failures=tuple(_joined(one) for one in _list(evidence.get("failures"))),
+        failures=tuple(_joined(item) for item in _list(evidence.get("failures"))),
     )
 
 
 def _expectations(target: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    return tuple(_joined(one) for one in _list(target.get(name)))
+    return tuple(_joined(item) for item in _list(target.get(name)))
 
 
 def _steps(evidence: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
     """Yield calls or results of tools, in order."""
-    steps = (_object(one) for one in _list(evidence.get("steps")))
+    steps = (_object(item) for item in _list(evidence.get("steps")))
     yield from (_object(step[kind]) for step in steps if kind in step)
 
 
@@ -153,20 +153,20 @@ def _bare(value: Any, levels: int) -> Any:
     if levels == 0:
         return None
     if isinstance(value, list):
-        return [_bare(one, levels - 1) for one in value]
+        return [_bare(item, levels - 1) for item in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1 and next(iter(value)).startswith(UNTRUSTED):
         return next(iter(value.values()))
-    return {name: _bare(one, levels - 1) for name, one in value.items()}
+    return {name: _bare(item, levels - 1) for name, item in value.items()}
 
 
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | dict):
-        for one in value if isinstance(value, list) else value.values():
-            yield from _texts(one)
+        for item in value if isinstance(value, list) else value.values():
+            yield from _texts(item)
 
 
 def _joined(value: Any) -> str:

@@ -40,7 +40,7 @@ class Block(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParsedRequest:
     """A request that the API would accept."""
 
     model: str
@@ -65,17 +65,17 @@ class Asked:
         return digest(canonical_json([self.model, instructions, self.materials or first]))
 
 
-def read_request(headers: Mapping[str, str], body: bytes) -> Asked | Problem:
+def read_request(headers: Mapping[str, str], body: bytes) -> ParsedRequest | Problem:
     """Return the request, or the API's complaint. `headers` by lower-case name."""
     problem = unauthorized(headers)
     request = json_object(body) if problem is None else problem
     if isinstance(request, Problem):
         return request
     complaint = complaint_of(request)
-    return invalid(complaint) if complaint is not None else _asked(request)
+    return invalid(complaint) if complaint is not None else _parse(request)
 
 
-def read_countable(headers: Mapping[str, str], body: bytes) -> Asked | Problem:
+def read_countable(headers: Mapping[str, str], body: bytes) -> ParsedRequest | Problem:
     """Read a request whose tokens are to be counted: as one for a message, without a limit on the answer."""
     problem = unauthorized(headers)
     request = json_object(body) if problem is None else problem
@@ -85,7 +85,7 @@ def read_countable(headers: Mapping[str, str], body: bytes) -> Asked | Problem:
         return invalid("max_tokens: Extra inputs are not permitted")
     whole = request | {"max_tokens": _ANY_ANSWER}
     complaint = complaint_of(whole)
-    return invalid(complaint) if complaint is not None else _asked(whole)
+    return invalid(complaint) if complaint is not None else _parse(whole)
 
 
 def unauthorized(headers: Mapping[str, str]) -> Problem | None:
@@ -109,7 +109,7 @@ def invalid(message: str) -> Problem:
     return Problem(400, "invalid_request_error", message)
 
 
-def _asked(request: Json) -> Asked:
+def _parse(request: Json) -> ParsedRequest:
     structured = (request.get("output_config") or {}).get("format", {}).get("schema")
     system = list(_blocks(request.get("system") or ""))
     turns = [list(_blocks(message["content"])) for message in request["messages"]]
@@ -122,7 +122,7 @@ def _asked(request: Json) -> Asked:
         blocks[-1] = Block(blocks[-1].text, (request["cache_control"] or {}).get("ttl", "5m"))
     price = price_of(request["model"], {})
     thinking = request.get("thinking") or {"type": "enabled" if price and price.switch_off_thinking else "disabled"}
-    return Asked(
+    return ParsedRequest(
         model=request["model"],
         max_tokens=request["max_tokens"],
         blocks=tuple(blocks),
@@ -157,7 +157,7 @@ _LEAST_BUDGET = 1024
 
 def complaint_of(request: Json) -> str | None:
     """Return the fault of the request; None if it has none."""
-    return next((found for check in _CHECKS if (found := check(request)) is not None), None)
+    return next((complaint for check in _CHECKS if (complaint := check(request)) is not None), None)
 
 
 def _check_names(request: Json) -> str | None:
@@ -166,8 +166,8 @@ def _check_names(request: Json) -> str | None:
 
 
 def _check_sampling(request: Json) -> str | None:
-    given = next((name for name in ("temperature", "top_p", "top_k") if name in request), None)
-    return None if given is None else f"{given}: sampling parameters are not supported by this model"
+    parameter = next((name for name in ("temperature", "top_p", "top_k") if name in request), None)
+    return None if parameter is None else f"{parameter}: sampling parameters are not supported by this model"
 
 
 def _check_model(request: Json) -> str | None:
@@ -175,21 +175,21 @@ def _check_model(request: Json) -> str | None:
 
 
 def _check_max_tokens(request: Json) -> str | None:
-    given = request.get("max_tokens")
-    if given is None:
+    limit = request.get("max_tokens")
+    if limit is None:
         return "max_tokens: Field required"
-    return None if type(given) is int and given > 0 else "max_tokens: Input should be an integer greater than 0"
+    return None if type(limit) is int and limit > 0 else "max_tokens: Input should be an integer greater than 0"
 
 
 def _check_messages(request: Json) -> str | None:
     messages = request.get("messages")
     if not isinstance(messages, list) or not messages:
         return "messages: at least one message is required"
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
-            return f"messages.{place}.role: Input should be 'user' or 'assistant'"
+            return f"messages.{index}.role: Input should be 'user' or 'assistant'"
         if (complaint := _content_complaint(message.get("content"))) is not None:
-            return f"messages.{place}.content{complaint}"
+            return f"messages.{index}.content{complaint}"
     if messages[-1]["role"] == "assistant":
         return "This model does not support assistant message prefill. The conversation must end with a user message."
     return None
@@ -218,13 +218,13 @@ def _open_object(schema: Any) -> str | None:
     """Return the complaint about an object schema with open properties: the API requires `additionalProperties: false`."""
     waiting = [schema]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            if one.get("type") == "object" and one.get("additionalProperties") is not False:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            if part.get("type") == "object" and part.get("additionalProperties") is not False:
                 return "output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly set to false"
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
     return None
 
 
@@ -252,13 +252,13 @@ def _content_complaint(content: Any) -> str | None:
         return None if content.strip() else ": text content blocks must be non-empty"
     if not isinstance(content, list) or not content:
         return ": Input should be a text or a list of blocks"
-    for place, block in enumerate(content):
+    for index, block in enumerate(content):
         if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
-            return f".{place}: the simulated judge reads text blocks only"
+            return f".{index}: the simulated judge reads text blocks only"
         if not block["text"].strip():
-            return f".{place}: text content blocks must be non-empty"
+            return f".{index}: text content blocks must be non-empty"
         if (complaint := _mark_complaint(block.get("cache_control"))) is not None:
-            return f".{place}.{complaint}"
+            return f".{index}.{complaint}"
     return None
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, NamedTuple
 
-from driftline_trial.simulator.requests import Asked, Problem
+from driftline_trial.simulator.requests import ParsedRequest, Problem
 from schemas.errors import SettingsError
 
 
@@ -164,21 +164,21 @@ class Plays:
         self._begun: OrderedDict[str, Play] = OrderedDict()
         self._lock = threading.Lock()
 
-    def next(self, read: Callable[[], Asked | Problem]) -> Step:
+    def next(self, read: Callable[[], ParsedRequest | Problem]) -> Step:
         """Return the step for the request that has just arrived; `read` is called only if there are scripts for texts."""
-        asked = read() if self._for_texts else None
-        steps = self._script_for(asked) if isinstance(asked, Asked) else None
+        parsed = read() if self._for_texts else None
+        steps = self._script_for(parsed) if isinstance(parsed, ParsedRequest) else None
         with self._lock:
             self.requests += 1
-            if asked is None or isinstance(asked, Problem) or steps is None:
+            if parsed is None or isinstance(parsed, Problem) or steps is None:
                 return self._for_all.next()
-            play = self._begun.setdefault(asked.key, Play(steps))
-            _keep(self._begun, asked.key)
+            play = self._begun.setdefault(parsed.key, Play(steps))
+            _keep(self._begun, parsed.key)
             return play.next()
 
-    def _script_for(self, asked: Asked) -> str | None:
+    def _script_for(self, parsed: ParsedRequest) -> str | None:
         """Return the script of the first text that the prompt holds."""
-        held = (steps for text, steps in self._for_texts.items() if any(text in block.text for block in asked.blocks))
+        held = (steps for text, steps in self._for_texts.items() if any(text in block.text for block in parsed.blocks))
         return next(held, None)
 
 
@@ -195,8 +195,8 @@ class Arrivals:
         return self._counts[key]
 
 
-def _keep(known: OrderedDict[str, Any], key: str) -> None:
+def _keep(newest: OrderedDict[str, Any], key: str) -> None:
     """Make the key the newest, and forget the oldest beyond the limit."""
-    known.move_to_end(key)
-    if len(known) > MAX_KEPT:
-        known.popitem(last=False)
+    newest.move_to_end(key)
+    if len(newest) > MAX_KEPT:
+        newest.popitem(last=False)

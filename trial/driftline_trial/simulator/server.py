@@ -38,7 +38,15 @@ from driftline_trial.simulator.behaviors import (
     refusal_of,
 )
 from driftline_trial.simulator.caching import PrefixCache
-from driftline_trial.simulator.requests import MAX_BODY, Asked, Json, Problem, read_countable, read_request, unauthorized
+from driftline_trial.simulator.requests import (
+    MAX_BODY,
+    Json,
+    ParsedRequest,
+    Problem,
+    read_countable,
+    read_request,
+    unauthorized,
+)
 from driftline_trial.simulator.scripts import Arrivals, Play, Plays, Step
 from schemas.errors import SettingsError
 
@@ -88,20 +96,20 @@ class SimulatedJudge:
 
     async def _message(self, call: Call, body: bytes) -> None:
         self.received.append(body)
-        asked = read_request(call.headers, body)
-        step = self.play.next(lambda: asked)
+        parsed = read_request(call.headers, body)
+        step = self.play.next(lambda: parsed)
         number = self.play.requests
         if await call.pause(self._latency):
-            await self._play(step, call, asked, f"req_simulated_{number:06d}")
+            await self._play(step, call, parsed, f"req_simulated_{number:06d}")
         _log.info("request %d: %s, status %d, %d bytes", number, step.kind, call.status, len(body))
 
     async def _count(self, call: Call, body: bytes) -> None:
         """Count a prompt's tokens, whatever the scripts do to messages."""
-        asked = read_countable(call.headers, body)
-        if isinstance(asked, Problem):
-            await _refuse(call, asked, "req_simulated_count")
+        parsed = read_countable(call.headers, body)
+        if isinstance(parsed, Problem):
+            await _refuse(call, parsed, "req_simulated_count")
         else:
-            count = json_bytes({"input_tokens": self.cache.tokens(asked)})
+            count = json_bytes({"input_tokens": self.cache.tokens(parsed)})
             await call.answer(HTTPStatus.OK, {"request-id": "req_simulated_count"}, count)
 
     async def _batch(self, call: Call, body: bytes, query: Mapping[str, str]) -> None:
@@ -123,47 +131,47 @@ class SimulatedJudge:
         _, _, rest = path.removeprefix(_BATCHES).partition("/")
         batch_id, _, what = rest.partition("/")
         batches = self.batches
-        known: dict[tuple[str, bool, str], Callable[[], Json | bytes | Problem]] = {
+        operations: dict[tuple[str, bool, str], Callable[[], Json | bytes | Problem]] = {
             ("POST", False, ""): lambda: batches.create(call.headers, body, self.play),
             ("GET", False, ""): lambda: batches.page(query),
             ("GET", True, ""): lambda: batches.show(batch_id),
             ("GET", True, "results"): lambda: batches.results(batch_id),
             ("POST", True, "cancel"): lambda: batches.cancel(batch_id),
         }
-        carry_out = known.get((method, bool(batch_id), what))
+        carry_out = operations.get((method, bool(batch_id), what))
         return Problem(404, "not_found_error", "Not found") if carry_out is None else carry_out()
 
-    async def _play(self, step: Step, call: Call, asked: Asked | Problem, request_id: str) -> None:
-        if isinstance(asked, Problem):
-            await _refuse(call, asked, request_id)
-        elif (problem := refusal_of(step.kind, asked)) is not None:
+    async def _play(self, step: Step, call: Call, parsed: ParsedRequest | Problem, request_id: str) -> None:
+        if isinstance(parsed, Problem):
+            await _refuse(call, parsed, request_id)
+        elif (problem := refusal_of(step.kind, parsed)) is not None:
             await _refuse(call, problem, request_id, wait=int(step.argument))
         else:
-            answer = self._answer(asked, request_id, step.strictness)
+            answer = self._answer(parsed, request_id, step.strictness)
             head = {"request-id": request_id, **_limit_headers(self.play.requests % _LIMITS["requests"], answer["usage"])}
-            spoiled = json_bytes(altered(step.kind, answer, asked))
+            spoiled = json_bytes(altered(step.kind, answer, parsed))
             await deliver(step.kind, Answering(call, head, spoiled, step.argument))
 
-    def _answer(self, asked: Asked, request_id: str, strictness: float) -> Json:
+    def _answer(self, parsed: ParsedRequest, request_id: str, strictness: float) -> Json:
         """Return the message for the request if no fault is scripted."""
-        said = _NO_SCHEMA
-        if asked.subject is not None:
-            arrival = self.arrivals.count(asked.key)
-            answer = simulated_evaluation(asked.schema, asked.subject, model=asked.model, arrival=arrival)
-            said = json.dumps(answer, ensure_ascii=False)
-        elif asked.schema is not None:
-            rated = simulated_answer(asked.schema, asked.materials, model=asked.model, strictness=strictness)
-            said = json.dumps(rated, ensure_ascii=False)
-        room = asked.max_tokens * CHARACTERS_A_TOKEN
+        text = _NO_SCHEMA
+        if parsed.subject is not None:
+            arrival = self.arrivals.count(parsed.key)
+            answer = simulated_evaluation(parsed.schema, parsed.subject, model=parsed.model, arrival=arrival)
+            text = json.dumps(answer, ensure_ascii=False)
+        elif parsed.schema is not None:
+            rated = simulated_answer(parsed.schema, parsed.materials, model=parsed.model, strictness=strictness)
+            text = json.dumps(rated, ensure_ascii=False)
+        room = parsed.max_tokens * CHARACTERS_A_TOKEN
         return {
             "id": f"msg_simulated_{digest(request_id)}",
             "type": "message",
             "role": "assistant",
             "model": MODEL,
-            "content": [{"type": "text", "text": said[:room]}],
-            "stop_reason": "end_turn" if len(said) <= room else "max_tokens",
+            "content": [{"type": "text", "text": text[:room]}],
+            "stop_reason": "end_turn" if len(text) <= room else "max_tokens",
             "stop_sequence": None,
-            "usage": self.cache.usage(asked, said),
+            "usage": self.cache.usage(parsed, text),
         }
 
 
@@ -293,7 +301,7 @@ class _Server(uvicorn.Server):
                 connection.transport.abort()
 
     def _connections(self) -> list[H11Protocol]:
-        return [one for one in self.server_state.connections if isinstance(one, H11Protocol)]
+        return [protocol for protocol in self.server_state.connections if isinstance(protocol, H11Protocol)]
 
 
 def _listen(port: int) -> socket.socket:
