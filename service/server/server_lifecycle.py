@@ -219,9 +219,9 @@ class _Server(HttpServer):
         self.should_exit = True
 
     def start_again(self) -> None:
-        """Stop and have the caller start again, unless it is already stopping."""
-        self.starts_again = not self.should_exit
-        self.should_exit = True
+        """Stop and have the caller start again, unless it is already stopping. A second call changes nothing."""
+        if not self.should_exit:
+            self.starts_again = self.should_exit = True
 
     def asked_to_stop(self, _signal: signal.Signals) -> None:
         """Stop, and hurry at the second request. No number of requests interrupts a step halfway."""
