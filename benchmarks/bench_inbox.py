@@ -21,7 +21,7 @@ from audit.policy import Policy
 from benchmarks.measure import print_table
 from schemas.records import Incident
 from service.read.inbox import LIVE_STATES, InboxFilter, choices, inbox, open_incidents
-from streams.log.publisher import StorePublisher
+from streams.log.sink import StorePublisher
 from streams.watch.watching import Change, Person, Watch, change
 
 INCIDENTS, PROJECTS, REVISIONS, TIMES, CHANGED = 20_000, 1_000, 3, 5, 50

@@ -22,8 +22,7 @@ from schemas.codec.single_object import decode_fields, encode
 from service.setup.settings import Settings
 from service.write.replays import Aim, ReplayJob, Wanted, replay_of
 from streams.process import collect_rarely
-from streams.replay.plan import Asking, Scope
-from streams.replay.result import read_digests
+from streams.replay.plan import Asking, Scope, read_digests
 
 ROUNDS = int(os.environ.get("DRIFTLINE_BENCH_ROUNDS", "5"))
 READ = ("exchanges", "judgements", "scores")

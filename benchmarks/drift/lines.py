@@ -24,7 +24,7 @@ from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import CostAnalysis, Diagnosis, DimensionScores, Exchange, Incident, Record, Score
 from service.read.project import read_projects
-from streams.log.publisher import StorePublisher
+from streams.log.sink import StorePublisher
 from streams.watch.watching import Watch
 
 START = datetime(2026, 1, 5, tzinfo=UTC)

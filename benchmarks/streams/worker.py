@@ -9,9 +9,9 @@ from collections.abc import Callable
 from benchmarks.streams.meter import Meter
 from service.server import worker_process
 from service.setup.settings import Settings
-from streams.kafka import computed_stage
-from streams.kafka.computed_stage import ComputedPartition
+from streams.kafka import stages
 from streams.kafka.reading import Chunk
+from streams.kafka.stages import ComputedPartition
 from streams.topology import stage_named
 
 
@@ -27,7 +27,7 @@ class Timed(ComputedPartition):
 
 
 if __name__ == "__main__":
-    computed_stage.ComputedPartition = Timed  # type: ignore[misc]
+    stages.ComputedPartition = Timed  # type: ignore[misc]
     broker, prefix = sys.argv[1:]
     worker_process.run_worker(Settings(kafka=broker, kafka_prefix=prefix), [stage_named("diagnosis")], None)
     Timed.meter.report()

@@ -31,8 +31,8 @@ from service.web.policy import TrialBody, is_in_force, policy_file, standing, tr
 from service.write.deletion import all_erasures, erasure_dry_run, purge_dry_run
 from service.write.policy_effect import DAYS, MOST
 from service.write.policy_file import EVERY_OTHER, FLEET, changes, effective, fingerprint
-from streams.log.ownership import is_fed_by_kafka
-from streams.upkeep.erasing import erasure, remains
+from streams.log.log import is_fed_by_kafka
+from streams.upkeep.deletion import erasure, remains
 
 NAMED = 3
 """Admins that are named."""

@@ -27,7 +27,7 @@ from service.text.words import WORDS
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
 from service.web.models import Id, QueryMoment
-from streams.upkeep.reviewing import MAX_COMMENT
+from streams.upkeep.annotations import MAX_COMMENT
 
 router = APIRouter(include_in_schema=False)
 ScoreId = Annotated[Id, Path()]

@@ -46,7 +46,7 @@ from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError
 from service.web.incident_changes import Outcome, change_selected, deleted_view, name_selected, saved_view, views_of
 from service.web.models import Cursor
-from streams.upkeep.reviewing import MAX_COMMENT
+from streams.upkeep.annotations import MAX_COMMENT
 from streams.watch.lifecycle import ACKNOWLEDGED, DISMISSED, NEW_NORMAL, OPEN, RESOLVED, STATUSES
 from streams.watch.watching import Change, Person
 

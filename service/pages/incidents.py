@@ -38,7 +38,7 @@ from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
 from service.web.incident_changes import GivenStatus
 from service.web.models import Cursor, Id
-from streams.upkeep.reviewing import MAX_COMMENT
+from streams.upkeep.annotations import MAX_COMMENT
 from streams.watch.lifecycle import STATUSES, assignee_of, confidence_of, current_status, is_live
 
 router = APIRouter(include_in_schema=False)

@@ -19,7 +19,7 @@ from service.read.people import ReviewItem, next_to_review, project_agreement
 from service.text.links import Links
 from service.web.context import ApiContext, Services
 from service.web.models import Id
-from streams.upkeep.reviewing import MAX_COMMENT, require_human_scores
+from streams.upkeep.annotations import MAX_COMMENT, require_human_scores
 
 router = APIRouter(include_in_schema=False)
 SKIPPED_KEPT = 100

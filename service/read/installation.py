@@ -13,7 +13,7 @@ from service.setup.access.access import AccessStore
 from service.setup.version import version
 from service.text.answers import Answer
 from streams.engine.record_intake import RecordIntake
-from streams.log.ownership import is_fed_by_kafka
+from streams.log.log import is_fed_by_kafka
 from streams.stage_progress import lagging
 
 

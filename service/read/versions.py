@@ -25,7 +25,7 @@ from audit.drift.watched_series import TIERS
 from schemas.lazy import duckdb
 from service.text.answers import Answer, Moment
 from service.text.rounding import counted, signed
-from streams.upkeep.deployments import MOST, VERSIONS, deployments
+from streams.upkeep.annotations import MOST, VERSIONS, deployments
 
 
 class DeployedVersion(Answer, frozen=True):

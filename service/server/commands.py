@@ -48,7 +48,7 @@ from streams.log.admission import Accepted, Admission
 from streams.stage_progress import stage_progress
 from streams.topology import TOPOLOGY
 from streams.upkeep.anchors import run_round
-from streams.upkeep.retention import purge
+from streams.upkeep.deletion import purge
 from streams.watch.checking import Checked
 from streams.watch.history import History, ProjectHistory
 from streams.watch.rounds import recent_projects

@@ -33,10 +33,8 @@ from streams.engine.record_intake import RecordIntake
 from streams.process import LoadedCode
 from streams.upkeep.anchors import AnchorRounds
 from streams.upkeep.assembling import TraceAssembler
-from streams.upkeep.erasing import ErasureTask
+from streams.upkeep.deletion import ErasureTask, RetentionTask, Withdrawing
 from streams.upkeep.periodic_tasks import PeriodicTask
-from streams.upkeep.retention import RetentionTask
-from streams.upkeep.withdrawing import Withdrawing
 from streams.watch.rounds import WatchRounds
 
 INTERVAL = 60.0

@@ -22,12 +22,11 @@ from streams.judges.protocol import Judge
 from streams.judging.judged_stages import nothing_recorded
 from streams.judging.judging_partition import JudgeCalls, Turns
 from streams.kafka.agents import Worker
-from streams.kafka.computed_stage import Computing
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.ownership import STUCK, SURE_SECONDS, Membership, Watchdog
-from streams.kafka.partitions import KafkaStage, end_process
+from streams.kafka.partitions import STUCK, SURE_SECONDS, KafkaStage, Membership, Watchdog, end_process
 from streams.kafka.producing import RecordProducer
 from streams.kafka.schema_registry import RegistryFraming
+from streams.kafka.stages import Computing
 from streams.kafka.states import StateTopic
 from streams.process import collect_rarely, handled_in_loop
 from streams.topology import Stage
@@ -102,7 +101,7 @@ def _states(stage: Stage, parts: _Parts) -> StateTopic:
 def _at_work(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
     """Return the stage with the factory of its processors."""
     if stage.judged is not None:
-        from streams.kafka.judged_stage import CHUNK_TASKS, KafkaJudging  # noqa: PLC0415 - a worker without such a stage asks no judge
+        from streams.kafka.stages import CHUNK_TASKS, KafkaJudging  # noqa: PLC0415 - a worker without such a stage asks no judge
 
         judging = KafkaJudging(
             stage=stage.judged,

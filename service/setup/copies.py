@@ -18,7 +18,7 @@ from service.setup.command_socket import folder_of
 from service.setup.server_link import ServerLink
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace
-from streams.log.ownership import log_folder
+from streams.log.log import log_folder
 
 
 @contextlib.contextmanager

@@ -16,8 +16,8 @@ from service.setup.server_store import ServerPublisher, ServerRunner
 from service.setup.settings import Settings
 from streams.engine.embedded import EmbeddedRunner
 from streams.log.admission import Accepted
-from streams.log.ownership import log_folder
-from streams.log.publisher import Publisher, StorePublisher
+from streams.log.log import log_folder
+from streams.log.sink import Publisher, StorePublisher
 
 
 class Runner(Protocol):

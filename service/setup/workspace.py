@@ -15,14 +15,14 @@ from analytics.store.store import Store
 from schemas.errors import SettingsError, StoreError
 from service.setup.server_link import ServerLink
 from service.setup.settings import Settings
-from streams.log.ownership import is_fed_by_kafka, log_folder, require_embedded
+from streams.log.log import is_fed_by_kafka, log_folder, require_embedded
 from streams.stage_progress import lagging
 
 if TYPE_CHECKING:
     from audit.policy import Policy
     from audit.redaction import Redactor
     from service.setup.wiring import Runner, Wiring
-    from streams.log.publisher import Publisher
+    from streams.log.sink import Publisher
 
 Clock = Callable[[], datetime]
 

@@ -23,7 +23,7 @@ from service.web.context import ApiContext, durable_or_refused
 from service.web.errors import ApiError
 from service.web.models import ConnectionName, Id, OperatorBody, Text
 from service.web.request_layers import name_subject
-from streams.upkeep.reviewing import MAX_COMMENT
+from streams.upkeep.annotations import MAX_COMMENT
 from streams.watch.lifecycle import ACCEPTED, RESOLVED, decision_of
 from streams.watch.watching import PROBLEMS, Change, Person, Which, change
 

@@ -22,7 +22,7 @@ from service.text.plain import counted, plain
 from streams.kafka.connection import KafkaConnection
 from streams.log.admission import encode_all
 from streams.log.dead_letters import Return, Stays, way_back
-from streams.log.ownership import is_fed_by_kafka
+from streams.log.log import is_fed_by_kafka
 
 if TYPE_CHECKING:
     from streams.kafka.schema_registry import RegistryFraming

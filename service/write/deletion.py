@@ -14,8 +14,7 @@ from audit.policy import Policy
 from schemas.bounds import EARLIEST
 from schemas.records import Erasure
 from service.text.answers import Answer, Moment, NextCursor, Place
-from streams.upkeep.erasing import Requested, erasures
-from streams.upkeep.retention import cutoff, plan_purge
+from streams.upkeep.deletion import Requested, cutoff, erasures, plan_purge
 
 
 class PurgedRecords(Answer, frozen=True):

@@ -26,7 +26,6 @@ from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import open_workspace, require_database, stages_behind, utc_now
 from streams.judges.protocol import credentials
-from streams.replay.asking import Estimate
 from streams.replay.history import (
     PARQUET,
     TABLES,
@@ -37,11 +36,22 @@ from streams.replay.history import (
     origin_of_tables,
     parts_of_tables,
 )
-from streams.replay.part import PartWork
-from streams.replay.part_processes import Heard, in_processes
-from streams.replay.part_processes import Tell as PartTell
-from streams.replay.plan import Asking, Origin, Outcome, Part, Plan, ReplayFiles, Scope, default_label, folder_of
-from streams.replay.result import merge, outcome_in
+from streams.replay.part import Heard, PartWork, in_processes
+from streams.replay.part import Tell as PartTell
+from streams.replay.plan import (
+    Asking,
+    Origin,
+    Outcome,
+    Part,
+    Plan,
+    ReplayFiles,
+    Scope,
+    default_label,
+    folder_of,
+    merge,
+    outcome_in,
+)
+from streams.replay.rescoring import Estimate
 
 
 class Aim(Enum):

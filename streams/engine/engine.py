@@ -39,14 +39,13 @@ from streams.judges.protocol import Judge
 from streams.judging.call_budget import ErasedError, StoppedError, settle_interrupted
 from streams.judging.judged_stages import JUDGED, SCORING, STATE, JudgedStage, JudgedState, Subject, recorded_in
 from streams.judging.judging_partition import JudgingContext, JudgingPartition, Pending
-from streams.log.admission import WRITTEN, Committed, Submission
+from streams.log.admission import WRITTEN, Committed, ErasedNow, Submission
 from streams.log.local_log import local_log
 from streams.log.log import Commit, Log, move_forward
 from streams.log.sink import note_fatal, trouble
 from streams.stage_batches import RecordBatch, StageBatch, named_session, session_key
 from streams.stage_progress import Reading, stage_progress
 from streams.topology import Stage, stage_named
-from streams.upkeep.erasing import ErasedNow
 
 SESSIONS = 100_000
 """Sessions whose states are kept in memory; beyond that all are dropped and read again when needed."""

@@ -20,7 +20,7 @@ from streams.judges.batch_judge import Asked, BatchJudge
 from streams.judges.batch_plans import BatchJournal
 from streams.judging.call_budget import CallRecorder, DurableBudget, append_calls, interrupted
 from streams.judging.judged_stages import EVALUATION, JudgingTask, recorded_in
-from streams.replay.asking import ask_all
+from streams.replay.rescoring import ask_all
 
 Call = Judgement | Reservation
 """A record of a call."""

@@ -15,8 +15,7 @@ from typing import Any, cast
 import faust
 
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.ownership import SESSION_SECONDS, SURE_SECONDS, Membership
-from streams.kafka.partitions import DeliveredChunk, KafkaStage
+from streams.kafka.partitions import SESSION_SECONDS, SURE_SECONDS, DeliveredChunk, KafkaStage, Membership
 from streams.kafka.topics import GROUP
 from streams.kafka.transport import ChunkConsumer, ChunkTransport, TransportHooks
 

@@ -1,28 +1,40 @@
-"""Decoding of broker records to columns. The sink and the workers share it, so both reject the same records.
+"""From broker records to new records of ours: decoding to columns, and deduplication within a session. Sink and workers share it.
 
-A record is rejected if its value is not a record of ours, breaks a bound or the contract (`schemas.contract`), or has a type that
-does not belong on its topic. On a topic keyed by session, a record is also rejected if its key is not that of its session: it may be on
-another partition than the session's other records, and the worker there does not know what the session has spent. The dead letter,
-its time included, depends on the record alone: it is the same whichever process rejects the record, and however often.
+1. A record is rejected if its value is not a record of ours, breaks a bound or the contract (`schemas.contract`), or has a type that
+   does not belong on its topic.
+2. On a topic keyed by session, a record is also rejected if its key is not that of its session: it may be on another partition than the
+   session's other records, and the worker there does not know what the session has spent.
+3. The dead letter, its time included, depends on the record alone: it is the same whichever process rejects the record, and however often.
+4. The same content again changes nothing; other content under the same identity becomes a dead letter. A session's state carries the
+   hashes of the newest records' identities and contents. A record is identified by its session, its type, its identity and its
+   revision, if it has one. `analytics.identity.duplicate_matching.CONTENT` names the field with a record's content.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from array import array
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import chain
+from typing import NamedTuple, Self
 
+import xxhash
+
+from analytics.identity.duplicate_matching import CONTENT
+from analytics.identity.identity_index import identity_of
 from audit.redaction import Redactor
 from schemas.bounds import EARLIEST, LATEST
 from schemas.codec.arrow import INDEX, DecodedBatch, Rejected, decode_batch
 from schemas.contract import breaches
 from schemas.errors import RecordError, UnexpectedTypeError, WrongKeyError, WrongPartitionError
 from schemas.lazy import pl
-from schemas.registry import topics
+from schemas.registry import schema_of, topics
 from streams.kafka.producing import partition_of
 from streams.kafka.reading import Chunk, RawRecord, values_of
 from streams.kafka.topics import TOPICS
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
-from streams.stage_batches import MESSAGE, OFFSET, StageBatch, key_column
+from streams.stage_batches import KEY, MESSAGE, OFFSET, StageBatch, key_column
 
 Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]
 """Converts values from another framing to single-object encoding."""
@@ -171,3 +183,96 @@ def time_of(record: RawRecord) -> datetime:
     """Return the time when the broker received the record, within the range of times that a record may have."""
     milliseconds = max(0, min(record.timestamp, _MILLISECONDS))
     return min(max(_EPOCH + timedelta(milliseconds=milliseconds), EARLIEST), LATEST)
+
+
+WINDOW = 512
+"""Records of a session whose identities are kept."""
+ENTRY_BYTES = 16
+"""Of one record in a window: eight of the identity's hash, eight of the content's."""
+_SEPARATOR = "\x1f"
+
+
+@dataclass(slots=True)
+class Window:
+    """The hashes of a session's newest identities and of their contents, oldest first."""
+
+    contents: dict[int, int]
+
+    @classmethod
+    def of(cls, entries: bytes) -> Self:
+        """The window in a state."""
+        hashes = array("Q", entries)
+        return cls(dict(zip(hashes[::2], hashes[1::2], strict=True)))
+
+    def packed(self) -> bytes:
+        """Return the entries for the state."""
+        return array("Q", chain.from_iterable([*self.contents.items()][-WINDOW:])).tobytes()
+
+
+@dataclass
+class Sifted:
+    """A batch without repetitions, the windows of its sessions, and the records that conflict with the first record of their identity."""
+
+    batch: StageBatch
+    windows: dict[str, Window] = field(default_factory=dict)
+    conflicts: frozenset[int] = frozenset()
+    """Offsets of conflicting records."""
+
+
+class _Rows(NamedTuple):
+    """Offset, session, and hashes of identity and content of each record of a batch."""
+
+    offsets: list[int]
+    keys: list[str]
+    identities: list[int]
+    contents: list[int]
+
+
+def sift(batch: StageBatch, carried: Mapping[str, bytes]) -> Sifted:
+    """Drop duplicates. `carried` has the windows of the sessions' states; the batch has no record that a state has seen."""
+    windows = {key: Window.of(carried.get(key, b"")) for key in batch.keys()}  # noqa: SIM118 - a batch is no dict
+    repeated, conflicting = set[int](), set[int]()
+    for offset, key, identity, content in zip(*_in_order(batch), strict=True):
+        contents = windows[key].contents
+        if identity not in contents:
+            contents[identity] = content
+        elif contents[identity] == content:
+            repeated.add(offset)
+        else:
+            conflicting.add(offset)
+    if repeated or conflicting:
+        batch = batch.filtered(~pl.col(OFFSET).is_in(list(repeated | conflicting)))
+    return Sifted(batch, windows, frozenset(conflicting))
+
+
+def hashes_of(texts: Sequence[bytes]) -> list[int]:
+    """The hashes of texts as numbers in native byte order, so that they are packed without conversion."""
+    return array("Q", b"".join(map(xxhash.xxh3_64_digest, texts))).tolist()
+
+
+def _in_order(batch: StageBatch) -> _Rows:
+    """Offset, session and hashes of each record, in the order of the topic."""
+    parts = [_hashed(name, frame) for name, frame in batch.frames.items()]
+    if len(parts) == 1:
+        return parts[0]
+    ordered = sorted(row for part in parts for row in zip(*part, strict=True))
+    return _Rows(*(list(column) for column in zip(*ordered, strict=True))) if ordered else _Rows([], [], [], [])
+
+
+def _hashed(name: str, frame: pl.DataFrame) -> _Rows:
+    schema = schema_of(name)
+    texts = [_text(frame, column, name) for column in identity_of(schema)]
+    named = frame.select(pl.concat_str([pl.lit(name), *texts], separator=_SEPARATOR, ignore_nulls=True).cast(pl.Binary))
+    content = CONTENT.get(name)
+    contents = [b""] * frame.height if content is None else frame[content].cast(pl.Binary).fill_null(b"").to_list()
+    identities = hashes_of(named.to_series().to_list())
+    return _Rows(frame[OFFSET].to_list(), frame[KEY].to_list(), identities, hashes_of(contents))
+
+
+def _text(frame: pl.DataFrame, column: str, name: str) -> pl.Expr:
+    """A column of the identity as text; times in microseconds since 1970."""
+    expression = pl.col(column)
+    if column == "revision" and name == "Exchange":
+        # The first revision of an exchange has no revision in its identity: states of versions without revisions know it that way.
+        expression = pl.when(expression > 0).then(expression)
+    return (expression.dt.epoch("us") if frame.schema[column].is_temporal() else expression).cast(pl.String)

@@ -1,7 +1,7 @@
 """The log over the topics of a cluster: records are produced to their topics, workers run the stages, a sink fills the tables.
 
 1. An append returns when the broker has its records.
-2. Records produced here count as known even before the tables have them (`streams.log.new_records`).
+2. Records produced here count as known even before the tables have them (`streams.log.admission`).
 3. No record is accepted before the tables have everything that was on the topics at the start: until then the log cannot tell which
    records are new.
 4. A record whose acknowledgement was lost may be on its topic twice: sink and workers drop repetitions.
@@ -21,11 +21,9 @@ from schemas.records import Record
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import Reframe
 from streams.kafka.producing import RecordProducer, key_of
-from streams.kafka.rebuilding import finish
-from streams.kafka.sink import Sink, SinkLimits
-from streams.log.log import Commit
-from streams.log.new_records import InFlight, NewRecords, names_of
-from streams.log.ownership import require_kafka
+from streams.kafka.sink import Sink, SinkLimits, finish
+from streams.log.admission import InFlight, NewRecords, names_of
+from streams.log.log import Commit, require_kafka
 from streams.log.sink import write_states
 from streams.topology import ASSEMBLING
 

@@ -1,9 +1,15 @@
-"""The sink: every record of every topic into its table, exactly once, in the process that owns the DuckDB file.
+"""The sink: every record of every topic into its table, exactly once, in the process that owns the DuckDB file; and rebuilding the tables.
 
-Rows and the next positions are committed together (`streams.kafka.sink_writer`), so a kill at any moment neither loses nor repeats a
-record. Rejected records become dead letters, which are on their topic before the commit and reach the tables from there.
-Temporary failures of the broker or the database are retried; an unrecoverable failure sets `broken`.
-The sink writes one batch at a time while the client fetches the next, so memory is bounded and waiting records stay on Kafka.
+1. The rows and the next positions of a batch are one transaction (`SinkWriter`), so a kill at any moment neither loses nor repeats a
+   record. It runs in one thread at a time, beside the event loop.
+2. A record is skipped if the table has its identity and revision: at least once on the topic, exactly once in the table.
+3. A value that is not a record of its topic, or that conflicts with a record of the same identity, becomes a dead letter. The dead
+   letter is on its topic before the positions advance: `UnreportedError` rolls the transaction back and gives the caller the dead letters
+   to produce; the next try commits. A kill in between, or a rebuild, produces the same dead letters again, because their ids are derived
+   from the origin of the value. Like all records, they reach the tables from their topic.
+4. Temporary failures of the broker or the database are retried; an unrecoverable failure sets `broken`.
+5. The sink writes one batch at a time while the client fetches the next, so memory is bounded and waiting records stay on Kafka.
+6. A rebuild drops the rows that the topics still hold, and writes them again.
 """
 
 from __future__ import annotations
@@ -11,29 +17,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
+from analytics.identity.identity_index import KnownIdentities
 from analytics.store.store import Store
-from analytics.store.transaction import Partition
+from analytics.store.transaction import Appended, Partition, Transaction
 from audit.redaction import Redactor
-from schemas.errors import BrokerError, DriftlineError, StoreError, first_line
-from schemas.lazy import duckdb
+from schemas.codec.arrow import INDEX, Rejected
+from schemas.codec.single_object import decode
+from schemas.errors import BrokerError, DriftlineError, SettingsError, StoreError, first_line
+from schemas.lazy import duckdb, pl
+from schemas.records import DeadLetter
 from schemas.registry import topics
 from streams.judging.call_budget import StoppedError
 from streams.kafka.administration import partitions_on
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import Reframe
+from streams.kafka.decoding import CONFLICT, Reframe, decode_values, letter_of, undecodable
 from streams.kafka.producing import RecordProducer, keyed
-from streams.kafka.reading import OutOfRangeError, PartitionReader, Read
-from streams.kafka.sink_writer import SinkWriter, UntoldError
-from streams.log.admission import DEAD_LETTERS
+from streams.kafka.reading import Chunk, OutOfRangeError, PartitionReader, Range, RawRecord, Read
+from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
+from streams.log.log import SINK, require_kafka
+from streams.upkeep.deletion import erase
 
 LOOK_SECONDS = 0.5
 """Seconds to wait for records, and so to notice added partitions."""
@@ -198,7 +211,7 @@ class Sink:
         while True:
             try:
                 return await asyncio.to_thread(work)
-            except UntoldError as error:
+            except UnreportedError as error:
                 produced = await self._producer.send(DEAD_LETTERS, keyed(error.letters.values()))
                 self.writer.told.update(error.letters)
                 self.progress.expect({(DEAD_LETTERS, letter.partition): letter.offset + 1 for letter in sorted(produced)})
@@ -351,3 +364,270 @@ class Progress:
 
     def _aim(self) -> None:
         self._target, self._target_at = dict(self._ends), self._clock()
+
+
+REMOVED = "removed_by_retention"
+
+
+class UnreportedError(Exception):
+    """Dead letters that must be produced first; the transaction was rolled back."""
+
+    def __init__(self, letters: Mapping[str, bytes]) -> None:
+        super().__init__(f"{len(letters)} dead letters are not on their topic")
+        self.letters = letters
+        """The dead letters, encoded, by id."""
+
+
+@dataclass
+class _TopicBatch:
+    """The records of one topic in a batch: those of all its chunks, decoded together."""
+
+    topic: str
+    records: list[RawRecord]
+    partitions: list[int]
+    frames: dict[str, pl.DataFrame]
+    rejected: list[Rejected]
+
+
+class SinkWriter:
+    """See the module. The only writer of the topics' tables in its store; `topic_name` gives the name of a topic on the cluster."""
+
+    def __init__(
+        self,
+        store: Store,
+        redactor: Redactor,
+        now: Callable[[], datetime],
+        topic_name: Callable[[str], str] = lambda name: name,
+    ) -> None:
+        self._store = store
+        self._redactor = redactor
+        self._now = now
+        self._topic_name = topic_name
+        self.seen = KnownIdentities()
+        """Every identity that the tables have, up to the last commit."""
+        self.told: set[str] = set()
+        """Ids of dead letters that were produced for the next transaction."""
+        self._in_doubt = True
+
+    def learn(self) -> None:
+        """Read the identities that the tables have, unless that was done since the start and the last failure."""
+        if not self._in_doubt:
+            return
+        seen = KnownIdentities()
+        with self._store.transaction() as transaction:
+            for topic in topics():
+                transaction.learn(topic, seen)
+        # Until here, concurrent callers use the previous object.
+        self.seen = seen
+        self._in_doubt = False
+
+    def positions(self) -> dict[Partition, int]:
+        """The next position in each partition that was ever read."""
+        with self._store.transaction() as transaction:
+            return transaction.watermarks(SINK)
+
+    def begin(self, positions: Mapping[Partition, int]) -> None:
+        """Store the first positions of new partitions."""
+        with self._store.transaction() as transaction:
+            transaction.set_watermarks(SINK, positions)
+
+    def open(self, ranges: Mapping[Partition, Range]) -> dict[Partition, int]:
+        """Return the next position in each partition, as `within` does; a new partition begins with its first record."""
+        stored = self.positions()
+        new = {partition: there.beginning for partition, there in ranges.items() if partition not in stored}
+        self.begin(new)
+        return new | {
+            partition: self.within(partition, stored[partition], there)
+            for partition, there in ranges.items()
+            if partition in stored
+        }
+
+    def within(self, partition: Partition, position: int, there: Range) -> int:
+        """The position, or the beginning of the partition if retention removed the next records.
+
+        BrokerError if it lies beyond the end; UnreportedError as in `land`.
+        """
+        self._require_end(partition, position, there)
+        if position < there.beginning:
+            message = "topic %s, partition %d: retention removed offsets %d to %d before they were read"
+            log.error(message, self._topic_name(partition[0]), partition[1], position, there.beginning - 1)
+            self.pass_over(partition, position, there.beginning)
+        return max(position, there.beginning)
+
+    def check(self, ranges: Mapping[Partition, Range]) -> None:
+        """BrokerError when a topic ends before its position."""
+        for partition, position in self.positions().items():
+            if partition in ranges:
+                self._require_end(partition, position, ranges[partition])
+
+    def land(self, chunks: Sequence[Chunk], positions: Mapping[Partition, int]) -> None:
+        """Write fetched records and advance the positions; UnreportedError as above.
+
+        It may be called again after a failure: a commit can fail and still be durable.
+        """
+        batches = [self._decoded(topic, of_topic) for topic, of_topic in _by_topic(chunks).items()]
+        with self._committing() as transaction:
+            landed = [(batch, transaction.land(batch.topic, batch.frames, self.seen)) for batch in batches]
+            self._require_told([letter for batch, appended in landed for letter in self._letters(batch, appended)])
+            transaction.set_watermarks(SINK, positions)
+        for batch, appended in landed:
+            self.seen.take_in(batch.topic, appended.frames)
+        self._in_doubt = False
+
+    def pass_over(self, partition: Partition, start: int, beginning: int) -> None:
+        """Record that a partition's positions from `start` up to `beginning` were removed unread, and continue after them.
+
+        UnreportedError as above; like `land`, it may be called again after a failure.
+        """
+        topic, number = partition
+        detail = f"the positions {start} to {beginning - 1} were removed from the topic before they were read: keep its records longer"
+        letters = Accepted()
+        Admission(self._redactor, self._now()).set_aside(
+            letters, Place(topic, start, number), Refusal(SINK, REMOVED, detail), b""
+        )
+        with self._committing() as transaction:
+            self._require_told(letters.messages[DEAD_LETTERS])
+            transaction.set_watermarks(SINK, {partition: beginning})
+        self._in_doubt = False
+
+    def _require_end(self, partition: Partition, position: int, there: Range) -> None:
+        if position > there.end:
+            raise BrokerError(
+                f"{self._store.path} has read topic {self._topic_name(partition[0])}, partition {partition[1]}, up to offset "
+                f"{position}, and it ends at {there.end}: "
+                "it is not the topic that the database was filled from, or brokers have lost records",
+                hint="Name the cluster and prefix that this database belongs to, or another database with --db.",
+            )
+
+    @contextlib.contextmanager
+    def _committing(self) -> Iterator[Transaction]:
+        """A transaction. Whether it is durable is in doubt until the caller says otherwise, except after UnreportedError."""
+        self.learn()
+        self._in_doubt = True
+        try:
+            with self._store.transaction() as transaction:
+                yield transaction
+        except UnreportedError:
+            self._in_doubt = False
+            raise
+        self.told.clear()
+
+    def _require_told(self, letters: Sequence[bytes]) -> None:
+        """UnreportedError for dead letters that were not produced."""
+        by_id = {cast("DeadLetter", decode(letter)).dead_letter_id: letter for letter in letters}
+        if untold := {letter_id: letter for letter_id, letter in by_id.items() if letter_id not in self.told}:
+            raise UnreportedError(untold)
+
+    def _decoded(self, topic: str, chunks: Sequence[Chunk]) -> _TopicBatch:
+        records = [record for chunk in chunks for record in chunk.records]
+        partitions = [number for chunk in chunks for number in itertools.repeat(chunk.partition, len(chunk.records))]
+        batch = decode_values(topic, records, [value for chunk in chunks for value in chunk.values])
+        places = pl.DataFrame(
+            {"_partition": partitions, "_offset": [record.offset for record in records]},
+            schema={"_partition": pl.Int32, "_offset": pl.Int64},
+        )
+        frames = {name: pl.concat([frame, places[frame[INDEX]]], how="horizontal") for name, frame in batch.frames.items()}
+        return _TopicBatch(topic, records, partitions, frames, batch.rejected)
+
+    def _letters(self, batch: _TopicBatch, appended: Appended) -> Iterator[bytes]:
+        """The dead letters of a topic's rejected and conflicting records."""
+        refusals = [(rejected.index, undecodable(rejected.error)) for rejected in batch.rejected]
+        for index, refusal in (*refusals, *((index, CONFLICT) for index in appended.conflicts)):
+            yield letter_of(batch.topic, batch.partitions[index], batch.records[index], refusal, self._redactor)
+
+
+def _by_topic(chunks: Sequence[Chunk]) -> dict[str, list[Chunk]]:
+    of_topics: dict[str, list[Chunk]] = defaultdict(list)
+    for chunk in chunks:
+        of_topics[chunk.topic].append(chunk)
+    return of_topics
+
+
+REBUILD = "rebuild"
+"""Consumer whose watermark is 1 while a rebuild is in progress, else 0."""
+REPORT_SECONDS = 0.2
+
+
+async def rebuild(
+    store: Store,
+    connection: KafkaConnection,
+    redactor: Redactor,
+    now: Callable[[], datetime],
+    *,
+    reframe: Reframe | None = None,
+    report: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Drop the rows of all records that the partitions still have, and write them again; rows of older records stay.
+
+    Erased records that are still on a topic are erased again. `report` is called with the number of records left. After an
+    interruption at any moment, another call or a server writes the rest. BrokerError as in `Sink.start`, before anything is dropped.
+    """
+    await asyncio.to_thread(require_kafka, store)
+    ranges = await _ranges(connection)
+    sink = Sink(store, connection, redactor, now, reframe=reframe)
+    await asyncio.to_thread(sink.writer.check, ranges)
+    if not await asyncio.to_thread(is_unfinished, store):
+        await asyncio.to_thread(_drop, store, ranges)
+    try:
+        await sink.start()
+        reporting = asyncio.create_task(_report(sink, report))
+        try:
+            await sink.caught_up()
+        finally:
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
+    finally:
+        await sink.stop()
+    # Records can reach the tables before the request to erase them.
+    await asyncio.to_thread(lambda: erase(store, now(), all_again=True))
+    await asyncio.to_thread(finish, store)
+
+
+async def require_records(connection: KafkaConnection) -> None:
+    """SettingsError if there is nothing to rebuild from: topics are missing or empty. BrokerError when no broker answers."""
+    ranges = await _ranges(connection)
+    if all(bounds.beginning == bounds.end for bounds in ranges.values()):
+        named = f"no topic that begins with {connection.prefix}" if connection.prefix else "no topic"
+        raise SettingsError(
+            f"{named} at {connection.bootstrap} holds a record, so there is nothing to rebuild from",
+            hint="Check --kafka and DRIFTLINE_KAFKA_PREFIX; `driftline topics check` lists the topics.",
+        )
+
+
+def is_unfinished(store: Store) -> bool:
+    """Tell whether a rebuild was cut short."""
+    with store.transaction() as transaction:
+        return bool(transaction.watermark(REBUILD, ""))
+
+
+def finish(store: Store) -> None:
+    """Note that no rebuild is in progress: a sink writes the rest of an interrupted one."""
+    with store.transaction() as transaction:
+        if transaction.watermark(REBUILD, ""):
+            transaction.set_watermark(REBUILD, "", 0)
+
+
+async def _ranges(connection: KafkaConnection) -> dict[Partition, Range]:
+    partitions = await asyncio.to_thread(partitions_on, connection, topics())
+    async with PartitionReader(connection) as reader:
+        return await reader.ranges(partitions)
+
+
+def _drop(store: Store, ranges: Mapping[Partition, Range]) -> None:
+    with store.transaction() as transaction:
+        for topic in topics():
+            transaction.drop(topic, {number: bounds.beginning for (name, number), bounds in ranges.items() if name == topic})
+        positions = transaction.watermarks(SINK)
+        # Keep the positions of records that retention removed unread, so that the gap is recorded.
+        starts = {
+            partition: min(positions.get(partition, bounds.beginning), bounds.beginning) for partition, bounds in ranges.items()
+        }
+        transaction.set_watermarks(SINK, starts)
+        transaction.set_watermark(REBUILD, "", 1)
+
+
+async def _report(sink: Sink, report: Callable[[int], None]) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        while True:
+            report(sink.progress.lag)
+            await asyncio.sleep(REPORT_SECONDS)

@@ -27,8 +27,7 @@ from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 from audit.redaction import Redactor
 from schemas.errors import BrokerError, StoreError
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import letter_of
-from streams.kafka.deduplication import ENTRY_BYTES
+from streams.kafka.decoding import ENTRY_BYTES, letter_of
 from streams.kafka.producing import Sender, keyed
 from streams.kafka.reading import PartitionReader, RawRecord
 from streams.kafka.topics import state_topic
@@ -54,7 +53,7 @@ class StoredState(msgspec.Struct, frozen=True, array_like=True):
     next_offset: Annotated[int, msgspec.Meta(ge=0)]
     """Offset in the source topic up to which records are in it, exclusive."""
     identities: bytes
-    """Hashes of the newest records' identities and contents (see `streams.kafka.deduplication`)."""
+    """Hashes of the newest records' identities and contents (see `streams.kafka.decoding`)."""
     state: bytes
     """The state of the stage's step."""
 

@@ -28,8 +28,7 @@ from faust.transport.producer import Producer
 from faust.types import TP, ConsumerMessage, Message
 
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.ownership import Membership
-from streams.kafka.partitions import DeliveredChunk, KafkaStage, WorkedPartition, log, release
+from streams.kafka.partitions import DeliveredChunk, KafkaStage, Membership, WorkedPartition, log, release
 from streams.kafka.reading import Connections
 
 FETCH_BYTES = 16 * 1024 * 1024
@@ -239,7 +238,7 @@ class ChunkConsumer(driver.Consumer):
         return None if partition is None else partition.committable()
 
     def verify_event_path(self, now: float, tp: TP) -> None:
-        """Skip Faust's warning about silent partitions; `streams.kafka.ownership.Watchdog` checks them."""
+        """Skip Faust's warning about silent partitions; `streams.kafka.partitions.Watchdog` checks them."""
 
 
 class IdleProducer(Producer):

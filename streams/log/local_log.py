@@ -23,9 +23,8 @@ from analytics.store.inserting import PARTITION
 from analytics.store.store import Store
 from schemas.errors import StoreError, first_line
 from schemas.records import Record
-from streams.log.log import Commit, move_forward
-from streams.log.new_records import NewRecords
-from streams.log.ownership import log_folder
+from streams.log.admission import NewRecords
+from streams.log.log import Commit, log_folder, move_forward
 from streams.log.sink import next_commit, note_fatal, trouble, write_commits
 from streams.stage_progress import SOURCES
 

@@ -8,19 +8,25 @@ Laws of both:
 4. `flush` returns when the tables have everything that was appended here before the call.
 5. After a kill no appended record is missing, and none is there twice.
 
-`tests/support/log_laws.py` checks both against these laws.
+`tests/log_laws.py` checks both against these laws. A database belongs to one of the two, never both: either the engine fills it through
+the local log, or a sink fills it from Kafka.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from schemas.errors import DriftlineError
+from analytics.store.positions import watermarks_of
+from analytics.store.store import Store
+from schemas.errors import DriftlineError, SettingsError
 from schemas.records import Record
+from schemas.registry import topics
 
 
 class Commit(msgspec.Struct, array_like=True, frozen=True):
@@ -122,3 +128,38 @@ class Log(Protocol):
     def failure(self) -> DriftlineError | None:
         """The error that broke the log, if it has one of its own."""
         ...
+
+
+SINK = "sink"
+"""Consumer whose watermarks are the positions read from Kafka."""
+
+
+def log_folder(database: Path) -> Path:
+    """Return the folder of a database's write-ahead log; it exists while a server has the database, and after a server was killed."""
+    return database.with_name(f"{database.name}.ahead")
+
+
+def is_fed_by_kafka(store: Store) -> bool:
+    """Whether a sink has ever read topics into the database."""
+    with contextlib.closing(store.cursor()) as cursor:
+        return bool(watermarks_of(cursor, SINK))
+
+
+def require_embedded(store: Store) -> None:
+    """SettingsError if records come from Kafka: records written directly would be on no topic, and no worker would see them."""
+    if is_fed_by_kafka(store):
+        raise SettingsError(
+            f"{store.path} is filled from Kafka",
+            hint="Its server takes records, ends of sessions and what is to be judged again over HTTP (/docs), and evaluates: "
+            "`driftline evaluate --server`. `driftline serve` and `driftline rebuild` have it with --kafka. Or name another database "
+            "with --db.",
+        )
+
+
+def require_kafka(store: Store) -> None:
+    """SettingsError if the database has records that did not come from Kafka."""
+    if any(store.end_of(topic) for topic in topics()) and not is_fed_by_kafka(store):
+        raise SettingsError(
+            f"{store.path} holds records that did not come from Kafka",
+            hint="Name a new database with --db, or leave out --kafka and DRIFTLINE_KAFKA.",
+        )

@@ -1,6 +1,6 @@
 """History on Kafka: each partition of the topic exchanges is a part. Its judgements and scores are copied to tables once, and read there.
 
-Repetitions are dropped by the workers' own rules (`streams.kafka.deduplication`); of two records with the same identity and different
+Repetitions are dropped by the workers' own rules (`streams.kafka.decoding`); of two records with the same identity and different
 content the first counts. The judgements of a session are on the same partition number as its exchanges.
 """
 
@@ -21,8 +21,7 @@ from schemas.errors import InputError, SettingsError
 from schemas.lazy import pl
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import Reframe, decodable, decode_chunk
-from streams.kafka.deduplication import sift
+from streams.kafka.decoding import Reframe, decodable, decode_chunk, sift
 from streams.kafka.reading import PartitionReader, Range, values_of
 from streams.replay.history import EXCHANGES, JUDGEMENTS, SCORES, WINDOW_RECORDS, History, Tables, Window, origin_of_tables
 from streams.replay.part import open_store

@@ -39,7 +39,7 @@ from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.records import Anchor, Exchange, SessionClosed
 from streams.engine.record_intake import RecordIntake
-from streams.log.publisher import Publisher
+from streams.log.sink import Publisher
 from streams.upkeep.closing import EXPLICIT
 
 TIERS: Mapping[str, tuple[str, float, float]] = {

@@ -54,9 +54,8 @@ from streams.sources.otlp.trace_records import Assembly, Decision, EarlierEvent,
 from streams.stage_batches import named_session
 from streams.steps.open_traces import OpenTrace
 from streams.topology import ASSEMBLING
-from streams.upkeep.deployments import TOPIC as DEPLOYMENTS
-from streams.upkeep.deployments import SeenVersions
-from streams.upkeep.reviewing import REVIEWS, evaluator_score
+from streams.upkeep.annotations import REVIEWS, SeenVersions, evaluator_score
+from streams.upkeep.annotations import TOPIC as DEPLOYMENTS
 
 Key = tuple[str, str]
 """Connection and trace."""

@@ -64,7 +64,7 @@ from audit.times import iso_time, time_text
 from schemas.lazy import duckdb
 from schemas.lazy_numpy import np
 from schemas.records import Baseline
-from streams.upkeep.deployments import VERSIONS, deployments
+from streams.upkeep.annotations import VERSIONS, deployments
 from streams.watch.findings import Case, Finding
 from streams.watch.lifecycle import CERTAIN
 from streams.watch.measures import Measured, midnight

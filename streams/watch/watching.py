@@ -28,7 +28,7 @@ from audit.drift.watched_series import Series
 from audit.fingerprints import stable_id
 from schemas.lazy import duckdb
 from schemas.records import Baseline, Incident, ProjectCheck, Review
-from streams.log.publisher import Publisher
+from streams.log.sink import Publisher
 from streams.upkeep.anchors import cause_of
 from streams.watch.checking import Checked, Checker, Known
 from streams.watch.evidence import Explanation, explained, moved_by

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from support import builders as build
 
 from schemas.records import Exchange
-from streams.kafka.deduplication import ENTRY_BYTES, WINDOW, sift
+from streams.kafka.decoding import ENTRY_BYTES, WINDOW, sift
 
 FIRST = build.exchange("s", 1)
 SECOND = replace(FIRST, revision=1, agent_response="It is done, and checked.", content_digest="1" * 16)

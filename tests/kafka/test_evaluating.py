@@ -34,17 +34,17 @@ from schemas.records import Evaluation, EvaluationRequest, Judgement
 from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.judged_stages import EVALUATION, SCORING, JudgedStage
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.deduplication import sift
-from streams.kafka.judged_stage import NO_CONTENT, task_identity
+from streams.kafka.decoding import sift
 from streams.kafka.producing import RecordProducer, key_of
+from streams.kafka.stages import NO_CONTENT, task_identity
 from streams.steps.intake import IntakeStep
 
 POLICY = Policy()
 SOON_MISSED = """
 import os
-from streams.kafka import agents, ownership
+from streams.kafka import agents, partitions
 os.dup2(os.pipe()[0], 0)
-ownership.SURE_SECONDS = 2.0
+partitions.SURE_SECONDS = 2.0
 agents.SETTINGS |= {"broker_session_timeout": 3.0, "broker_heartbeat_interval": 0.5}
 """
 """Run before a worker: it needs no supervisor, and the broker gives its partitions away three seconds after it was last heard of."""

@@ -37,7 +37,6 @@ from service.setup.kafka import framing_of
 from service.setup.settings import load_settings
 from streams.engine.stage_runs import StageRuns
 from streams.judging.judged_stages import nothing_recorded
-from streams.kafka.computed_stage import Computing
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import key_of
 from streams.kafka.reading import Chunk
@@ -49,6 +48,7 @@ from streams.kafka.schema_registry import (
     RegistryUnavailableError,
     refusal_of,
 )
+from streams.kafka.stages import Computing
 from streams.kafka.states import StoredState
 from streams.log.admission import Accepted, Admission, Place, Refusal
 from streams.replay.plan import Part, ReplayFiles, Scope, Segment

@@ -25,10 +25,10 @@ from schemas.records import DeadLetter, Diagnosis, Heartbeat, Record, Review
 from schemas.registry import topics
 from streams.engine.stage_runs import StageRuns
 from streams.judging.judged_stages import SCORING, JudgedState, nothing_recorded
-from streams.kafka import computed_stage
-from streams.kafka.computed_stage import Computing
+from streams.kafka import stages
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import Message, RecordProducer, key_of, partition_of
+from streams.kafka.stages import Computing
 from streams.kafka.states import ENCODE, StateTopic, StoredState
 from streams.kafka.topics import state_topic
 from streams.log.admission import DEAD_LETTERS
@@ -214,14 +214,14 @@ def test_a_record_that_a_stage_cannot_even_look_at_is_set_aside_alone(
 ) -> None:
     """Whatever fault of ours a record finds next: it costs that record, and neither its chunk, its partition nor the process."""
     make_topics(*topics(), *STATES, partitions=1)
-    sift = computed_stage.sift
+    sift = stages.sift
 
     def trips(batch: Any, *arguments: Any) -> Any:
         for _, _, record in batch.records():
             assert getattr(record, "event_id", "") != "event_13", "a fault of ours"
         return sift(batch, *arguments)
 
-    monkeypatch.setattr(computed_stage, "sift", trips)
+    monkeypatch.setattr(stages, "sift", trips)
 
     async def run() -> None:
         await produce(kafka, EVENTS.source, keyed(*(build.event("s", number) for number in range(50)), build.closing("s", 50)))

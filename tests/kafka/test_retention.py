@@ -15,9 +15,8 @@ from audit.redaction import Redactor
 from schemas.records import Exchange
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.rebuilding import rebuild
-from streams.upkeep.erasing import ErasureTask, erasure, erasures, request_erasure
-from streams.upkeep.retention import purge
+from streams.kafka.sink import rebuild
+from streams.upkeep.deletion import ErasureTask, erasure, erasures, purge, request_erasure
 
 POLICY = Policy()
 REDACTOR = Redactor(POLICY.redaction)

@@ -39,7 +39,7 @@ from schemas.errors import BrokerError
 from schemas.records import Exchange, Judgement, ScoringTask
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judging import judging_partition
-from streams.kafka import ownership
+from streams.kafka import partitions
 from streams.kafka.connection import KafkaConnection
 from streams.steps.intake import IntakeStep
 
@@ -501,7 +501,7 @@ def test_who_cannot_be_sure_of_its_partitions_waits_before_it_writes(
     kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a broker does not answer, others may already have been given the partitions: two would pay for one call."""
-    monkeypatch.setattr(ownership, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(partitions, "RETRY_SECONDS", 0.0)
 
     async def work() -> None:
         sure, exchanges = [True], dialogue("s", 2)
@@ -534,7 +534,7 @@ def test_who_cannot_be_sure_of_its_partitions_waits_before_it_writes(
 
 def test_what_the_broker_does_not_take_is_offered_again(kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that is away for a while costs time, and nothing else."""
-    monkeypatch.setattr(ownership, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(partitions, "RETRY_SECONDS", 0.0)
 
     class Unsteady(Mortal):
         """Fails each second time, now and then after the broker had it."""

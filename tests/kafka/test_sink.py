@@ -32,9 +32,7 @@ from schemas.records import Record
 from schemas.registry import schema_of, topics
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer, key_of
-from streams.kafka.rebuilding import REBUILD, _drop, _ranges, is_unfinished, rebuild
-from streams.kafka.sink import SinkLimits
-from streams.kafka.sink_writer import SinkWriter, UntoldError
+from streams.kafka.sink import REBUILD, SinkLimits, SinkWriter, UnreportedError, _drop, _ranges, is_unfinished, rebuild
 
 REDACTOR = Redactor(Policy().redaction)
 KEPT_BY_THE_STORE = {"watermarks", "stage_state"}
@@ -205,7 +203,7 @@ def test_a_gap_is_told_before_it_is_passed_over_and_always_by_one_letter() -> No
     with Store(None) as store:
         writer, told = SinkWriter(store, REDACTOR, lambda: NOW), list[str]()
         for _ in range(2):
-            with pytest.raises(UntoldError) as caught:
+            with pytest.raises(UnreportedError) as caught:
                 writer.pass_over(("exchanges", 0), 5, 9)
             told += caught.value.letters
             assert writer.positions() == {}

@@ -28,8 +28,7 @@ from support.kafka_workers import (
 from streams.kafka import partitions
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.ownership import Membership
-from streams.kafka.partitions import DeliveredChunk, KafkaStage, WorkedPartition, split
+from streams.kafka.partitions import DeliveredChunk, KafkaStage, Membership, WorkedPartition, split
 from streams.kafka.topics import GROUP
 
 MakeTopics = Callable[..., None]

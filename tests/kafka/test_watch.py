@@ -13,7 +13,7 @@ from analytics.store.store import Store
 from audit.policy import Policy
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection
-from streams.log.publisher import StorePublisher
+from streams.log.sink import StorePublisher
 from streams.watch.watching import Change, Person, Watch, change
 
 

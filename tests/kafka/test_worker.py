@@ -26,8 +26,7 @@ from schemas.records import DeadLetter, Diagnosis, Record
 from streams.engine.embedded import EmbeddedRunner
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.ownership import Watchdog
-from streams.kafka.partitions import KafkaStage
+from streams.kafka.partitions import KafkaStage, Watchdog
 from streams.kafka.reading import Chunk
 from streams.kafka.topics import TOPICS as SPECS
 from streams.kafka.topics import state_topic

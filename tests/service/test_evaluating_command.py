@@ -22,7 +22,7 @@ from service.cli.evaluation_tables import SIMULATED_NOTE
 from service.setup.workspace import utc_now
 from streams.engine.embedded import EmbeddedRunner
 from streams.log.admission import Accepted
-from streams.log.ownership import SINK
+from streams.log.log import SINK
 
 Command = Callable[..., tuple[int, str, str]]
 MODELS = {"s1": "vendor/model-1", "s2": "claude-haiku-4-5"}

@@ -16,7 +16,7 @@ from analytics.store.positions import COMPACTION
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from streams.log.admission import Accepted
-from streams.log.ownership import SINK
+from streams.log.log import SINK
 
 Command = Callable[..., tuple[int, str, str]]
 AS_OF = NOW.isoformat()

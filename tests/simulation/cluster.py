@@ -22,7 +22,7 @@ from simulation.disk import JUDGEMENTS, Calls
 from simulation.world import START, World
 
 from streams.judging.judged_stages import SCORING, STATE
-from streams.kafka.ownership import SESSION_SECONDS
+from streams.kafka.partitions import SESSION_SECONDS
 from streams.kafka.states import DECODE, StoredState
 from streams.kafka.topics import TOPICS, state_topic
 

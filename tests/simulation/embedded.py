@@ -22,7 +22,7 @@ from schemas.errors import StoreError
 from service.setup.workspace import stages_behind
 from streams.engine.engine import Engine
 from streams.engine.record_intake import EngineLimits
-from streams.upkeep.erasing import ErasureTask
+from streams.upkeep.deletion import ErasureTask
 from streams.upkeep.periodic_tasks import PeriodicTasks
 
 LIMITS = EngineLimits(waiting=20, at_once=4, flush_seconds=2.5, idle_check=30.0)

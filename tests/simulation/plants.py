@@ -12,7 +12,7 @@ from unittest.mock import patch
 import msgspec
 
 from streams.engine.engine import Engine
-from streams.kafka.judged_stage import RecordedCalls
+from streams.kafka.stages import RecordedCalls
 from streams.log.local_log import LocalLog, LogFolder
 from streams.log.log import Commit
 

@@ -18,7 +18,7 @@ from schemas.records import AgentEvent, Exchange
 from streams.engine.engine import Engine
 from streams.engine.record_intake import IngestResult
 from streams.log.admission import CONFLICT, KNOWN, WRITTEN
-from streams.upkeep.erasing import erasure, request_erasure
+from streams.upkeep.deletion import erasure, request_erasure
 
 AGAIN = 1.0
 """Seconds after which a sender who was refused tries again."""

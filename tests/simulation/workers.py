@@ -19,12 +19,10 @@ from streams.engine.stage_runs import StageRuns
 from streams.judges.protocol import Judge
 from streams.judging.judged_stages import nothing_recorded
 from streams.judging.judging_partition import JudgeCalls
-from streams.kafka.computed_stage import Computing
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.judged_stage import KafkaJudging
-from streams.kafka.ownership import SURE_SECONDS, Membership
-from streams.kafka.partitions import DeliveredChunk, KafkaStage, release
+from streams.kafka.partitions import SURE_SECONDS, DeliveredChunk, KafkaStage, Membership, release
 from streams.kafka.producing import RecordProducer
+from streams.kafka.stages import Computing, KafkaJudging
 from streams.kafka.states import StateTopic
 from streams.kafka.transport import ChunkConsumer, TransportHooks
 from streams.topology import Stage, stage_named

@@ -29,10 +29,10 @@ from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.judged_stages import SCORING, STATE, JudgedStage, JudgedState
 from streams.judging.judging_partition import JudgeCalls
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.judged_stage import JudgedPartition, KafkaJudging
 from streams.kafka.partitions import KafkaStage, PartitionWork
 from streams.kafka.producing import Message, RecordProducer, key_of
 from streams.kafka.reading import Chunk
+from streams.kafka.stages import JudgedPartition, KafkaJudging
 from streams.kafka.states import StateTopic
 from streams.kafka.topics import state_topic
 from streams.steps.intake import IntakeStep

@@ -21,12 +21,11 @@ from schemas.records import Record
 from streams.engine.stage_runs import StageRuns
 from streams.judging.judged_stages import nothing_recorded
 from streams.kafka.agents import Worker
-from streams.kafka.computed_stage import Computing
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.ownership import Membership
-from streams.kafka.partitions import KafkaStage, PartitionWork
+from streams.kafka.partitions import KafkaStage, Membership, PartitionWork
 from streams.kafka.producing import RecordProducer, key_of
 from streams.kafka.reading import Chunk
+from streams.kafka.stages import Computing
 from streams.kafka.states import StateTopic
 from streams.kafka.topics import GROUP
 from streams.topology import Stage, stage_named

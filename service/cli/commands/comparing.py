@@ -34,8 +34,7 @@ from service.cli.views import SIMULATED, TIER_STATES
 from service.read.known_projects import unknown_project
 from service.setup.copies import readable_file
 from service.text.plain import MISSING, counted, plain
-from streams.replay.plan import LIVE, folder_of
-from streams.replay.result import outcome_in
+from streams.replay.plan import LIVE, folder_of, outcome_in
 
 
 def compare(

@@ -30,9 +30,8 @@ from service.text.plain import counted, plain
 from service.write.deletion import PurgedRecords, RequestedErasure, progress_of, purged_records
 from streams.log.admission import Accepted
 from streams.topology import derived_tables
-from streams.upkeep.erasing import COPIES, erasure
-from streams.upkeep.erasing import erase as erase_all
-from streams.upkeep.retention import purge
+from streams.upkeep.deletion import COPIES, erasure, purge
+from streams.upkeep.deletion import erase as erase_all
 
 NO_COPY = (
     "Name the database with --db. If it is lost: with Kafka, give --kafka host:port to rebuild the tables from the topics; "
@@ -76,8 +75,8 @@ def _say_counts(done: str, counts: Mapping[str, int], nothing: str, *, as_json: 
 
 def _land_again(settings: Settings) -> dict[str, int]:
     """Flush the topics into the tables again; return the number of rows of each non-empty table."""
-    from streams.kafka.rebuilding import rebuild as land_again  # noqa: PLC0415 - the clients of Kafka take a while to load
-    from streams.kafka.rebuilding import require_records  # noqa: PLC0415 - as above
+    from streams.kafka.sink import rebuild as land_again  # noqa: PLC0415 - the clients of Kafka take a while to load
+    from streams.kafka.sink import require_records  # noqa: PLC0415 - as above
 
     connection, framing = connection_of(settings), framing_of(settings)
     is_new = not settings.database.exists()

@@ -33,7 +33,7 @@ from service.text.answers import document
 from service.text.plain import MISSING, plain
 from service.text.window import moment_of
 from streams.log.admission import Accepted, admissible
-from streams.upkeep.deployments import DEFAULT_LABEL, TOPIC, deployment, known_already
+from streams.upkeep.annotations import DEFAULT_LABEL, TOPIC, deployment, known_already
 
 deployments_app = typer.Typer(
     no_args_is_help=True, help="Record and list deployments: charts mark them, and incidents name them."

@@ -30,7 +30,7 @@ from service.setup.wiring import policy_of
 from service.setup.workspace import CATCH_UP, opened_store, stages_behind, utc_now
 from service.text.plain import counted, plain
 from streams.kafka.topics import COLLECTOR
-from streams.log.ownership import log_folder
+from streams.log.log import log_folder
 from streams.sources.openclaw.storage import PLUGIN, STATE_VARIABLE, OpenClawState, look_at_state, state_folders
 from streams.sources.transcript_sources import OPENCLAW, SOURCES
 

@@ -53,7 +53,7 @@ from service.setup.workspace import Workspace, open_workspace
 from service.text.answers import document
 from service.text.plain import plain
 from service.write.importing import resume_histories
-from streams.upkeep.reviewing import MAX_COMMENT
+from streams.upkeep.annotations import MAX_COMMENT
 from streams.watch.checking import Checked
 from streams.watch.lifecycle import (
     ACKNOWLEDGED,

@@ -40,9 +40,9 @@ from service.setup.judge_setup import SIMULATED, OpenedJudge
 from service.text.plain import MISSING, counted
 from service.write.replays import OffsetRange, Replay, Wanted, default_workers, replay_of, replays_in
 from streams.judging.call_budget import StoppedError
-from streams.replay.asking import Estimate
-from streams.replay.part_processes import Heard
+from streams.replay.part import Heard
 from streams.replay.plan import Asking, Outcome, Plan, Scope
+from streams.replay.rescoring import Estimate
 
 
 @fails_when("you decline")

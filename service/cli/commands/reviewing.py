@@ -19,7 +19,7 @@ from service.read.scores import score_by_id
 from service.setup.workspace import open_workspace
 from service.text.answers import document
 from service.text.plain import MISSING, plain
-from streams.upkeep.reviewing import REVIEWS, human_score, require_human_scores
+from streams.upkeep.annotations import REVIEWS, human_score, require_human_scores
 
 review_app = typer.Typer(no_args_is_help=True, help="Review exchanges yourself: show the next one, score it.")
 Rater = Annotated[str | None, typer.Option("--rater", metavar="NAME", help="Name of the reviewer; your account by default.")]

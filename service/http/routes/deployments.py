@@ -17,7 +17,7 @@ from service.web.context import Services, durable_or_refused
 from service.web.errors import documented
 from service.web.json_routes import JsonRoute, answering
 from service.web.models import Id, Moment, OperatorBody, QueryMoment, Text
-from streams.upkeep.deployments import DEFAULT_LABEL, MAX_COMMENT, MAX_URL, TOPIC, deployment, known_already
+from streams.upkeep.annotations import DEFAULT_LABEL, MAX_DEPLOYMENT_COMMENT, MAX_URL, TOPIC, deployment, known_already
 
 router = APIRouter(route_class=JsonRoute, tags=["deployments"])
 PATH = f"{API}/{{project}}/deployments"
@@ -33,7 +33,7 @@ class DeploymentBody(OperatorBody):
         None, description="Time; now by default, unless this version is already the newest of label and agent."
     )
     by: Id | None = Field(None, description="Person who deployed it; by default the name of the token.")
-    comment: Annotated[Text, Field(max_length=MAX_COMMENT)] | None = None
+    comment: Annotated[Text, Field(max_length=MAX_DEPLOYMENT_COMMENT)] | None = None
     url: Annotated[str, Field(max_length=MAX_URL)] | None = Field(None, examples=["https://example.org/releases/2.0.0"])
 
 

@@ -26,7 +26,7 @@ from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.json_routes import JsonRoute
 from service.web.models import Id, OperatorBody, QueryMoment, Text
-from streams.upkeep.reviewing import MAX_COMMENT, REVIEWS, human_score, require_human_scores
+from streams.upkeep.annotations import MAX_COMMENT, REVIEWS, human_score, require_human_scores
 
 router = APIRouter(route_class=JsonRoute, tags=["people"])
 PROJECT = f"{API}/{{project}}"

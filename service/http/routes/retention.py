@@ -29,8 +29,7 @@ from service.write.deletion import (
     purge_dry_run,
     purged_records,
 )
-from streams.upkeep.erasing import erasure, remains, request_erasure
-from streams.upkeep.retention import purge
+from streams.upkeep.deletion import erasure, purge, remains, request_erasure
 
 router = APIRouter(route_class=JsonRoute, tags=["retention"])
 

@@ -35,7 +35,7 @@ from schemas.records import (
 from schemas.registry import current_schemas
 from streams.log.admission import Accepted
 from streams.replay.plan import folder_of
-from streams.upkeep.erasing import erase, erasure, erasures, remains, request_erasure
+from streams.upkeep.deletion import erase, erasure, erasures, remains, request_erasure
 
 MARKER = "Xq7Ztelltale"
 SESSION = "session-to-be-erased"

@@ -31,7 +31,7 @@ from streams.judging.revising import revise
 from streams.log.admission import Accepted
 from streams.steps.intake import IntakeState
 from streams.topology import TOPOLOGY
-from streams.upkeep.retention import cutoff, purge
+from streams.upkeep.deletion import cutoff, purge
 from streams.watch.rules import LOOK_BACK
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)

@@ -18,7 +18,7 @@ from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from streams.engine.embedded import EmbeddedRunner
 from streams.log.admission import Accepted
-from streams.upkeep.retention import purge
+from streams.upkeep.deletion import purge
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 OLD, NEW = NOW - timedelta(days=100), NOW - timedelta(days=10)

@@ -20,7 +20,7 @@ from analytics.store.store import Store
 from service.cli.main import run
 from service.export.parquet import days_of, export_partitions, export_tables
 from streams.engine.engine import Engine
-from streams.upkeep.retention import purge
+from streams.upkeep.deletion import purge
 
 EVENTS = ROOT / "examples" / "session.json"
 QUERY = "/api/audit/query"

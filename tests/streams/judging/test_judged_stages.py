@@ -32,7 +32,7 @@ from streams.judging.judged_stages import EVALUATION, JUDGED, recorded_in
 from streams.log.admission import Committed, Submission
 from streams.log.dead_letters import Return, way_back
 from streams.topology import TOPOLOGY
-from streams.upkeep.erasing import erasure, request_erasure
+from streams.upkeep.deletion import erasure, request_erasure
 
 T = TypeVar("T")
 WHOLE = "* EXCLUDE (_offset)"

@@ -39,8 +39,7 @@ from streams.engine.record_intake import EngineLimits, IngestResult
 from streams.judges.protocol import CallBudget, Verdict
 from streams.log.admission import Accepted
 from streams.log.local_log import LocalLog, local_log, recover_closed
-from streams.log.log import Commit
-from streams.log.ownership import log_folder
+from streams.log.log import Commit, log_folder
 from streams.log.sink import write_commits
 from streams.stage_progress import lagging
 

@@ -13,7 +13,7 @@ from support.fleet_histories import Command, clean_environment, scored_live
 from support.processes import make_once
 
 from service.cli.main import run
-from streams.replay import part_processes
+from streams.replay import part
 
 NAME = "driftline.duckdb"
 PARTS = ["service.write.replays", "streams.replay.part"]
@@ -27,7 +27,7 @@ def loaded_parts() -> Iterator[None]:
         if not SOAK:
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(PARTS)
-            patch.setattr(part_processes, "_SPAWN", context)
+            patch.setattr(part, "_SPAWN", context)
         yield
 
 

@@ -16,15 +16,15 @@ from support.servers import Child, Home, Nursery, nursery, until
 
 from driftline_trial.simulator import running
 from service.write import replays
-from streams.replay import result as results
+from streams.replay import plan
 from streams.replay.plan import ReplayFiles
 
 POLICY = "version: 1\ndefaults: {judgeModel: claude-haiku-5-5}\n"
 LOADED_ONCE = """
 import multiprocessing
-from streams.replay import part_processes
-part_processes._SPAWN = multiprocessing.get_context("forkserver")
-part_processes._SPAWN.set_forkserver_preload(["service.write.replays", "streams.replay.part"])
+from streams.replay import part
+part._SPAWN = multiprocessing.get_context("forkserver")
+part._SPAWN.set_forkserver_preload(["service.write.replays", "streams.replay.part"])
 """
 """Has the processes of a replay's parts load their code once, and not each for itself; not run in a soak run."""
 BEFORE = "" if SOAK else LOADED_ONCE
@@ -139,7 +139,7 @@ def test_a_result_is_there_whole_or_not_at_all(driftline: Command, database: Pat
     arguments = ("--label", "merged", "--workers", "1")
     parts = ReplayFiles(database, "merged").parts
     with monkeypatch.context() as patch:
-        patch.setattr(results, "read_digests", ended)
+        patch.setattr(plan, "read_digests", ended)
         with pytest.raises(EndedError):
             driftline("replay", *arguments)
     assert (result(database, "merged").exists(), parts.exists()) == (False, True)

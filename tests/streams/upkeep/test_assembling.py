@@ -39,8 +39,7 @@ from streams.sources.otlp.kept_spans import span_record
 from streams.sources.otlp.request import SIGNALS, Refused
 from streams.upkeep import assembling
 from streams.upkeep.assembling import LATE, LONGEST_PAUSE, TOO_MANY, TraceAssembler
-from streams.upkeep.erasing import erase, erasure, request_erasure
-from streams.upkeep.retention import KEPT_SPANS, purge
+from streams.upkeep.deletion import KEPT_SPANS, erase, erasure, purge, request_erasure
 
 T = TypeVar("T")
 RULES = Policy().defaults.traces

@@ -17,7 +17,7 @@ from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Deployment
-from streams.upkeep.deployments import deployment, deployments, known_already
+from streams.upkeep.annotations import deployment, deployments, known_already
 from streams.watch.evidence import began_with
 from streams.watch.findings import Finding, Source
 

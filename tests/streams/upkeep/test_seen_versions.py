@@ -14,7 +14,7 @@ from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, Label
-from streams.upkeep.deployments import SeenVersions
+from streams.upkeep.annotations import SeenVersions
 
 
 def of_version(number: int, version: str, agent: str = "cleo", label: str = "agent_version") -> Exchange:

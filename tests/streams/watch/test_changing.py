@@ -17,7 +17,7 @@ from analytics.store.store import Store
 from audit.policy import Policy
 from schemas.records import Incident
 from service.read.incidents import history_of
-from streams.log.publisher import StorePublisher
+from streams.log.sink import StorePublisher
 from streams.watch.lifecycle import ACKNOWLEDGED, DISMISSED, OPEN, RESOLVED, assignee_of, with_decision
 from streams.watch.watching import Change, Changed, Person, Watch, change
 

@@ -13,8 +13,8 @@ from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from audit.policy import Policy
 from schemas.records import Incident
-from streams.log.publisher import StorePublisher
-from streams.upkeep.retention import purge
+from streams.log.sink import StorePublisher
+from streams.upkeep.deletion import purge
 from streams.watch.watching import Watch
 
 POLICY = Policy()

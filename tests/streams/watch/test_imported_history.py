@@ -15,7 +15,7 @@ from analytics.store.store import Store
 from audit.policy import Policy
 from schemas.records import Score
 from service.alerts.delivery import RECENT
-from streams.log.publisher import StorePublisher
+from streams.log.sink import StorePublisher
 from streams.watch.checking import Checked
 from streams.watch.history import ABANDONED, EVERY_PROJECT, History, ProjectHistory
 from streams.watch.measures import WAITED, midnight

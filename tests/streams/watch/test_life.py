@@ -19,7 +19,7 @@ from audit.drift.incident_evidence import Level, evidence_of
 from audit.drift.series import Reference, joined
 from audit.policy import Policy
 from schemas.records import Incident
-from streams.log.publisher import StorePublisher
+from streams.log.sink import StorePublisher
 from streams.watch.checking import Checked
 from streams.watch.incidents import decided, references_of
 from streams.watch.lifecycle import (

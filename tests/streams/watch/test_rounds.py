@@ -12,7 +12,7 @@ from support.watch_histories import END, ended_run, fallen, history, put, steady
 
 from analytics.store.store import Store
 from audit.policy import Policy
-from streams.log.publisher import StorePublisher
+from streams.log.sink import StorePublisher
 from streams.watch.checking import Checked
 from streams.watch.rounds import WatchRounds
 from streams.watch.watching import Watch

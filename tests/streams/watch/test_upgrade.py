@@ -18,7 +18,7 @@ from audit.policy import Policy
 from schemas.records import Incident, Review
 from schemas.registry import current_schemas, earlier_schemas
 from service.read.incidents import history_of, incident_answer, incident_records
-from streams.log.publisher import StorePublisher
+from streams.log.sink import StorePublisher
 from streams.watch.incidents import references_of
 from streams.watch.watching import Watch
 

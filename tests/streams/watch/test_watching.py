@@ -20,7 +20,7 @@ from audit.policy import Policy, ProjectSettings
 from schemas.records import DimensionScore, Exchange, Incident, Record, Review, Score
 from service.read.why.reasons import why
 from streams.engine.record_intake import Published
-from streams.log.publisher import StorePublisher
+from streams.log.sink import StorePublisher
 from streams.watch.checking import Checked
 from streams.watch.lifecycle import DISMISSED, NEW_NORMAL, RESOLVED
 from streams.watch.watching import Watch

@@ -48,7 +48,7 @@ from service.read.anchors import project_anchors
 from service.read.incidents import incident_records
 from service.read.why.reasons import why
 from streams.upkeep.anchors import changes
-from streams.upkeep.deployments import deployments
+from streams.upkeep.annotations import deployments
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from support.api_server import NOW, BodyBuilder, Call, Tokens
 from analytics.store.store import Store
 from audit.policy import Policy
 from streams.engine.engine import Engine
-from streams.upkeep.retention import RetentionTask
+from streams.upkeep.deletion import RetentionTask
 
 RUN, ERASURES, INGEST = "/api/audit/retention/run", "/api/audit/erasures", "/api/audit/ingest"
 

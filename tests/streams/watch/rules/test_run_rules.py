@@ -22,7 +22,7 @@ from audit.drift.incident_evidence import evidence_of
 from audit.drift.series import Counts, log_count_evidence
 from audit.policy import Policy, ProjectSettings
 from schemas.records import Diagnosis, Incident
-from streams.log.publisher import StorePublisher
+from streams.log.sink import StorePublisher
 from streams.watch import measures
 from streams.watch.checking import Checked
 from streams.watch.lifecycle import DISMISSED, RECOVERED, RESOLVED, levels_of, recovered_since

@@ -1,4 +1,6 @@
-"""Deployments: records of releases by people, pipelines and traces, shown beside the scores.
+"""Annotations, which are shown beside the scores and change none: deployments and reviews.
+
+Deployments are releases as recorded by people, pipelines and traces:
 
 1. A deployment with a time is identified by project, label, version, agent and time: sent again, it changes nothing.
 2. A deployment without a time gets the present time, unless the newest deployment of the label and agent already has that version: then it
@@ -6,6 +8,8 @@
 3. A version that first appears in a trace becomes a deployment, at the time of its exchange (`SeenVersions`). The first version ever seen
    of a label is not a change, and so not a deployment. Two versions that run side by side are deployed once each, however often they
    alternate. Versions recorded by people or pipelines count as seen.
+
+A review is a person's score of an exchange, from 1 to 5.
 """
 
 from __future__ import annotations
@@ -18,18 +22,22 @@ from typing import Any
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
+from audit.agreement import HIGHEST, LOWEST
+from audit.exchanges.outcomes import score_id
 from audit.fingerprints import stable_id
+from audit.policy import Policy, RatingScale
 from audit.redaction import Redactor
 from schemas.bounds import CLOCK_TOLERANCE, LABEL_NAME, MAX_LABEL, identifier_fault
-from schemas.errors import InputError
+from schemas.errors import InputError, PolicyError
 from schemas.lazy import duckdb
-from schemas.records import Deployment, Exchange
+from schemas.records import Deployment, Exchange, Review
+from streams.sources.otlp.trace_exchanges import TracedRating
 
 TOPIC = "deployments"
 DEFAULT_LABEL = "agent_version"
 MOST = 1_000
 """Deployments that are listed at once."""
-MAX_COMMENT = 2_000
+MAX_DEPLOYMENT_COMMENT = 2_000
 MAX_URL = 2_000
 _URL = re.compile(r"https?://[^\s<>\"']+")
 Row = Mapping[str, Any]
@@ -57,8 +65,10 @@ def deployment(
         raise InputError("at: lies more than a day in the future", hint="Record a deployment after it has happened.")
     if url is not None and (len(url) > MAX_URL or not _URL.fullmatch(url)):
         raise InputError(f"url: must be an http or https address of at most {MAX_URL} characters", hint="Leave it out.")
-    if comment is not None and len(comment) > MAX_COMMENT:
-        raise InputError(f"comment: has {len(comment)} characters; at most {MAX_COMMENT} are allowed", hint="Shorten it.")
+    if comment is not None and len(comment) > MAX_DEPLOYMENT_COMMENT:
+        raise InputError(
+            f"comment: has {len(comment)} characters; at most {MAX_DEPLOYMENT_COMMENT} are allowed", hint="Shorten it."
+        )
     version, by = _clean("version", version, redactor), _clean("by", by, redactor)
     agent = None if agent is None else _clean("agent", agent, redactor)
     when = at or now
@@ -152,3 +162,64 @@ class SeenVersions:
                 for row in query_rows(cursor, "seen_versions", {"project": project, "labels": list(VERSIONS)}):
                     found.setdefault((row["agent"], row["label"]), set()).add(row["version"])
         return found
+
+
+HUMAN_SCORE = "human_score"
+REVIEWS = "reviews"
+"""Topic of human reviews."""
+SWITCH_ON = "Set bidirectionalScoring: true in the policy, for the project or in its defaults."
+MAX_COMMENT = 10_000
+"""Characters of a comment."""
+
+
+def require_human_scores(policy: Policy, project: str) -> None:
+    """PolicyError if the project accepts no human scores."""
+    if not policy.for_project(project).settings.bidirectional_scoring:
+        raise PolicyError(f"project {project} takes no human scores: bidirectionalScoring is off", hint=SWITCH_ON)
+
+
+def evaluator_score(connection: str, project: str, traced: TracedRating, scale: RatingScale, now: datetime) -> Review | None:
+    """The record of an external evaluator's rating of an exchange, in points from 1 to 5; None if its score is off the scale.
+
+    Its texts were redacted at intake. The same rating of the same span is a single record, however often its trace is assembled.
+    """
+    rating = traced.rating
+    if rating.score is None or not scale.lowest <= rating.score <= scale.highest:
+        return None
+    share = (rating.score - scale.lowest) / (scale.highest - scale.lowest)
+    subject = score_id(connection, traced.exchange_id)
+    said = ": ".join(filter(None, (rating.label, rating.explanation)))
+    return Review(
+        review_id=stable_id("evaluator_score", project, subject, rating.name, repr(rating.score), said, traced.span_id),
+        project=project,
+        kind=HUMAN_SCORE,
+        subject_id=subject,
+        reviewer=rating.name,
+        score=round(LOWEST + (HIGHEST - LOWEST) * share),
+        comment=said[:MAX_COMMENT] or None,
+        occurred_at=traced.at,
+        ingested_at=now,
+    )
+
+
+def human_score(
+    project: str, subject: str, rater: str, value: int, comment: str | None, *, redactor: Redactor, now: datetime
+) -> Review:
+    """The record of a person's score; InputError for an invalid value. Secrets in the comment are replaced by markers.
+
+    The same score with the same time is a single record, so that it may be sent again.
+    """
+    if not LOWEST <= value <= HIGHEST:
+        raise InputError(f"score: must be {LOWEST} to {HIGHEST}", hint="1 is worst and 5 is best, as in Tier 3.")
+    said = redactor.redact(comment)[0] if comment else None
+    return Review(
+        review_id=stable_id("human_score", project, subject, rater, value, said or "", now.isoformat()),
+        project=project,
+        kind=HUMAN_SCORE,
+        subject_id=subject,
+        reviewer=rater,
+        score=value,
+        comment=said,
+        occurred_at=now,
+        ingested_at=now,
+    )
