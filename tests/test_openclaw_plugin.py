@@ -371,7 +371,8 @@ def test_what_differs_is_set_aside_with_the_fields_that_differ(children: Nursery
     assert (code, json.loads(printed)["conflicts"]) == (1, 1)
     with Store(home.database) as store:
         ((detail,),) = rows(store, "SELECT detail FROM dead_letters")
-    assert "exchange_id 's:u1': the log holds it with other content (it differs in agent_response)" in detail
+    assert "exchange_id 's:u1': " in detail
+    assert "differs in agent_response" in detail
 
 
 def test_kills_of_node_and_a_server_that_is_away_lose_and_double_nothing(stage: Stage) -> None:

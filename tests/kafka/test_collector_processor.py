@@ -168,7 +168,7 @@ def test_a_message_of_bad_spans_makes_few_letters_that_count_them_all() -> None:
     letters = work(traces(*bad).as_protobuf).letters
 
     assert collector.MAX_LETTERS + 1 == len(letters) == len({one.dead_letter_id for one in letters})
-    assert "149 more spans of this message cannot be taken" in {one.detail for one in letters}
+    assert any(str(one.detail).startswith("149 more spans") for one in letters)
 
 
 def test_a_message_of_more_spans_than_a_worker_can_hold_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,8 @@ def test_an_offset_of_a_partition_that_is_not_there_is_refused(driftline: Comman
     code, _, error = driftline("replay", "--from", "topics", "--from-offset", f"{PARTITIONS}:1")
     assert (code, f"has no partition {PARTITIONS}" in error) == (2, True)
     code, _, error = driftline("replay", "--from", "topics", "--from-offset", "0:1")
-    assert (code, "partition 0 of the topic exchanges ends at offset 0" in error) == (2, True)
+    assert code == 2
+    assert "topic exchanges ends at offset 0" in error
 
 
 def test_a_cluster_without_the_topics_is_said_to_have_none(driftline: Command) -> None:

@@ -268,9 +268,9 @@ def test_a_record_under_another_sessions_key_is_set_aside(kafka: KafkaConnection
         assert found(store, "SELECT exchange_id FROM exchanges") == [("s:1",)]
         places = [("agent-events", 0, 0), ("exchanges", 0, 1), ("exchanges", 0, 2)]
         assert [(*place, "decoding", "wrong_key") for place in places] == found(store, LETTERS)
-        assert set(found(store, "SELECT detail FROM dead_letters")) == {
-            ("the key is not that of the session, which is local/s",)
-        }
+        ((detail,),) = set(found(store, "SELECT detail FROM dead_letters"))
+        assert "key" in detail
+        assert "local/s" in detail
 
 
 def test_a_letter_of_a_worker_and_of_the_sink_is_one(kafka: KafkaConnection, make_topics: MakeTopics) -> None:

@@ -132,7 +132,8 @@ def test_another_number_of_partitions_is_reported(administration: TopicAdministr
     administration.create(partitions=PARTITIONS)
 
     (found,) = administration.check()
-    assert (found.topic, found.what) == ("scores", "has 3 partitions where topics keyed by session have 2")
+    assert found.topic == "scores"
+    assert found.what.startswith("has 3 partitions ")
     assert administration.describe()["scores"].partitions == 3
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -76,7 +77,8 @@ def test_a_change_is_noticed_and_then_generated(tree: Path, change: Callable[[di
     edit(tree, "Heartbeat", change)
     stale = generate(tree, "--check")
     assert stale.returncode == 1
-    assert "schemas/records.py is out of date: run python -m schemas.generate" in stale.stderr
+    assert "schemas/records.py" in stale.stderr
+    assert "python -m schemas.generate" in stale.stderr
     assert generate(tree).returncode == 0
     assert generate(tree, "--check").returncode == 0
     history = sorted(path.name for path in (tree / "schemas" / "history" / "Heartbeat").iterdir())
@@ -119,7 +121,7 @@ def test_a_default_may_not_be_taken_away_again(tree: Path) -> None:
     edit(tree, "Heartbeat", lambda definition: definition["fields"][-1].pop("default"))
     done = generate(tree)
     assert done.returncode == 1
-    assert "Heartbeat cannot read its published version 1" in done.stderr
+    assert re.search("Heartbeat cannot read .*version 1", done.stderr)
 
 
 def test_a_published_type_may_not_disappear(tree: Path) -> None:
@@ -127,7 +129,7 @@ def test_a_published_type_may_not_disappear(tree: Path) -> None:
     (tree / "schemas" / "avsc" / "driftline.Heartbeat.avsc").unlink()
     done = generate(tree, "--check")
     assert done.returncode == 1
-    assert "Heartbeat is published but has no schema any more" in done.stderr
+    assert re.search("Heartbeat .*no schema", done.stderr)
 
 
 @pytest.mark.parametrize(

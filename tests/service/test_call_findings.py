@@ -79,8 +79,10 @@ def test_people_see_the_findings_and_tune_them(tmp_path: Path, policy: Path, cap
     capsys.readouterr()
     assert run_command(["run", "s1", *database]) == 0
     said = capsys.readouterr().out
-    assert "Two tool calls alternated for 2 rounds with unchanged arguments. Tools: read, edit." in said
-    assert "1 tool call nearly repeated an earlier one. First tool: search." in said
+    assert "alternated for 2 rounds" in said
+    assert "Tools: read, edit." in said
+    assert "1 tool call nearly repeated" in said
+    assert "First tool: search." in said
     asked = ["tune", "--project", "ops", "--as-of", "2026-10-02T00:00:00Z", "--json", "--policy", str(policy), *database]
     assert run_command(asked) == 0
     rows = {row["threshold"]: row for row in json.loads(capsys.readouterr().out)["thresholds"]}

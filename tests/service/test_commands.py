@@ -137,7 +137,7 @@ def test_check_warns_of_a_gate_that_never_fails_a_run(
 ) -> None:
     """A build that passes whatever the agent did is worse than one without a gate."""
     _, out, warnings = driftline("check", str(events_file), "--min-trust", least, "--json")
-    assert (f"--min-trust {least} never fails a run: trust is never below 73" in warnings) == warns
+    assert (f"--min-trust {least} never fails a run" in warnings) == warns
     assert json.loads(out)["checked"] == 2
 
 
@@ -239,7 +239,8 @@ def test_rebuild_gives_the_same_again(driftline: Command, events_file: Path) -> 
 def test_a_rebuild_without_a_file_says_where_one_comes_from(driftline: Command, tmp_path: Path) -> None:
     """The file is the log of an installation without Kafka: nothing else has its records, and an empty one would hide that."""
     code, _, error = driftline("rebuild")
-    assert (code, "no database at driftline.duckdb: there is nothing to rebuild from" in error) == (2, True)
+    assert code == 2
+    assert "no database at driftline.duckdb" in error
     assert "--kafka" in error
     assert "restore a backup" in error
     assert [*tmp_path.glob("driftline.duckdb*")] == []
@@ -399,7 +400,7 @@ def test_a_rebuild_that_was_cut_short_is_noticed(
         driftline("rebuild")
     error = driftline("runs")[2]
     assert "stage diagnosis has read 0 of" in error
-    assert "A server was stopped with work left: start it again" in error
+    assert "stopped with work left" in error
     assert driftline("doctor")[0] == 1
     assert driftline("check")[0] == 2
     driftline("rebuild")

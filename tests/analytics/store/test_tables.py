@@ -216,7 +216,8 @@ def test_a_file_of_a_newer_version_is_refused(path: Path, change: str, named: st
         raw.execute(f"DROP VIEW main.agent_events; ALTER TABLE log.agent_events {change}")
     with pytest.raises(StoreError) as caught:
         Store(path)
-    assert str(caught.value) == f"table agent_events has columns this version does not know: {named}"
+    assert "agent_events" in str(caught.value)
+    assert str(caught.value).endswith(f": {named}")
     assert "upgrade" in caught.value.hint
     # The file is let go and unchanged.
     with duckdb.connect(str(path)) as raw:

@@ -129,11 +129,10 @@ def test_what_is_said_of_near_duplicates_counts_the_repeats() -> None:
     """The first call was right; evidence are those that came after it."""
     wordings = [QUESTION, QUESTION.upper(), QUESTION.title()]
     cause = found([call("search", {"q": wording}) for wording in wordings])["near_duplicate_calls"]
-    assert (
-        cause.description,
-        cause.impact_score,
-        seqs(cause),
-    ) == ("2 tool calls nearly repeated an earlier one. First tool: search.", 0, [1, 2])
+    assert cause.description.startswith("2 tool calls ")
+    assert "First tool: search." in cause.description
+    assert cause.impact_score == 0
+    assert seqs(cause) == [1, 2]
 
 
 def test_polling_is_neither() -> None:

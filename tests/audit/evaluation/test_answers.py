@@ -103,13 +103,12 @@ def test_an_answer_of_another_shape_is_refused_with_the_reason(text: str, proble
 def test_every_problem_is_told_at_once() -> None:
     """There is one turn of repair, so a judge that is told of half of its faults has lost it."""
     broken = {"dimensions": {"task": {"evidence": [], "score": 11}}, "overall": {"score": "x"}}
-    assert problems(json.dumps(broken)) == (
-        "the field spark is missing in dimensions",
-        "task.evidence must be a list of 1 to 8 texts",
-        "task.score must be a JSON number from 0 to 10",
-        "the field evidence is missing in overall",
-        "overall.score must be a JSON number from 0 to 10",
-    )
+    missing_part, evidence, score, missing_field, overall = problems(json.dumps(broken))
+    assert "spark is missing in dimensions" in missing_part
+    assert "task.evidence " in evidence
+    assert "task.score " in score
+    assert "evidence is missing in overall" in missing_field
+    assert "overall.score " in overall
 
 
 def test_evidence_is_kept_on_one_line_and_cut_where_it_is_too_long() -> None:

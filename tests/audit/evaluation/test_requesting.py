@@ -170,7 +170,7 @@ def test_what_is_more_than_a_record_may_hold_is_refused_with_what_to_do() -> Non
     """Nobody can mend a request at its source: it is made here, from a case, a prompt and a view whose size a profile says."""
     with pytest.raises(BoundsError, match="bytes encoded") as raised:
         made(prompt="x" * 1_000_000)
-    assert raised.value.hint == "Make max_view_characters of the profile smaller, or the case or its system prompt shorter."
+    assert "max_view_characters" in str(raised.value.hint)
     with pytest.raises(BoundsError) as raised:
         asked_again(msgspec.structs.replace(made(), user_prompt="x" * 1_000_000), 1, ())
     assert "max_view_characters" in raised.value.hint

@@ -63,7 +63,7 @@ def test_shipped_methodologies_add_exactly_their_dimensions(name: str) -> None:
 def test_judge_contexts_name_their_methodology() -> None:
     """The judge is told what governs the agent."""
     for name, word in {"prawduct": "Prawduct methodology", "tilt": "TiLT methodology"}.items():
-        assert f"You are evaluating an AI agent governed by the {word}" in shipped_methodologies()[name].judge_context
+        assert f"governed by the {word}" in shipped_methodologies()[name].judge_context
 
 
 def test_a_file_adds_to_the_default_dimensions(tmp_path: Path) -> None:

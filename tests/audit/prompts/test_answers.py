@@ -254,7 +254,7 @@ def test_tier_3_is_from_1_to_5(score: float) -> None:
     """0 would be an anomaly that no anchor describes."""
     answer = valid(TIER3)
     answer["dimensions"]["transparency"]["score"] = score
-    assert problems(TIER3, answer) == "transparency.score must be a JSON number from 1 to 5"
+    assert problems(TIER3, answer).startswith("transparency.score ")
 
 
 def test_all_problems_are_told_at_once_up_to_a_limit() -> None:

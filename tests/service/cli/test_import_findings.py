@@ -71,9 +71,11 @@ def test_an_import_ends_with_what_was_found(tmp_path: Path, said: Typed) -> None
     code, out = said("import", "openclaw", str(tmp_path / "state"), "--db", database, "--as-of", "2026-11-04T00:00:00Z")
     assert code == 0
     assert "In short, checked as of 2026-11-04" in out
-    assert "2 runs of 1 agent: 1 unsafe for production, 0 to review, 1 ready" in out
-    assert "main (2 runs): cost_explosion in 1 run; infinite_tool_loop in 1 run, 1 critical" in out
-    assert "No full baseline yet: default (2 of 14 days)" in out
+    assert "2 runs of 1 agent" in out
+    assert "1 unsafe for production, 0 to review, 1 ready" in out
+    assert "main (2 runs): cost_explosion in 1 run" in out
+    assert "infinite_tool_loop in 1 run, 1 critical" in out
+    assert "default (2 of 14 days)" in out
     shown = next(line for line in out.splitlines() if " run run_" in line)
     code, run_shown = said(*shlex.split(shown)[1:])
     assert code == 0

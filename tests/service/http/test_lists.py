@@ -99,7 +99,7 @@ def test_a_stored_record_that_cannot_be_read_is_no_fault_of_the_caller(
     shown = call("GET", f"{OPS}/runs/run_001", tokens.root)
     assert (shown.status_code, shown.json()["code"]) == (500, "internal")
     [fault] = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert "a stored record cannot be read: payload: is not JSON" in str(fault.exc_info)
+    assert "payload: is not JSON" in str(fault.exc_info)
 
 
 @pytest.mark.usefixtures("filled")

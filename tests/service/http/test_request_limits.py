@@ -129,7 +129,7 @@ def test_a_fault_of_ours_says_nothing_internal_and_is_logged(
         response = call("POST", INGEST, tokens.ops, json=exchange_body())
     assert (response.status_code, response.json()["code"]) == (500, "internal")
     request_id = response.headers["x-request-id"]
-    assert response.json()["error"] == f"internal error; see {request_id} in the server's log"
+    assert request_id in response.json()["error"]
     [fault] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert (fault.request_id, fault.route) == (request_id, INGEST)
     assert "secret path" in str(fault.exc_info)

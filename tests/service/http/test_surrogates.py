@@ -113,7 +113,5 @@ def test_a_name_that_no_call_knows_is_told_even_if_it_holds_half_a_pair(call: Ca
 def test_an_address_that_is_not_utf_8_is_refused(call: Call, tokens: Tokens, method: str, path: str, part: str) -> None:
     """What stands in for such bytes could name another session."""
     response = call(method, f"{API}/{path}", tokens.ops if method == "POST" else tokens.root)
-    assert (
-        response.status_code,
-        response.json()["error"],
-    ) == (400, f"the {part} of the address is not UTF-8 once it is unescaped")
+    assert response.status_code == 400
+    assert f"the {part} of the address is not UTF-8" in response.json()["error"]

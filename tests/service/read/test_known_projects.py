@@ -68,7 +68,9 @@ def test_a_misspelt_project_is_refused_with_the_nearest_name(driftline: Command,
     """`no run of project suport` reads as if the fleet had done nothing."""
     code, out, err = driftline(*command.split(), *ASKING[command], "--project", "suport")
     assert (code, out) == (2, "")
-    assert err == "error: --project: there is no project 'suport'\n       Did you mean support?\n"
+    assert err.startswith("error: --project: ")
+    assert "'suport'" in err
+    assert "Did you mean support?" in err
 
 
 def test_without_a_near_name_all_are_named(driftline: Command, filled: Path) -> None:
@@ -86,7 +88,8 @@ def test_an_empty_database_is_said_to_be_empty(driftline: Command, tmp_path: Pat
     Store(tmp_path / "driftline.duckdb").close()
     code, _, err = driftline("scores", "--project", "support")
     assert code == 2
-    assert "error: --project: there is no project 'support': the database is empty\n       Import something first" in err
+    assert err.startswith("error: --project: ")
+    assert "the database is empty" in err
 
 
 @pytest.mark.parametrize("kind", ["connection", "operator", "policy"])
@@ -113,5 +116,6 @@ def test_a_banner_is_printed_of_a_new_project_with_a_note(driftline: Command) ->
     """It is shown before the first record, so a name may be new; it may be misspelt, too."""
     code, out, err = driftline("banner", "suport")
     assert (code, "Open incidents: 0" in out) == (0, True)
-    assert err == "note: PROJECT: there is no project 'suport'. Did you mean support?\n"
+    assert err.startswith("note: PROJECT: ")
+    assert "'suport'. Did you mean support?" in err
     assert driftline("banner", "support")[2] == ""

@@ -586,7 +586,8 @@ def test_a_snapshot_that_failed_says_why_and_gets_more_time_and_priority(
         made = query_pool.snapshot_state()
         loop.run(query_pool.close())
     assert tried == [(LIMITS.building, keeping.NICE_FIRST), (2 * LIMITS.building, 0)]
-    assert (failed.at, failed.since, failed.failure) == (None, None, "fleet.duckdb.analysts/driftline.duckdb: not made in time")
+    assert (failed.at, failed.since) == (None, None)
+    assert "fleet.duckdb.analysts/driftline.duckdb" in str(failed.failure)
     assert (made.at is not None, made.failed_at, made.failure) == (True, None, "")
 
 

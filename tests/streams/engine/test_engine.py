@@ -545,7 +545,7 @@ def test_an_exchange_that_cannot_be_scored_is_set_aside_and_stops_no_other(
             await take_all(engine, [dialogue("s", 3), dialogue("t", 2)])
 
     run(work())
-    assert "scoring could not get over position 2 of scoring-tasks" in caplog.text
+    assert "position 2 of scoring-tasks" in caplog.text
     assert store.count("scores") == 4
     assert rows(store, "dead_letters", "source, stage, reason") == [("scoring-tasks", "scoring", "stage_failed")]
 

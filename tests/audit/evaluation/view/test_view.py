@@ -322,7 +322,9 @@ def test_a_long_answer_keeps_head_and_tail_and_says_what_is_missing() -> None:
     assert (answer[: len(head)], answer[-len(tail) :]) == (head, tail)
     assert len(head) > len(tail) > 10_000
     assert gap == {"left_out": {"characters": len(answer) - len(head) - len(tail)}}
-    assert view.warnings == ("The judge saw only part of the final answer: the view holds 60000 characters.",)
+    (warning,) = view.warnings
+    assert "part of the final answer" in warning
+    assert "60000 characters" in warning
 
 
 def test_of_many_steps_the_ends_and_the_failed_ones_stay() -> None:

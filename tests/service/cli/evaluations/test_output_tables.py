@@ -92,7 +92,7 @@ def test_why_answers_do_not_count_is_said_where_the_scores_stand(report: Report)
     """`failed` alone sends people to the files, and a typing error in the model's name looks like a judge that is down."""
     reasons = [one.reason for row in report.evaluations for one in row.result.judge_result.iterations if one.scores is None]
     assert set(reasons) == {"the API answered 529: overloaded"}
-    assert f"Not counted, {len(reasons)} answers of the judge: the API answered 529: overloaded\n" in printed(report, 80)
+    assert re.search(rf"{len(reasons)} answers of the judge: .*529: overloaded\n", printed(report, 80))
 
 
 def test_a_simulated_judge_is_named_above_the_scores() -> None:
@@ -164,8 +164,5 @@ def test_two_judge_runs_stand_beside_each_other() -> None:
     )
     text = printed(report_of([one, other]), 200)
     assert text.count("\nMODEL ") - 1 == 2
-    assert re.findall("^Judge run .*", text, re.MULTILINE) == [
-        "Judge run once, by claude-haiku-4-5",
-        "Judge run three_times, by claude-haiku-4-5",
-    ]
+    assert re.findall("^Judge run (\\w+), by claude-haiku-4-5$", text, re.MULTILINE) == ["once", "three_times"]
     assert f"Dimensions of {MINIMAX}, judge run once" in text

@@ -205,6 +205,8 @@ def test_labels_of_an_event_are_kept_and_bad_ones_set_the_event_aside(call: Call
     """One event with a label that cannot be kept stops no other."""
     events = batch(tool_call(labels={"tool_version": "2"}), tool_call(labels={"tool_version": 2}), first_seq=0)
     response = call("POST", EVENTS, tokens.ops, json=events).json()
-    assert response["refused"] == [{"index": 1, "error": "events[1].labels.tool_version: must be a string"}]
+    (refused,) = response["refused"]
+    assert refused["index"] == 1
+    assert refused["error"].startswith("events[1].labels.tool_version: ")
     assert store.cursor().execute("SELECT labels FROM agent_events").fetchall() == [([{"name": "tool_version", "value": "2"}],)]
     assert store.cursor().execute("SELECT reason FROM dead_letters").fetchall() == [("bad_labels",)]

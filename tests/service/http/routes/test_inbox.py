@@ -133,7 +133,8 @@ def test_it_is_assigned_to_people_who_may_see_it(call: Call, tokens: Tokens) -> 
     first, second = call("POST", BULK, tokens.root, json=asked).json()["results"]
     assert (first["assignee"], first["done"]) == ("reader", True)
     assert (second["done"], second["code"]) == (False, "invalid")
-    assert second["error"] == "assignee: no operator of this name may see project web; there are root"
+    assert second["error"].startswith("assignee: ")
+    assert "project web; there are root" in second["error"]
     answer = call("PUT", "/api/audit/ops/incidents/b", tokens.root, json={"assignee": "raeder"})
     assert (answer.status_code, "did you mean reader?" in answer.json()["error"]) == (400, True)
     for nobody in (None, "nobody"):

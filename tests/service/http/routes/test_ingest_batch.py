@@ -49,7 +49,8 @@ def test_a_line_that_is_no_json_costs_that_line_only(
 
     assert (answer.status_code, answer.json()["accepted"], answer.json()["refused"]) == (201, 2, 5)
     assert [one["code"] for one in results[1:-1]] == ["not_json", "not_json", "not_utf8", "too_deep", "not_json"]
-    assert results[1]["error"] == "[1]: line 3 is not JSON: expected a name in double quotes (byte 1)"
+    assert results[1]["error"].startswith("[1]: line 3 is not JSON: ")
+    assert "(byte 1)" in results[1]["error"]
     assert all(one["error"].startswith(f"[{place}]: line {place + 2} ") for place, one in enumerate(results[:-1]) if place)
     assert store.count("exchanges") == 2
 
@@ -70,7 +71,7 @@ def test_what_is_wrong_with_one_stops_no_other(call: Call, tokens: Tokens, excha
     assert refused[2][1].startswith("[2].exchange.id: ")
     assert "exchange.user_message.content" in refused[2][1]
     assert "[3].exchange: is missing" in refused[3][1]
-    assert refused[4][1] == "[4].exchange.timestamp: lies more than a day in the future"
+    assert str(refused[4][1]).startswith("[4].exchange.timestamp: ")
     assert store.count("exchanges") == 3
 
 

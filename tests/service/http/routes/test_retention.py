@@ -164,7 +164,8 @@ def test_whose_records_are_meant_has_to_be_said(call: Call, tokens: Tokens, body
 def test_the_connection_that_anchors_are_judged_by_is_not_erased(call: Call, tokens: Tokens) -> None:
     """What is erased is never taken again: one slip, and nobody would ever know any more whether a judge has changed."""
     answer = call("POST", ERASURES, tokens.root, json={"connection": "anchors"})
-    assert (answer.status_code, answer.json()["error"]) == (400, "connection: anchors is reserved for judging anchors")
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("connection: anchors ")
     assert call("GET", ERASURES, tokens.root).json()["count"] == 0
     assert call("POST", ERASURES, tokens.root, json={"connection": "anchors", "sessionId": "ops@2026"}).status_code == 202
 

@@ -152,7 +152,8 @@ def test_whoever_may_not_score_is_told_why(call: Call, access: AccessStore) -> N
     token = access.add(Holder("operator", "looker", None, scopes=frozenset({"read"})))
     page = shown(call, token)
     assert item_of(page) is None
-    assert "the scope review, which looker does not have" in page
+    assert "scope review" in page
+    assert "looker" in page
 
 
 @pytest.mark.usefixtures("judged")
@@ -161,13 +162,13 @@ def test_a_project_that_takes_no_scores_says_what_to_do(call: Call, tokens: Toke
     """The setting is off by default."""
     page = shown(call, tokens.root)
     assert item_of(page) is None
-    assert "Set bidirectionalScoring: true in the policy" in page
+    assert "bidirectionalScoring: true" in page
 
 
 def test_an_empty_project_has_nothing_to_score(call: Call, tokens: Tokens) -> None:
     """The first thing a newcomer has."""
     page = shown(call, tokens.root)
-    assert "An exchange appears here once it has been scored." in page
+    assert "once it has been scored" in page
     assert "No exchange has been scored yet." in page
 
 
@@ -213,7 +214,7 @@ def test_agreement_is_shown_of_all_and_of_each(call: Call, tokens: Tokens, store
         r"<strong>-?\d\.\d\d</strong></td><td class=\"number\" data-label=\"95 %\">-?\d\.\d\d to -?\d\.\d\d</td>", page
     )
     assert '<td class="number" data-label="Bias">+0.50</td>' in page
-    assert "No exchange has been scored by two people yet" in page
+    assert "scored by two people yet" in page
 
 
 def labelled(call: Call, tokens: Tokens, store: Store, count: int) -> None:

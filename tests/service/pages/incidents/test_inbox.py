@@ -204,7 +204,7 @@ def test_an_empty_time_says_from_where_it_counts(look: Look, store: Store) -> No
     put(store, "incidents", [incident(detected_at=START - timedelta(days=60))])
     page = look(LINKS.inbox(window="7d", severity="critical"))
     assert "No incident of this time matches" in page
-    assert "This time counts back from now, also where nothing has come in lately." in page
+    assert "counts back from now" in page
     assert 'href="/incidents?severity=critical">The same, found at any time' in page
     assert "counts back" not in look(LINKS.inbox(window="7d", until="2026-01-01"))
 
@@ -292,7 +292,7 @@ def test_the_form_changes_what_is_selected_and_says_how_it_went(call: Call, sign
     told = " ".join(re.sub(r"<[^>]*>", " ", answer.text).split())
     assert answer.status_code == 200
     assert "2 incidents are acknowledged. 1 not changed:" in told
-    assert "none of ops : the project has no incident with this id ." in told
+    assert "none of ops" in told
     assert ids(answer.text) == ["c", "b", "d"]
     assert 'value="ops/none"' not in answer.text
     assert "We are looking into it." in re.search(r"<textarea[^>]*>(.*?)</textarea>", answer.text, re.DOTALL)[1]  # type: ignore[index]

@@ -91,7 +91,7 @@ def test_a_run_without_evidence_is_listed_and_in_no_chart(looks: Looks, store: S
     page = looks()
     rows = cells(page, "Runs beside the run of the same agent before")
     assert [row[2:4] for row in rows] == [["80", "▼ 10"], [NOTHING, NOTHING], ["90", NOTHING]]
-    assert "No runtime events: only exchanges were received" in rows[1][7]
+    assert "No runtime events" in rows[1][7]
     assert drawn_charts(page)["trust-0"]["series"] == [[90, 80]]
 
 
@@ -175,7 +175,8 @@ def test_the_page_says_whether_an_agent_is_better_since_its_last_version(looks: 
     put(store, "diagnoses", [run(number, 50 if number > 4 else 90) for number in range(1, 9)])
     said_of = " ".join(re.sub(r"<[^>]+>", " ", looks().split('id="versions"')[1].split('id="agents"')[0]).split())
     assert "Worse scout agent_version 7 since 2026-" in said_of
-    assert "Version 7 is worse than 6: Tier 2 0.41, before 0.90 (\u22120.50, 95 %: \u2212" in said_of
+    assert "Version 7 is worse than 6" in said_of
+    assert "0.41, before 0.90 (\u22120.50, 95 %: \u2212" in said_of
     assert "4 of 4 runs unsafe, before 0 of 4 (95 %: +" in said_of
     assert 'href="/projects/ops/exchanges?agent=scout&amp;label=agent_version%3D7&amp;window=90d"' in looks()
     assert "agent_version 7 since" in cells(looks(), "Agents with their runs")[0][0]

@@ -192,7 +192,7 @@ def test_a_session_without_events_has_no_evidence(store: Store, look: Callable[.
     shown = look(RUN)
     assert "<h2>No runtime events: only exchanges were received</h2>" in shown
     assert "Insufficient evidence" in shown
-    assert "No runtime events: only exchanges were received" in look(RUNS)
+    assert "No runtime events" in look(RUNS)
     assert "no failure" not in look(RUNS)
     assert "dimensions-title" not in shown
     assert "<meter" not in shown
@@ -211,7 +211,7 @@ def test_events_that_came_after_a_session_of_exchanges_are_shown_before_its_next
     )  # fmt: skip
     filled(store, ("diagnoses", record), ("agent-events", event("quiet", 0, event="decision")))
     shown = look(RUN)
-    assert "1 event has come since. The run gets its verdict from it when the session ends again." in shown
+    assert "1 event has come since" in shown
     assert 'id="timeline"' in shown
 
 

@@ -302,7 +302,8 @@ def test_a_session_that_is_gone_says_why(access: AccessStore, store: Store, look
         ],
     )
     page = look(LINKS.session("ops", "gone"), 404)
-    assert "This session was erased: ada asked for that on 2026-10-01." in page
+    assert "erased" in page
+    assert "ada asked for that on 2026-10-01" in page
     assert "ada asked" not in look(LINKS.session("web", "gone"), 404)
 
 

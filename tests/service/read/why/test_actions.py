@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import Any
 from urllib.parse import urlsplit
@@ -94,12 +95,11 @@ def test_a_new_version_is_rolled_back_to_the_one_that_was_well() -> None:
     found = actions(ROLL_BACK | {"deployments": [deployed("7", url="https://ci.example/7")]})
     back = found["roll_back"]
     assert back.title == "Roll back agent_version from 7 to 6"
-    assert (
-        "agent_version 7 scored 0.05 on average over 25 judged turns since the change, agent_version 6 scored 0.90 on average over 271 judged turns before."
-        in back.because
-    )
+    because = back.because
+    assert re.search("agent_version 7 .*0.05 .*25 judged turns", because)
+    assert re.search("agent_version 6 .*0.90 .*271 judged turns", because)
     assert "do not prove" in back.because
-    assert "Roll back in your own system: Driftline deploys nothing." in back.because
+    assert "in your own system" in because
     assert "only records it" in back.command_does
     assert back.links[0].path == "https://ci.example/7"
     assert back.command == "driftline deployments add 6 --project ops --label agent_version"
