@@ -110,9 +110,7 @@ def test_states_of_another_topic_of_the_same_name_are_refused(kafka: KafkaConnec
             await second.load(0)
             await second.save(0, {"local/s": state(21), "local/t": state(21)})
         async with Opened(kafka, source="agent-events") as third:
-            with pytest.raises(
-                BrokerError, match=r"agent-events, partition 0, ends at offset 20, and diagnosis-state .* up to 21"
-            ):
+            with pytest.raises(BrokerError, match=r"agent-events, partition 0, .* offset 20, .*diagnosis-state .* up to 21"):
                 await third.load(0)
 
     asyncio.run(run())

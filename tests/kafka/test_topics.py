@@ -98,8 +98,8 @@ def test_created_topics_are_as_the_table_says(administration: TopicAdministratio
     assert {name: spec.partitions(PARTITIONS) for name, spec in TOPICS.items()} == {
         name: state.partitions for name, state in there.items()
     }
-    assert {name: dict(spec.config) for name, spec in TOPICS.items()} == {
-        name: {key: there[name].config[key] for key in spec.config} for name, spec in TOPICS.items()
+    assert {name: {key: there[name].config[key] for key in spec.config} for name, spec in TOPICS.items()} == {
+        name: dict(spec.config) for name, spec in TOPICS.items()
     }
 
 

@@ -63,7 +63,7 @@ def test_an_import_by_a_policy_records_what_it_looks_for(tmp_path: Path, policy:
         assert found.threshold_changes == '{"alternatingRounds":2,"nearDuplicateCalls":1}'
         with closing(store.cursor()) as cursor:
             events = read_events(cursor, found, finding_events(cursor, found))
-        assert {place: (name,) for name, places in FOUND.items() for place in places} == events.evidence
+        assert events.evidence == {place: (name,) for name, places in FOUND.items() for place in places}
 
 
 def test_without_a_policy_nothing_of_it_is_there(tmp_path: Path) -> None:

@@ -223,8 +223,8 @@ def test_states_of_several_stages_are_replaced_together(store: Store, sessions: 
             transaction.set_states_of_stages(states, {"intake": at, "scoring": at + 1})
             assert not transaction.changed_stages, "the engine knows them already"
     with store.transaction() as transaction:
-        assert dict.fromkeys(keys, b"3") == transaction.states("intake", keys)
-        assert dict.fromkeys(keys, b"4") == transaction.states("scoring", keys)
+        assert transaction.states("intake", keys) == dict.fromkeys(keys, b"3")
+        assert transaction.states("scoring", keys) == dict.fromkeys(keys, b"4")
     rows = (
         store.cursor()
         .execute("SELECT stage, next_position, count(*) FROM log.stage_state GROUP BY ALL ORDER BY ALL")

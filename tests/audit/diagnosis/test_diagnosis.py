@@ -104,7 +104,7 @@ def test_a_session_without_events_has_no_score() -> None:
     """No evidence is not a clean bill: it is neither 100 nor ready."""
     result = result_of()
     assert (result.trust_score, result.readiness_level) == (None, "insufficient_evidence")
-    assert {failure.dimension: None for failure in FAILURE_TYPES.values()} == result.scores
+    assert result.scores == {failure.dimension: None for failure in FAILURE_TYPES.values()}
     assert msgspec.structs.astuple(result.cost_analysis) == (0, 0, 0, 0, 100)
 
 
@@ -308,7 +308,7 @@ def test_records_without_events_keep_null_scores() -> None:
 def test_a_record_has_every_dimension_and_the_first_six_as_before() -> None:
     """What reads the six fixed fields goes on reading them; the list has them all, in one order."""
     record = record_of(evidence_of([*[CALL] * 3, MISS]))
-    assert [failure.dimension for failure in FAILURE_TYPES.values()] == [one.dimension for one in record.dimensions]
+    assert [one.dimension for one in record.dimensions] == [failure.dimension for failure in FAILURE_TYPES.values()]
     scores = {one.dimension: one.score for one in record.dimensions}
     assert msgspec.structs.asdict(record.scores) == {name: scores[name] for name in record.scores.__struct_fields__}
     assert (scores["loop_control"], record.scores.memory_integrity) == (80, 87)

@@ -96,8 +96,8 @@ def test_batches_interleaving_and_stored_state_change_nothing(
         mixed = mixed[size:]
         evidence = {name: round_trip(one) for name, one in evidence.items()}
     assert evidence == expected
-    assert {name: list(one.calls) for name, one in expected.items()} == {
-        name: list(one.calls) for name, one in evidence.items()
+    assert {name: list(one.calls) for name, one in evidence.items()} == {
+        name: list(one.calls) for name, one in expected.items()
     }
 
 

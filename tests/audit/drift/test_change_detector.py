@@ -95,8 +95,8 @@ def test_a_change_tells_since_when_and_how_large() -> None:
     assert abs((found.first_day - day(CHANGE)).days) <= 1
     assert found.size_interval.low <= found.size <= found.size_interval.high
     assert found.size == pytest.approx(found.mean_after - found.mean_before)
-    assert pytest.approx(found.size, abs=0.05) == -0.1
-    assert pytest.approx(found.sigma, abs=0.02) == 0.1
+    assert found.size == pytest.approx(-0.1, abs=0.05)
+    assert found.sigma == pytest.approx(0.1, abs=0.02)
     assert 10 * (CHANGE + 6) == found.scores_before + found.scores_after == found.units_before + found.units_after
     assert (START + timedelta(days=CHANGE)).replace(tzinfo=None) <= found.alarm_at <= found.seen_at
     assert found.log_evidence >= math.log(SUSPECTED)

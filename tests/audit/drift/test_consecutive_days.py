@@ -69,7 +69,7 @@ def test_a_run_keeps_all_its_days_and_the_largest_deviation() -> None:
     (run,) = consecutive_days(days, MEAN, SIGMA, AS_OF)
 
     assert tuple(days[2:]) == run.days
-    assert pytest.approx(run.deviation) == 2.5
+    assert run.deviation == pytest.approx(2.5)
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(0.25, []), (0.26, [("up", "warning", 3)]), (0.5, [("up", "warning", 3)])])

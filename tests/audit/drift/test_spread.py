@@ -56,7 +56,7 @@ def test_a_spread_that_doubles_is_found_and_told_since_when(a_day: int, within: 
     assert found is not None
     assert found.direction == "up"
     assert abs((found.first_day - on(CHANGE)).days) <= 2
-    assert pytest.approx((found.before, found.after), rel=0.35) == (0.1, 0.2)
+    assert (found.before, found.after) == pytest.approx((0.1, 0.2), rel=0.35)
 
 
 def test_a_spread_that_halves_is_found_as_well() -> None:

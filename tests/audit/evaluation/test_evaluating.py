@@ -301,5 +301,5 @@ def test_a_request_that_cannot_be_read_is_refused_with_its_field(field: str, tex
 
 def test_a_reply_that_says_nothing_is_a_mistake_of_the_caller() -> None:
     """It would count as a failure of the judge otherwise."""
-    with pytest.raises(ValueError, match="the reply to iteration 1 is neither a text nor a state"):
+    with pytest.raises(ValueError, match="iteration 1 is neither"):
         drive(evaluating(request()), lambda _question: Reply())

@@ -25,7 +25,7 @@ def test_a_cursor_leads_back_to_its_place(at: datetime, identity: str, number: i
 @given(st.text(max_size=200) | st.binary(max_size=90).map(lambda raw: raw.hex()) | st.integers())
 def test_what_is_no_cursor_is_refused_in_words(text: object) -> None:
     """Whatever it is: a client's fault, and no server's."""
-    with pytest.raises(ValueError, match="must be the nextCursor of an earlier answer"):
+    with pytest.raises(ValueError, match="nextCursor"):
         decode_place(text)
 
 

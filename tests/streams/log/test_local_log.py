@@ -516,7 +516,7 @@ def test_an_older_copy_of_the_database_is_refused(store: Store) -> None:
     killed(log)
     with store.transaction() as transaction:
         transaction.set_watermark(AHEAD, "", 0)
-    with pytest.raises(StoreError, match="begins with entry 7, and the database has flushed 0") as refused:
+    with pytest.raises(StoreError, match=r"entry 7, .* flushed 0") as refused:
         recover_closed(store)
     assert "Put back the database" in refused.value.hint
 

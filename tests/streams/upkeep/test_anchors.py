@@ -316,7 +316,7 @@ def test_exchanges_are_named_by_their_ids(store: Store, clock: Clock, judge: Fix
             assert named(cursor, "ops", ["s:1", "s:1"], "north") == [("north", "s:1")]
             with pytest.raises(InputError, match="connections local, north have one"):
                 named(cursor, "ops", ["s:1"], None)
-            with pytest.raises(InputError, match="the project has no exchange with this id"):
+            with pytest.raises(InputError, match="no exchange with this id"):
                 named(cursor, "web", ["s:1"], None)
 
     run(work())

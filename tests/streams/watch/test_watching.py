@@ -490,8 +490,8 @@ def test_a_second_fall_while_an_incident_is_open_is_an_incident_of_its_own(store
     leading = {
         name: evidence_of(latest[incident.incident_id]).moved[0] for name, incident in (("first", first), ("second", opened[0]))
     }
-    assert pytest.approx(leading["first"].level.after, abs=0.03) == 0.7
-    assert pytest.approx((leading["second"].level.before, leading["second"].level.after), abs=0.04) == (0.7, 0.5)
+    assert leading["first"].level.after == pytest.approx(0.7, abs=0.03)
+    assert (leading["second"].level.before, leading["second"].level.after) == pytest.approx((0.7, 0.5), abs=0.04)
     assert {incident.status for incident in latest.values()} == {"open"}
 
 

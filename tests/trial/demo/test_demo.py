@@ -132,7 +132,7 @@ def test_the_demo_runs_to_its_end_and_leaves_nothing_undone(shown: Shown) -> Non
             for row in query_rows(store.cursor(), "project_summary", {"project": None})
             if row["project"] in PROJECTS.values()
         ]
-    assert set(PROJECTS.values()) == {row["project"] for row in rows}
+    assert {row["project"] for row in rows} == set(PROJECTS.values())
     assert sum(len(one.payloads) for one in dialogues(SCRIPT_END)) == sum(row["exchanges"] for row in rows)
     for row in rows:
         assert (row["pending"], row["unscored"], row["skipped_cost_cap"]) == (0, 0, 0)

@@ -52,11 +52,11 @@ def test_every_score_is_the_median_or_mean_of_the_iterations_that_succeeded(
     assert found is not None
     overall = [one.overall.score for one in answers.values()]
     assert middle(overall, method) == pytest.approx(found.overall.score, rel=1e-15, abs=1e-300)
-    assert max(overall) - min(overall) == found.overall.spread
+    assert found.overall.spread == max(overall) - min(overall)
     for dimension in ("task", "spark"):
         scores = [one.dimensions[dimension].score for one in answers.values()]
         assert middle(scores, method) == pytest.approx(found.dimensions[dimension].score, rel=1e-15, abs=1e-300)
-        assert max(scores) - min(scores) == found.dimensions[dimension].spread
+        assert found.dimensions[dimension].spread == max(scores) - min(scores)
 
 
 @given(iterations(), st.sampled_from(METHODS))

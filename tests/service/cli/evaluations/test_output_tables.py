@@ -141,7 +141,7 @@ def test_an_interval_holds_the_mean_and_stays_on_the_scale(scores: list[float]) 
 
 def test_the_interval_is_students() -> None:
     """7, 7.5 and 8: half a standard deviation over the root of three, times 4.3027 for two degrees of freedom."""
-    assert pytest.approx(mean_interval([7.0, 7.5, 8.0])) == (7.5 - 4.302653 * 0.5 / 3**0.5, 7.5 + 4.302653 * 0.5 / 3**0.5)
+    assert mean_interval([7.0, 7.5, 8.0]) == pytest.approx((7.5 - 4.302653 * 0.5 / 3**0.5, 7.5 + 4.302653 * 0.5 / 3**0.5))
     assert mean_interval([7.0]) is None
 
 

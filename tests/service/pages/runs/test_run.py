@@ -88,8 +88,8 @@ def test_evidence_and_failures_are_marked(finished: Finished, look: Callable[...
     finished("s1", LOOP, 1)
     shown = look(RUN)
     rows = dict(re.findall(r'<tr id="event-(\d+)" (?:class="([^"]*)")?', shown))
-    assert {str(number): kind.split() for number, kind in ((1, ""), (2, "is-evidence"), (3, "is-failed"), (8, ""))} == {
-        number: rows[number].split() for number in ("1", "2", "3", "8")
+    assert {number: rows[number].split() for number in ("1", "2", "3", "8")} == {
+        str(number): kind.split() for number, kind in ((1, ""), (2, "is-evidence"), (3, "is-failed"), (8, ""))
     }
     assert re.findall(r'<tr id="event-(\d+)"', look(f"{RUN}?only=evidence")) == ["2", "4", "6"]
     assert re.findall(r'<tr id="event-(\d+)"', look(f"{RUN}?only=failed")) == ["3", "5", "7"]

@@ -271,7 +271,7 @@ def test_what_the_stage_cannot_get_over_is_named(
 
     with prepared(database) as (workspace, found):
         monkeypatch.setattr(type(EVALUATION), "open", broken)
-        with pytest.raises(InputError, match="1 of 4 evaluations failed: rotate-key on s2") as caught:
+        with pytest.raises(InputError, match=r"1 of 4 .* rotate-key on s2") as caught:
             evaluate(workspace, workspace.settings, found, lambda _: None)
         assert "dead-letters list --stage evaluation" in caught.value.hint
     monkeypatch.undo()

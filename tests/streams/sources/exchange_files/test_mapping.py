@@ -246,7 +246,7 @@ def test_a_mapping_that_names_a_missing_column_is_refused(tmp_path: Path) -> Non
     """With a misspelled column every row would be set aside."""
     fields = Fields.model_validate({**MAPPED, "user_message": "qestion"})
     path = write_lines(tmp_path / "a.jsonl", [{"s": "s", "t": 1793534400, "a": "a"}])
-    with pytest.raises(InputError, match="no column qestion, which the mapping names for user_message"):
+    with pytest.raises(InputError, match=r"no column qestion, .* user_message"):
         profile_file(path, fields)
 
 
