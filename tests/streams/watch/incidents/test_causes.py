@@ -72,14 +72,14 @@ def test_what_is_not_about_the_mean_of_a_tier_has_no_cause() -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (Attribution(cause="agent", reason="rules"), "Tier 2 comes from fixed rules and not from the judge. The rules did not change, so the agent did."),
-        (Attribution(cause=None, reason="no_anchors"), "The anchors cannot tell whether the agent or the judge changed: none were judged."),
+        (Attribution(cause="agent", reason="rules"), "Tier 2 comes from fixed rules"),
+        (Attribution(cause=None, reason="no_anchors"), "none were judged"),
         (Attribution(cause=None, reason="few_anchors", anchors=5, rounds_before=4, rounds_since=3), "5 of 8"),
-        (Attribution(cause=None, reason="few_rounds_before", rounds_before=1), "too few rounds before the change, 1 of 2"),
-        (Attribution(cause=None, reason="few_rounds_since", rounds_before=9, rounds_since=1), "too few rounds since the change, 1 of 2"),
+        (Attribution(cause=None, reason="few_rounds_before", rounds_before=1), "rounds before the change, 1 of 2"),
+        (Attribution(cause=None, reason="few_rounds_since", rounds_before=9, rounds_since=1), "rounds since the change, 1 of 2"),
         (Attribution(cause="judge", reason="explained", judge=-0.09, low=-0.12, high=-0.06), "the judge explains most of it"),
         (Attribution(cause="agent", reason="unexplained", judge=0.01, low=-0.02, high=0.04), "so the agent changed"),
-        (Attribution(cause=None, reason="unclear", judge=-0.05, low=-0.12, high=0.02), "either the judge or the agent may have changed"),
+        (Attribution(cause=None, reason="unclear", judge=-0.05, low=-0.12, high=0.02), "the judge or the agent may have changed"),
     ],
 )  # fmt: skip
 def test_each_answer_has_words_that_say_why(found: Attribution, words: str) -> None:
