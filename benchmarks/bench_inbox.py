@@ -20,7 +20,7 @@ from analytics.store.store import Store
 from audit.policy import Policy
 from benchmarks.measure import print_table
 from schemas.records import Incident
-from service.read.inbox import LIVE_STATES, InboxFilter, choices, inbox, open_incidents
+from service.read.incidents import LIVE_STATES, InboxFilter, choices, inbox, open_incidents
 from streams.log.sink import StorePublisher
 from streams.watch.watching import Change, Person, Watch, change
 

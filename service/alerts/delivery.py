@@ -29,7 +29,7 @@ from schemas.lazy import httpx2
 from schemas.records import Alert, Incident
 from service.alerts.channels import Channel, Outcome, channels_of, open_client, post
 from service.alerts.notices import Notice, incident_notice, judge_notice
-from service.read.unreadable_judges import UnreadableJudge, unreadable_judges
+from service.read.judges import UnreadableJudge, unreadable_judges
 from service.setup.settings import QuietHours, Settings, quiet_hours_of
 from service.setup.workspace import Clock
 from streams.engine.record_intake import RecordIntake

@@ -13,8 +13,8 @@ from msgspec.structs import asdict
 from audit.fingerprints import stable_id
 from schemas.records import Incident
 from service.read.incidents import incident_answer
+from service.read.judges import UnreadableJudge
 from service.read.telemetry import OpenSession
-from service.read.unreadable_judges import UnreadableJudge
 from service.text.answers import camel
 from service.text.links import API
 from streams.watch.lifecycle import SUSPECTED

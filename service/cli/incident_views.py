@@ -13,11 +13,10 @@ from audit.drift.incident_evidence import Day, Exchange, Moved, Run, SamplingCou
 from audit.times import iso_time
 from schemas.records import Incident
 from service.cli.terminal import SEVERITY_STYLES, table
+from service.read.incident_actions import COMMAND_DOES, slice_counts, slice_means, which_part_words
 from service.read.incidents import IncidentAnswer, IncidentEvent, incident_answer
 from service.read.project import spot_words
-from service.read.why.actions import COMMAND_DOES
-from service.read.why.facts import slice_counts, slice_means, which_part_words
-from service.read.why.reasons import Why
+from service.read.why import Why
 from service.text.plain import MISSING, counted, plain
 from streams.watch.checking import Checked
 from streams.watch.lifecycle import ACKNOWLEDGED, CONFIRMED

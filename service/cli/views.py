@@ -16,12 +16,11 @@ from service.read.runs import EXCHANGES_ONLY
 from service.text.plain import MISSING, counted, plain
 
 if TYPE_CHECKING:
-    from service.read.costs import JudgeCost
+    from service.read.judges import JudgeCost
     from service.read.people import Estimate
     from service.read.runs import Run
-    from service.read.scores import Score
+    from service.read.scores import Score, WrapUp
     from service.read.sessions import MarkedTurn, SessionFindings
-    from service.read.wrap_quality import WrapUp
 
 EVIDENCE_SHOWN = 5
 TURNS_SHOWN, EVENTS_SHOWN = 50, 3

@@ -18,7 +18,7 @@ from service.pages.incidents import USUAL, since_of
 from service.pages.periods import range_control
 from service.pages.rendering import page
 from service.pages.viewing import Fields, Form, Viewer
-from service.read.inbox import (
+from service.read.incidents import (
     ANY,
     FIELDS,
     MAX_TEXT,

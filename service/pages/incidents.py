@@ -25,12 +25,11 @@ from service.pages.periods import AskedOfList, compared, range_control
 from service.pages.project_charts import counts_of
 from service.pages.rendering import number, page
 from service.pages.viewing import ShownProject, Viewer
-from service.read.inbox import people_of
-from service.read.incidents import IncidentType, history_of, incident_records
+from service.read.incident_actions import Facts, slice_counts, slice_means, slice_rates, which_part_words
+from service.read.incidents import IncidentType, history_of, incident_records, people_of
 from service.read.project import check_by_hand, check_words, read_project, with_blind_spots
 from service.read.runs import Wanted, worst_runs
-from service.read.why.facts import Facts, slice_counts, slice_means, slice_rates, which_part_words
-from service.read.why.reasons import APART, suspected_cause, twins_of, why_of
+from service.read.why import APART, suspected_cause, twins_of, why_of
 from service.text.answers import Place, after, page_of
 from service.text.window import Window, bounds, last_period, listed_window
 from service.text.words import WORDS

@@ -1,28 +1,39 @@
-"""Incidents: the answer about one, pages of them, people's actions on them, and the findings of a check.
+"""Incidents: the answer about one, people's actions on them, the findings of a check, and the inbox, which has those of all projects.
 
-An `IncidentAnswer` is built from the record `Incident` and the evidence in it.
+An `IncidentAnswer` is built from the record `Incident` and the evidence in it. The inbox's address contains its filters and order, so
+that people can share and save it. An incident can be assigned to any operator who may see its project and holds a live token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import difflib
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
+from urllib.parse import parse_qsl, quote, urlencode
 
 from msgspec import Meta
 from msgspec.structs import asdict, replace
 
 from analytics.queries import query_records, query_rows
 from audit.drift.incident_evidence import Moved, evidence_of, members_of
+from schemas.bounds import MAX_ID, NAME
+from schemas.codec.single_object import record_from
+from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.records import Incident
-from service.read.baselines import ProjectBaseline, project_baseline
+from schemas.registry import schema_of
 from service.read.project import spot_words
-from service.read.why.reasons import Why, why
-from service.text.answers import Answer, Moment, NextCursor
+from service.read.scores import ProjectBaseline, project_baseline
+from service.read.why import Why, why
+from service.setup.access.access import AccessStore
+from service.text.answers import Answer, Moment, NextCursor, Place
+from service.text.window import ALL, LENGTHS, kept_of
 from streams.watch.checking import Checked
 from streams.watch.findings import Finding
-from streams.watch.lifecycle import assignee_of
+from streams.watch.lifecycle import LIVE, STATUSES, assignee_of, confidence_of, current_status
 
 IncidentType = Literal["drift", "anomaly_spike"]
 IncidentStatus = Literal["open", "acknowledged", "resolved", "dismissed"]
@@ -243,4 +254,245 @@ def _finding(finding: Finding) -> RuleFinding:
         until=finding.until,
         title=finding.title,
         description=finding.description,
+    )
+
+
+Sort = Literal["worst", "newest", "oldest", "since", "project", "state", "assignee"]
+SORTS: tuple[Sort, ...] = get_args(Sort)
+"""The orders of the list. `worst` puts live, confirmed, critical and unacknowledged incidents first, then larger changes before smaller
+ones (`log.incident_worst`, which also orders the fleet)."""
+ME, NOBODY = "me", "nobody"
+"""Words for an assignee: the caller, and none. A person may not be called so."""
+SEVERITIES = ("critical", "warning")
+TYPES = ("drift", "anomaly_spike")
+ANY = "any"
+"""The word for every state, for lists that by default show only incidents that wait for a decision."""
+MAX_TEXT = 200
+"""Maximum length of a search text."""
+LIVE_STATES = tuple(one for one in STATUSES if one in LIVE)
+_SEPARATOR = "\n"
+"""Separates the text of an order from the id in a cursor; names of projects and people cannot contain it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxFilter:
+    """Filters of a list of incidents; None or an empty filter matches any."""
+
+    project: str | None = None
+    statuses: Sequence[str] = ()
+    kind: str | None = None
+    confirmed: bool | None = None
+    severity: str | None = None
+    agent: str | None = None
+    assignee: str | None = None
+    """A person's name, or `nobody`."""
+    text: str | None = None
+    since: datetime | None = None
+    """Found at this time or later."""
+    until: datetime | None = None
+    """Found before this time."""
+    sort: Sort = "worst"
+
+
+class Listed(NamedTuple):
+    """An incident in a list, and its place in the order."""
+
+    incident: Incident
+    place: Place
+
+
+class Inbox(NamedTuple):
+    """A page of incidents, and the length of the whole list."""
+
+    listed: list[Listed]
+    total: int
+
+
+class OpenIncidents(NamedTuple):
+    """The number of open or acknowledged incidents, and of the confirmed ones among them."""
+
+    total: int
+    confirmed: int
+
+
+class Choices(NamedTuple):
+    """Return the values of each filter, with the number of incidents that wait for a decision."""
+
+    projects: Mapping[str, int]
+    agents: Mapping[str, int]
+    assignees: Mapping[str, int]
+
+
+def inbox(
+    cursor: duckdb.DuckDBPyConnection, wanted: InboxFilter, after: Place | None, limit: int, *, outlined: bool = False
+) -> Inbox:
+    """Return up to `limit` matching incidents from a place on; the total is 0 if none is left after the place.
+
+    If `outlined`, the evidence contains only the changed series and the rules' observations, which is enough for lists and charts.
+    """
+    text, identity = _split(after)
+    values = {
+        "project": wanted.project,
+        "statuses": list(wanted.statuses) or None,
+        "type": wanted.kind,
+        "confidence": confidence_of(confirmed=wanted.confirmed),
+        "severity": wanted.severity,
+        "agent": wanted.agent,
+        "assignee": "" if wanted.assignee == NOBODY else wanted.assignee,
+        "text": wanted.text.lower() if wanted.text else None,
+        "since": wanted.since,
+        "until": wanted.until,
+        "sort": wanted.sort,
+        "after_number": None if after is None else after.number,
+        "after_text": text,
+        "after_at": None if after is None else after.at,
+        "after_id": identity,
+        "limit": limit,
+        "outlined": outlined,
+    }
+    rows = query_rows(cursor, "inbox", values)
+    return Inbox([Listed(_record(row), _place(row)) for row in rows], rows[0]["total"] if rows else 0)
+
+
+def choices(cursor: duckdb.DuckDBPyConnection, project: str | None) -> Choices:
+    """Return the values by which the incidents of a project (None: all) can be filtered."""
+    found: dict[str, dict[str, int]] = {"project": {}, "agent": {}, "assignee": {}}
+    for row in query_rows(cursor, "inbox_choices", {"project": project}):
+        found[row["kind"]][row["value"]] = row["live"]
+    return Choices(found["project"], found["agent"], found["assignee"])
+
+
+def open_incidents(cursor: duckdb.DuckDBPyConnection, project: str | None) -> OpenIncidents:
+    """Count the incidents of a project (None: all) that are open or acknowledged, as the inbox lists them without filters."""
+    rows = query_rows(cursor, "open_incidents", {"project": project})
+    return OpenIncidents(sum(row["incidents"] for row in rows), sum(row["confirmed"] for row in rows))
+
+
+def _record(row: Mapping[str, Any]) -> Incident:
+    return record_from(Incident, {field["name"]: row[field["name"]] for field in schema_of("Incident").fields})
+
+
+def _place(row: Mapping[str, Any]) -> Place:
+    return Place(row["detected_at"], f"{row['sort_text']}{_SEPARATOR}{row['incident_id']}", row["sort_number"])
+
+
+def _split(place: Place | None) -> tuple[str | None, str | None]:
+    """Split the text of a place into the order's text and the id."""
+    if place is None:
+        return None, None
+    text, _, identity = place.id.rpartition(_SEPARATOR)
+    return text, identity
+
+
+Asked = dict[str, list[str]]
+"""The fields of an address and their values; a field without a value is not among them."""
+_WORDS: Mapping[str, Collection[str]] = {
+    "status": (*STATUSES, ANY),
+    "type": TYPES,
+    "confirmed": ("true", "false"),
+    "severity": SEVERITIES,
+    "sort": SORTS,
+    "window": (*LENGTHS, ALL),
+}
+"""The fields that take one of some words."""
+_MAX_TIME = 40
+_LONGEST: Mapping[str, int] = {"project": 63, "agent": MAX_ID, "assignee": MAX_ID, "text": MAX_TEXT, "until": _MAX_TIME}
+"""The fields that take a text, and the characters of the longest."""
+FIELDS = (*_WORDS, *_LONGEST)
+MAX_FIELDS = 50
+"""Parameters of an address."""
+
+
+def read_address(pairs: Iterable[tuple[str, str]]) -> Asked:
+    """Return the fields of an address: blank and default ones are left out, unknown ones ignored. InputError names a wrong one.
+
+    Several states are given as repeated fields or separated by commas.
+    """
+    asked: Asked = {}
+    for name, value in pairs:
+        said = value.strip()
+        if name not in FIELDS or not said:
+            continue
+        if name == "status":
+            asked[name] = [*asked.get(name, []), *(_checked(name, current_status(one.strip())) for one in said.split(","))]
+        elif name in asked:
+            raise InputError(f"{name}: is given twice", hint="Give it once.")
+        else:
+            asked[name] = [_checked(name, said)]
+    if states := set(asked.pop("status", ())):
+        asked["status"] = [ANY] if ANY in states else [one for one in STATUSES if one in states]
+    # The default of the list needs no field in the address.
+    usual = {"status": list(LIVE_STATES), "sort": ["worst"], "window": [ALL]}
+    return {name: asked[name] for name in FIELDS if name in asked and asked[name] != usual.get(name)}
+
+
+def read_query(query: str) -> Asked:
+    """Return the fields of the part of an address after its question mark; InputError as `read_address`."""
+    try:
+        pairs = parse_qsl(query.removeprefix("?"), max_num_fields=MAX_FIELDS)
+    except ValueError:
+        raise InputError(f"query: has more than {MAX_FIELDS} parameters", hint="Copy it from the inbox.") from None
+    return read_address(pairs)
+
+
+def query_of(asked: Mapping[str, list[str]]) -> str:
+    """Return the fields as the part of an address after its question mark."""
+    return urlencode(asked, doseq=True, quote_via=quote)
+
+
+def filter_of(asked: Mapping[str, list[str]], own_project: str | None, caller: str) -> InboxFilter:
+    """Return the filter of an address; without a state it selects the incidents that wait for a decision.
+
+    `own_project` is the only one that the caller may see, None for all.
+    """
+    one: dict[str, Any] = {name: values[0] for name, values in asked.items()}
+    statuses = asked.get("status") or LIVE_STATES
+    return InboxFilter(
+        project=own_project or one.get("project"),
+        statuses=() if ANY in statuses else tuple(statuses),
+        kind=one.get("type"),
+        confirmed={"true": True, "false": False}.get(one.get("confirmed", "")),
+        severity=one.get("severity"),
+        agent=one.get("agent"),
+        assignee=caller if one.get("assignee") == ME else one.get("assignee"),
+        text=one.get("text"),
+        sort=one.get("sort", "worst"),
+    )
+
+
+def _checked(name: str, value: str) -> str:
+    if name in _WORDS and value not in _WORDS[name]:
+        raise InputError(f"{name}: must be one of {', '.join(_WORDS[name])}", hint="Choose one in the list.")
+    if name in _LONGEST and len(value) > _LONGEST[name]:
+        raise InputError(f"{name}: has {len(value)} characters; at most {_LONGEST[name]} are taken", hint="Shorten it.")
+    if name == "until" and not kept_of({name: value}):
+        raise InputError("until: is no time", hint="Give a day such as 2026-11-26, or a time such as 2026-11-26T14:00Z.")
+    if name == "project" and not re.fullmatch(NAME, value):
+        raise InputError("project: is no name of a project", hint="Use a-z, 0-9, _ . - and at most 63 characters.")
+    return value
+
+
+NAMED = 10
+"""People that a message lists."""
+
+
+def people_of(access: AccessStore, project: str | None) -> list[str]:
+    """Return the people who can be assigned incidents of a project, or with None of any project, by name."""
+    return [
+        operator.name
+        for operator, tokens in access.holders("operator")
+        if (project is None or operator.project in {None, project})
+        and "read" in operator.scopes
+        and any(token.state == "live" for token in tokens)
+    ]
+
+
+def assignee_problem(name: str, people: Collection[str], project: str) -> str | None:
+    """Return why an incident of a project cannot be assigned to this person, with the nearest names; None if it can."""
+    if name in people:
+        return None
+    near = difflib.get_close_matches(name, people, n=1)
+    names = ", ".join(sorted(people)[:NAMED]) + (f" and {len(people) - NAMED} more" if len(people) > NAMED else "")
+    return f"assignee: no operator of this name may see project {project}; " + (
+        f"did you mean {near[0]}?" if near else f"there are {names}"
     )

@@ -15,15 +15,20 @@ The change of a project:
 Projects are ordered by health, the worst first. Projects with an incident are ordered by whether the worst one began within the last
 days, because nobody has looked at it yet, then by their exchanges and unsafe runs in these days. So an agent with two runs does not
 rank above one with 40 % of the traffic, nor last month's change above yesterday's.
+
+A misspelt name must not look like a project in which all is well, so commands, endpoints and pages refuse unknown projects and name
+the nearest known one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -31,14 +36,23 @@ from msgspec.structs import replace
 
 from analytics.queries import query_rows
 from analytics.sums.hours import query_days
+from audit.anchors import is_reserved
 from audit.drift.anomaly_rate import FEWEST_ANOMALIES
 from audit.drift.watched_series import DOWN, SPIKE, TIERS, UP, Key, bounds_of
-from audit.policy import Policy
+from audit.policy import Policy, ProjectSettings, Sampling
+from schemas.errors import InputError
 from schemas.lazy import duckdb
+from service.setup.access.access import AccessStore, access_file
+from service.setup.judge_setup import LIVE, NONE
+from service.setup.workspace import Workspace
 from service.text.answers import Answer, Moment, NextCursor, Share
+from service.text.plain import plain
 from service.text.rounding import counted, grouped
 from service.text.window import LENGTHS, RECENT, recent_window
 from streams.watch.lifecycle import lies_back
+
+if TYPE_CHECKING:
+    from audit.policy import Policy
 
 Health = Literal["critical", "warning", "unknown", "ok", "empty"]
 Reason = Literal["open_incidents", "unscored", "unsafe_runs", "anomalies", "too_few", "unchecked"]
@@ -570,3 +584,120 @@ def badness(places: Mapping[str, Standing], project: Project) -> tuple[float, ..
     """Return the sort key of a project: health, then its standing, then the number of reasons and the anomaly rate."""
     standing = places.get(project.project, _UNPLACED)
     return WORST[project.health], *standing, len(project.reasons), project.recent.anomaly_rate or 0.0
+
+
+NAMED = 10
+"""Projects that a message lists."""
+IMPORT_FIRST = "Import something first, or start a server: driftline import --help."
+"""The advice for an empty database."""
+
+
+def is_known(cursor: duckdb.DuckDBPyConnection, project: str, named: Collection[str]) -> bool:
+    """Tell whether a project is known; `named` are the projects of the policy and of tokens, which are checked first.
+
+    Names reserved for anchors count as known: actions that they do not allow say so themselves.
+    """
+    return project in named or is_reserved(project) or bool(query_rows(cursor, "known_project", {"project": project}))
+
+
+def known_projects(cursor: duckdb.DuckDBPyConnection, named: Iterable[str]) -> list[str]:
+    """Return every known project by name; `named` are the projects of the policy and of tokens."""
+    stored = {row["project"] for row in query_rows(cursor, "known_projects")}
+    return sorted(stored.union(named))
+
+
+def named_projects(policy: Policy, access: AccessStore | None) -> set[str]:
+    """Return the projects that the policy, a connection or an operator names."""
+    return {*policy.projects, *(access.projects() if access is not None else ())}
+
+
+def nearest(project: str, known: Sequence[str]) -> str:
+    """Return `did you mean support?`, or the list of known projects if none is near; empty without known projects."""
+    near = difflib.get_close_matches(project, known, n=1)
+    if near:
+        return f"did you mean {near[0]}?"
+    more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
+    return f"there are {', '.join(known[:NAMED])}{more}" if known else ""
+
+
+def unknown_project(project: str, known: Sequence[str], *, place: str = "--project") -> InputError:
+    """Return the error for an unknown project; `place` is the option or argument that names it."""
+    words = f"{place}: there is no project {plain(project, 64)!r}"
+    if not known:
+        return InputError(f"{words}: the database is empty", hint=IMPORT_FIRST)
+    said = nearest(project, known)
+    return InputError(words, hint=f"{said[0].upper()}{said[1:]}{'' if said.endswith('?') else '.'}")
+
+
+def require_known(workspace: Workspace, project: str | None, *, place: str = "--project") -> None:
+    """Raise an InputError that names the nearest project if this one is unknown; None stands for all projects."""
+    if project is None:
+        return
+    file = access_file(workspace.settings.database)
+    with contextlib.ExitStack() as stack:
+        cursor = stack.enter_context(contextlib.closing(workspace.store.cursor()))
+        access = stack.enter_context(AccessStore(file, workspace.now)) if file.exists() else None
+        named = named_projects(workspace.policy, access)
+        if not is_known(cursor, project, named):
+            raise unknown_project(project, known_projects(cursor, named), place=place)
+
+
+_TEENS = range(11, 14)
+_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
+
+
+def banner_text(settings: ProjectSettings, open_incidents: int, judge: str, check: str) -> str:
+    """Return the banner of a project, six lines; two if it is not audited.
+
+    `judge` names the judge: none, live, or another one such as `simulated judge`, which is shown beside the model it stands for.
+    `check` is a sentence about the last check for incidents.
+    """
+    incidents = f"Open incidents: {open_incidents}" + ("" if open_incidents else f". {check}")
+    if not settings.enabled:
+        return f"Eval Audit Mode: Off\n{incidents}"
+    lines = [
+        "Eval Audit Mode: Active",
+        f"Judge model: {_judge(settings, judge)}",
+        f"Tiers: {_tiers(settings, judge)}",
+        f"Sampling: {_sampling(settings.sampling)}",
+        f"Cost cap: {_cap(settings.cost_cap_per_session)}",
+        incidents,
+    ]
+    return "\n".join(lines)
+
+
+def _judge(settings: ProjectSettings, judge: str) -> str:
+    if judge == NONE:
+        return "none; only Tier 1 runs"
+    return settings.judge_model + ("" if judge == LIVE else f" ({judge})")
+
+
+def _tiers(settings: ProjectSettings, judge: str) -> str:
+    tiers = ["1 (structural)"]
+    if judge != NONE:
+        tiers.append("2 (semantic)")
+        tiers += ["2.5 (thinking)"] if settings.thinking_block_analysis else []
+        tiers.append("3 (behavioral)")
+    return " → ".join(tiers)
+
+
+def _sampling(sampling: Sampling) -> str:
+    if not sampling.enabled or sampling.routine_interval == 1:
+        return "every exchange"
+    ends = {"first": sampling.always_score_first, "last": sampling.always_score_last}
+    always = " / ".join(f"{end} {count}" for end, count in ends.items() if count)
+    routine = f"every {_ordinal(sampling.routine_interval)} routine"
+    return f"{routine}, always {always}" if always else routine
+
+
+def _cap(cap: float | None) -> str:
+    if cap is None:
+        return "none"
+    # Half a cent must not be shown as 0.
+    amount = f"{cap:.2f}" if cap == round(cap, 2) else f"{cap:.9f}".rstrip("0")
+    return f"${amount}/session"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in _TEENS else _ENDINGS.get(number % 10, "th")
+    return f"{number}{ending}"

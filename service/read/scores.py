@@ -1,20 +1,92 @@
-"""Scores and the state of a project: the verdicts of judge and people on each exchange, and figures over all of them."""
+"""Scores and the state of a project: baselines, the verdicts of judge and people on each exchange, trends, and the wrap-up of sessions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, field
 
 from analytics.queries import query_rows
 from analytics.sums.hours import query_days
 from audit.exchanges.states import SCORED
+from audit.exchanges.wrap_quality import STEPS, wrap_quality
+from audit.policy import Policy
 from schemas.lazy import duckdb
-from service.read.baselines import ProjectBaseline
-from service.text.answers import Answer, Moment, NextCursor, Share
+from schemas.records import Baseline, TierStatistics
+from service.text.answers import Answer, Moment, NextCursor, Place, Share
+from service.text.window import LENGTHS, Length, Window
+
+NO_BASELINE = "There is no baseline: the project has no scores within the window."
+_DIGITS = 3
+
+
+class BaselineTier(Answer, frozen=True):
+    """Distribution of one tier, rounded to three decimals; the deviation is of the population."""
+
+    avg: float | None
+    stddev: float | None
+    count: int
+
+
+class BaselineAverages(Answer, frozen=True):
+    """The tiers of a baseline and its rate of anomalies."""
+
+    tier1: BaselineTier
+    tier2: BaselineTier
+    tier2_5: BaselineTier
+    tier3: BaselineTier
+    anomaly_rate: Share | None
+
+
+class ProjectBaseline(Answer, frozen=True):
+    """The normal range of a project's scores."""
+
+    id: str
+    project: str
+    computed_at: Moment
+    window_start: Moment
+    window_end: Moment
+    dimension_averages: BaselineAverages
+    exchange_count: int
+    schema_version: Annotated[str, Meta(description="Version of the methodology.")]
+
+
+class LatestBaseline(Answer, frozen=True, omit_defaults=True):
+    """The latest baseline, or the reason why there is none."""
+
+    baseline: ProjectBaseline | None
+    message: Annotated[str | None, Meta(description="Why there is none.")] = None
+
+
+def project_baseline(baseline: Baseline, schema_version: str) -> ProjectBaseline:
+    """Describe a baseline; `schema_version` is that of the methodology."""
+    return ProjectBaseline.of(
+        msgspec.structs.asdict(baseline),
+        id=baseline.baseline_id,
+        dimension_averages=BaselineAverages(
+            tier1=_describe_tier(baseline.tier1),
+            tier2=_describe_tier(baseline.tier2),
+            tier2_5=_describe_tier(baseline.tier2_5),
+            tier3=_describe_tier(baseline.tier3),
+            anomaly_rate=_rounded(baseline.anomaly_rate),
+        ),
+        schema_version=schema_version,
+    )
+
+
+def _describe_tier(statistics: TierStatistics) -> BaselineTier:
+    # One score has no spread.
+    spread = statistics.stddev if statistics.count > 1 else None
+    return BaselineTier(avg=_rounded(statistics.mean), stddev=_rounded(spread), count=statistics.count)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)
+
 
 Row = Mapping[str, Any]
 
@@ -238,3 +310,196 @@ def _reasoning(dimensions: Sequence[Row]) -> str | None:
     """Return the judge's comments, one dimension per line; None if there are none."""
     lines = [f"{each['dimension']}: {each['reasoning']}" for each in dimensions if each["reasoning"]]
     return "\n".join(lines) or None
+
+
+class Exchange(Answer, frozen=True):
+    """One user message with the agent's answer."""
+
+    exchange_id: str = field(name="id")
+    connection: str
+    project: str
+    agent: str | None
+    session_id: str
+    turn_number: int | None
+    occurred_at: Moment = field(name="timestamp")
+    ingested_at: Moment
+    user_message: Annotated[str, Meta(description="Secrets are taken out.")]
+    agent_response: str
+    agent_thinking: str | None
+    agent_model: str | None
+    input_tokens: int | None
+    output_tokens: int | None
+    outcome: Annotated[str, Meta(examples=["answered", "no_response"])]
+    tags: list[str]
+    labels: Annotated[
+        dict[str, str], Meta(description="Names and values from its sender.", examples=[{"agent_version": "1.4.0"}])
+    ]
+
+
+class Judgement(Answer, frozen=True):
+    """A question to the judge, and how it ended."""
+
+    judgement_id: str = field(name="id")
+    purpose: Annotated[str, Meta(examples=["tier2", "thinking", "tier3"])]
+    requested_model: str = field(name="model")
+    outcome: Annotated[str, Meta(examples=["answered", "refused", "timeout"])]
+    attempts: int
+    judged_at: Moment
+    cost_usd: float | None
+    simulated: bool
+
+
+class ExchangeDetail(Answer, frozen=True):
+    """An exchange with its scores and judgements; the score is null until there is one."""
+
+    exchange: Exchange
+    score: Score | None
+    judgements: list[Judgement]
+
+
+def exchanges_by_id(
+    cursor: duckdb.DuckDBPyConnection, project: str, exchange_id: str, connection: str | None
+) -> list[ExchangeDetail]:
+    """Return a project's exchanges with this id: one per connection that uses it, or only the named connection's."""
+    values = {"project": project, "exchange": exchange_id, "connection": connection}
+    return [_detail(cursor, row) for row in query_rows(cursor, "exchange_detail", values)]
+
+
+def _detail(cursor: duckdb.DuckDBPyConnection, row: Mapping[str, Any]) -> ExchangeDetail:
+    subjects = [{"connection": row["connection"], "subject_id": row["exchange_id"]}]
+    return ExchangeDetail(
+        exchange=Exchange.of(row, labels={label["name"]: label["value"] for label in row["labels"]}),
+        score=row["score_id"] and score_by_id(cursor, row["project"], row["score_id"], row["occurred_at"]),
+        judgements=[Judgement.of(judged) for judged in query_rows(cursor, "judgements_of", {"subjects": subjects})],
+    )
+
+
+TIERS = ("tier1", "tier2", "tier2_5", "tier3")
+Day = date
+
+
+class TrendDay(Answer, frozen=True):
+    """A UTC day of exchanges; a mean is over the exchanges that have the tier, null if none has."""
+
+    date: Day
+    avg_tier1: float | None
+    avg_tier2: float | None
+    avg_tier2_5: float | None
+    avg_tier3: float | None
+    weighted_tier2: Annotated[float | None, Meta(description="Each exchange is weighted by one over its sampling probability.")]
+    weighted_tier2_5: float | None
+    weighted_tier3: float | None
+    anomaly_count: int
+    exchange_count: int
+
+
+class Trends(Answer, frozen=True):
+    """The days with exchanges in a window, oldest first."""
+
+    project: str
+    window: str
+    since: Annotated[Day, Meta(description="The first UTC day of the window.")]
+    until: Annotated[Day, Meta(description="The last UTC day of the window.")]
+    data_points: list[TrendDay]
+    last_until: Annotated[
+        Day | None,
+        Meta(description="Without a data point: the newest earlier UTC day with one, to ask for as `until`; null otherwise."),
+    ]
+
+
+class SamplingOutcome(Answer, frozen=True):
+    """Exchanges of one sampling reason and one outcome."""
+
+    sampling_reason: Annotated[str, Meta(examples=["routine_sample"])]
+    disposition: Annotated[str, Meta(examples=["scored"])]
+    exchanges: int
+    share: Share
+    anomalies: int
+    avg_tier1: float | None
+    avg_tier2: float | None
+
+
+class SamplingMix(Answer, frozen=True):
+    """Sampled exchanges by reason, the most frequent first."""
+
+    project: str
+    mix: list[SamplingOutcome]
+
+
+def trends(cursor: duckdb.DuckDBPyConnection, project: str, name: Length, window: Window) -> Trends:
+    """Return a project's figures in a named window, by day of the exchange and not of the scoring."""
+    rows = query_rows(cursor, "trends", {"project": project, "as_of": window.end, "days": LENGTHS[name].days})
+    newest = None if rows else newest_score(cursor, project, window.start)
+    days = []
+    for row in rows:
+        means = {f"avg_{tier}": row[f"{tier}_mean"] for tier in TIERS}
+        means |= {f"weighted_{tier}": row[f"{tier}_weighted_mean"] for tier in TIERS[1:]}
+        shown = {field: None if mean is None else round(mean, _DIGITS) for field, mean in means.items()}
+        days.append(TrendDay.of(row, date=row["day"], **shown))
+    return Trends(
+        project=project,
+        window=name,
+        since=window.first,
+        until=window.last,
+        data_points=days,
+        last_until=None if newest is None else newest.date(),
+    )
+
+
+def sampling_mix(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime) -> SamplingMix:
+    """Return the number of a project's exchanges judged or left out within a period, by reason."""
+    rows = query_rows(cursor, "project_sampling", {"project": project, "from": start, "to": end})
+    mix = [SamplingOutcome.of(row, avg_tier1=row["tier1_mean"], avg_tier2=row["tier2_mean"]) for row in rows]
+    return SamplingMix(project=project, mix=mix)
+
+
+class WrapUp(Answer, frozen=True):
+    """The steps of a wrap-up found in the last exchanges of a session."""
+
+    project: str
+    session_id: str
+    connection: str
+    exchange_count: int
+    last_timestamp: Moment
+    score: Annotated[Share, Meta(description="Found / expected.")]
+    steps_found: Annotated[list[str], Meta(examples=[["changelog", "commit"]])]
+    steps_missing: list[str]
+    total_steps: int
+
+    @property
+    def place(self) -> Place:
+        """The session's place in the list of its project, by its last exchange."""
+        return Place(self.last_timestamp, f"{self.connection}/{self.session_id}")
+
+
+class WrapUpList(Answer, frozen=True):
+    """Sessions, the one with the newest exchange first."""
+
+    project: str
+    sessions: list[WrapUp]
+    next_cursor: NextCursor
+
+
+def wrap_ups(
+    cursor: duckdb.DuckDBPyConnection,
+    policy: Policy,
+    project: str | None,
+    limit: int,
+    after: tuple[datetime, str] | None = None,
+) -> list[WrapUp]:
+    """Return a page of wrap-ups of one project or all, newest first; empty if the policy switches them off."""
+    at, identity = after or (None, None)
+    values = {"project": project, "limit": limit, "after_at": at, "after_id": identity, "from": None, "to": None}
+    return [
+        WrapUp.of(
+            row,
+            last_timestamp=row["last_at"],
+            score=quality.score,
+            steps_found=list(quality.steps_found),
+            steps_missing=list(quality.steps_missing),
+            total_steps=len(STEPS),
+        )
+        for row in query_rows(cursor, "wrap_exchanges", values)
+        if policy.for_project(row["project"]).settings.wrap_quality_scoring
+        for quality in [wrap_quality(row["texts"])]
+    ]

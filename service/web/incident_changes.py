@@ -14,7 +14,7 @@ from audit.redaction import Redactor
 from schemas.errors import DriftlineError
 from schemas.lazy import duckdb
 from schemas.records import Incident
-from service.read.inbox import ME, NOBODY, assignee_problem, people_of, query_of, read_query
+from service.read.incidents import ME, NOBODY, assignee_problem, people_of, query_of, read_query
 from service.setup.access.access import Holder
 from service.setup.access.saved_views import View
 from service.web.authentication import require_project

@@ -14,7 +14,7 @@ from analytics.store.store import Store
 from schemas.codec.single_object import record_from
 from schemas.errors import InputError, SettingsError
 from schemas.records import DeadLetter
-from service.read.dead_letters import EVERY, open_letters
+from service.read.installation import EVERY, open_letters
 from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace, utc_now

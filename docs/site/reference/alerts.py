@@ -20,8 +20,8 @@ from service.alerts.notices import (
     silence_notice,
     trial_notice,
 )
+from service.read.judges import UnreadableJudge
 from service.read.telemetry import OpenSession
-from service.read.unreadable_judges import UnreadableJudge
 
 _AT = datetime(2026, 10, 28, 9, 0, tzinfo=UTC)
 _SERVER = "https://audit.example.com"

@@ -14,8 +14,8 @@ from schemas.errors import InputError, SettingsError
 from service.cli.commands.options import AsJson, Database, OfProject, PolicyFile, print_json, settings_of
 from service.cli.progress import working
 from service.cli.terminal import err, out, table
-from service.read.anchors import AnchoredExchange, JudgeOfTier, Round, anchored_exchange, project_anchors
-from service.read.known_projects import require_known
+from service.read.judges import AnchoredExchange, JudgeOfTier, Round, anchored_exchange, project_anchors
+from service.read.project import require_known
 from service.setup.judge_setup import NAME_A_JUDGE, open_judge
 from service.setup.workspace import Workspace, open_workspace
 from service.text.answers import document

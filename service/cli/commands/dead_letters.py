@@ -28,7 +28,7 @@ from service.cli.commands.options import (
 from service.cli.exit_codes import fails_when, leave
 from service.cli.progress import working
 from service.cli.terminal import err, leave_quietly, out, table
-from service.read.dead_letters import (
+from service.read.installation import (
     KeptLetter,
     LetterList,
     LetterReason,

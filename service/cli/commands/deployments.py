@@ -26,7 +26,7 @@ from service.cli.commands.options import (
     since_of,
 )
 from service.cli.terminal import out, table
-from service.read.known_projects import require_known
+from service.read.project import require_known
 from service.read.versions import DeployedVersion, deployed_version, deployed_versions
 from service.setup.workspace import open_workspace, utc_now
 from service.text.answers import document

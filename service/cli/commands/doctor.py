@@ -19,8 +19,8 @@ from service.cli.commands.options import AsJson, Database, PolicyFile, for_datab
 from service.cli.commands.topics import CollectorTopic, administration_of, topics_of_collector
 from service.cli.exit_codes import fails_when, leave
 from service.cli.terminal import out
+from service.read.judges import unreadable_judges
 from service.read.telemetry import UnusedSpans, read_unused_spans, sum_up_expected
-from service.read.unreadable_judges import unreadable_judges
 from service.setup.access.access import AccessStore, access_file
 from service.setup.judge_setup import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
 from service.setup.kafka import framing_of

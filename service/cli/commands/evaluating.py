@@ -41,7 +41,7 @@ from service.cli.evaluation_tables import evaluation_view
 from service.cli.exit_codes import agree, fails_when, leave, leave_interrupted
 from service.cli.progress import counting
 from service.cli.terminal import err, out, print_text, warn
-from service.read.known_projects import require_known
+from service.read.project import require_known
 from service.setup.judge_setup import LIVE, refuse_unconfigured, who_judges
 from service.setup.settings import Settings
 from service.setup.workspace import open_workspace

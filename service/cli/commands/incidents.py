@@ -43,11 +43,24 @@ from service.cli.exit_codes import fails_when, leave
 from service.cli.incident_views import check_view, incident_view, incidents_table, state_words
 from service.cli.progress import counting, working
 from service.cli.terminal import err, out
-from service.read.inbox import ME, NOBODY, SEVERITIES, SORTS, TYPES, InboxFilter, assignee_problem, inbox, people_of
-from service.read.incidents import drift_check, history_of, incident_answer, incident_records, one_incident
-from service.read.known_projects import require_known
+from service.read.incidents import (
+    ME,
+    NOBODY,
+    SEVERITIES,
+    SORTS,
+    TYPES,
+    InboxFilter,
+    assignee_problem,
+    drift_check,
+    history_of,
+    inbox,
+    incident_answer,
+    incident_records,
+    one_incident,
+    people_of,
+)
 from service.read.project import Project as ProjectAnswer
-from service.read.project import moment_words, read_project, read_projects, unchecked_words
+from service.read.project import moment_words, read_project, read_projects, require_known, unchecked_words
 from service.setup.access.access import AccessStore, access_file
 from service.setup.workspace import Workspace, open_workspace
 from service.text.answers import document

@@ -31,8 +31,8 @@ from service.cli.commands.options import (
     settings_of,
 )
 from service.cli.terminal import err, out, table
-from service.read.known_projects import require_known
-from service.read.tuning import ProfileTuning, RunsLeftOut, tune_agent
+from service.read.project import require_known
+from service.read.runs import ProfileTuning, RunsLeftOut, tune_agent
 from service.setup.judge_setup import OTHERS, PRICE_IT, unpriced_note
 from service.setup.workspace import Workspace, open_workspace
 from service.text.plain import MISSING, counted, plain

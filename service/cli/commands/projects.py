@@ -16,16 +16,17 @@ from service.cli.commands.listing import opened_to_show
 from service.cli.commands.options import SHOWN, AsJson, Database, Limit, PolicyFile, print_json, settings_of, show_rows
 from service.cli.completion import project_names
 from service.cli.terminal import err, out, table
-from service.read.banner import banner_text
-from service.read.known_projects import IMPORT_FIRST, require_known
 from service.read.project import (
+    IMPORT_FIRST,
     RECENT_DAYS,
     WORST,
     Change,
     Project,
+    banner_text,
     check_words,
     read_project,
     read_projects,
+    require_known,
     standings,
     with_blind_spots,
     with_changes,

@@ -13,8 +13,8 @@ from schemas.errors import InputError
 from service.cli.commands.options import AsJson, Database, OfProject, PolicyFile, print_json, settings_of
 from service.cli.terminal import err, out, table
 from service.cli.views import agreement_cells
-from service.read.known_projects import require_known
 from service.read.people import ReviewItem, next_to_review, project_agreement, with_human_score
+from service.read.project import require_known
 from service.read.scores import score_by_id
 from service.setup.workspace import open_workspace
 from service.text.answers import document

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from service.read.alerts import AlertList, AlertStatus, alert_deliveries
+from service.read.telemetry import AlertList, AlertStatus, alert_deliveries
 from service.text.answers import Place, after, page_of
 from service.text.links import API
 from service.web.authentication import Reader, require_project

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path
 from pydantic import Field, model_validator
 
 from schemas.errors import InputError
-from service.read.anchors import Anchors, BegunRound, ChosenAnchors, OneAnchor, anchored_exchange, project_anchors
+from service.read.judges import Anchors, BegunRound, ChosenAnchors, OneAnchor, anchored_exchange, project_anchors
 from service.text.links import API
 from service.web.authentication import Admin, Reader, Reviewer, VisibleProject
 from service.web.context import ApiContext, Services, durable_or_refused

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from schemas.records import Baseline
-from service.read.baselines import NO_BASELINE, LatestBaseline, project_baseline
+from service.read.scores import NO_BASELINE, LatestBaseline, project_baseline
 from service.text.links import API
 from service.web.authentication import Admin, Reader, VisibleProject
 from service.web.context import ApiContext, Services, durable_or_refused

@@ -9,16 +9,20 @@ from msgspec import Meta
 from pydantic import Field, StringConstraints
 
 from schemas.records import Incident
-from service.read.inbox import MAX_TEXT, ME, InboxFilter, Sort, inbox
 from service.read.incidents import (
+    MAX_TEXT,
+    ME,
     DriftCheck,
+    InboxFilter,
     IncidentAnswer,
     Incidents,
     IncidentStatus,
     IncidentType,
     OneIncident,
+    Sort,
     drift_check,
     history_of,
+    inbox,
     incident_answer,
     incident_records,
     one_incident,

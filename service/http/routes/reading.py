@@ -12,27 +12,30 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BeforeValidator
 
 from schemas.bounds import EARLIEST, LATEST
-from service.read.banner import banner_text
-from service.read.baselines import project_baseline
-from service.read.costs import CostList, judge_costs
-from service.read.exchanges import ExchangeDetail, exchanges_by_id
-from service.read.project import Health, Projects, check_words, read_project, with_blind_spots
+from service.read.judges import CostList, judge_costs
+from service.read.project import Health, Projects, banner_text, check_words, read_project, with_blind_spots
 from service.read.run_diagnoses import DiagnosedRun, diagnosed_run
 from service.read.runs import Runs, run_page
 from service.read.scores import (
     Anomalies,
+    ExchangeDetail,
     OneScore,
     ProjectSummary,
+    SamplingMix,
     Score,
     Scores,
+    Trends,
     Wanted,
+    WrapUpList,
+    exchanges_by_id,
+    project_baseline,
     project_scores,
     project_summary,
+    sampling_mix,
     score_by_id,
+    wrap_ups,
 )
-from service.read.trends import SamplingMix, Trends, sampling_mix
-from service.read.trends import trends as trends_of
-from service.read.wrap_quality import WrapUpList, wrap_ups
+from service.read.scores import trends as trends_of
 from service.text.answers import Place, after, page_of
 from service.text.links import API
 from service.text.window import AskedRange, read_day, window_of

@@ -41,13 +41,11 @@ from service.pages.project_charts import (
 from service.pages.projects.fleet import reason_words, silence_words
 from service.pages.rendering import links_of, number, page, usd
 from service.pages.viewing import ShownProject, Viewer
-from service.read.banner import banner_text
-from service.read.inbox import LIVE_STATES, InboxFilter, inbox
-from service.read.incidents import incident_records
-from service.read.project import check_by_hand, check_words, read_project, with_blind_spots
+from service.read.incidents import LIVE_STATES, InboxFilter, inbox, incident_records
+from service.read.project import banner_text, check_by_hand, check_words, read_project, with_blind_spots
 from service.read.runs import run_page
 from service.read.scores import ProjectSummary, newest_score, project_summary
-from service.read.why.reasons import suspected_cause, twins_of
+from service.read.why import suspected_cause, twins_of
 from service.text.links import Links
 from service.text.window import AskedRange, Window, last_period, quarter_to, window_of
 from service.text.words import TERMS, WORDS

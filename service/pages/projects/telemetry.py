@@ -11,8 +11,7 @@ from fastapi.responses import HTMLResponse
 from audit.silence import Status
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
-from service.read.alerts import AlertDelivery, AlertStatus, alert_deliveries
-from service.read.telemetry import Listed, listening_of, open_sessions
+from service.read.telemetry import AlertDelivery, AlertStatus, Listed, alert_deliveries, listening_of, open_sessions
 from service.setup.access.access import Holder
 from service.text.answers import Place, after, page_of
 from service.text.links import Links

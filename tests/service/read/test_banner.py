@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from audit.policy import Policy, ProjectSettings, Sampling
-from service.read.banner import banner_text
+from service.read.project import banner_text
 
 
 def lines_of(settings: ProjectSettings, judge: str = "live") -> dict[str, str]:

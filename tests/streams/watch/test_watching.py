@@ -18,7 +18,7 @@ from analytics.store.store import Store
 from audit.drift.incident_evidence import evidence_of
 from audit.policy import Policy, ProjectSettings
 from schemas.records import DimensionScore, Exchange, Incident, Record, Review, Score
-from service.read.why.reasons import why
+from service.read.why import why
 from streams.engine.record_intake import Published
 from streams.log.sink import StorePublisher
 from streams.watch.checking import Checked

@@ -44,9 +44,9 @@ from driftline_trial.demo.judge_change import JudgeSchedule
 from driftline_trial.demo.script import SCRIPT_END, present_of
 from service.cli.main import run as run_command
 from service.pages.sql import worked_examples
-from service.read.anchors import project_anchors
 from service.read.incidents import incident_records
-from service.read.why.reasons import why
+from service.read.judges import project_anchors
+from service.read.why import why
 from streams.upkeep.anchors import changes
 from streams.upkeep.annotations import deployments
 

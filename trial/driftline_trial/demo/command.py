@@ -30,7 +30,7 @@ from service.cli.next_steps import pages_steps, program_name, typed
 from service.cli.progress import working
 from service.cli.terminal import err, heading, out
 from service.cli.views import SIMULATED
-from service.read.why.reasons import why
+from service.read.why import why
 from service.server.supervisor import unwound_by_signals
 from service.setup.settings import Settings, load_settings
 from service.setup.workspace import Workspace, open_workspace, utc_now

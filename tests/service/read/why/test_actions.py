@@ -11,8 +11,8 @@ import pytest
 from support.incident_evidence import RULE, deployed, example, made, part, slices
 
 from service.cli.main import run
-from service.read.why.actions import EXAMPLES, RULES, Action
-from service.read.why.reasons import why
+from service.read.incident_actions import EXAMPLES, RULES, Action
+from service.read.why import why
 
 OLD = part("6", shares=(1.0, 0.5), meanBefore=0.9, meanAfter=0.9, exchangesBefore=271, exchangesAfter=22)
 ROLL_BACK = slices(part("7"), OLD)

@@ -11,8 +11,8 @@ from support.incident_evidence import RULE, made, part, slices
 
 from schemas.records import Incident
 from service.cli.incident_views import incident_view
-from service.read.why.facts import MISSING, Facts, slice_counts, slice_means
-from service.read.why.reasons import why
+from service.read.incident_actions import MISSING, Facts, slice_counts, slice_means
+from service.read.why import why
 
 OLD = part(
     "6",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.incident_evidence import count, deployed, made, part, slices
 
-from service.read.why.reasons import why
+from service.read.why import why
 from service.text.answers import document
 
 FLAGS = {

@@ -9,7 +9,7 @@ import pytest
 from support.incident_evidence import example, made
 
 from schemas.records import Incident
-from service.read.why.reasons import suspected_cause, twins_of
+from service.read.why import suspected_cause, twins_of
 
 DAY = datetime(2026, 10, 28, tzinfo=UTC)
 

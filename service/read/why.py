@@ -8,6 +8,8 @@ the nearest thing to a cause: the slice of the traffic that changed, with its de
 2. Changes that chance may explain are left out: a share must have changed by more than three standard errors.
 3. Rules open one incident per kind of change, so a fall of scores and a spike of anomalies with one cause are two incidents, called
    twins. Only drift is checked for its cause, so a spike's first suspect is the cause of its twin.
+
+The page, the API, the command line and alerts share these sentences and the actions (`service.read.incident_actions`).
 """
 
 from __future__ import annotations
@@ -22,8 +24,7 @@ from msgspec import Meta
 
 from audit.drift.incident_evidence import Count, Moved, SliceRow, evidence_of
 from schemas.records import Incident
-from service.read.why.actions import Action, actions
-from service.read.why.facts import Facts, part_explained, slice_means, slice_rates, which_part_words
+from service.read.incident_actions import Action, Facts, actions, part_explained, slice_means, slice_rates, which_part_words
 from service.text.answers import Answer
 from service.text.rounding import counted, grouped
 from service.text.words import TERMS, WORDS
