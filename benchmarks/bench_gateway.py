@@ -21,7 +21,7 @@ from benchmarks.bench_ingest import Target, connected, serve_alone
 from benchmarks.load import CREATED, Load, load
 from benchmarks.measure import print_table, started
 from benchmarks.streams.running import kafka, make_topics
-from service.server.http_server import run
+from service.server.server_lifecycle import run
 from service.server.supervisor import serving
 from service.text.links import INGEST
 from service.web.models import IngestBody

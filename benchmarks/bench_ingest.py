@@ -32,7 +32,7 @@ from benchmarks.load import CREATED, Load, body, load
 from benchmarks.measure import print_rows, print_table, started
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
-from service.server.http_server import run, server_of
+from service.server.server_lifecycle import run, server_of
 from service.server.supervisor import serving
 from service.setup.access.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now

@@ -31,7 +31,7 @@ from benchmarks.measure import print_table, started
 from benchmarks.streams.fleet import Message, produce
 from benchmarks.streams.running import kafka, make_topics
 from benchmarks.traces import SPANS, TURNS, requests
-from service.server.http_server import run
+from service.server.server_lifecycle import run
 from service.server.supervisor import serving
 from service.setup.access.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now

@@ -33,7 +33,7 @@ from schemas.records import Alert
 from service.alerts.notices import Notice
 from service.setup.settings import Secret, Settings
 from service.setup.workspace import Clock
-from service.text.plain import MISSING, counted, plain
+from service.text.formats import MISSING, counted, plain
 from streams.judges.rate_limits import retry_after
 
 DEADLINE_SECONDS = 10.0

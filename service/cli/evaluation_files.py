@@ -23,7 +23,7 @@ from audit.evaluation.results import AggregateScore, DimensionResolution, FinalR
 from audit.fingerprints import digest
 from audit.prompt_quoting import visible
 from schemas.errors import SettingsError
-from service.text.plain import fenced, inline
+from service.text.formats import fenced, inline
 
 RAW = "raw_outputs"
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from audit.evaluation.dimensions import DIMENSIONS, HIGHEST
 from audit.evaluation.report import EvaluationRow, ModelSummary, Report
 from service.cli.terminal import bar, table
-from service.text.plain import counted, plain
+from service.text.formats import counted, plain
 
 UNKNOWN = "\u2013"
 """Shown for an unknown value."""

@@ -22,7 +22,7 @@ from service.cli.terminal import heading
 from service.read.project import moment_words
 from service.read.runs import Wanted, worst_runs
 from service.setup.workspace import Workspace
-from service.text.plain import counted, plain
+from service.text.formats import counted, plain
 from streams.watch.checking import Checked
 from streams.watch.history import ProjectHistory
 from streams.watch.lifecycle import CONFIRMED

@@ -17,7 +17,7 @@ from service.read.incident_actions import COMMAND_DOES, slice_counts, slice_mean
 from service.read.incidents import IncidentAnswer, IncidentEvent, incident_answer
 from service.read.project import spot_words
 from service.read.why import Why
-from service.text.plain import MISSING, counted, plain
+from service.text.formats import MISSING, counted, plain
 from streams.watch.checking import Checked
 from streams.watch.lifecycle import ACKNOWLEDGED, CONFIRMED
 

@@ -27,7 +27,7 @@ from service.cli.exit_codes import ExitCode
 from service.cli.terminal import err, out
 from service.setup.version import GET_TRIAL, TRIAL, trial_version
 from service.setup.version import version as installed_version
-from service.text.plain import plain
+from service.text.formats import plain
 
 OBJECTS_PER_COLLECTION = 50_000
 """New objects per garbage collection: with Python's 700, loading takes a sixth longer although it creates no garbage."""

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 
 from service.cli.terminal import err
-from service.text.plain import plain
+from service.text.formats import plain
 
 
 class Bar(Protocol):

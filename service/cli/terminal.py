@@ -17,7 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from schemas.errors import DriftlineError
-from service.text.plain import plain
+from service.text.formats import plain
 
 GAP = 3
 """Characters between two columns."""

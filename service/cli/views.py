@@ -13,13 +13,12 @@ from audit.exchanges.states import NOT_APPLICABLE, SCORED, SKIPPED_COST_CAP, SKI
 from audit.fingerprints import canonical_json
 from service.cli.terminal import bar, styled, table
 from service.read.runs import EXCHANGES_ONLY
-from service.text.plain import MISSING, counted, plain
+from service.text.formats import MISSING, counted, plain
 
 if TYPE_CHECKING:
-    from service.read.judges import JudgeCost
     from service.read.people import Estimate
     from service.read.runs import Run
-    from service.read.scores import Score, WrapUp
+    from service.read.scores import JudgeCost, Score, WrapUp
     from service.read.sessions import MarkedTurn, SessionFindings
 
 EVIDENCE_SHOWN = 5

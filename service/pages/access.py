@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse
 from analytics.queries import query_rows
 from service.pages.administration import Administrator
 from service.pages.rendering import page
-from service.read.project import known_projects, named_projects
+from service.read.known_projects import known_projects, named_projects
 from service.setup.access.access import MAX_LIVE, SCOPES, Holder, Kind, Scope, Token
 from service.setup.access.audit_log import AuditLine
 from service.text.answers import Place, page_of

@@ -19,7 +19,7 @@ from schemas.errors import InputError
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.read.installation import installation
-from service.read.project import known_projects, named_projects
+from service.read.known_projects import known_projects, named_projects
 from service.setup.access.access import SCOPES, AccessStore, Holder
 from service.text.answers import page_of
 from service.text.links import POLICY_TRIAL_PART, Links

@@ -15,7 +15,7 @@ from fastapi import Depends, Query, Request
 from pydantic import BeforeValidator
 
 from service.pages.rendering import NOTHING, number
-from service.text.rounding import signed
+from service.text.formats import signed
 from service.text.window import ALL, BEFORE, LENGTHS, NAMES, USUAL, AskedRange, Length, Window, read_until, window_of
 
 _Until = Annotated[

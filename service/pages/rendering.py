@@ -29,8 +29,8 @@ from service.read.runs import EXCHANGES_ONLY
 from service.setup.access.access import Holder
 from service.setup.access.sign_ins import mark_of
 from service.setup.version import version
+from service.text.formats import grouped, grouped_count
 from service.text.links import CALLS, INBOX_PAGE, Links
-from service.text.rounding import counted, grouped
 from service.text.window import kept_of
 from service.text.words import TERMS, WORDS
 from service.web.authentication import PAGE_MARK
@@ -110,7 +110,7 @@ def environment() -> Environment:
         "ago": ago,
         "sentence": sentence,
     }
-    made.filters |= {"counted": counted, "recovered_since": recovered_since}
+    made.filters |= {"counted": grouped_count, "recovered_since": recovered_since}
     made.globals |= {
         "links": Links(),
         "terms": TERMS,

@@ -41,9 +41,8 @@ from audit.drift.slices import AGENT, ARRIVAL, VALUE
 from audit.drift.watched_series import SPIKE, SPREAD, TIERS
 from schemas.records import Incident
 from service.text.answers import Answer
+from service.text.formats import grouped, grouped_count, plain
 from service.text.links import Links
-from service.text.plain import plain
-from service.text.rounding import counted, grouped
 from streams.watch.evidence import HISTORY, MIX
 from streams.watch.lifecycle import SUSPECTED, is_live
 from streams.watch.measures import TRUST
@@ -128,7 +127,11 @@ class Facts:
         if self.is_of_runs:
             return self._runs_extent(seen, since)
         sides = [(seen.scores_after, seen.sessions_after), (seen.scores_before, seen.sessions_before)]
-        texts = [f"{counted(n, 'score')} of {counted(of, 'session')}" for n, of in sides if n is not None and of is not None]
+        texts = [
+            f"{grouped_count(n, 'score')} of {grouped_count(of, 'session')}"
+            for n, of in sides
+            if n is not None and of is not None
+        ]
         return f"{texts[0]} {since}, {texts[1]} before" if len(texts) == len(sides) else ""
 
     def _runs_extent(self, seen: Sighting, since: str) -> str:
@@ -137,7 +140,7 @@ class Facts:
         if after is None or before is None:
             return ""
         if level is None or self.incident.tier == TRUST:
-            return f"{counted(after, 'run')} {since}, {grouped(before)} before"
+            return f"{grouped_count(after, 'run')} {since}, {grouped(before)} before"
         having = _count(seen.having_before, before, seen.having_after, after)
         return "" if having is None else _of_both(having, "run", since)
 
@@ -220,7 +223,7 @@ class Facts:
 
 
 def _of_both(count: Count, thing: str, since: str) -> str:
-    after = f"{grouped(count.after)} of {counted(count.all_after, thing)} {since}"
+    after = f"{grouped(count.after)} of {grouped_count(count.all_after, thing)} {since}"
     return f"{after}, {grouped(count.before)} of {grouped(count.all_before)} before"
 
 
@@ -383,7 +386,7 @@ def _roll_back(facts: Facts) -> Action | None:
 
 def _level(facts: Facts, part: SliceRow, mean: float | None, count: int, when: str) -> str:
     """Describe a slice's level, as mean or anomaly rate, and the number of exchanges behind it."""
-    of = counted(count, facts.unit)
+    of = grouped_count(count, facts.unit)
     named = f"{part.label} {part.value}"
     if facts.is_spike:
         return f"{named} had an anomaly in {'none' if not mean else f'{mean:.0%}'} of {of} {when}"
@@ -491,9 +494,9 @@ def _sampling(facts: Facts) -> Action | None:
     sessions, scores = (None, None) if facts.seen is None else (facts.seen.sessions_after, facts.seen.scores_after)
     if not facts.is_judged or sessions is None or sessions >= FEW_SESSIONS:
         return None
-    turns = "" if scores is None else f"{counted(scores, 'judged turn')} of "
+    turns = "" if scores is None else f"{grouped_count(scores, 'judged turn')} of "
     because = (
-        f"Only {turns}{counted(sessions, 'session')} {'is' if not turns and sessions == 1 else 'are'} known since the change. With fewer than {FEW_SESSIONS} sessions, "
+        f"Only {turns}{grouped_count(sessions, 'session')} {'is' if not turns and sessions == 1 else 'are'} known since the change. With fewer than {FEW_SESSIONS} sessions, "
         "estimates are wide and parts of the traffic are hard to compare. Raise the policy's sampling, such as alwaysScoreFirst or routineInterval, or judge what stayed unscored."
     )
     command = _command("rejudge", "--dry-run", project=facts.incident.project)

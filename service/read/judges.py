@@ -1,70 +1,23 @@
-"""The judge: what judging costs, whether anchors say that it changed, and whether its last answers can be read."""
+"""The judge: whether anchors say that it changed, and whether its last answers can be read."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, field
 
-from analytics.queries import query_rows, run_query
+from analytics.queries import query_rows
 from audit.exchanges.states import SCORED
 from schemas.lazy import duckdb
 from schemas.records import Anchor
-from service.text.answers import Answer, Moment, NextCursor
+from service.text.answers import Answer, Moment
 from streams.judges.rate_limits import MAX_UNREADABLE
 from streams.upkeep.anchors import anchors_of, changes, rounds_of
-
-
-class JudgeCost(Answer, frozen=True):
-    """The cost of a group of judgements; fields that do not identify the group are null."""
-
-    project: str | None
-    connection: str | None
-    session_id: str | None
-    day: date | None
-    model: Annotated[str | None, Meta(description="The model that was asked.")]
-    judgements: int
-    calls: Annotated[int, Meta(description="Attempts of all judgements; a reused judgement has none.")]
-    input_tokens: int
-    output_tokens: int
-    cache_write_tokens: int
-    cache_read_tokens: int
-    cost_usd: Annotated[float | None, Meta(description="The known costs; null if none is known.")]
-    unknown_costs: Annotated[int, Meta(description="Judgements whose cost is not known.")]
-    simulated: Annotated[int, Meta(description="Judgements of a simulated judge.")]
-
-
-class CostList(Answer, frozen=True):
-    """Groups: days in order of time, all other groups by falling cost."""
-
-    costs: list[JudgeCost]
-    count: int
-    next_cursor: NextCursor
-
-
-def judge_costs(
-    cursor: duckdb.DuckDBPyConnection,
-    by: str,
-    project: str | None = None,
-    start: datetime | None = None,
-    end: datetime | None = None,
-    *,
-    skip: int = 0,
-    limit: int | None = None,
-) -> list[JudgeCost]:
-    """Return the costs of one project or all within a period, grouped by project, day, model or session, or as one total.
-
-    Groups have no stable place in a list, so a page starts after a number of groups. There may be as many groups as sessions, so only
-    those of the page are turned into answers.
-    """
-    groups = run_query(cursor, "judge_costs", {"by": by, "project": project, "from": start, "to": end})
-    return [JudgeCost.of(row) for row in groups.slice(min(skip, groups.height), limit).iter_rows(named=True)]
-
 
 _SHOWN = 100
 """Rounds that are shown, newest first."""

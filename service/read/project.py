@@ -15,15 +15,10 @@ The change of a project:
 Projects are ordered by health, the worst first. Projects with an incident are ordered by whether the worst one began within the last
 days, because nobody has looked at it yet, then by their exchanges and unsafe runs in these days. So an agent with two runs does not
 rank above one with 40 % of the traffic, nor last month's change above yesterday's.
-
-A misspelt name must not look like a project in which all is well, so commands, endpoints and pages refuse unknown projects and name
-the nearest known one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import difflib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
@@ -36,18 +31,13 @@ from msgspec.structs import replace
 
 from analytics.queries import query_rows
 from analytics.sums.hours import query_days
-from audit.anchors import is_reserved
 from audit.drift.anomaly_rate import FEWEST_ANOMALIES
 from audit.drift.watched_series import DOWN, SPIKE, TIERS, UP, Key, bounds_of
 from audit.policy import Policy, ProjectSettings, Sampling
-from schemas.errors import InputError
 from schemas.lazy import duckdb
-from service.setup.access.access import AccessStore, access_file
 from service.setup.judge_setup import LIVE, NONE
-from service.setup.workspace import Workspace
 from service.text.answers import Answer, Moment, NextCursor, Share
-from service.text.plain import plain
-from service.text.rounding import counted, grouped
+from service.text.formats import grouped, grouped_count
 from service.text.window import LENGTHS, RECENT, recent_window
 from streams.watch.lifecycle import lies_back
 
@@ -391,7 +381,7 @@ def unchecked_words(projects: Sequence[Project]) -> str:
         return check_words(projects[0])
     others = [project for project in projects if project.check.state not in {"quiet", "found"}]
     sentences = [f"{project.project}: {check_words(project)}" for project in others]
-    return " ".join([f"{counted(len(projects) - len(others), 'project')} checked.", *sentences])
+    return " ".join([f"{grouped_count(len(projects) - len(others), 'project')} checked.", *sentences])
 
 
 def with_blind_spots(cursor: duckdb.DuckDBPyConnection, projects: Sequence[Project], only: str | None = None) -> list[Project]:
@@ -441,7 +431,7 @@ _BLIND: Mapping[str, Callable[[Row], str]] = {
         f"scored them: {spot['subject']}."
     ),
     "few_days": lambda spot: (
-        f"Not compared yet, because there are scores on {counted(spot['count'], 'day')} only: a change needs {spot['of']} days before it."
+        f"Not compared yet, because there are scores on {grouped_count(spot['count'], 'day')} only: a change needs {spot['of']} days before it."
     ),
     "agents_beyond_limit": lambda spot: (
         f"Runs of {spot['count']} of {spot['of']} agents are not compared, because only the agents with the most runs are"
@@ -468,7 +458,7 @@ _CHECK_WORDS: Mapping[CheckState, Callable[[Project], str]] = {
         f"Checked {moment_words(project.check.checked_at)}: nothing {'new' if project.open_incidents else 'found'}."
     ),
     "found": lambda project: (
-        f"Checked {moment_words(project.check.checked_at)}: {counted(project.check.findings or 0, 'finding')}."
+        f"Checked {moment_words(project.check.checked_at)}: {grouped_count(project.check.findings or 0, 'finding')}."
     ),
 }
 
@@ -584,62 +574,6 @@ def badness(places: Mapping[str, Standing], project: Project) -> tuple[float, ..
     """Return the sort key of a project: health, then its standing, then the number of reasons and the anomaly rate."""
     standing = places.get(project.project, _UNPLACED)
     return WORST[project.health], *standing, len(project.reasons), project.recent.anomaly_rate or 0.0
-
-
-NAMED = 10
-"""Projects that a message lists."""
-IMPORT_FIRST = "Import something first, or start a server: driftline import --help."
-"""The advice for an empty database."""
-
-
-def is_known(cursor: duckdb.DuckDBPyConnection, project: str, named: Collection[str]) -> bool:
-    """Tell whether a project is known; `named` are the projects of the policy and of tokens, which are checked first.
-
-    Names reserved for anchors count as known: actions that they do not allow say so themselves.
-    """
-    return project in named or is_reserved(project) or bool(query_rows(cursor, "known_project", {"project": project}))
-
-
-def known_projects(cursor: duckdb.DuckDBPyConnection, named: Iterable[str]) -> list[str]:
-    """Return every known project by name; `named` are the projects of the policy and of tokens."""
-    stored = {row["project"] for row in query_rows(cursor, "known_projects")}
-    return sorted(stored.union(named))
-
-
-def named_projects(policy: Policy, access: AccessStore | None) -> set[str]:
-    """Return the projects that the policy, a connection or an operator names."""
-    return {*policy.projects, *(access.projects() if access is not None else ())}
-
-
-def nearest(project: str, known: Sequence[str]) -> str:
-    """Return `did you mean support?`, or the list of known projects if none is near; empty without known projects."""
-    near = difflib.get_close_matches(project, known, n=1)
-    if near:
-        return f"did you mean {near[0]}?"
-    more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
-    return f"there are {', '.join(known[:NAMED])}{more}" if known else ""
-
-
-def unknown_project(project: str, known: Sequence[str], *, place: str = "--project") -> InputError:
-    """Return the error for an unknown project; `place` is the option or argument that names it."""
-    words = f"{place}: there is no project {plain(project, 64)!r}"
-    if not known:
-        return InputError(f"{words}: the database is empty", hint=IMPORT_FIRST)
-    said = nearest(project, known)
-    return InputError(words, hint=f"{said[0].upper()}{said[1:]}{'' if said.endswith('?') else '.'}")
-
-
-def require_known(workspace: Workspace, project: str | None, *, place: str = "--project") -> None:
-    """Raise an InputError that names the nearest project if this one is unknown; None stands for all projects."""
-    if project is None:
-        return
-    file = access_file(workspace.settings.database)
-    with contextlib.ExitStack() as stack:
-        cursor = stack.enter_context(contextlib.closing(workspace.store.cursor()))
-        access = stack.enter_context(AccessStore(file, workspace.now)) if file.exists() else None
-        named = named_projects(workspace.policy, access)
-        if not is_known(cursor, project, named):
-            raise unknown_project(project, known_projects(cursor, named), place=place)
 
 
 _TEENS = range(11, 14)

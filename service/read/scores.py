@@ -1,24 +1,26 @@
-"""Scores and the state of a project: baselines, the verdicts of judge and people on each exchange, trends, and the wrap-up of sessions."""
+"""Scores of a project: baselines, the verdicts on each exchange, trends, the wrap-up of sessions, and the costs of judging."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta, field
 
-from analytics.queries import query_rows
+from analytics.queries import query_rows, run_query
 from analytics.sums.hours import query_days
 from audit.exchanges.states import SCORED
 from audit.exchanges.wrap_quality import STEPS, wrap_quality
-from audit.policy import Policy
 from schemas.lazy import duckdb
 from schemas.records import Baseline, TierStatistics
 from service.text.answers import Answer, Moment, NextCursor, Place, Share
 from service.text.window import LENGTHS, Length, Window
+
+if TYPE_CHECKING:
+    from audit.policy import Policy
 
 NO_BASELINE = "There is no baseline: the project has no scores within the window."
 _DIGITS = 3
@@ -503,3 +505,49 @@ def wrap_ups(
         if policy.for_project(row["project"]).settings.wrap_quality_scoring
         for quality in [wrap_quality(row["texts"])]
     ]
+
+
+class JudgeCost(Answer, frozen=True):
+    """The cost of a group of judgements; fields that do not identify the group are null."""
+
+    project: str | None
+    connection: str | None
+    session_id: str | None
+    day: date | None
+    model: Annotated[str | None, Meta(description="The model that was asked.")]
+    judgements: int
+    calls: Annotated[int, Meta(description="Attempts of all judgements; a reused judgement has none.")]
+    input_tokens: int
+    output_tokens: int
+    cache_write_tokens: int
+    cache_read_tokens: int
+    cost_usd: Annotated[float | None, Meta(description="The known costs; null if none is known.")]
+    unknown_costs: Annotated[int, Meta(description="Judgements whose cost is not known.")]
+    simulated: Annotated[int, Meta(description="Judgements of a simulated judge.")]
+
+
+class CostList(Answer, frozen=True):
+    """Groups: days in order of time, all other groups by falling cost."""
+
+    costs: list[JudgeCost]
+    count: int
+    next_cursor: NextCursor
+
+
+def judge_costs(
+    cursor: duckdb.DuckDBPyConnection,
+    by: str,
+    project: str | None = None,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    *,
+    skip: int = 0,
+    limit: int | None = None,
+) -> list[JudgeCost]:
+    """Return the costs of one project or all within a period, grouped by project, day, model or session, or as one total.
+
+    Groups have no stable place in a list, so a page starts after a number of groups. There may be as many groups as sessions, so only
+    those of the page are turned into answers.
+    """
+    groups = run_query(cursor, "judge_costs", {"by": by, "project": project, "from": start, "to": end})
+    return [JudgeCost.of(row) for row in groups.slice(min(skip, groups.height), limit).iter_rows(named=True)]

@@ -24,7 +24,7 @@ from audit.drift.slices import FEWEST_SESSIONS, Moments, Part, explain
 from audit.drift.watched_series import TIERS
 from schemas.lazy import duckdb
 from service.text.answers import Answer, Moment
-from service.text.rounding import counted, signed
+from service.text.formats import grouped_count, signed
 from streams.upkeep.annotations import MOST, VERSIONS, deployments
 
 
@@ -273,7 +273,7 @@ def _side(ends: Iterable[float], worse: int) -> int:
 
 
 def _scored(version: Version) -> str:
-    return f"{counted(version.row['judged'], 'score')} of {counted(version.row['sessions'], 'session')}"
+    return f"{grouped_count(version.row['judged'], 'score')} of {grouped_count(version.row['sessions'], 'session')}"
 
 
 def _lower(words: str) -> str:

@@ -26,7 +26,7 @@ from audit.drift.incident_evidence import Count, Moved, SliceRow, evidence_of
 from schemas.records import Incident
 from service.read.incident_actions import Action, Facts, actions, part_explained, slice_means, slice_rates, which_part_words
 from service.text.answers import Answer
-from service.text.rounding import counted, grouped
+from service.text.formats import grouped, grouped_count
 from service.text.words import TERMS, WORDS
 
 MOST_NAMED = 4
@@ -276,7 +276,7 @@ def level_words(moved: Moved) -> str | None:
 def _exchanges(row: SliceRow, unit: str) -> str:
     if not row.exchanges_before and not row.exchanges_after:
         return ""
-    return f" ({counted(row.exchanges_after, unit)} since the change, {grouped(row.exchanges_before)} before)"
+    return f" ({grouped_count(row.exchanges_after, unit)} since the change, {grouped(row.exchanges_before)} before)"
 
 
 def _flagged(count: int, flag: str) -> str:

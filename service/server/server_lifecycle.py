@@ -1,4 +1,4 @@
-"""Running the server: it listens before it works, and stops without losing records."""
+"""Running the server: it listens before it works, serves HTTP/1.1 with uvicorn, and stops without losing records."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ import math
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from analytics.deletion.compaction import compact_at_start
 from audit.policy import Policy
 from schemas.errors import SettingsError
 from service.server.app import create_app, prepare_routes
 from service.server.commands import taking_commands
-from service.server.http_server import HttpServer, run, server_of
 from service.server.periodic_tasks import periodic_tasks_of
 from service.setup.access.access import AccessStore, access_file
 from service.setup.judge_setup import WORKERS, OpenedJudge, open_judge, unpriced_note
@@ -39,11 +42,25 @@ from streams.process import collect_in_short_pauses, handled_in_loop
 from streams.upkeep.assembling import TraceAssembler
 from streams.upkeep.periodic_tasks import PeriodicTasks
 
+try:
+    from uvloop import new_event_loop
+except ImportError:  # uvloop does not exist for Windows
+    new_event_loop = asyncio.new_event_loop  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from service.http.otlp_grpc import Receiver
 
 _NOBODY = "no operator yet, so no one can sign in: driftline operators add NAME prints a token, also while the server runs"
 _ALREADY = "Another server has the database: stop it, or name another database with --db."
+Result = TypeVar("Result")
+MAX_CONNECTIONS = 512
+"""Connections beyond which requests are answered 503."""
+MAX_HEAD = 16 * 1024
+"""Bytes of a request's head that may wait for its end."""
+KEEP_ALIVE = 10
+"""Seconds for which an idle connection is kept."""
+LEAVING_SECONDS = 1.0
+"""Seconds that a stopping server waits for the first request of an accepted connection."""
 log = logging.getLogger(__name__)
 Announce = Callable[[str, str, Sequence[str]], None]
 """Called with the address of a started server, its judge, and the reasons why exchanges are not judged."""
@@ -184,6 +201,103 @@ async def _stop(engine: RecordIntake, grace: float, hurry: asyncio.Event) -> Non
     await stopping
 
 
+def listen(host: str, port: int, *, expose: bool = False) -> socket.socket:
+    """Return a listening socket; SettingsError as for `serve`."""
+    try:
+        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise SettingsError(f"host {host}: {error.strerror}", hint="Name an address of this machine.") from error
+    if not ipaddress.ip_address(address[0]).is_loopback and not expose:
+        raise SettingsError(
+            f"{host} can be reached from other machines",
+            hint="Say --expose when that is wanted, and put TLS in front; without it only loopback is listened on.",
+        )
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise SettingsError(
+            f"{host} port {port}: {error.strerror}", hint="Name another with --port; 0 takes a free one."
+        ) from error
+    return listener
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn's server, which also ends connections that send no request, and waits for first requests when it stops.
+
+    uvicorn closes a connection that is idle after an answer, but waits for ever for a first request and for the rest of a head, so
+    slow senders could occupy all `MAX_CONNECTIONS`.
+    """
+
+    def __init__(self, config: uvicorn.Config, head_seconds: float) -> None:
+        """`head_seconds` is the time limit for the head of a request on a connection."""
+        super().__init__(config)
+        self.head_seconds = head_seconds
+        self._without_request: dict[H11Protocol, tuple[object, float]] = {}
+        """The connections without a request in progress: their last request, and the time since when."""
+
+    async def on_tick(self, counter: int) -> bool:
+        """Close connections that have waited too long for a request. uvicorn calls this ten times a second."""
+        now, before = asyncio.get_running_loop().time(), self._without_request
+        self._without_request = {}
+        for connection in self._connections():
+            last = connection.cycle
+            if last is not None and not last.response_complete:
+                continue
+            known, since = before.get(connection, (last, now))
+            if known is not last:
+                since = now
+            self._without_request[connection] = last, since
+            if now - since > self.head_seconds:
+                connection.transport.abort()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more connections, wait for the first requests of accepted ones, and stop as usual."""
+        # uvicorn closes connections whose first request it has not read yet, and their callers would get no answer.
+        for server in self.servers:
+            server.close()
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + LEAVING_SECONDS
+        while loop.time() < ends_at and any(connection.cycle is None for connection in self._connections()):  # noqa: ASYNC110 - uvicorn tells nobody
+            await asyncio.sleep(0.05)
+        await super().shutdown(sockets)
+
+    def _connections(self) -> set[H11Protocol]:
+        return cast("set[H11Protocol]", self.server_state.connections)
+
+
+def run(serving: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end and return the result, on uvloop if the platform has it."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(serving)
+
+
+def server_of(app: FastAPI, host: str, port: int) -> HttpServer:
+    """Build a server for the application, without uvicorn's request log and Server header."""
+    context: ApiContext = app.state.context
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        http="h11",
+        h11_max_incomplete_event_size=MAX_HEAD,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=30,
+    )
+    return HttpServer(config, context.settings.read_timeout)
+
+
 class _Server(HttpServer):
     """Announces when it accepts calls. Its caller handles signals, because the engine has to commit pending records after it."""
 
@@ -230,27 +344,3 @@ class _Server(HttpServer):
             self.hurry.set()
         self.starts_again = False
         self.should_exit = True
-
-
-def listen(host: str, port: int, *, expose: bool = False) -> socket.socket:
-    """Return a listening socket; SettingsError as for `serve`."""
-    try:
-        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise SettingsError(f"host {host}: {error.strerror}", hint="Name an address of this machine.") from error
-    if not ipaddress.ip_address(address[0]).is_loopback and not expose:
-        raise SettingsError(
-            f"{host} can be reached from other machines",
-            hint="Say --expose when that is wanted, and put TLS in front; without it only loopback is listened on.",
-        )
-    listener = socket.socket(family, kind, protocol)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-        listener.listen(1024)
-    except OSError as error:
-        listener.close()
-        raise SettingsError(
-            f"{host} port {port}: {error.strerror}", hint="Name another with --port; 0 takes a free one."
-        ) from error
-    return listener

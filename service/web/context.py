@@ -23,18 +23,9 @@ from schemas.errors import DriftlineError, RecordError, StoredRecordError, Store
 from schemas.lazy import duckdb
 from service.read.incidents import OpenIncidents, open_incidents
 from service.read.judges import UnreadableJudge, unreadable_judges
+from service.read.known_projects import is_known, known_projects, named_projects, nearest
 from service.read.people import ScoreTimes
-from service.read.project import (
-    Project,
-    is_known,
-    known_projects,
-    named_projects,
-    nearest,
-    read_projects,
-    with_changes,
-    with_levels,
-    worst_incidents,
-)
+from service.read.project import Project, read_projects, with_changes, with_levels, worst_incidents
 from service.setup.access.access import AccessStore
 from service.web.bounds import ApiSettings
 from service.web.errors import ApiError

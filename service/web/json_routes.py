@@ -25,7 +25,7 @@ from schemas.bounds import MAX_DEPTH, is_too_deep
 from schemas.registry import schema_of
 from schemas.validation_messages import decoding_words
 from service.text.answers import REFERENCE, Answer, camel, document
-from service.text.rounding import rounded
+from service.text.formats import rounded
 from service.web.errors import ApiError
 from streams.sources.lines import decode_json
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from audit.policy import Policy, load_policy
 from audit.settings_files import MAX_FILE_BYTES
 from schemas.errors import PolicyError
-from service.read.project import known_projects, named_projects
+from service.read.known_projects import known_projects, named_projects
 from service.web.context import ApiContext
 from service.web.models import OperatorBody
 from service.write.policy_effect import PolicyEffect, PolicyTrial, effects

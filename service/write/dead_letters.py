@@ -18,7 +18,7 @@ from service.read.installation import EVERY, open_letters
 from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace, utc_now
-from service.text.plain import counted, plain
+from service.text.formats import counted, plain
 from streams.kafka.connection import KafkaConnection
 from streams.log.admission import encode_all
 from streams.log.dead_letters import Return, Stays, way_back

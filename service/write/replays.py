@@ -19,7 +19,7 @@ import msgspec
 from analytics.store.connection import IN_USE
 from audit.policy import Policy
 from schemas.errors import InputError, SettingsError, StoreError
-from service.read.project import unknown_project
+from service.read.known_projects import unknown_project
 from service.setup.judge_setup import NAME_A_JUDGE, NONE, OpenedJudge, open_judge, traits_of, who_judges
 from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings

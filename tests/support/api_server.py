@@ -19,8 +19,7 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from service.read.queries.protocol import QueryLimits
 from service.server.app import ROUTERS, create_app
-from service.server.http_server import server_of
-from service.server.server_lifecycle import listen
+from service.server.server_lifecycle import listen, server_of
 from service.setup.access.access import AccessStore, Holder
 from service.web.bounds import ApiSettings
 from streams.engine.engine import Engine

@@ -19,7 +19,7 @@ from service.setup.access.access import MARK, SCOPES, AccessStore, Holder, Kind,
 from service.setup.access.audit_log import Write
 from service.setup.workspace import utc_now
 from service.text.answers import document
-from service.text.plain import MISSING, counted
+from service.text.formats import MISSING, counted
 
 connections_app = typer.Typer(no_args_is_help=True, help="Connections that send records, and their tokens.")
 operators_app = typer.Typer(no_args_is_help=True, help="Operators who read and decide, and their tokens.")

@@ -29,11 +29,11 @@ from service.cli.commands.options import (
 from service.cli.completion import completed
 from service.cli.exit_codes import fails_when, leave
 from service.cli.terminal import out, table
-from service.read.project import require_known
+from service.read.known_projects import require_known
 from service.read.telemetry import AlertDelivery, alert_deliveries
 from service.setup.workspace import open_workspace, utc_now
 from service.text.answers import document
-from service.text.plain import MISSING, plain
+from service.text.formats import MISSING, plain
 
 alerts_app = typer.Typer(no_args_is_help=True, help="Test the alert channels, and list alerts.")
 Status = Annotated[

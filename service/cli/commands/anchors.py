@@ -15,11 +15,11 @@ from service.cli.commands.options import AsJson, Database, OfProject, PolicyFile
 from service.cli.progress import working
 from service.cli.terminal import err, out, table
 from service.read.judges import AnchoredExchange, JudgeOfTier, Round, anchored_exchange, project_anchors
-from service.read.project import require_known
+from service.read.known_projects import require_known
 from service.setup.judge_setup import NAME_A_JUDGE, open_judge
 from service.setup.workspace import Workspace, open_workspace
 from service.text.answers import document
-from service.text.plain import MISSING, counted, plain
+from service.text.formats import MISSING, counted, plain
 from streams.engine.engine import Engine
 from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
 

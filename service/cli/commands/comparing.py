@@ -31,9 +31,9 @@ from service.cli.commands.options import AsJson, Database, Project, print_json, 
 from service.cli.progress import working
 from service.cli.terminal import out, table
 from service.cli.views import SIMULATED, TIER_STATES
-from service.read.project import unknown_project
+from service.read.known_projects import unknown_project
 from service.setup.copies import readable_file
-from service.text.plain import MISSING, counted, plain
+from service.text.formats import MISSING, counted, plain
 from streams.replay.plan import LIVE, folder_of, outcome_in
 
 

@@ -14,11 +14,11 @@ from service.cli.progress import growing, working
 from service.cli.terminal import out
 from service.export.backups import back_up, begun
 from service.export.parquet import KEYS, days_of, export_partitions, export_tables
-from service.read.project import require_known
+from service.read.known_projects import require_known
 from service.setup.copies import own_store
 from service.setup.settings import Settings
 from service.setup.workspace import open_workspace
-from service.text.plain import counted
+from service.text.formats import counted
 
 
 def backup(

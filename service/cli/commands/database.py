@@ -26,7 +26,7 @@ from service.setup.settings import Settings
 from service.setup.wiring import embedded_runner
 from service.setup.workspace import open_workspace, require_database
 from service.text.answers import document
-from service.text.plain import counted, plain
+from service.text.formats import counted, plain
 from service.write.deletion import PurgedRecords, RequestedErasure, progress_of, purged_records
 from streams.log.admission import Accepted
 from streams.topology import derived_tables

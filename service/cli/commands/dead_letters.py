@@ -40,7 +40,7 @@ from service.read.installation import (
     open_letters,
 )
 from service.text.answers import document
-from service.text.plain import counted, plain
+from service.text.formats import counted, plain
 from service.write.dead_letters import Filters, Found, Outcome, ids_to_retry, letter_box, letter_of
 from service.write.dead_letters import retry as retried
 from streams.log.dead_letters import Return, Stays, is_whole

@@ -26,11 +26,11 @@ from service.cli.commands.options import (
     since_of,
 )
 from service.cli.terminal import out, table
-from service.read.project import require_known
+from service.read.known_projects import require_known
 from service.read.versions import DeployedVersion, deployed_version, deployed_versions
 from service.setup.workspace import open_workspace, utc_now
 from service.text.answers import document
-from service.text.plain import MISSING, plain
+from service.text.formats import MISSING, plain
 from service.text.window import moment_of
 from streams.log.admission import Accepted, admissible
 from streams.upkeep.annotations import DEFAULT_LABEL, TOPIC, deployment, known_already

@@ -17,7 +17,7 @@ from service.cli.commands.options import AsJson, print_json
 from service.cli.exit_codes import fails_when, leave
 from service.cli.terminal import err, out, warn_skipped
 from service.cli.views import diagnosis_view
-from service.text.plain import counted, plain
+from service.text.formats import counted, plain
 from service.write.import_files import SESSIONS, STANDARD_INPUT, input_files, require_stream
 from streams.sources.event_files import read_sessions
 

@@ -28,7 +28,7 @@ from service.setup.settings import Settings
 from service.setup.version import GET_TRIAL, trial_version, version
 from service.setup.wiring import policy_of
 from service.setup.workspace import CATCH_UP, opened_store, stages_behind, utc_now
-from service.text.plain import counted, plain
+from service.text.formats import counted, plain
 from streams.kafka.topics import COLLECTOR
 from streams.log.log import log_folder
 from streams.sources.openclaw.storage import PLUGIN, STATE_VARIABLE, OpenClawState, look_at_state, state_folders

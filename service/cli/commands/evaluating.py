@@ -41,12 +41,12 @@ from service.cli.evaluation_tables import evaluation_view
 from service.cli.exit_codes import agree, fails_when, leave, leave_interrupted
 from service.cli.progress import counting
 from service.cli.terminal import err, out, print_text, warn
-from service.read.project import require_known
+from service.read.known_projects import require_known
 from service.setup.judge_setup import LIVE, refuse_unconfigured, who_judges
 from service.setup.settings import Settings
 from service.setup.workspace import open_workspace
 from service.text.answers import document
-from service.text.plain import counted
+from service.text.formats import counted
 from service.write.evaluating import Progress, catch_up, evaluation_estimate
 from service.write.evaluating import evaluate as make_evaluations
 from service.write.import_files import files_below

@@ -46,10 +46,10 @@ from service.read.evaluations import (
     models_compared,
     quality_by_case,
 )
-from service.read.project import require_known
+from service.read.known_projects import require_known
 from service.setup.workspace import open_workspace
 from service.text.answers import document
-from service.text.plain import MISSING, plain
+from service.text.formats import MISSING, plain
 
 
 class By(StrEnum):

@@ -36,14 +36,14 @@ from service.cli.exit_codes import fails_when, leave
 from service.cli.progress import counting
 from service.cli.terminal import err, out, warn
 from service.cli.views import diagnosis_view, findings_view, wrap_table
-from service.read.project import require_known
+from service.read.known_projects import require_known
 from service.read.run_diagnoses import diagnosed, export_runs, runs_named
 from service.read.runs import Run, runs_of
 from service.read.scores import wrap_ups
 from service.read.sessions import run_findings
 from service.setup.workspace import CATCH_UP, open_workspace, stages_behind
 from service.text.answers import Document, document
-from service.text.plain import counted, plain
+from service.text.formats import counted, plain
 from service.write.ending_sessions import finalize_session
 
 UNSAFE = "unsafe_for_production"

@@ -56,7 +56,7 @@ from service.setup.server_link import Judged
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import Clock, Workspace, open_workspace
-from service.text.plain import MISSING, counted, plain
+from service.text.formats import MISSING, counted, plain
 from service.write.import_files import Source, checked, exchange_source, exchanges_in, first_exchanges, input_files, looked_at
 from service.write.importing import (
     Importer,

@@ -59,12 +59,13 @@ from service.read.incidents import (
     one_incident,
     people_of,
 )
+from service.read.known_projects import require_known
 from service.read.project import Project as ProjectAnswer
-from service.read.project import moment_words, read_project, read_projects, require_known, unchecked_words
+from service.read.project import moment_words, read_project, read_projects, unchecked_words
 from service.setup.access.access import AccessStore, access_file
 from service.setup.workspace import Workspace, open_workspace
 from service.text.answers import document
-from service.text.plain import plain
+from service.text.formats import plain
 from service.write.importing import resume_histories
 from streams.upkeep.annotations import MAX_COMMENT
 from streams.watch.checking import Checked

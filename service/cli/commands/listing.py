@@ -29,10 +29,9 @@ from service.cli.commands.options import (
 )
 from service.cli.terminal import err
 from service.cli.views import costs_table, runs_table, scores_table
-from service.read.judges import judge_costs
-from service.read.project import require_known
+from service.read.known_projects import require_known
 from service.read.runs import Run, runs_of
-from service.read.scores import Wanted, project_scores
+from service.read.scores import Wanted, judge_costs, project_scores
 from service.setup.workspace import CATCH_UP, Workspace, open_workspace, stages_behind
 from service.text.answers import document
 

@@ -20,7 +20,7 @@ from service.cli.completion import completed, project_names
 from service.cli.terminal import err, out, print_text
 from service.setup.settings import Settings, load_settings
 from service.setup.workspace import Clock, utc_now
-from service.text.rounding import rounded
+from service.text.formats import rounded
 from service.text.window import age_start, moment_of
 
 Row = Mapping[str, Any]

@@ -31,11 +31,11 @@ from service.cli.commands.options import (
     settings_of,
 )
 from service.cli.terminal import err, out, table
-from service.read.project import require_known
-from service.read.runs import ProfileTuning, RunsLeftOut, tune_agent
+from service.read.known_projects import require_known
+from service.read.tuning import ProfileTuning, RunsLeftOut, tune_agent
 from service.setup.judge_setup import OTHERS, PRICE_IT, unpriced_note
 from service.setup.workspace import Workspace, open_workspace
-from service.text.plain import MISSING, counted, plain
+from service.text.formats import MISSING, counted, plain
 
 policy_app = typer.Typer(no_args_is_help=True, help="The policy that agents are judged by.")
 

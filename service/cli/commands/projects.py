@@ -16,8 +16,8 @@ from service.cli.commands.listing import opened_to_show
 from service.cli.commands.options import SHOWN, AsJson, Database, Limit, PolicyFile, print_json, settings_of, show_rows
 from service.cli.completion import project_names
 from service.cli.terminal import err, out, table
+from service.read.known_projects import IMPORT_FIRST, require_known
 from service.read.project import (
-    IMPORT_FIRST,
     RECENT_DAYS,
     WORST,
     Change,
@@ -26,7 +26,6 @@ from service.read.project import (
     check_words,
     read_project,
     read_projects,
-    require_known,
     standings,
     with_blind_spots,
     with_changes,
@@ -37,8 +36,7 @@ from service.setup.access.access import AccessStore, access_file
 from service.setup.judge_setup import who_judges
 from service.setup.workspace import Workspace, open_workspace
 from service.text.answers import document
-from service.text.plain import MISSING, plain
-from service.text.rounding import grouped
+from service.text.formats import MISSING, grouped, plain
 from service.text.window import read_day
 
 

@@ -27,11 +27,11 @@ from schemas.lazy import pl
 from service.cli.commands.options import AsJson, Database, Limit, Project, json_line, print_json, settings_of
 from service.cli.progress import working
 from service.cli.terminal import err, leave_quietly, out, table
-from service.read.project import require_known
+from service.read.known_projects import require_known
 from service.setup.copies import readable_file
 from service.setup.settings import Settings
 from service.setup.workspace import open_workspace, require_database, utc_now
-from service.text.plain import MISSING, counted, plain
+from service.text.formats import MISSING, counted, plain
 from service.text.window import moment_of
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")

@@ -28,11 +28,11 @@ from service.cli.commands.options import (
 from service.cli.exit_codes import agree, fails_when
 from service.cli.progress import working
 from service.cli.terminal import err, out
-from service.read.project import require_known
+from service.read.known_projects import require_known
 from service.setup.judge_setup import NAME_A_JUDGE, NONE, PRICE_IT, SIMULATED, OpenedJudge, is_unpriced, open_judge, who_judges
 from service.setup.server_link import Judged
 from service.setup.workspace import Workspace, open_workspace
-from service.text.plain import counted, plain
+from service.text.formats import counted, plain
 from streams.engine.engine import Engine
 from streams.judging.rejudging import BulkEstimate, estimate_bulk, exchanges_of, not_audited, unscored
 

@@ -37,7 +37,7 @@ from service.cli.exit_codes import agree, fails_when, leave_interrupted
 from service.cli.progress import counting
 from service.cli.terminal import err, out, table
 from service.setup.judge_setup import SIMULATED, OpenedJudge
-from service.text.plain import MISSING, counted
+from service.text.formats import MISSING, counted
 from service.write.replays import OffsetRange, Replay, Wanted, default_workers, replay_of, replays_in
 from streams.judging.call_budget import StoppedError
 from streams.replay.part import Heard

@@ -13,12 +13,12 @@ from schemas.errors import InputError
 from service.cli.commands.options import AsJson, Database, OfProject, PolicyFile, print_json, settings_of
 from service.cli.terminal import err, out, table
 from service.cli.views import agreement_cells
+from service.read.known_projects import require_known
 from service.read.people import ReviewItem, next_to_review, project_agreement, with_human_score
-from service.read.project import require_known
 from service.read.scores import score_by_id
 from service.setup.workspace import open_workspace
 from service.text.answers import document
-from service.text.plain import MISSING, plain
+from service.text.formats import MISSING, plain
 from streams.upkeep.annotations import REVIEWS, human_score, require_human_scores
 
 review_app = typer.Typer(no_args_is_help=True, help="Review exchanges yourself: show the next one, score it.")

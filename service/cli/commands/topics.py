@@ -15,7 +15,7 @@ from service.cli.exit_codes import fails_when, leave
 from service.cli.terminal import err, out, table
 from service.setup.kafka import collector_topics, connection_of
 from service.setup.settings import Settings
-from service.text.plain import counted, plain
+from service.text.formats import counted, plain
 from streams.kafka.topics import COLLECTOR, DEFAULT_PARTITIONS, REPLICATION, TOPICS
 
 if TYPE_CHECKING:

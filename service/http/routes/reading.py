@@ -12,12 +12,12 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BeforeValidator
 
 from schemas.bounds import EARLIEST, LATEST
-from service.read.judges import CostList, judge_costs
 from service.read.project import Health, Projects, banner_text, check_words, read_project, with_blind_spots
 from service.read.run_diagnoses import DiagnosedRun, diagnosed_run
 from service.read.runs import Runs, run_page
 from service.read.scores import (
     Anomalies,
+    CostList,
     ExchangeDetail,
     OneScore,
     ProjectSummary,
@@ -28,6 +28,7 @@ from service.read.scores import (
     Wanted,
     WrapUpList,
     exchanges_by_id,
+    judge_costs,
     project_baseline,
     project_scores,
     project_summary,

@@ -34,8 +34,8 @@ from service.read.project import (
     with_blind_spots,
     worst_first,
 )
+from service.text.formats import grouped_count
 from service.text.links import Links
-from service.text.rounding import counted
 from service.text.window import RECENT
 from service.text.words import TERMS
 from service.web.context import Services, projects_of, with_their_changes, worst_of
@@ -306,13 +306,13 @@ def _unscored(project: Project, has_judge: bool) -> str:
 def _unsafe(project: Project, _: bool) -> str:
     unsafe = project.recent.unsafe_runs
     verb = "is" if unsafe == 1 else "are"
-    return f"{number(unsafe)} of {counted(project.recent.runs, 'run')} in {RECENT_DAYS} days {verb} unsafe for production"
+    return f"{number(unsafe)} of {grouped_count(project.recent.runs, 'run')} in {RECENT_DAYS} days {verb} unsafe for production"
 
 
 def _anomalies(project: Project, _: bool) -> str:
     recent = project.recent
     has = "has" if recent.anomalies == 1 else "have"
-    exchanges = f"{number(recent.anomalies)} of {counted(recent.scores, 'exchange')} in {RECENT_DAYS} days"
+    exchanges = f"{number(recent.anomalies)} of {grouped_count(recent.scores, 'exchange')} in {RECENT_DAYS} days"
     return f"{exchanges} {has} an anomaly, {share(recent.anomaly_rate)}"
 
 
@@ -346,5 +346,5 @@ def silence_words(days: Sequence[datetime], last_at: datetime | None, now: datet
     if not pauses:
         return f"{came} Whether that is usual is not known: no earlier day of that quarter has exchanges."
     longest = max(pauses)
-    told = f"the longest time between two days with exchanges was {counted(longest.days, 'day')} that quarter"
+    told = f"the longest time between two days with exchanges was {grouped_count(longest.days, 'day')} that quarter"
     return f"{came} That is {'usual' if ago <= longest + _DAY else 'unusual'}: {told}."

@@ -37,7 +37,7 @@ from schemas.errors import BusyError, DriftlineError, QueryError, StoreError
 from schemas.lazy import duckdb
 from service.read.queries.child import TOO_MUCH
 from service.read.queries.protocol import Outcome, QueryLimits, Question, Task
-from service.text.rounding import grouped
+from service.text.formats import grouped
 
 START = 60.0
 """Seconds within which a process has to start, generous for a busy machine; after that it enforces its own time limit."""

@@ -14,7 +14,7 @@ import pytest
 from support.api_server import BodyBuilder, LiveServer, Tokens
 from support.servers import until
 
-from service.server.http_server import MAX_HEAD
+from service.server.server_lifecycle import MAX_HEAD
 from service.setup.access.access import AccessStore
 from service.web.bounds import ApiSettings
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from support.sample_evaluations import HOSTILE
 
-from service.text.plain import MAX_SHOWN, fenced, inline, plain
+from service.text.formats import MAX_SHOWN, fenced, inline, plain
 
 RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 MARKS = st.text(alphabet="\\`*_{}[]()<>#+-.!|~&;:/@$=\"' \n\t\x1b\u202e19aw", max_size=60)

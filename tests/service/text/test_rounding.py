@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.text.rounding import rounded
+from service.text.formats import rounded
 
 
 @pytest.mark.parametrize(

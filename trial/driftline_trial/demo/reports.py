@@ -19,7 +19,7 @@ from analytics.store.store import Store
 from service.cli.terminal import SEVERITY_STYLES, heading, table
 from service.cli.views import SIMULATED, TIER_STATES
 from service.read.runs import runs_of
-from service.text.plain import MISSING, plain
+from service.text.formats import MISSING, plain
 
 FAILED_SHOWN = 12
 LEVELS = {"unsafe_for_production": "unsafe", "review_recommended": "review"}
