@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import zstandard
+from backports import zstd
 
 from audit.fingerprints import stable_id
 from benchmarks.measure import print_costs, process_cost
@@ -91,11 +91,10 @@ def write_session(connection: sqlite3.Connection, number: int) -> None:
     entry = {"sessionId": session, "contextTokens": 200_000, "modelProvider": "anthropic", "model": "claude-sonnet-5-5"}
     connection.execute("INSERT INTO session_nodes VALUES (?, ?, ?)", (key, session, json.dumps(entry)))
     lines = list(transcript(session, begun, Random(number)))
-    compressor = zstandard.ZstdCompressor()
     rows = []
     for seq, line in enumerate(lines):
         text = json.dumps(line, separators=(",", ":"))
-        long = compressor.compress(text.encode()) if len(text) > LONG else None
+        long = zstd.compress(text.encode()) if len(text) > LONG else None
         rows.append((session, seq, None if long else text, number, long, len(text) if long else None, "{}"))
     connection.executemany("INSERT INTO transcript_events VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
     identities = [(session, line["id"], seq) for seq, line in enumerate(lines)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
-import zstandard
+from backports.zstd import ZstdError
 
 from audit.times import parse_timestamp
 from schemas.bounds import MAX_DEPTH, MAX_ID, NOT_UNICODE, has_surrogates, is_too_deep
@@ -65,7 +65,7 @@ def read_agent_file(
             )
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
-    except zstandard.ZstdError as error:
+    except ZstdError as error:
         raise InputError(
             f"{path}: cannot be decompressed ({error})", hint="Check whether the file was copied completely."
         ) from error

@@ -24,7 +24,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import zstandard
+from backports.zstd import ZstdError
 
 from streams.sources.agent_transcripts import is_identifier, jsonl_below, number_of, read_agent_file
 from streams.sources.codex_dialect import CALLS, OUTPUTS, SOURCE, CodexDialect, asked_text, document_lines, in_envelope
@@ -67,7 +67,7 @@ def read_codex(path: Path, context: ReadingContext) -> Reading:
         return read_agent_file(path, context, CodexDialect(), session_id=session_id, agent=SOURCE, lines_of=_document_lines)
     try:
         copied = _count_copied(path)
-    except (OSError, zstandard.ZstdError):
+    except (OSError, ZstdError):
         copied = 0  # the reading itself says what is wrong
     return read_agent_file(path, context, CodexDialect(copied), session_id=session_id, agent=SOURCE)
 
@@ -95,7 +95,7 @@ def _matching_lines(path: Path, original: Path) -> int:
     try:
         stat = original.stat()
         positions = _positions_in(original, stat.st_size, stat.st_mtime_ns)
-    except (OSError, zstandard.ZstdError):
+    except (OSError, ZstdError):
         return 0
     copied, reached = 0, 0
     for number, content in _contents(path):
@@ -189,7 +189,7 @@ def _rollouts_beside(path: Path) -> list[Path]:
 def _header_or_none(path: Path) -> Header | None:
     try:
         return read_header(path)
-    except (OSError, zstandard.ZstdError):
+    except (OSError, ZstdError):
         return None
 
 

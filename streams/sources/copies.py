@@ -17,7 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-import zstandard
+from backports.zstd import ZstdError
 
 from streams.sources.lines import Line, decode_line, open_lines
 
@@ -93,7 +93,7 @@ def _collect_extra(
                     keys.add(key)
                     following[previous].append((key, line))
                 previous = key
-    except (OSError, zstandard.ZstdError):
+    except (OSError, ZstdError):
         return
 
 
@@ -115,7 +115,7 @@ def _keys_or_none(path: Path, id_field: str | None) -> frozenset[Key]:
     try:
         stat = path.stat()
         return _keys_of(path, id_field, stat.st_size, stat.st_mtime_ns)
-    except (OSError, zstandard.ZstdError):
+    except (OSError, ZstdError):
         return frozenset()
 
 

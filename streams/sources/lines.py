@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
-import zstandard
+from backports.zstd import ZstdFile
 
 from audit.surrogates import json_bytes, mended, mended_text
 from schemas.bounds import MAX_DEPTH, is_too_deep
@@ -191,30 +192,19 @@ def open_stream(path: Path) -> Iterator[BinaryIO]:
         if path.suffix != COMPRESSED:
             yield stream
             return
-        with zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True) as reader:
-            yield cast("BinaryIO", _LineReader(reader))
+        with io.BufferedReader(cast("io.RawIOBase", _CompressedTranscript(stream)), _CHUNK) as reader:
+            yield cast("BinaryIO", reader)
 
 
-class _LineReader:
-    """Lines of a decompressed stream, which cannot give lines by itself, in bounded memory."""
+class _CompressedTranscript(ZstdFile):
+    """A compressed transcript. One that was cut off ends there, as a plain file does, so that its whole lines are still read."""
 
-    def __init__(self, reader: zstandard.ZstdDecompressionReader) -> None:
-        self._reader = reader
-        self._ahead = b""
-
-    def readline(self, limit: int) -> bytes:
-        """The next line with its end, or its first `limit` bytes; nothing at the end."""
-        parts, size, piece = [], 0, self._ahead
-        while True:
-            piece = piece or self._reader.read(_CHUNK)
-            end = piece.find(b"\n") + 1
-            cut = min(end or len(piece), limit - size)
-            parts.append(piece[:cut])
-            size += cut
-            self._ahead = piece[cut:]
-            if not piece or size == limit or (end and cut == end):
-                return b"".join(parts)
-            piece = b""
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        """Fill the buffer with what is decompressed next; 0 at the end."""
+        try:
+            return self.readinto1(buffer)
+        except EOFError:
+            return 0
 
 
 def may_be_copy(name: str) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import zstandard
+from backports.zstd import ZstdError
 
 from audit.file_kinds import (
     HEAD,
@@ -107,7 +107,7 @@ def _session_in(path: Path, _inode: int) -> str:
 def _session_of_codex(path: Path) -> str | None:
     try:
         header = read_header_of_rollout(path)
-    except (OSError, zstandard.ZstdError):
+    except (OSError, ZstdError):
         return None
     return None if header is None else header.session
 

@@ -23,7 +23,7 @@ from types import NoneType
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
-import zstandard
+from backports.zstd import ZstdError, ZstdFile
 
 from audit.file_kinds import CSV, GZIP, HEAD, PARQUET, TEXT, ZSTANDARD, Kind, binary_kind, exchanges_kind
 from audit.surrogates import mended
@@ -140,11 +140,11 @@ def _open_unpacked(path: Path) -> Iterator[BinaryIO]:
                 with gzip.GzipFile(fileobj=raw) as stream:
                     yield cast("BinaryIO", stream)
             elif kind is ZSTANDARD:
-                with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as reader:
-                    yield cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", reader)))
+                with ZstdFile(raw) as stream:
+                    yield cast("BinaryIO", stream)
             else:
                 yield raw
-    except (gzip.BadGzipFile, EOFError, zstandard.ZstdError) as error:
+    except (gzip.BadGzipFile, EOFError, ZstdError) as error:
         raise InputError(f"{path}: cannot be unpacked ({error})", hint=UNPACKED_HINT) from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error

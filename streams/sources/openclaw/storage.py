@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
-import zstandard
+from backports.zstd import ZstdDecompressor, ZstdError, ZstdFile
 
 from schemas.bounds import MAX_ID
 from schemas.errors import InputError
@@ -249,14 +249,13 @@ class _SessionRows:
             return
         statement = _ROWS["event_zstd" in self._tables[EVENTS]]
         values = {"session": self._session, "longest": MAX_LINE, "kept": KEPT_BYTES}
-        decompressor = zstandard.ZstdDecompressor()
         for number, (body, size, compressed) in enumerate(self._connection.execute(statement, values), start=1):
             if compressed is None:
                 yield Line(number, body or b"null", size or 0, ended=True)
                 continue
             try:
-                text = _decompress(decompressor, compressed)
-            except (zstandard.ZstdError, _TooLargeError) as error:
+                text = _decompress(compressed)
+            except (ZstdError, _TooLargeError) as error:
                 self._set_aside(number, "not_zstd", f"event_zstd: cannot be decompressed ({error})", compressed)
             else:
                 yield Line(number, text, len(text), ended=True)
@@ -294,7 +293,7 @@ class _SessionRows:
             return
         try:
             yield from read(stream)
-        except (zstandard.ZstdError, _TooLargeError) as error:
+        except (EOFError, ZstdError, _TooLargeError) as error:
             self._set_aside(0, "archive_damaged", f"{where}: cannot be decompressed ({error})", b"")
 
     def _cold_file(self, name: str) -> bytes | None:
@@ -316,20 +315,24 @@ class _SessionRows:
             return None
         stream: BinaryIO = io.BytesIO(blob)
         if compressed:
-            reader = zstandard.ZstdDecompressor().stream_reader(stream)
-            stream = cast("BinaryIO", io.BufferedReader(_Bounded(reader, MAX_ARCHIVE)))
+            stream = cast("BinaryIO", io.BufferedReader(_Bounded(ZstdFile(stream), MAX_ARCHIVE)))
         return stream
 
     def _set_aside(self, number: int, reason: str, detail: str, body: bytes) -> None:
         self.faults.append(line_fault(Line(number, body, len(body), ended=True), Problem(reason, detail)))
 
 
-def _decompress(decompressor: zstandard.ZstdDecompressor, compressed: bytes) -> bytes:
-    """The text of a compressed row. A frame that claims to be larger than the longest line is refused."""
-    claimed = zstandard.frame_content_size(compressed)
-    if claimed > MAX_LINE:
-        raise _TooLargeError(f"it claims {claimed} bytes; the longest line that is read has {MAX_LINE}")
-    return decompressor.decompress(compressed, max_output_size=MAX_LINE, allow_extra_data=False)
+def _decompress(compressed: bytes) -> bytes:
+    """Return the text of a compressed row. Raises ZstdError if the row is not one whole frame, _TooLargeError beyond MAX_LINE bytes."""
+    decompressor = ZstdDecompressor()
+    text = decompressor.decompress(compressed, max_length=MAX_LINE + 1)
+    if len(text) > MAX_LINE:
+        raise _TooLargeError(f"it holds more than {MAX_LINE} bytes")
+    if not decompressor.eof:
+        raise ZstdError("it was cut off")
+    if decompressor.unused_data:
+        raise ZstdError("other bytes follow its end")
+    return text
 
 
 class _TooLargeError(Exception):
@@ -365,7 +368,7 @@ class _ColdRecord(msgspec.Struct):
 class _Bounded(io.RawIOBase):
     """Bytes of a compressed stream, up to a bound: a small archive can hold any amount."""
 
-    def __init__(self, stream: zstandard.ZstdDecompressionReader, bound: int) -> None:
+    def __init__(self, stream: ZstdFile, bound: int) -> None:
         self._stream = stream
         self._left = bound
 
@@ -375,7 +378,7 @@ class _Bounded(io.RawIOBase):
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
         """Fill the buffer; 0 at the end."""
-        data = self._stream.read(len(buffer))
+        data = self._stream.read1(len(buffer))
         self._left -= len(data)
         if self._left < 0:
             raise _TooLargeError(f"it holds more than {MAX_ARCHIVE} bytes")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import zstandard
 from agents.codex_lines import SESSION, Lines, everything, exec_output
+from backports import zstd
 
 from schemas.errors import InputError
 from streams.sources.codex_dialect import CodexDialect
@@ -238,8 +238,8 @@ def test_old_rollouts_are_read_compressed(tmp_path: Path, context: ReadingContex
     day = tmp_path / "sessions" / "2026" / "11" / "03"
     plain = "".join(json.dumps(line) + "\n" for line in everything()).encode()
     _write(day / "rollout-a.jsonl", plain)
-    _write(day / "rollout-a.jsonl.zst", zstandard.compress(plain))
-    _write(day / "rollout-b.jsonl.zst", zstandard.compress(plain))
+    _write(day / "rollout-a.jsonl.zst", zstd.compress(plain))
+    _write(day / "rollout-b.jsonl.zst", zstd.compress(plain))
     _write(day / "other.jsonl", plain)
     found = find_codex(tmp_path)
     assert [path.name for path in found] == ["rollout-a.jsonl", "rollout-b.jsonl.zst"]
@@ -256,10 +256,38 @@ def test_a_compressed_rollout_that_is_none_is_refused_with_its_name(tmp_path: Pa
         read_codex(path, context)
 
 
+def test_a_compressed_rollout_that_was_cut_off_is_read_up_to_there(tmp_path: Path, context: ReadingContext) -> None:
+    """A copy that is still running, or broke off, has whole lines already; the rest may come."""
+    lines = [json.dumps(line) + "\n" for line in everything()]
+    head, rest = "".join(lines[:-2]).encode(), "".join(lines[-2:]).encode()
+    path = tmp_path / "rollout-a.jsonl.zst"
+    path.write_bytes(zstd.compress(head + rest[:20]) + zstd.compress(rest[20:])[:-8])
+
+    cut = read_codex(path, context)
+    path.write_bytes(zstd.compress(head + rest[:20]))
+    torn = read_codex(path, context)
+
+    assert cut == torn
+    assert (cut.faults, cut.complete, cut.session_ids) == ([], False, [SESSION])
+    assert len(cut.exchanges) >= 3
+
+
+def test_every_frame_of_a_compressed_rollout_is_read(tmp_path: Path, context: ReadingContext) -> None:
+    """A program that adds to a compressed file adds a frame."""
+    plain = "".join(json.dumps(line) + "\n" for line in everything()).encode()
+    path = tmp_path / "rollout-a.jsonl.zst"
+    path.write_bytes(zstd.compress(plain))
+    expected = read_codex(path, context)
+
+    path.write_bytes(zstd.compress(plain[:999]) + zstd.compress(plain[999:]))
+
+    assert read_codex(path, context) == expected
+
+
 def test_a_compressed_bomb_is_read_in_bounded_memory(tmp_path: Path, context: ReadingContext) -> None:
     """A line of a gigabyte compresses to nothing."""
     path = tmp_path / "rollout-a.jsonl.zst"
-    path.write_bytes(zstandard.compress(b"x" * (40 * 1024 * 1024) + b"\n" + json.dumps(everything()[0]).encode() + b"\n"))
+    path.write_bytes(zstd.compress(b"x" * (40 * 1024 * 1024) + b"\n" + json.dumps(everything()[0]).encode() + b"\n"))
     reading = read_codex(path, context)
     assert ([fault.reason for fault in reading.faults], reading.session_ids) == (["too_long"], [SESSION])
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import zstandard
 from agents.codex_lines import Lines, exec_output
+from backports import zstd
 
 from schemas.errors import InputError
 from service.write.import_files import require
@@ -127,7 +127,7 @@ def test_a_compressed_parent_is_compared_as_well(tmp_path: Path, context: Readin
     parent, child = _parent(), _copy(_parent(), CHILD, forked_from_id=PARENT)
     _go_on(child)
     plain = _write(tmp_path, PARENT, parent.lines)
-    plain.with_name(f"{plain.name}.zst").write_bytes(zstandard.compress(plain.read_bytes()))
+    plain.with_name(f"{plain.name}.zst").write_bytes(zstd.compress(plain.read_bytes()))
     plain.unlink()
     _write(tmp_path, CHILD, child.lines)
     assert _questions(_read_all(tmp_path, context)[CHILD]) == ["And the second?"]

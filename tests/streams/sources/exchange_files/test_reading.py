@@ -14,7 +14,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-import zstandard
+from backports import zstd
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.effort import examples
@@ -70,7 +70,7 @@ def test_a_packed_file_is_read_as_it_is(tmp_path: Path, read_file: Read, name: s
     """Exports are packed, and nobody wants to unpack them."""
     plain = write_lines(tmp_path / name, ROWS) if name.endswith("jsonl") else write_table(tmp_path / name, ROWS)
     packed = tmp_path / f"{name}{suffix}"
-    packed.write_bytes((gzip.compress if suffix == ".gz" else zstandard.compress)(plain.read_bytes()))
+    packed.write_bytes((gzip.compress if suffix == ".gz" else zstd.compress)(plain.read_bytes()))
 
     assert read_file(plain).exchanges == read_file(packed).exchanges
     assert len(read_file(packed).exchanges) == len(ROWS)
@@ -81,7 +81,7 @@ def test_a_packed_file_that_was_cut_short_is_refused_as_one(tmp_path: Path, name
     """A download that broke off must not pass for a whole one."""
     whole = write_lines(tmp_path / "whole.jsonl", ROWS * 500).read_bytes()
     path = tmp_path / name
-    path.write_bytes((gzip.compress if name.endswith("gz") else zstandard.compress)(whole)[:40])
+    path.write_bytes((gzip.compress if name.endswith("gz") else zstd.compress)(whole)[:40])
     with pytest.raises(InputError, match=r"cannot be unpacked|is empty"):
         profile_file(path)
 

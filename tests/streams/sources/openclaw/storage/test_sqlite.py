@@ -10,10 +10,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import zstandard
+from backports import zstd
 
 from schemas.errors import InputError
 from streams.sources.lines import MAX_LINE
+from streams.sources.openclaw import storage
 from streams.sources.openclaw.reader import read_transcript
 from streams.sources.openclaw.storage import find_databases, read_database, session_ranges
 from streams.sources.source import ReadingContext
@@ -148,7 +149,7 @@ def test_compressed_rows_give_the_records_of_the_same_lines(tmp_path: Path, cont
     """OpenClaw compresses long rows since 2026.9; what an agent said does not depend on how long it was."""
     path = _database(tmp_path, [COMPRESSED_EVENTS])
     rows = [
-        ("s-1", seq, None, zstandard.compress(line.encode()), len(line.encode())) if seq % 2 else ("s-1", seq, line, None, None)
+        ("s-1", seq, None, zstd.compress(line.encode()), len(line.encode())) if seq % 2 else ("s-1", seq, line, None, None)
         for seq, line in enumerate(_lines("plain"))
     ]
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -161,10 +162,13 @@ def test_compressed_rows_give_the_records_of_the_same_lines(tmp_path: Path, cont
 
 
 def _bomb(size: int) -> bytes:
-    return zstandard.compress(b" " * size)
+    return zstd.compress(b" " * size)
 
 
-@pytest.mark.parametrize("body", [b"no zstd", _bomb(MAX_LINE + 1), b""])
+_ROW = zstd.compress(b'{"type":"reset","id":"r0"}')
+
+
+@pytest.mark.parametrize("body", [b"no zstd", _bomb(MAX_LINE + 1), b"", _ROW[:-3], _ROW + b"x", _ROW + _ROW])
 def test_a_row_that_cannot_be_decompressed_costs_itself_alone(body: bytes, tmp_path: Path, context: ReadingContext) -> None:
     """A few bytes can claim gigabytes: they are neither believed nor allowed to end the session."""
     path = _database(tmp_path, [COMPRESSED_EVENTS])
@@ -176,9 +180,12 @@ def test_a_row_that_cannot_be_decompressed_costs_itself_alone(body: bytes, tmp_p
     assert [(fault.line, fault.reason) for fault in reading.faults] == [(1, "not_zstd")]
 
 
-def _archive(path: Path, session: str, lines: Sequence[str], *, encoding: str = "zstd", digest: str | None = None) -> None:
+def _archive(
+    path: Path, session: str, lines: Sequence[str], *, encoding: str = "zstd", digest: str | None = None, cut_off: int = 0
+) -> None:
     content = "\n".join(lines).encode()
-    blob = zstandard.compress(content) if encoding == "zstd" else content
+    blob = zstd.compress(content) if encoding == "zstd" else content
+    blob = blob[: len(blob) - cut_off]
     row = (session, "g1", "k", "reset", encoding, blob, digest or hashlib.sha256(blob).hexdigest(), f"{session}.zst", 1)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(f"INSERT INTO session_transcript_archives VALUES ({', '.join('?' * 9)})", row)
@@ -207,6 +214,31 @@ def test_entries_in_an_archive_and_in_rows_count_once(tmp_path: Path, context: R
     assert reading.faults == []
 
 
+def test_an_archive_that_was_cut_off_before_it_was_registered_is_reported(tmp_path: Path, context: ReadingContext) -> None:
+    """Its digest matches, and yet the session is not all there."""
+    path = _database(tmp_path, [ARCHIVES])
+    _archive(path, "s-1", _lines("plain"), cut_off=8)
+
+    (reading,) = read_database(path, context)
+
+    assert [fault.reason for fault in reading.faults] == ["archive_damaged"]
+
+
+def test_an_archive_that_holds_too_much_is_read_in_bounded_memory(
+    tmp_path: Path, context: ReadingContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few bytes can hold terabytes."""
+    monkeypatch.setattr(storage, "MAX_ARCHIVE", 1_000_000)
+    path = _database(tmp_path, [ARCHIVES])
+    _archive(path, "s-1", [*_lines("plain"), *[" " * 1_000] * 2_000])
+
+    (reading,) = read_database(path, context)
+
+    assert [fault.reason for fault in reading.faults] == ["archive_damaged"]
+    assert "holds more than" in reading.faults[0].detail
+    assert reading.exchanges != []
+
+
 def test_an_archive_that_was_changed_is_set_aside_whole(tmp_path: Path, context: ReadingContext) -> None:
     """Evidence that does not have its registered digest is no evidence; the rows beside it are."""
     path = _database(tmp_path, [EVENTS, ARCHIVES])
@@ -225,7 +257,7 @@ def test_a_cold_archive_is_read_from_the_file_or_from_beside_it(storage: str, tm
     records = [{"kind": "header", "version": 1, "sessionId": "s-1", "generation": "g"}]
     records += [{"kind": "event", "row": {"seq": seq, "event_json": line}} for seq, line in enumerate(_lines("plain"))]
     records += [{"kind": "identity", "row": {"event_id": "x", "seq": 1}}]
-    blob = zstandard.compress("\n".join(map(json.dumps, records)).encode())
+    blob = zstd.compress("\n".join(map(json.dumps, records)).encode())
     name = f"{hashlib.sha256(blob).hexdigest()}.jsonl.zst"
     if storage == "file":
         folder = path.parent.parent / "sessions" / "cold"
