@@ -1,14 +1,14 @@
-"""Agreement of people and judge: Cohen's kappa with quadratic weights, its 95 % confidence interval, the judge's bias.
+"""Agreement of people and judge: Cohen's kappa with quadratic weights, its 95 % confidence interval, and the judge's bias.
 
-1. People score 1 to 5. The judge's mean of Tier 3 is rounded to the nearest point, halves up, so that both use the same scale; the bias
-   is of the mean as it is, the judge's less the person's.
-2. With quadratic weights kappa is 1 - D / E, where D is the mean squared difference of the pairs and E what it would be if the same
-   scores were paired at random (Fleiss and Cohen 1973). It needs sums only.
-3. The people's exchanges are no random sample: anomalies are looked at first. So each stands for the exchanges of its stratum: its weight
-   is how many of these there are for each that was looked at. Strata without labels are left out; the share covered says so.
-4. Exchanges of one session are not independent. The interval is that of log(D / E), which is nearly normal and keeps kappa below 1, by
-   its linear part summed over sessions, with Student's t. Where no pair differs, the rule of three bounds the share that does.
-5. Too few labels, or one score only on both sides, are states and no numbers.
+1. People score 1 to 5. The judge's Tier 3 mean is rounded to the nearest point, halves up, so that both use the same scale. The bias is
+   the judge's unrounded mean less the person's score.
+2. With quadratic weights kappa is 1 - D / E, where D is the mean squared deviation of the pairs and E what it would be if the same
+   scores were paired at random (Fleiss and Cohen 1973).
+3. People do not label a random sample: they look at anomalies first. So each label is weighted by the number of exchanges in its stratum
+   per labelled exchange. Strata without labels are left out; `covered` is the share of the population in the others.
+4. Exchanges of one session are not independent. The interval is computed for log(D / E), which is nearly normal and keeps kappa below 1.
+   It is linearized, summed by session, and uses Student's t. If no pair deviates, the rule of three bounds the share of pairs that could.
+5. With too few labels, or one score only on both sides, the estimate has a state instead of a number.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from audit.comparison import CONFIDENCE, t_quantile
 
 MIN_EXCHANGES = 30
-"""Fewer say too little to be shown as a number."""
+"""Below this many labelled exchanges, no number is shown."""
 MIN_SESSIONS = 15
-"""So do fewer sessions: the interval rests on how they differ."""
+"""Below this many sessions, no number is shown: the interval rests on how sessions differ."""
 ENOUGH, NOT_ENOUGH, ONE_CATEGORY = "enough", "not_enough_labels", "one_category"
 LOWEST, HIGHEST = 1, 5
-"""The scale of people, which is that of Tier 3."""
+"""The scale that people use, which is that of Tier 3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """One person's verdict on one exchange, beside the judge's."""
+    """One person's score of an exchange, beside the judge's."""
 
     exchange: str
     session: Hashable
@@ -40,9 +40,9 @@ class Label:
     human: int
     """1 to 5."""
     judge: float
-    """The judge's mean of Tier 3, 1 to 5."""
+    """The judge's Tier 3 mean, 1 to 5."""
     stratum: str
-    """The group of exchanges that it stands for."""
+    """The group of exchanges that the label represents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Estimate:
     """The agreement of two sides; the numbers are None unless the state is `enough`."""
 
     state: str
-    """enough, not_enough_labels, or one_category: both sides gave one and the same score throughout, which kappa cannot tell from chance."""
+    """enough, not_enough_labels, or one_category: both sides gave the same score throughout, so kappa is 0 / 0."""
     labels: int
     exchanges: int
     sessions: int
@@ -58,14 +58,14 @@ class Estimate:
     low: float | None = None
     high: float | None = None
     bias: float | None = None
-    """Mean of the first side less the second; None between people, who have no sides."""
+    """Mean of the judge less that of people; None between people."""
     bias_low: float | None = None
     bias_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """The judge against all people and against each, and people among themselves."""
+    """The agreement of the judge with all people and with each of them, and of people with each other."""
 
     overall: Estimate
     raters: Mapping[str, Estimate]
@@ -76,79 +76,110 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
+    """Two scores of one exchange, on the scale of people."""
+
     session: Hashable
     weight: float
     first: int
     second: int
-    difference: float
+    bias: float
+    """The first score less the second, before rounding."""
+
+    @property
+    def squared_deviation(self) -> float:
+        return float((self.first - self.second) ** 2)
 
 
 def agreement(labels: Sequence[Label], population: Mapping[str, int]) -> Agreement:
-    """The agreement by labels, of each rater and exchange the newest; `population` counts the judged exchanges of each stratum."""
+    """Estimate the agreement from the newest label of each rater and exchange.
+
+    `population` is the number of judged exchanges in each stratum.
+    """
     by_rater: dict[str, list[Label]] = defaultdict(list)
     for label in labels:
         by_rater[label.rater].append(label)
-    seen = {label.stratum for label in labels}
-    everything = sum(population.values())
     return Agreement(
-        overall=_with_judge(labels, population),
-        raters={name: _with_judge(by_rater[name], population) for name in sorted(by_rater)},
-        between_raters=_between(labels, population),
-        covered=sum(count for name, count in population.items() if name in seen) / everything if everything else None,
+        overall=_estimate_with_judge(labels, population),
+        raters={rater: _estimate_with_judge(by_rater[rater], population) for rater in sorted(by_rater)},
+        between_raters=_estimate_between_raters(labels, population),
+        covered=_covered_share(labels, population),
     )
 
 
-def rounded(judge: float) -> int:
-    """The judge's mean on the scale of people: the nearest point, halves up."""
+def round_to_point(judge: float) -> int:
+    """Round the judge's mean to the nearest point of the people's scale, halves up."""
     return min(max(math.floor(judge + 0.5), LOWEST), HIGHEST)
 
 
-def _with_judge(labels: Sequence[Label], population: Mapping[str, int]) -> Estimate:
-    """The judge against the people who gave the labels; each exchange counts once, however many people scored it."""
-    weights, counts = _weights(labels, population), Counter(one.exchange for one in labels)
+def _covered_share(labels: Sequence[Label], population: Mapping[str, int]) -> float | None:
+    total = sum(population.values())
+    if total == 0:
+        return None
+    labelled = {label.stratum for label in labels}
+    return sum(count for stratum, count in population.items() if stratum in labelled) / total
+
+
+def _estimate_with_judge(labels: Sequence[Label], population: Mapping[str, int]) -> Estimate:
+    """Compare the judge with people; each exchange counts once, however many people scored it."""
+    weights = _stratum_weights(labels, population)
+    labels_per_exchange = Counter(label.exchange for label in labels)
     pairs = [
-        _Pair(one.session, weights[one.stratum] / counts[one.exchange], rounded(one.judge), one.human, one.judge - one.human)
-        for one in labels
+        _Pair(
+            session=label.session,
+            weight=weights[label.stratum] / labels_per_exchange[label.exchange],
+            first=round_to_point(label.judge),
+            second=label.human,
+            bias=label.judge - label.human,
+        )
+        for label in labels
     ]
-    return _estimate(pairs, labels=len(labels), exchanges=len(counts))
+    return _estimate(pairs, labels=len(labels), exchanges=len(labels_per_exchange))
 
 
-def _between(labels: Sequence[Label], population: Mapping[str, int]) -> Estimate:
-    """People among themselves, over exchanges that two or more have scored: each pair of them, both ways round."""
+def _estimate_between_raters(labels: Sequence[Label], population: Mapping[str, int]) -> Estimate:
+    """Compare people with each other over the exchanges that two or more have scored, each pair of people in both orders."""
     by_exchange: dict[str, list[Label]] = defaultdict(list)
     for label in labels:
         by_exchange[label.exchange].append(label)
     shared = [group for group in by_exchange.values() if len(group) > 1]
-    weights = _weights([label for group in shared for label in group], population)
-    pairs = [
-        _Pair(a.session, weights[a.stratum] / (len(group) * (len(group) - 1)), a.human, b.human, 0.0)
-        for group in shared
-        for a, b in itertools.permutations(group, 2)
-    ]
+    weights = _stratum_weights([label for group in shared for label in group], population)
+
+    pairs = []
+    for group in shared:
+        orders = len(group) * (len(group) - 1)
+        for a, b in itertools.permutations(group, 2):
+            pairs.append(_Pair(session=a.session, weight=weights[a.stratum] / orders, first=a.human, second=b.human, bias=0.0))
     estimate = _estimate(pairs, labels=sum(map(len, shared)), exchanges=len(shared))
     return replace(estimate, bias=None, bias_low=None, bias_high=None)
 
 
-def _weights(labels: Iterable[Label], population: Mapping[str, int]) -> dict[str, float]:
-    """Return how many exchanges a labelled one stands for, by stratum; one that the population lacks stands for itself."""
-    exchanges = Counter({one.exchange: one.stratum for one in labels}.values())
-    return {name: max(population.get(name, 0), count) / count for name, count in exchanges.items()}
+def _stratum_weights(labels: Iterable[Label], population: Mapping[str, int]) -> dict[str, float]:
+    """Return the number of exchanges that a labelled one represents, by stratum; at least 1."""
+    stratum_of = {label.exchange: label.stratum for label in labels}
+    labelled = Counter(stratum_of.values())
+    return {stratum: max(population.get(stratum, 0), count) / count for stratum, count in labelled.items()}
 
 
 def _estimate(pairs: Sequence[_Pair], *, labels: int, exchanges: int) -> Estimate:
-    sessions = len({one.session for one in pairs})
+    sessions = len({pair.session for pair in pairs})
     counts = {"labels": labels, "exchanges": exchanges, "sessions": sessions}
     if exchanges < MIN_EXCHANGES or sessions < MIN_SESSIONS:
         return Estimate(state=NOT_ENOUGH, **counts)
-    bias, bias_low, bias_high = _mean_interval(pairs)
-    expected, observed, influences = _disagreement(pairs)
-    if not expected:
+
+    bias, bias_low, bias_high = _bias_interval(pairs)
+    if len({score for pair in pairs for score in (pair.first, pair.second)}) == 1:
         return Estimate(state=ONE_CATEGORY, **counts, bias=bias, bias_low=bias_low, bias_high=bias_high)
-    low, high = _kappa_interval(expected, observed, influences)
+
+    observed = _weighted_mean(pairs, [pair.squared_deviation for pair in pairs])
+    chance = _ChanceDeviation.of(pairs)
+    if observed == 0:
+        low, high = _kappa_bounds_without_deviation(chance, sessions)
+    else:
+        low, high = _kappa_interval(observed, chance, _log_ratio_influences(pairs, observed, chance))
     return Estimate(
         state=ENOUGH,
         **counts,
-        kappa=1 - observed / expected,
+        kappa=1 - observed / chance.expected,
         low=low,
         high=high,
         bias=bias,
@@ -157,59 +188,84 @@ def _estimate(pairs: Sequence[_Pair], *, labels: int, exchanges: int) -> Estimat
     )
 
 
-def _mean_interval(pairs: Sequence[_Pair]) -> tuple[float, float, float]:
-    """The weighted mean of the differences with its interval, sessions as clusters."""
-    total = math.fsum(one.weight for one in pairs)
-    mean = math.fsum(one.weight * one.difference for one in pairs) / total
-    sums = _by_session((one.session, one.weight * (one.difference - mean) / total) for one in pairs)
-    half = _half_width(sums)
+def _bias_interval(pairs: Sequence[_Pair]) -> tuple[float, float, float]:
+    """Return the weighted mean of the biases and the ends of its interval, with sessions as clusters."""
+    total = math.fsum(pair.weight for pair in pairs)
+    mean = _weighted_mean(pairs, [pair.bias for pair in pairs])
+    half = _half_width(_sum_by_session(pairs, [pair.weight * (pair.bias - mean) / total for pair in pairs]))
     return mean, mean - half, mean + half
 
 
-def _disagreement(pairs: Sequence[_Pair]) -> tuple[float, float, list[float]]:
-    """E, D, and how far each session moves log(D / E)."""
-    total = math.fsum(one.weight for one in pairs)
+@dataclass(frozen=True, slots=True)
+class _ChanceDeviation:
+    """E, the mean squared deviation of scores that are paired at random: Var(first) + Var(second) + (mean difference)^2."""
 
-    def mean(values: Iterator[float]) -> float:
-        return math.fsum(one.weight * value for one, value in zip(pairs, values, strict=True)) / total
+    expected: float
+    influences: Sequence[float]
+    """The derivative of E by the weight of each pair, up to the factor 1 / total weight."""
 
-    first, second = mean(float(one.first) for one in pairs), mean(float(one.second) for one in pairs)
-    apart = first - second
-    expecteds = [
-        (one.first - first) ** 2 + (one.second - second) ** 2 + 2 * apart * (one.first - first - one.second + second)
-        for one in pairs
+    @classmethod
+    def of(cls, pairs: Sequence[_Pair]) -> _ChanceDeviation:
+        """Compute E and its influences.
+
+        With the means m1 and m2, adding weight to the pair (x, y) moves Var(first) by (x - m1)^2 - Var(first), Var(second) likewise, and
+        (m1 - m2)^2 by 2 (m1 - m2) ((x - m1) - (y - m2)). The sum of these three is a term of the pair less the mean of all terms.
+        """
+        mean_first = _weighted_mean(pairs, [float(pair.first) for pair in pairs])
+        mean_second = _weighted_mean(pairs, [float(pair.second) for pair in pairs])
+        mean_difference = mean_first - mean_second
+
+        chance_terms = []
+        for pair in pairs:
+            first, second = pair.first - mean_first, pair.second - mean_second
+            chance_terms.append(first**2 + second**2 + 2 * mean_difference * (first - second))
+        # The mean of the last summand is 0, so the mean of the terms is the sum of both variances.
+        variances = _weighted_mean(pairs, chance_terms)
+        return cls(variances + mean_difference**2, [term - variances for term in chance_terms])
+
+
+def _log_ratio_influences(pairs: Sequence[_Pair], observed: float, chance: _ChanceDeviation) -> list[float]:
+    """Return how much each session moves log(D / E).
+
+    Since log(D / E) = log D - log E, the influence of a pair is its influence on D, divided by D, less its influence on E, divided by E.
+    Its influence on D, a mean, is its squared deviation less D.
+    """
+    total = math.fsum(pair.weight for pair in pairs)
+    influences = [
+        pair.weight / total * ((pair.squared_deviation - observed) / observed - chance_influence / chance.expected)
+        for pair, chance_influence in zip(pairs, chance.influences, strict=True)
     ]
-    spread = mean(iter(expecteds))
-    expected = 0.0 if len({value for one in pairs for value in (one.first, one.second)}) == 1 else spread + apart**2
-    observed = mean(float((one.first - one.second) ** 2) for one in pairs)
-    if not observed or not expected:
-        return expected, observed, [0.0] * len({one.session for one in pairs})
-    moves = (
-        one.weight / total * (((one.first - one.second) ** 2 - observed) / observed - (by_chance - spread) / expected)
-        for one, by_chance in zip(pairs, expecteds, strict=True)
-    )
-    return expected, observed, _by_session(zip((one.session for one in pairs), moves, strict=True))
+    return _sum_by_session(pairs, influences)
 
 
-def _kappa_interval(expected: float, observed: float, influences: Sequence[float]) -> tuple[float, float]:
-    if not observed:
-        # No session of so many has a disagreement: more than this share of them would not have stayed hidden.
-        hidden = 1 - ((1 - CONFIDENCE) / 2) ** (1 / len(influences))
-        return max(1 - hidden / expected, -1.0), 1.0
-    ratio, half = observed / expected, _half_width(influences)
+def _kappa_interval(observed: float, chance: _ChanceDeviation, session_influences: Sequence[float]) -> tuple[float, float]:
+    ratio = observed / chance.expected
+    half = _half_width(session_influences)
     return max(1 - ratio * math.exp(half), -1.0), 1 - ratio * math.exp(-half)
 
 
-def _half_width(sums: Sequence[float]) -> float:
-    """Half the width of the interval of a mean whose deviations are these, session by session."""
-    number = len(sums)
-    # The linear part says too little where sessions are few: a factor larger than a mean needs makes up for it, by simulation.
-    error = number / (number - 1) * math.sqrt(math.fsum(one**2 for one in sums))
-    return t_quantile((1 + CONFIDENCE) / 2, number - 1) * error
+def _kappa_bounds_without_deviation(chance: _ChanceDeviation, sessions: int) -> tuple[float, float]:
+    # If more than this share of sessions had a deviation, one of the sessions seen would have had it, with 97.5 % probability.
+    unseen = 1 - ((1 - CONFIDENCE) / 2) ** (1 / sessions)
+    return max(1 - unseen / chance.expected, -1.0), 1.0
 
 
-def _by_session(moves: Iterable[tuple[Hashable, float]]) -> list[float]:
+def _half_width(session_sums: Sequence[float]) -> float:
+    """Return half the width of the interval of an estimate whose deviations sum to these values in each session."""
+    sessions = len(session_sums)
+    # Linearization understates the error with few sessions. By simulation, sessions / (sessions - 1) makes up for it, where a plain mean
+    # would need only its square root.
+    error = sessions / (sessions - 1) * math.sqrt(math.fsum(value**2 for value in session_sums))
+    return t_quantile((1 + CONFIDENCE) / 2, sessions - 1) * error
+
+
+def _weighted_mean(pairs: Sequence[_Pair], values: Sequence[float]) -> float:
+    total = math.fsum(pair.weight for pair in pairs)
+    return math.fsum(pair.weight * value for pair, value in zip(pairs, values, strict=True)) / total
+
+
+def _sum_by_session(pairs: Sequence[_Pair], values: Sequence[float]) -> list[float]:
     sums: dict[Hashable, float] = defaultdict(float)
-    for session, move in moves:
-        sums[session] += move
+    for pair, value in zip(pairs, values, strict=True):
+        sums[pair.session] += value
     return list(sums.values())

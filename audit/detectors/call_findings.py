@@ -6,7 +6,7 @@ Their impact is 0 and they have no dimension: no trust score or readiness depend
 
 from __future__ import annotations
 
-from audit.detectors.registry import Cases, Cause, FailureType, Rule, counted, detector, shown
+from audit.detectors.registry import Cases, Cause, FailureType, Rule, detector, pluralize, printable
 from audit.detectors.thresholds import Thresholds
 from audit.diagnosis.evidence import SessionEvidence
 
@@ -48,7 +48,7 @@ def alternating_calls(evidence: SessionEvidence, thresholds: Thresholds) -> list
     seen = evidence.patterns.alternation
     if seen.rounds < thresholds.alternating_rounds:
         return []
-    first, second = map(shown, seen.pair)
+    first, second = map(printable, seen.pair)
     description = f"Two tool calls alternated for {seen.rounds} rounds with unchanged arguments. Tools: {first}, {second}."
     return [ALTERNATING_CALLS.cause("medium", 0, description, seen.references, evidence_count=seen.calls)]
 
@@ -75,5 +75,5 @@ def near_duplicate_calls(evidence: SessionEvidence, thresholds: Thresholds) -> l
     ):
         return []
     n = patterns.near_duplicates
-    description = f"{counted(n, 'tool call')} nearly repeated an earlier one. First tool: {shown(patterns.near_tool)}."
+    description = f"{pluralize(n, 'tool call')} nearly repeated an earlier one. First tool: {printable(patterns.near_tool)}."
     return [NEAR_DUPLICATE_CALLS.cause("medium", 0, description, patterns.near_references, evidence_count=n)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from audit.detectors.registry import Cases, Cause, FailureType, Rule, counted, detector
+from audit.detectors.registry import Cases, Cause, FailureType, Rule, detector, pluralize
 from audit.detectors.thresholds import Thresholds
 from audit.diagnosis.evidence import SessionEvidence
 
@@ -21,7 +21,7 @@ CONTEXT_POLLUTION = FailureType(
 @detector(
     CONTEXT_POLLUTION,
     version=1,
-    place=4,
+    order=4,
     rule=Rule(fires="n polluted contexts", severity="high if any is 95 % full, else medium", penalty="-min(22, 7 + 5n)"),
     cases=Cases(found=[{"event": "context_event", "saturation": 85}], silent=[{"event": "context_event", "saturation": 84}]),
 )
@@ -33,5 +33,5 @@ def context_pollution(evidence: SessionEvidence, thresholds: Thresholds) -> list
         return []
     severity = "high" if evidence.context_full else "medium"
     level = f", with saturation of {evidence.severe_saturation:g} % or more" if evidence.context_full else ""
-    description = f"Context saturated or compacted in {counted(n, 'context event')}{level}."
+    description = f"Context saturated or compacted in {pluralize(n, 'context event')}{level}."
     return [CONTEXT_POLLUTION.cause(severity, 7 + 5 * n, description, seen.references, evidence_count=n)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from audit.detectors.registry import Cases, Cause, FailureType, Rule, counted, detector
+from audit.detectors.registry import Cases, Cause, FailureType, Rule, detector, pluralize
 from audit.detectors.thresholds import Thresholds
 from audit.diagnosis.evidence import Reference, SessionEvidence, Share, duplicates_of
 
@@ -24,7 +24,7 @@ COST_EXPLOSION = FailureType(
 @detector(
     COST_EXPLOSION,
     version=3,
-    place=5,
+    order=5,
     rule=Rule(
         fires="12 000 tokens or d >= 3",
         severity="critical from 30 000 tokens, else high",
@@ -61,7 +61,7 @@ def cost_explosion(evidence: SessionEvidence, thresholds: Thresholds) -> list[Ca
         COST_EXPLOSION.cause(
             "critical" if is_critical else "high",
             10 + 4 * duplicates + tokens // 6000,
-            f"{used} with {counted(duplicates, 'duplicate tool call')}.",
+            f"{used} with {pluralize(duplicates, 'duplicate tool call')}.",
             (*sorted(spent), *sorted(reference for calls in repeated for reference in calls.references)),
             evidence_count=len(spent) + sum(calls.count for calls in repeated),
         )
@@ -87,6 +87,6 @@ def _reaching(value: int, threshold: int | None, shares: Iterable[Share]) -> Ite
 def _spent(evidence: SessionEvidence, thresholds: Thresholds) -> tuple[int, str]:
     """The tokens that the thresholds look at, and how the description says them."""
     if thresholds.session_tokens is not None:
-        return evidence.total_tokens, f"Session used {counted(evidence.total_tokens, 'token')}"
+        return evidence.total_tokens, f"Session used {pluralize(evidence.total_tokens, 'token')}"
     most = evidence.new_tokens.most
-    return most, f"An exchange took up to {counted(most, 'new token')}"
+    return most, f"An exchange took up to {pluralize(most, 'new token')}"

@@ -10,9 +10,9 @@ import importlib
 import pkgutil
 
 import audit.detectors
-from audit.detectors.registry import Cause, Detector, FailureType, registered, shown
+from audit.detectors.registry import Cause, Detector, FailureType, printable, registered
 
-__all__ = ["DETECTORS", "FAILURE_TYPES", "FINDERS", "FINDING_TYPES", "Cause", "Detector", "FailureType", "shown"]
+__all__ = ["DETECTORS", "FAILURE_TYPES", "FINDERS", "FINDING_TYPES", "Cause", "Detector", "FailureType", "printable"]
 
 for _module in sorted(one.name for one in pkgutil.iter_modules(audit.detectors.__path__, "audit.detectors.")):
     if _module != __name__:

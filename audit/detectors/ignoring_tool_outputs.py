@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from audit.detectors.registry import Cases, Cause, FailureType, Rule, counted, detector
+from audit.detectors.registry import Cases, Cause, FailureType, Rule, detector, pluralize
 from audit.detectors.thresholds import Thresholds
 from audit.diagnosis.evidence import SessionEvidence
 
@@ -22,7 +22,7 @@ IGNORING_TOOL_OUTPUTS = FailureType(
 @detector(
     IGNORING_TOOL_OUTPUTS,
     version=2,
-    place=3,
+    order=3,
     rule=Rule(fires="n unused outputs", severity="high if n >= 2, else medium", penalty="-min(30, 10 + 7n)"),
     cases=Cases(found=[{"event": "tool_output", "used": False}], silent=[{"event": "tool_output", "used": True}]),
 )
@@ -33,5 +33,5 @@ def ignoring_tool_outputs(evidence: SessionEvidence, thresholds: Thresholds) -> 
     if n < thresholds.unused_outputs:
         return []
     severity = "high" if n >= thresholds.severe_unused_outputs else "medium"
-    description = f"{counted(n, 'tool output')} not used by later decisions."
+    description = f"{pluralize(n, 'tool output')} not used by later decisions."
     return [IGNORING_TOOL_OUTPUTS.cause(severity, 10 + 7 * n, description, seen.references, evidence_count=n)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from audit.detectors.registry import Cases, Cause, FailureType, Rule, counted, detector, shown
+from audit.detectors.registry import Cases, Cause, FailureType, Rule, detector, pluralize, printable
 from audit.detectors.thresholds import Thresholds
 from audit.diagnosis.evidence import RETRY_REFERENCES, SessionEvidence
 
@@ -22,7 +22,7 @@ INFINITE_TOOL_LOOP = FailureType(
 @detector(
     INFINITE_TOOL_LOOP,
     version=3,
-    place=1,
+    order=1,
     rule=Rule(
         fires="one call n >= 3 times",
         severity="critical if n >= 5 or r >= 3, else high",
@@ -44,12 +44,12 @@ def infinite_tool_loop(evidence: SessionEvidence, thresholds: Thresholds) -> lis
     retries = evidence.retries_in_scope
     severe = thresholds.critical_retries is not None and retries >= thresholds.critical_retries
     scope = "exchange" if evidence.is_transcript else "session"
-    retried = f" {counted(retries, 'retry event')} in the {scope}." if retries else ""
+    retried = f" {pluralize(retries, 'retry event')} in the {scope}." if retries else ""
     return [
         INFINITE_TOOL_LOOP.cause(
             "critical" if severe or calls.count >= thresholds.critical_loop_calls else "high",
             8 + 4 * calls.count + 3 * retries,
-            f"Tool call repeated {calls.count} times with matching arguments. Tool: {shown(calls.tool)}.{retried}",
+            f"Tool call repeated {calls.count} times with matching arguments. Tool: {printable(calls.tool)}.{retried}",
             (*calls.references, *evidence.first_retries),
             evidence_count=calls.count + min(retries, RETRY_REFERENCES),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from audit.detectors.registry import Cases, Cause, FailureType, Rule, counted, detector
+from audit.detectors.registry import Cases, Cause, FailureType, Rule, detector, pluralize
 from audit.detectors.thresholds import Thresholds
 from audit.diagnosis.evidence import SessionEvidence
 
@@ -22,7 +22,7 @@ MEMORY_DEGRADATION = FailureType(
 @detector(
     MEMORY_DEGRADATION,
     version=1,
-    place=2,
+    order=2,
     rule=Rule(fires="n lost memories", severity="high if n >= 3, else medium", penalty="-min(25, 8 + 5n)"),
     cases=Cases(
         found=[{"event": "memory_event", "action": "miss"}],
@@ -36,5 +36,5 @@ def memory_degradation(evidence: SessionEvidence, thresholds: Thresholds) -> lis
     if n < thresholds.lost_memories:
         return []
     severity = "high" if n >= thresholds.severe_lost_memories else "medium"
-    description = f"Memory recall failed, was ignored or lost in {counted(n, 'memory event')}."
+    description = f"Memory recall failed, was ignored or lost in {pluralize(n, 'memory event')}."
     return [MEMORY_DEGRADATION.cause(severity, 8 + 5 * n, description, seen.references, evidence_count=n)]

@@ -1,11 +1,11 @@
-"""Registry of detectors: what a failure type means, and the decorator that registers the function that finds it.
+"""Registry of detectors: failure types, and the decorator that registers a function as the detector of one.
 
-1. A detector is one module of this package: a failure type, a decorated pure function, the rule in words, two cases. Nothing
-   else names it: scores, rules' version, reference, pages and contract tests go by what is registered.
-2. `audit.detectors.detectors` imports every module of the package, so a module that is there is registered.
-3. Order: first the detectors with a place, by their place, then the others by the name of their failure type. The order decides
-   which of two equal causes is primary, so a place is never given to another detector.
-4. A failure type with a dimension is scored; weights sum to 100. With weight 0 it is on trial: found, shown and stored, but no part of
+1. A detector is one module of this package: a failure type, a decorated pure function, the rule in words, and two cases. Nothing else
+   lists it: scores, the version of the rules, the reference, pages and contract tests use what is registered.
+2. `audit.detectors.detectors` imports every module of the package, so every module is registered.
+3. Detectors run by their `order`; those without one follow, by the name of their failure type. The sequence decides which of two equal
+   causes is primary, so an `order` is never given to another detector.
+4. A failure type with a dimension is scored; weights sum to 100. With weight 0 it is on trial: found, shown and stored, but left out of
    the trust score. A failure type without a dimension is a finding: its impact is 0 as well.
 """
 
@@ -21,17 +21,16 @@ from audit.detectors.thresholds import Thresholds
 from audit.diagnosis.evidence import Reference, SessionEvidence
 
 NAME_LENGTH = 80
-"""Characters shown of a name an agent supplied."""
+"""Most characters shown of a name that an agent supplied."""
 UNPRINTABLE = "(unprintable)"
-"""Shown for a name without a printable character."""
+"""Shown in place of a name without printable characters."""
 
 
 class FailureType(msgspec.Struct, frozen=True, kw_only=True):
     """A failure type and its meaning.
 
-    `title` and `dimension_title` are the words of pages. `weight` is the percentage of its dimension in the trust score; they sum to
-    100. `largest_penalty` is the most that its dimension loses, however much evidence there is. A finding has no dimension, and 0
-    for both.
+    `title` and `dimension_title` are shown on pages. `weight` is the percentage of the dimension in the trust score; all weights sum to
+    100. `largest_penalty` is the most that the dimension can lose. A finding has no dimension, and 0 for both numbers.
     """
 
     name: str
@@ -51,9 +50,9 @@ class FailureType(msgspec.Struct, frozen=True, kw_only=True):
     def cause(
         self, severity: str, penalty: int, description: str, evidence: Sequence[Reference], *, evidence_count: int | None = None
     ) -> Cause:
-        """A cause of this type; its penalty, from 0 up, is kept within the largest one.
+        """Return a cause of this type; `penalty`, from 0 up, is capped at the largest one.
 
-        `evidence_count` is how many events support it; needed where `evidence` may be capped.
+        `evidence_count` is the number of events that support it; pass it if `evidence` may be capped.
         """
         return Cause(
             type=self.name,
@@ -66,7 +65,7 @@ class FailureType(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that went wrong. `impact_score` is the penalty, negative; `evidence` may be capped, its count is exact."""
+    """A failure that was found. `impact_score` is the penalty, negative; `evidence` may be capped, `evidence_count` is exact."""
 
     type: str
     severity: str
@@ -82,7 +81,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """A detector's rule, for the reference: when it fires, with which severity and penalty."""
+    """A detector's rule, as the reference prints it: when it fires, its severity and its penalty."""
 
     fires: str
     severity: str
@@ -90,7 +89,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cases(msgspec.Struct, frozen=True, kw_only=True):
-    """Two sessions as raw events: one in which the failure is found, one of the same kind in which it is not."""
+    """Two sessions as raw events: one in which the failure is found, and a similar one in which it is not."""
 
     found: Sequence[Mapping[str, Any]]
     silent: Sequence[Mapping[str, Any]]
@@ -100,10 +99,10 @@ Detect = Callable[[SessionEvidence, Thresholds], list[Cause]]
 
 
 class Detector(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered detector. Raise `version` with every change of what it says.
+    """A registered detector. Raise `version` with every change of its results.
 
-    `place` is its number among the detectors that the rules' version counts by place; None: it comes after them, by its name.
-    `threshold` is the field of the thresholds without which it looks for nothing.
+    `order` is its position among the detectors that the version of the rules lists by number; None sorts it after them, by name.
+    `threshold` is a field of `Thresholds`: while that is None, the detector is disabled.
     """
 
     failure: FailureType
@@ -111,16 +110,16 @@ class Detector(msgspec.Struct, frozen=True, kw_only=True):
     rule: Rule
     cases: Cases
     detect: Detect
-    place: int | None
+    order: int | None
     threshold: str | None
 
     @property
     def failure_type(self) -> str:
-        """Name of what it finds."""
+        """The name of its failure type."""
         return self.failure.name
 
-    def runs_with(self, thresholds: Thresholds) -> bool:
-        """Tell whether these thresholds have it look for anything."""
+    def is_enabled(self, thresholds: Thresholds) -> bool:
+        """Return whether the detector is enabled under these thresholds."""
         return self.threshold is None or getattr(thresholds, self.threshold) is not None
 
 
@@ -128,20 +127,18 @@ _registered: dict[str, Detector] = {}
 
 
 def detector(
-    failure: FailureType, *, version: int, rule: Rule, cases: Cases, place: int | None = None, threshold: str | None = None
+    failure: FailureType, *, version: int, rule: Rule, cases: Cases, order: int | None = None, threshold: str | None = None
 ) -> Callable[[Detect], Detect]:
-    """Register the decorated function as the detector of a failure type; see `Detector` for `place` and `threshold`.
+    """Register the decorated function as the detector of a failure type; see `Detector` for `order` and `threshold`.
 
-    ValueError if the failure type, its dimension or the place is registered already.
+    Raise ValueError if the failure type, its dimension or its order is registered already.
     """
 
     def register(detect: Detect) -> Detect:
-        for earlier in _registered.values():
-            taken = {earlier.failure.name, earlier.failure.dimension or None, earlier.place} - {None}
-            if again := taken & {failure.name, failure.dimension, place}:
-                raise ValueError(f"{again.pop()} is registered by {earlier.detect.__module__} already")
+        for other in _registered.values():
+            _refuse_conflict(failure, order, other)
         _registered[failure.name] = Detector(
-            failure=failure, version=version, rule=rule, cases=cases, detect=detect, place=place, threshold=threshold
+            failure=failure, version=version, rule=rule, cases=cases, detect=detect, order=order, threshold=threshold
         )
         return detect
 
@@ -153,18 +150,30 @@ def registered() -> tuple[Detector, ...]:
     return tuple(
         sorted(
             _registered.values(),
-            key=lambda registration: (registration.place is None, registration.place or 0, registration.failure_type),
+            key=lambda registration: (registration.order is None, registration.order or 0, registration.failure_type),
         )
     )
 
 
-def shown(name: str) -> str:
-    """A name from an agent, fit to be shown: at most NAME_LENGTH characters, without control and direction characters."""
+def _refuse_conflict(failure: FailureType, order: int | None, other: Detector) -> None:
+    """Raise ValueError if a new detector has the failure type, the dimension or the order of another one."""
+    module = other.detect.__module__
+    if failure.name == other.failure.name:
+        raise ValueError(f"failure type {failure.name} is already registered by {module}")
+    if failure.dimension and failure.dimension == other.failure.dimension:
+        raise ValueError(f"dimension {failure.dimension} is already registered by {module}")
+    if order is not None and order == other.order:
+        raise ValueError(f"order {order} is already registered by {module}")
+
+
+def printable(name: str) -> str:
+    """Clean a name that an agent supplied: at most NAME_LENGTH characters, without control and direction characters."""
     if len(name) <= NAME_LENGTH and name.isprintable():
         return name
-    return "".join(islice((character for character in name if character.isprintable()), NAME_LENGTH)) or UNPRINTABLE
+    cleaned = "".join(islice((character for character in name if character.isprintable()), NAME_LENGTH))
+    return cleaned or UNPRINTABLE
 
 
-def counted(n: int, noun: str) -> str:
-    """A number with its noun, in the plural where it is not one."""
+def pluralize(n: int, noun: str) -> str:
+    """Format a count with its noun, in the plural unless the count is 1."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

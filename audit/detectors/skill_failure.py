@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from audit.detectors.registry import Cases, Cause, FailureType, Rule, counted, detector
+from audit.detectors.registry import Cases, Cause, FailureType, Rule, detector, pluralize
 from audit.detectors.thresholds import Thresholds
 from audit.diagnosis.evidence import SessionEvidence
 
@@ -22,7 +22,7 @@ SKILL_FAILURE = FailureType(
 @detector(
     SKILL_FAILURE,
     version=1,
-    place=6,
+    order=6,
     rule=Rule(fires="n failed skills", severity="high if n >= 2, else medium", penalty="-min(24, 8 + 6n)"),
     cases=Cases(found=[{"event": "skill_event", "invoked": False}], silent=[{"event": "skill_event", "invoked": True}]),
 )
@@ -33,5 +33,5 @@ def skill_failure(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cau
     if n < thresholds.failed_skills:
         return []
     severity = "high" if n >= thresholds.severe_failed_skills else "medium"
-    description = f"Skill not invoked, ignored, mismatched or failed in {counted(n, 'skill event')}."
+    description = f"Skill not invoked, ignored, mismatched or failed in {pluralize(n, 'skill event')}."
     return [SKILL_FAILURE.cause(severity, 8 + 6 * n, description, seen.references, evidence_count=n)]

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from audit.detectors.detectors import DETECTORS, FAILURE_TYPES, FINDERS, FINDING_TYPES, Cause, FailureType, shown
+from audit.detectors.detectors import DETECTORS, FAILURE_TYPES, FINDERS, FINDING_TYPES, Cause, FailureType, printable
 from audit.detectors.thresholds import Profile, Thresholds, default_profile, source_of
 from audit.diagnosis.events import TOOL_EVENTS, normalise_session, tool_name, unique_ids
 from audit.diagnosis.evidence import SessionEvidence, fold_columns, fold_row
@@ -83,8 +83,8 @@ def rule_version(thresholds: Thresholds) -> str:
 
     Those that the thresholds have look for nothing are left out.
     """
-    placed = ".".join(str(one.version) for one in DETECTORS if one.place is not None)
-    named = (one for one in (*DETECTORS, *FINDERS) if one.place is None and one.runs_with(thresholds))
+    placed = ".".join(str(one.version) for one in DETECTORS if one.order is not None)
+    named = (one for one in (*DETECTORS, *FINDERS) if one.order is None and one.is_enabled(thresholds))
     return f"diagnosis-1:{placed}" + "".join(f"+{one.failure_type}-{one.version}" for one in named)
 
 
@@ -239,9 +239,9 @@ def causal_graph(
 
 def _label(event: Mapping[str, Any]) -> str:
     """The event's type, with its tool where it has one."""
-    label = shown(event["event"])
+    label = printable(event["event"])
     tool = tool_name(event) if event["event"] in TOOL_EVENTS else None
-    return f"{label}: {shown(tool)}" if tool else label
+    return f"{label}: {printable(tool)}" if tool else label
 
 
 def evidence_links(cause: Cause, id_by_seq: Mapping[int, str]) -> Iterator[EvidenceLink]:

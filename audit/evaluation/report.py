@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from audit.agreement import HIGHEST as HIGHEST_LABEL
 from audit.agreement import LOWEST as LOWEST_LABEL
-from audit.agreement import Agreement, Label, agreement, rounded
+from audit.agreement import Agreement, Label, agreement, round_to_point
 from audit.comparison import CONFIDENCE, t_quantile
 from audit.evaluation.dimensions import DIMENSIONS, HIGHEST, LOWEST, Dimension
 from audit.evaluation.results import EvaluationResult
@@ -272,7 +272,7 @@ def agreement_with_people(verdicts: Sequence[RaterVerdict]) -> Agreement:
             exchange=verdict.evaluation_id,
             session=verdict.session,
             rater=verdict.rater,
-            human=rounded(verdict.human),
+            human=round_to_point(verdict.human),
             judge=on_the_scale_of_people(verdict.final_score),
             stratum=_EVERY,
         )

@@ -1,4 +1,4 @@
-"""Wrap quality: whether the end of a session shows the steps of a proper wrap-up. No judge; score = found / expected."""
+"""Wrap quality: the share of expected wrap-up steps that the end of a session shows. Uses patterns only, no judge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from audit.patterns import compile_pattern, encode, straighten
 
 LAST_EXCHANGES = 5
-"""The number of exchanges at the end of a session that are looked at."""
+"""The number of exchanges at the end of a session that are searched."""
 
 PATTERNS = {
     "version_bump": r"\bversion[- ]bump|\bbump(?:ed|ing)?\s+(?:the\s+)?(?:version\s+)?to\s+v?[0-9]|\bversion\.json\b",
@@ -17,16 +17,16 @@ PATTERNS = {
     "next_session_prime": r"\bnext\s+session\b|\bsession\s+prime\b|\bpriming\b|\bnext\s+steps\b",
     "commit": r"\bgit\s+commit\b|\bcommitted\b|\bcommit\s+message\b",
 }
-"""What shows each step, in the language of RE2, which DuckDB speaks, too."""
+"""The pattern that shows each step, in RE2 syntax, which DuckDB also uses."""
 _STEPS = {name: compile_pattern(text, where=name) for name, text in PATTERNS.items()}
 
 STEPS = tuple(_STEPS)
-"""The expected steps, in the order they are reported."""
+"""The expected steps, in the order in which they are reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrapQuality:
-    """The steps of a wrap-up that a session's end shows, and those that it lacks."""
+    """The wrap-up steps found at the end of a session, and those missing."""
 
     steps_found: tuple[str, ...]
     steps_missing: tuple[str, ...]
@@ -35,8 +35,8 @@ class WrapQuality:
 
 
 def wrap_quality(exchanges: Sequence[str]) -> WrapQuality:
-    """Look for the steps in the last exchanges of a session; each text is what user and agent said, oldest first."""
+    """Search the last exchanges of a session for the steps; each text has the messages of user and agent, oldest exchange first."""
     texts = [encode(straighten(text)) for text in exchanges[-LAST_EXCHANGES:]]
-    steps_found = tuple(name for name, pattern in _STEPS.items() if any(pattern.found_in(text) for text in texts))
-    missing = tuple(name for name in STEPS if name not in steps_found)
-    return WrapQuality(steps_found, missing, len(steps_found) / len(STEPS))
+    found = tuple(step for step, pattern in _STEPS.items() if any(pattern.found_in(text) for text in texts))
+    missing = tuple(step for step in STEPS if step not in found)
+    return WrapQuality(steps_found=found, steps_missing=missing, score=len(found) / len(STEPS))

@@ -57,7 +57,7 @@ def test_every_module_that_registers_is_loaded() -> None:
 
 
 def test_detectors_run_in_the_documented_order() -> None:
-    """The order decides which of two equal causes is primary: the first six have places, what was added comes after them by name."""
+    """The order decides which of two equal causes is primary: the first six have an order, later ones follow by name."""
     assert (
         [
             "infinite_tool_loop",
@@ -67,10 +67,10 @@ def test_detectors_run_in_the_documented_order() -> None:
             "cost_explosion",
             "skill_failure",
         ]
-        == [one.failure_type for one in DETECTORS if one.place is not None]
+        == [one.failure_type for one in DETECTORS if one.order is not None]
         == [one.failure_type for one in DETECTORS[:6]]
     )
-    assert [one.place for one in DETECTORS[:6]] == [1, 2, 3, 4, 5, 6]
+    assert [one.order for one in DETECTORS[:6]] == [1, 2, 3, 4, 5, 6]
     for others in (DETECTORS[6:], FINDERS):
         assert sorted(one.failure_type for one in others) == [one.failure_type for one in others]
 
@@ -100,21 +100,23 @@ def test_the_dimensions_of_the_trust_score_come_in_one_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dimension", "place", "named"),
+    ("name", "dimension", "order", "conflict"),
     [
-        ("skill_failure", "mood", None, "skill_failure"),
-        ("mood", "skill_adherence", None, "skill_adherence"),
-        ("mood", "mood", 6, "6"),
+        ("skill_failure", "mood", None, "failure type skill_failure"),
+        ("mood", "skill_adherence", None, "dimension skill_adherence"),
+        ("mood", "mood", 6, "order 6"),
     ],
 )
-def test_what_is_registered_already_is_refused(name: str, dimension: str, place: int | None, named: str) -> None:
-    """The second of two detectors would silently take the place of the first one in every score."""
+def test_what_is_registered_already_is_refused(name: str, dimension: str, order: int | None, conflict: str) -> None:
+    """Otherwise the second of two detectors would silently replace the first one in every score."""
     failure = FailureType(name=name, title="t", dimension=dimension, causal_chain=(), remediation="r")
     rule, cases = Rule(fires="f", severity="s", penalty="p"), Cases(found=[], silent=[])
-    register = registry.detector(failure, version=1, place=place, rule=rule, cases=cases)
+    register = registry.detector(failure, version=1, order=order, rule=rule, cases=cases)
     before = registry.registered()
-    with pytest.raises(ValueError, match=rf"^{named} is registered by audit\.detectors\.skill_failure already$"):
+
+    with pytest.raises(ValueError, match=rf"^{conflict} is already registered by audit\.detectors\.skill_failure$"):
         register(DETECTORS[0].detect)
+
     assert registry.registered() == before
 
 

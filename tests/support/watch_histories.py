@@ -132,11 +132,11 @@ TODAY = END.date()
 DAY = timedelta(days=1)
 
 
-def finding(since: int, until: int = 0, **changes: object) -> Finding:
-    """A run of days from so many days ago on, to so many days ago."""
-    first, last = TODAY - since * DAY, TODAY - until * DAY
+def finding(*, started_days_ago: int, ended_days_ago: int = 0, **changes: object) -> Finding:
+    """Return a finding that Tier 2 fell on the days of this range, counted back from `END`; negative numbers are later days."""
+    first, last = TODAY - started_days_ago * DAY, TODAY - ended_days_ago * DAY
     days = [Day(day=first + number * DAY, average=0.5, count=9) for number in range((last - first).days + 1)]
-    made = Finding(
+    result = Finding(
         key=Key(DRIFT, "tier2", DOWN),
         rule=RUNS,
         severity=WARNING,
@@ -151,30 +151,24 @@ def finding(since: int, until: int = 0, **changes: object) -> Finding:
         expected=0.9,
         looked=Source("watched_sessions", {}),
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(result, **changes)  # type: ignore[arg-type]
 
 
-def told_of(cause: str | None) -> Explanation:
-    """What anchors say that name a cause, or none."""
-    return UNEXPLAINED if cause is None else Explanation(cause, f"The {cause} explains it.", Cause(cause=cause))
+def explanation(cause: str | None) -> Explanation:
+    """Return an explanation by anchors that names this cause, or none."""
+    if cause is None:
+        return UNEXPLAINED
+    return Explanation(cause, f"The {cause} explains it.", Cause(cause=cause))
 
 
-def written(
-    findings: Sequence[Finding], known: Sequence[Incident] = (), at: datetime = END, cause: str | None = None
+def check(
+    findings: Sequence[Finding], stored: Sequence[Incident] = (), at: datetime = END, cause: str | None = None
 ) -> list[Incident]:
-    """The incidents and revisions that findings make."""
-    return [
-        record_of(
-            one,
-            "ops",
-            at,
-            Evidence(),
-        )
-        for one in due(findings, known, at, lambda _: told_of(cause))
-    ]
+    """Return the incidents and revisions that a check writes for its findings, given the stored incidents."""
+    return [record_of(change, "ops", at, Evidence()) for change in due(findings, stored, at, lambda _: explanation(cause))]
 
 
 def opened(*findings: Finding) -> Incident:
-    """The incident that findings open."""
-    (made,) = written(findings)
-    return made
+    """Return the one incident that these findings open."""
+    (incident,) = check(findings)
+    return incident

@@ -11,7 +11,7 @@ from audit.detectors.cost_explosion import cost_explosion
 from audit.detectors.ignoring_tool_outputs import ignoring_tool_outputs
 from audit.detectors.infinite_tool_loop import infinite_tool_loop
 from audit.detectors.memory_degradation import memory_degradation
-from audit.detectors.registry import Cause, shown
+from audit.detectors.registry import Cause, printable
 from audit.detectors.skill_failure import skill_failure
 from audit.detectors.thresholds import EVENTS as AS_EVENTS
 from audit.detectors.thresholds import TRANSCRIPTS
@@ -254,7 +254,7 @@ def test_failed_skills(failed: dict[str, Any], n: int, expected: list[tuple[str,
 )
 def test_names_from_agents_are_cut_and_cleaned(name: str, fit: str) -> None:
     """A description reaches terminals and pages: a name must not steer either."""
-    assert shown(name) == fit
+    assert printable(name) == fit
 
 
 def test_a_hostile_tool_name_is_harmless_in_the_description() -> None:

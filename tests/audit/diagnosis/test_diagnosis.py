@@ -290,8 +290,8 @@ def test_the_evidence_digest_tells_evidence_apart() -> None:
 def test_the_rule_version_names_every_detector() -> None:
     """A changed detector must change the version that scores carry."""
     placed, *named = rule_version(AS_EVENTS).removeprefix("diagnosis-1:").split("+")
-    assert placed.split(".") == [str(one.version) for one in DETECTORS if one.place is not None]
-    assert named == [f"{one.failure_type}-{one.version}" for one in DETECTORS if one.place is None]
+    assert placed.split(".") == [str(one.version) for one in DETECTORS if one.order is not None]
+    assert named == [f"{one.failure_type}-{one.version}" for one in DETECTORS if one.order is None]
     assert placed == "3.1.2.1.3.1"
 
 

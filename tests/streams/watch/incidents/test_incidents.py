@@ -1,4 +1,4 @@
-"""When findings make incidents: one a change, again only where there is news, whatever a person has decided."""
+"""How findings become incidents: one incident per change, a revision only for news, and what a person's decision means."""
 
 from __future__ import annotations
 
@@ -8,171 +8,209 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.watch_histories import DAY, END, EVIDENCE, RUNS, TODAY, finding, opened, written
+from support.watch_histories import DAY, END, EVIDENCE, RUNS, TODAY, check, finding, opened
 
 from audit.drift.series import Reference
 from audit.drift.watched_series import CRITICAL, DOWN, DRIFT, WARNING, Key
 from schemas.records import Incident
+from streams.watch.findings import Finding
 from streams.watch.incidents import decided, references_of
 from streams.watch.lifecycle import DISMISSED, NEW_NORMAL
 
 
 def test_rules_that_see_one_change_make_one_incident() -> None:
-    """The worse of them says how bad it is, the first of them tells of it, and what each saw is kept."""
-    made = opened(finding(5, rule=EVIDENCE, title="By evidence"), finding(3, severity=CRITICAL))
-    assert made.title == "By evidence"
-    assert made.rule == EVIDENCE
-    assert made.severity == CRITICAL
-    assert made.status == "open"
-    assert made.revision == 0
-    assert set(json.loads(made.metadata)["rules"]) == {EVIDENCE, RUNS}
+    """The incident has the worst severity, the title of the first rule and the evidence of both."""
+    incident = opened(
+        finding(started_days_ago=5, rule=EVIDENCE, title="By evidence"), finding(started_days_ago=3, severity=CRITICAL)
+    )
+    assert incident.title == "By evidence"
+    assert incident.rule == EVIDENCE
+    assert incident.severity == CRITICAL
+    assert incident.status == "open"
+    assert incident.revision == 0
+    assert set(json.loads(incident.metadata)["rules"]) == {EVIDENCE, RUNS}
 
 
 def test_directions_and_types_are_apart_and_tiers_are_one() -> None:
-    """What got worse on the same days is one change; what got better, and a spike, are others."""
-    others = [Key(DRIFT, "tier2_5", "up"), Key(DRIFT, "tier3", DOWN), Key("anomaly_spike", None, "up")]
-    made = written([finding(3), *(finding(3, key=key) for key in others)])
-    assert len({one.incident_id for one in made}) == 3
+    """Tiers that fell on the same days are one change; a tier that rose, and a spike, are others."""
+    other_keys = [Key(DRIFT, "tier2_5", "up"), Key(DRIFT, "tier3", DOWN), Key("anomaly_spike", None, "up")]
+    incidents = check([finding(started_days_ago=3), *(finding(started_days_ago=3, key=key) for key in other_keys)])
+    assert len({incident.incident_id for incident in incidents}) == 3
 
 
-def test_what_is_known_is_not_written_again() -> None:
-    """A check a minute must not make a record a minute."""
-    assert written([finding(3)], [opened(finding(3))], END + timedelta(minutes=1)) == []
+def test_a_finding_without_news_is_not_written_again() -> None:
+    """The watch checks every minute and must not write a record every minute."""
+    assert check([finding(started_days_ago=3)], [opened(finding(started_days_ago=3))], END + timedelta(minutes=1)) == []
 
 
 def test_a_rule_that_joins_in_makes_a_revision_and_no_incident() -> None:
-    """The incident was there first; that another rule sees it, too, is worth knowing."""
-    known = opened(finding(3))
-    (made,) = written([finding(5, rule=EVIDENCE, title="By evidence"), finding(3)], [known], END + timedelta(minutes=1))
-    assert made.incident_id == known.incident_id
-    assert made.revision == 1
-    assert made.rule == RUNS
-    assert made.title == "Tier 2 fell"
-    assert set(json.loads(made.metadata)["rules"]) == {EVIDENCE, RUNS}
+    """The stored incident keeps its id and title; the second rule is added to its evidence."""
+    stored = opened(finding(started_days_ago=3))
+    (revision,) = check(
+        [finding(started_days_ago=5, rule=EVIDENCE, title="By evidence"), finding(started_days_ago=3)],
+        [stored],
+        END + timedelta(minutes=1),
+    )
+    assert revision.incident_id == stored.incident_id
+    assert revision.revision == 1
+    assert revision.rule == RUNS
+    assert revision.title == "Tier 2 fell"
+    assert set(json.loads(revision.metadata)["rules"]) == {EVIDENCE, RUNS}
 
 
 def test_severity_rises_and_does_not_fall_while_it_is_open() -> None:
-    """At the edge of two sigma it would change with every score."""
-    known = opened(finding(3))
-    (worse,) = written([finding(3, severity=CRITICAL)], [known], END + timedelta(minutes=1))
+    """Near two sigma it would otherwise change with every score."""
+    stored = opened(finding(started_days_ago=3))
+    (worse,) = check([finding(started_days_ago=3, severity=CRITICAL)], [stored], END + timedelta(minutes=1))
     assert worse.severity == CRITICAL
-    assert written([finding(3, severity=WARNING)], [worse], END + timedelta(minutes=2)) == []
-    (later,) = written([finding(3, severity=WARNING, size=1.4)], [worse], END + timedelta(hours=2))
+    assert check([finding(started_days_ago=3, severity=WARNING)], [worse], END + timedelta(minutes=2)) == []
+    (later,) = check([finding(started_days_ago=3, severity=WARNING, size=1.4)], [worse], END + timedelta(hours=2))
     assert later.severity == CRITICAL
 
 
 def test_a_look_back_changes_nothing_of_what_was_seen_later() -> None:
-    """A check as of last week knows fewer days, and sees a change at its start, when it looked larger."""
-    known = opened(finding(3))
-    assert written([finding(3, 2, severity=CRITICAL, size=3.0)], [known], END - 2 * DAY) == []
+    """A check as of last week has seen fewer days, and the change looked larger at its start."""
+    stored = opened(finding(started_days_ago=3))
+    assert check([finding(started_days_ago=3, ended_days_ago=2, severity=CRITICAL, size=3.0)], [stored], END - 2 * DAY) == []
 
 
 def test_the_days_that_left_the_window_are_kept() -> None:
-    """All days of a drift are told, not just those of the last week."""
-    known = opened(finding(3))
-    (later,) = written([finding(1, -4)], [known], END + 4 * DAY)
-    seen = json.loads(later.metadata)["rules"][RUNS]
-    assert [one["day"] for one in seen["days"]] == [f"{TODAY + number * DAY}" for number in range(-3, 5)]
-    assert (seen["since"], seen["until"]) == (f"{TODAY - 3 * DAY}", f"{TODAY + 4 * DAY}")
+    """The evidence lists all days of a drift, not only those of the last week."""
+    stored = opened(finding(started_days_ago=3))
+    (later,) = check([finding(started_days_ago=1, ended_days_ago=-4)], [stored], END + 4 * DAY)
+    rule = json.loads(later.metadata)["rules"][RUNS]
+    assert [day["day"] for day in rule["days"]] == [f"{TODAY + number * DAY}" for number in range(-3, 5)]
+    assert (rule["since"], rule["until"]) == (f"{TODAY - 3 * DAY}", f"{TODAY + 4 * DAY}")
 
 
 def test_another_cause_is_told_within_the_hour() -> None:
-    """Anchors are judged once a day; what they say comes after the incident was opened."""
-    known = opened(finding(3))
-    assert written([finding(3)], [known], END + timedelta(minutes=59), "judge") == []
-    (made,) = written([finding(3)], [known], END + timedelta(minutes=60), "judge")
-    assert made.cause == "judge"
-    assert "The judge explains it." in made.description
-    assert json.loads(made.metadata)["cause"] == {"cause": "judge"}
+    """Anchors are judged once a day, so the cause may be found after the incident was opened."""
+    stored = opened(finding(started_days_ago=3))
+    assert check([finding(started_days_ago=3)], [stored], END + timedelta(minutes=59), "judge") == []
+    (revision,) = check([finding(started_days_ago=3)], [stored], END + timedelta(minutes=60), "judge")
+    assert revision.cause == "judge"
+    assert "The judge explains it." in revision.description
+    assert json.loads(revision.metadata)["cause"] == {"cause": "judge"}
 
 
 @pytest.mark.parametrize(("decision", "status"), [(NEW_NORMAL, "resolved"), (DISMISSED, "dismissed")])
 def test_what_was_decided_goes_on_without_a_new_incident(decision: str, status: str) -> None:
-    """Week after week: each check takes up the day, so that the next one knows that it goes on."""
-    known = [decided(opened(finding(3)), decision, "ann", END)]
+    """Each check adds its day to the decided incident, so that the next check recognizes the same change for weeks."""
+    stored = [decided(opened(finding(started_days_ago=3)), decision, "ann", END)]
     for day in range(1, 30):
-        made = written([finding(6 - day, -day)], known, END + day * DAY)
-        assert [(one.incident_id, one.status, one.resolved_by) for one in made] == [(known[0].incident_id, status, "ann")]
-        known = made
-    assert known[0].severity == WARNING
+        incidents = check([finding(started_days_ago=6 - day, ended_days_ago=-day)], stored, END + day * DAY)
+        assert [(incident.incident_id, incident.status, incident.resolved_by) for incident in incidents] == [
+            (stored[0].incident_id, status, "ann")
+        ]
+        stored = incidents
+    assert stored[0].severity == WARNING
 
 
 @pytest.mark.parametrize(
     ("worse", "opens"), [({"severity": CRITICAL}, True), ({"size": 2.3}, True), ({"size": 2.2}, False), ({}, False)]
 )
 def test_what_was_decided_opens_an_incident_when_it_got_worse(worse: dict[str, object], opens: bool) -> None:
-    """What was decided was about less."""
-    known = decided(opened(finding(3)), DISMISSED, "ann", END)
-    made = written([finding(3, **worse)], [known], END + timedelta(minutes=1))
-    assert opens is bool(made)
-    assert not opens or (made[0].status, made[0].revision) == ("open", 0)
+    """The decision was made about a smaller change."""
+    stored = decided(opened(finding(started_days_ago=3)), DISMISSED, "ann", END)
+    incidents = check([finding(started_days_ago=3, **worse)], [stored], END + timedelta(minutes=1))
+    assert [(incident.status, incident.revision) for incident in incidents] == ([("open", 0)] if opens else [])
 
 
 def test_slow_growth_is_measured_from_the_decision() -> None:
-    """A tenth a day is half again after five days: the days that were taken up must not become the measure."""
-    known, size = [decided(opened(finding(3)), DISMISSED, "ann", END)], 1.5
+    """A size that grows 10 % a day is half as large again after five days; it is compared with the size at the decision."""
+    stored, size = [decided(opened(finding(started_days_ago=3)), DISMISSED, "ann", END)], 1.5
     for day in range(1, 6):
         size *= 1.1
-        made = written([finding(3, -day, size=size)], known, END + day * DAY)
-        if made[0].revision == 0:
+        incidents = check([finding(started_days_ago=3, ended_days_ago=-day, size=size)], stored, END + day * DAY)
+        if incidents[0].revision == 0:
             break
-        known = made
-    assert (day, made[0].status) == (5, "open")
+        stored = incidents
+    assert (day, incidents[0].status) == (5, "open")
 
 
-def test_what_ended_and_came_back_opens_an_incident() -> None:
-    """A day with scores that were as they should be lies between."""
-    known = decided(opened(finding(5, 2)), DISMISSED, "ann", END)
-    assert written([finding(1, 2)], [known]) == []
-    (made,) = written([finding(0, -3)], [known], END + 3 * DAY)
-    assert (made.status, made.revision) == ("open", 0)
-    assert made.incident_id != known.incident_id
+def test_a_change_that_ended_and_came_back_opens_an_incident() -> None:
+    """There was a day with normal scores in between."""
+    stored = decided(opened(finding(started_days_ago=5, ended_days_ago=2)), DISMISSED, "ann", END)
+    assert check([finding(started_days_ago=1, ended_days_ago=2)], [stored]) == []
+    (revision,) = check([finding(started_days_ago=0, ended_days_ago=-3)], [stored], END + 3 * DAY)
+    assert (revision.status, revision.revision) == ("open", 0)
+    assert revision.incident_id != stored.incident_id
 
 
 def test_re_opened_is_as_open_as_before() -> None:
-    """What was decided counts no more."""
-    resolved = decided(opened(finding(3)), DISMISSED, "ann", END)
-    again = decided(resolved, "open", "bob", END + DAY)
-    assert again.status == "open"
-    assert again.resolved_at is None
-    assert again.resolved_by is None
-    assert json.loads(again.metadata)["decidedSizes"] == {}
-    (made,) = written([finding(3, -1)], [again], END + DAY)
-    assert (made.incident_id, made.revision) == (again.incident_id, 3)
+    """Re-opening withdraws the decision, including the sizes it was made about."""
+    resolved = decided(opened(finding(started_days_ago=3)), DISMISSED, "ann", END)
+    reopened = decided(resolved, "open", "bob", END + DAY)
+    assert reopened.status == "open"
+    assert reopened.resolved_at is None
+    assert reopened.resolved_by is None
+    assert json.loads(reopened.metadata)["decidedSizes"] == {}
+    (revision,) = check([finding(started_days_ago=3, ended_days_ago=-1)], [reopened], END + DAY)
+    assert (revision.incident_id, revision.revision) == (reopened.incident_id, 3)
 
 
 def test_the_new_normal_moves_the_reference_of_what_goes_on() -> None:
-    """From the first day of the change on; of one that was over by then the days are cut out, and what is open changes nothing."""
-    going_on = decided(opened(finding(5, rule=EVIDENCE)), NEW_NORMAL, "ann", END + DAY)
-    over = decided(opened(finding(9, 6, key=Key(DRIFT, "tier3", DOWN))), NEW_NORMAL, "ann", END)
-    still_open = opened(finding(3, key=Key(DRIFT, "tier1", DOWN)))
+    """An ongoing change moves its start, the days of a finished one are cut out, and an open incident changes nothing."""
+    going_on = decided(opened(finding(started_days_ago=5, rule=EVIDENCE)), NEW_NORMAL, "ann", END + DAY)
+    over = decided(opened(finding(started_days_ago=9, ended_days_ago=6, key=Key(DRIFT, "tier3", DOWN))), NEW_NORMAL, "ann", END)
+    still_open = opened(finding(started_days_ago=3, key=Key(DRIFT, "tier1", DOWN)))
     assert references_of([going_on, over, still_open]) == {
         "tier2": Reference(since=TODAY - 5 * DAY),
         "tier3": Reference(cut=((TODAY - 9 * DAY, TODAY - 6 * DAY),)),
     }
 
 
-def test_evidence_that_cannot_be_read_is_none() -> None:
-    """Whoever writes incidents past us can write anything."""
-    broken = decided(opened(finding(3)), DISMISSED, "ann", datetime(2026, 11, 2, tzinfo=UTC))
+def test_unreadable_evidence_is_ignored() -> None:
+    """Other programs may write incidents with any metadata."""
+    broken = decided(opened(finding(started_days_ago=3)), DISMISSED, "ann", datetime(2026, 11, 2, tzinfo=UTC))
     for metadata in ("", "[]", "{", '{"rules": {"x": 1}}', '{"rules": []}', '{"rules": {"x": {"since": "?"}}}'):
-        odd = Incident(**{name: getattr(broken, name) for name in broken.__struct_fields__} | {"metadata": metadata})
-        assert written([finding(3)], [odd], END + DAY)
-        assert references_of([odd]) == {}
+        unreadable = Incident(**{name: getattr(broken, name) for name in broken.__struct_fields__} | {"metadata": metadata})
+        assert check([finding(started_days_ago=3)], [unreadable], END + DAY)
+        assert references_of([unreadable]) == {}
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from([RUNS, EVIDENCE]), st.sampled_from([WARNING, CRITICAL]), st.integers(0, 9)), max_size=12)
+STEPS = st.lists(
+    st.tuples(st.sampled_from([RUNS, EVIDENCE]), st.sampled_from([WARNING, CRITICAL]), st.integers(0, 9)),
+    min_size=1,
+    max_size=12,
 )
-def test_there_is_never_more_than_one_open_incident_of_a_kind(steps: list[tuple[str, str, int]]) -> None:
-    """Whichever rules see it in whichever order, with people deciding now and then."""
-    known: dict[str, Incident] = {}
-    for number, (rule, severity, length) in enumerate(steps):
-        at = END + number * DAY
-        seen = [finding(length - number, -number, rule=rule, severity=severity)]
-        for one in written(seen, list(known.values()), at):
-            assert one.revision == (known[one.incident_id].revision + 1 if one.incident_id in known else 0)
-            known[one.incident_id] = one
-        assert sum(one.status == "open" for one in known.values()) <= 1
-        if number % 3 == 2:
-            known = {name: decided(one, DISMISSED, "ann", at) if one.status == "open" else one for name, one in known.items()}
+"""For each of several days: the rule that finds the change, its severity, and for how many days the change lasts by then."""
+
+
+def finding_on(day: int, rule: str, severity: str, days_long: int) -> Finding:
+    """Return a finding of a change that has lasted for some days on a day after `END`."""
+    return finding(started_days_ago=days_long - day, ended_days_ago=-day, rule=rule, severity=severity)
+
+
+@given(STEPS)
+def test_all_rules_share_one_open_incident(steps: list[tuple[str, str, int]]) -> None:
+    """Whichever rules find the change, and in whichever order, the first check opens an incident and the others revise it."""
+    stored: dict[str, Incident] = {}
+    for day, step in enumerate(steps):
+        revisions = check([finding_on(day, *step)], list(stored.values()), END + day * DAY)
+        stored |= {incident.incident_id: incident for incident in revisions}
+
+        assert [incident.status for incident in stored.values()] == ["open"]
+
+
+@given(STEPS)
+def test_a_change_is_open_at_most_once_while_people_decide(steps: list[tuple[str, str, int]]) -> None:
+    """Every third day all open incidents are dismissed; a check then continues the dismissed incident or opens one new incident."""
+    stored: dict[str, Incident] = {}
+    for day, step in enumerate(steps):
+        at = END + day * DAY
+        revisions = check([finding_on(day, *step)], list(stored.values()), at)
+        for incident in revisions:
+            earlier = stored.get(incident.incident_id)
+            assert incident.revision == (0 if earlier is None else earlier.revision + 1)
+        stored |= {incident.incident_id: incident for incident in revisions}
+
+        assert len(revisions) == 1
+        assert [incident.status for incident in stored.values()].count("open") <= 1
+        if day % 3 == 2:
+            stored = {key: dismiss_if_open(incident, at) for key, incident in stored.items()}
+
+
+def dismiss_if_open(incident: Incident, at: datetime) -> Incident:
+    """Return the incident as it is once a person has dismissed it, if it was open."""
+    return decided(incident, DISMISSED, "ann", at) if incident.status == "open" else incident
