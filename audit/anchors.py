@@ -87,7 +87,7 @@ def anchor_project(project: str) -> str:
 
 
 def is_reserved(name: str) -> bool:
-    """Tell whether a connection or project of this name would be taken for anchors."""
+    """Return whether a connection or project of this name would be taken for anchors."""
     return name == ANCHORS or name.startswith(_MARK)
 
 
@@ -228,7 +228,7 @@ class JudgeChange:
 
 
 def judge_change(verdicts: Sequence[Verdict]) -> JudgeChange:
-    """Tell whether a tier's judge has ever changed."""
+    """Return whether a tier's judge has ever changed."""
     rounds = by_round(verdicts)
     times = list(rounds)
     starts = {split: 1 / (split * (split + 1)) for split in range(1, len(times))}
@@ -286,7 +286,7 @@ def _shares(rounds: Mapping[datetime, Mapping[str, float]]) -> Iterator[list[flo
 
 
 def _is_beyond_moods(shift: Shift, direction: int, rounds: int) -> bool:
-    """Tell whether a shift exceeds the differences between rounds, wherever among them it was looked for."""
+    """Return whether a shift exceeds the differences between rounds, wherever among them it was looked for."""
     return shift.size * direction > shift.moods_reach(1 - ERROR / rounds)
 
 
@@ -327,7 +327,7 @@ class Attribution:
 
 
 def attribute(verdicts: Sequence[Verdict], moved: Moved) -> Attribution:
-    """Tell whether the judge or the agent moved a tier, by the verdicts on its anchors."""
+    """Return whether the judge or the agent moved a tier, by the verdicts on its anchors."""
     rounds = by_round(verdicts)
     before = [at for at in rounds if at.date() < moved.earliest]
     since = [at for at in rounds if at.date() > moved.latest and (moved.until is None or at < moved.until)]

@@ -413,11 +413,11 @@ class Quotable:
         self._ascii = [literal for literal in reversed(self._literals) if literal.isascii()]
 
     def holds(self, quote: str) -> bool:
-        """Tell whether the words are in one of the texts; no quote at all is, one without any words is not."""
+        """Return whether the words are in one of the texts; no quote at all is, one without any words is not."""
         return not quote or self._holds_as_it_is(quote) or self._holds_folded(quote)
 
     def _holds_as_it_is(self, quote: str) -> bool:
-        """Tell whether ASCII text holds the quote unchanged: most quotes are copied, and what holds one holds it folded, too."""
+        """Return whether ASCII text holds the quote unchanged: most quotes are copied, and what holds one holds it folded, too."""
         if quote.isascii() and not quote.isspace():
             for literal in self._ascii:
                 if quote in literal:
@@ -444,7 +444,7 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def _is_in(quote: str, source: str) -> bool:
-    """Tell whether a folded quote is in a folded text: as it is, or its parts one after the other."""
+    """Return whether a folded quote is in a folded text: as it is, or its parts one after the other."""
     if quote in source:
         return True
     if quote.count(".") < _FEWEST_POINTS:
@@ -505,7 +505,7 @@ def _type_of(schema: Mapping[str, Any], number: Any) -> Any:
 
 
 def is_object(text: str) -> bool:
-    """Tell whether a text is one JSON object and nothing else, as structured output has it."""
+    """Return whether a text is one JSON object and nothing else, as structured output has it."""
     part = _object_at(text, 0) if text.startswith("{") and len(text) <= MAX_ANSWER else None
     return part is not None and len(part.text) == len(text)
 

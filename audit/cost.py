@@ -290,7 +290,7 @@ def least_case(question: ShortRequest, price: ModelPrice) -> int:
 
 
 def believable(usage: Usage | None, question: Request) -> bool:
-    """Tell whether one call of the question can have used this: it read something, and no more than the question has.
+    """Return whether one call of the question can have used this: it read something, and no more than the question has.
 
     Servers that only imitate the API report nothing, or zeros; usage that is not believed is charged at its worst case.
     """
@@ -325,7 +325,7 @@ class Ledger:
         return self._reserved
 
     def can_reserve(self, amount: int) -> bool:
-        """Tell whether the cap leaves room for this much. With a cap of 0 there is room for calls that cost nothing."""
+        """Return whether the cap leaves room for this much. With a cap of 0 there is room for calls that cost nothing."""
         return self._cap is None or self._spent + self._reserved + _amount(amount) <= self._cap
 
     def reserve(self, amount: int) -> bool:

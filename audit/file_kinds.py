@@ -221,14 +221,14 @@ def _is_utf8(head: bytes) -> bool:
 
 
 def _is_damaged_utf8(head: bytes) -> bool:
-    """Tell whether more letters beyond ASCII are UTF-8 than bytes are not."""
+    """Return whether more letters beyond ASCII are UTF-8 than bytes are not."""
     beyond = [character for character in head.decode(errors="surrogateescape") if character > "\x7f"]
     invalid = sum("\udc80" <= character <= "\udcff" for character in beyond)
     return len(beyond) >= 2 * invalid
 
 
 def _has_columns(head: bytes) -> bool:
-    """Tell whether the first lines have the same separators, as a table's have."""
+    """Return whether the first lines have the same separators, as a table's have."""
     lines = [line for line in _SEPARATOR_LINE.sub(b"", head.removeprefix(_BOM), count=1).splitlines()[:5] if line.strip()]
     if len(head) == HEAD:
         lines = lines[:-1] or lines

@@ -41,7 +41,7 @@ def canonical_bytes(value: Any) -> bytes:
 
 
 def _is_quick(value: Any) -> bool:
-    """Tell whether msgspec writes a value as Python does, in a tenth of the time: what may be a float with an exponent is not.
+    """Return whether msgspec writes a value as Python does, in a tenth of the time: what may be a float with an exponent is not.
 
     The list grows while it is walked, so that no depth can exhaust the stack.
     """

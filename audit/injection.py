@@ -212,13 +212,13 @@ def tamper_reasons(exchange: Exchange) -> tuple[str, ...]:
 
 
 def _holds_pattern(text: str) -> bool:
-    """Tell whether any kind may be recognised in the text, or in texts of which it consists: False is certain."""
+    """Return whether any kind may be recognised in the text, or in texts of which it consists: False is certain."""
     # No form of a text breaks a run of Base64 in two.
     return hides_text(text) or any(_any_pattern().found_in(encode(view)) for level in levels(text) for view in folded(level))
 
 
 def hides_text(text: str) -> bool:
-    """Tell whether characters that cannot be seen carry or cover text.
+    """Return whether characters that cannot be seen carry or cover text.
 
     These are ordinary: a mark at the start of a file, joiners in emoji and in Persian or Indian words, a few soft hyphens
     and stray zero-width spaces, flags of regions (a black flag and up to eight tags), one variation selector after a
@@ -234,7 +234,7 @@ def hides_text(text: str) -> bool:
 
 
 def _is_flag(text: str, tags: re.Match[str]) -> bool:
-    """Tell whether the tags belong to the flag of a region."""
+    """Return whether the tags belong to the flag of a region."""
     characters = tags.group()
     return (
         text[tags.start() - 1 : tags.start()] == _FLAG_EMOJI and characters.endswith(_CANCEL) and len(characters) <= _MAX_FLAG
@@ -268,7 +268,7 @@ def _undo(match: re.Match[str]) -> str:
 
 
 def has_codes(text: str) -> bool:
-    """Tell whether a text may have more than one level."""
+    """Return whether a text may have more than one level."""
     return "\\" in text or "&" in text
 
 
@@ -299,7 +299,7 @@ def _kinds(text: str, source: str, recognised: Mapping[str, Recognises]) -> Iter
 
 
 def _hides_in_base64(text: str, source: str, recognised: Mapping[str, Recognises]) -> bool:
-    """Tell whether a run of Base64 is a hiding place: long with language in it, or of any length with an attempt in it."""
+    """Return whether a run of Base64 is a hiding place: long with language in it, or of any length with an attempt in it."""
     return any(is_long or _is_attempt(inside, source, recognised) for inside, is_long in decoded_runs(text))
 
 
@@ -331,7 +331,7 @@ def _decoded(run: bytes) -> bytes:
 
 
 def _is_text(data: bytes) -> bool:
-    """Tell whether nearly all bytes are characters that text has, and the bytes are UTF-8."""
+    """Return whether nearly all bytes are characters that text has, and the bytes are UTF-8."""
     others = len(data.translate(None, _PRINTABLE))
     replaced = data.decode("utf-8", "replace").count("\ufffd")
     return (others + replaced) * 20 <= len(data)
@@ -346,7 +346,7 @@ def decode_loosely(data: bytes) -> str:
 
 
 def _is_language(data: bytes) -> bool:
-    """Tell whether it is divided into words: in Latin script by white space, elsewhere by being written in another script."""
+    """Return whether it is divided into words: in Latin script by white space, elsewhere by being written in another script."""
     spaces = sum(data.count(space) for space in (b" ", b"\n", b"\t"))
     beyond = len(data) - len(data.translate(None, bytes(range(0x80, 0x100))))
     return spaces * 12 >= len(data) or beyond * 2 >= len(data)
@@ -408,7 +408,7 @@ _ENDS = {
 
 
 def _speaks_to_judge(view: bytes, source: str) -> bool:
-    """Tell whether a judge is addressed and instructed. A user may ask the agent for a score, so there an address is needed."""
+    """Return whether a judge is addressed and instructed. A user may ask the agent for a score, so there an address is needed."""
     demands = iter(()) if source == "user message" else _unconditional(_DEMAND, view)
     if _MODEL_ADDRESS.found_in(view) or next(demands, None) is not None:
         return True
@@ -424,13 +424,13 @@ def _unconditional(pattern: Pattern, view: bytes) -> Iterator[int]:
 
 
 def _is_near(places: list[int], start: int, end: int) -> bool:
-    """Tell whether one of the places, which are sorted, lies near the span."""
+    """Return whether one of the places, which are sorted, lies near the span."""
     at = bisect_left(places, start - _NEAR)
     return at < len(places) and places[at] <= end + _NEAR
 
 
 def _brings_verdict(view: bytes, _place: str) -> bool:
-    """Tell whether a field of the judge's answers has a value: one with a unique name, or two that belong together."""
+    """Return whether a field of the judge's answers has a value: one with a unique name, or two that belong together."""
     return _field().found_in(view) or any(first.found_in(view) and second.found_in(view) for first, second in _TOGETHER)
 
 
@@ -444,7 +444,7 @@ def _field() -> Pattern:
 
 
 def _imitates_marks(view: bytes, source: str) -> bool:
-    """Tell whether the text imitates the marks of the prompt.
+    """Return whether the text imitates the marks of the prompt.
 
     It does with a mark that has a code, an agent's mark that is closed before it is opened, or an announced end of the text.
     Pairs of tags without a code are ordinary in templates for prompts.

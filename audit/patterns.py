@@ -51,11 +51,11 @@ class Pattern:
     _regexp: Any = field(repr=False, compare=False)
 
     def found_in(self, data: bytes) -> bool:
-        """Tell whether the pattern matches anywhere in the text, which is given as `encode` makes it."""
+        """Return whether the pattern matches anywhere in the text, which is given as `encode` makes it."""
         return self._regexp.search(data) is not None
 
     def matches(self, text: str) -> bool:
-        """Tell whether the pattern matches anywhere in the text; lone surrogates match nothing."""
+        """Return whether the pattern matches anywhere in the text; lone surrogates match nothing."""
         return self.found_in(encode(text))
 
     def spans(self, data: bytes) -> Iterator[tuple[int, int]]:
@@ -134,13 +134,13 @@ class Prefilter:
             self._alone = listed
 
     def found_in(self, data: bytes) -> bool:
-        """Tell whether one of the patterns may match anywhere in the text."""
+        """Return whether one of the patterns may match anywhere in the text."""
         return (self._union is not None and self._union.search(data) is not None) or any(
             pattern.found_in(data) for pattern in self._alone
         )
 
     def is_clean(self, texts: Sequence[bytes]) -> bool:
-        """Tell whether none of the patterns may match in any of a few texts: `rows` names none of them. One search."""
+        """Return whether none of the patterns may match in any of a few texts: `rows` names none of them. One search."""
         if any(pattern.found_in(text) for pattern in self._alone for text in texts):
             return False
         return self._union is None or self._union.search(b"\n".join(texts)) is None

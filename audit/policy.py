@@ -137,7 +137,7 @@ def load_methodology(path: Path) -> Methodology:
 
 
 def is_methodology(path: Path) -> bool:
-    """Tell whether a file is meant as a methodology: it has a schemaVersion. PolicyError when it cannot be read at all."""
+    """Return whether a file is meant as a methodology: it has a schemaVersion. PolicyError when it cannot be read at all."""
     value = Document(path).value
     return isinstance(value, dict) and "schemaVersion" in value
 
@@ -391,7 +391,7 @@ class CollectorRoute(PolicyModel):
         return self
 
     def takes(self, origin: Origin) -> bool:
-        """Tell whether the conditions hold."""
+        """Return whether the conditions hold."""
         return (
             self.topic in (None, origin.topic)
             and self._takes_service(origin.service)

@@ -231,15 +231,15 @@ class Redactor:
                 yield row
 
     def are_clean(self, texts: Iterable[str]) -> bool:
-        """Tell whether the prefilter found nothing in any of the texts, or nothing is to be taken out; False if that is not known."""
+        """Return whether the prefilter found nothing in any of the texts, or nothing is to be taken out; False if that is not known."""
         return not self._enabled or self._clean.issuperset(texts)
 
     def is_clean_json(self, texts: Iterable[str]) -> bool:
-        """Tell whether `redact_json` leaves a value as it is that has these texts, keys too; False if that is not known."""
+        """Return whether `redact_json` leaves a value as it is that has these texts, keys too; False if that is not known."""
         return not self._enabled or self._nameless.issuperset(texts)
 
     def is_clean(self, text: str) -> bool:
-        """Tell whether the prefilter found nothing in the text, or nothing is to be taken out of any; False if that is not known."""
+        """Return whether the prefilter found nothing in the text, or nothing is to be taken out of any; False if that is not known."""
         return not text or text in self._clean or not self._enabled
 
     def redacting(self, texts: Sequence[str]) -> Callable[[str], tuple[str, Counter[str]]]:
@@ -373,12 +373,12 @@ def _first_look(patterns: tuple[Pattern, ...]) -> Prefilter:
 
 
 def is_one_run(data: bytes) -> bool:
-    """Tell whether a text is one run of letters and digits and nothing else, as most ids are."""
+    """Return whether a text is one run of letters and digits and nothing else, as most ids are."""
     return len(data) >= _MIN_RUN and not data.translate(None, _IN_RUNS)
 
 
 def has_random_run(data: bytes) -> bool:
-    """Tell whether a text has a run that looks drawn by lot."""
+    """Return whether a text has a run that looks drawn by lot."""
     return next(_random_runs(data), None) is not None
 
 
@@ -396,7 +396,7 @@ def _random_runs(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _is_random(run: bytes) -> bool:
-    """Tell whether a run of letters and digits looks drawn by lot: mixed, switching often, at least 4.2 bits per character."""
+    """Return whether a run of letters and digits looks drawn by lot: mixed, switching often, at least 4.2 bits per character."""
     core = run.rstrip(b"=")
     classes = core.translate(_CLASSES)
     if len(core) < _MIN_RUN or not all(classes.count(kind) for kind in (b"l", b"u", b"d")):
@@ -428,7 +428,7 @@ def _whole_characters(data: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def _is_named_secret(value: dict[Any, Any]) -> bool:
-    """Tell whether this object is a pair of a telling name and a value: `{"name": "Cookie", "value": ...}`."""
+    """Return whether this object is a pair of a telling name and a value: `{"name": "Cookie", "value": ...}`."""
     return not _VALUE_KEYS.isdisjoint(value) and any(_is_secret_key(value.get(key)) for key in _NAME_KEYS)
 
 
@@ -437,7 +437,7 @@ def _is_secret_key(key: Any) -> bool:
 
 
 def is_sensitive(name: str) -> bool:
-    """Tell whether a key, header, variable or option of this name holds a secret; the same names as in texts."""
+    """Return whether a key, header, variable or option of this name holds a secret; the same names as in texts."""
     return _tells(name[-_LONGEST_NAME:].rstrip(" :_[]*"))
 
 
@@ -460,7 +460,7 @@ def _secret_positions(items: list[Any] | tuple[Any, ...]) -> set[int]:
 
 
 def _is_header(name: str, value: str) -> bool:
-    """Tell whether two texts are a name with its value, and not two names, such as the required fields of a form."""
+    """Return whether two texts are a name with its value, and not two names, such as the required fields of a form."""
     return name[:1].isupper() or "-" in name or not value.replace("_", "").isalpha()
 
 
@@ -493,7 +493,7 @@ class SecretKind:
 
 
 def _is_credentials(value: bytes) -> bool:
-    """Tell whether this is the Base64 of `user:password`."""
+    """Return whether this is the Base64 of `user:password`."""
     try:
         return b":" in base64.b64decode(value, validate=True)
     except binascii.Error:
@@ -509,12 +509,12 @@ def _is_value(value: bytes) -> bool:
 
 
 def _has_leaf(value: bytes) -> bool:
-    """Tell whether there is anything in it but punctuation and words that are no secrets."""
+    """Return whether there is anything in it but punctuation and words that are no secrets."""
     return value.strip(b" \t\r\n\"'\\,:") not in (b"", b"null", b"true", b"false")
 
 
 def _is_argument(value: bytes) -> bool:
-    """Tell whether this is the value of an option rather than its placeholder or the sentence going on."""
+    """Return whether this is the value of an option rather than its placeholder or the sentence going on."""
     return _is_value(value) and not _NO_ARGUMENT.found_in(value)
 
 

@@ -205,7 +205,7 @@ def _field_path(location: Location) -> str:
 
 
 def _is_consequence(own: Location, problem: Any, places: Iterable[Location]) -> bool:
-    """Tell whether a list is only called too short because pydantic leaves out elements that have problems of their own."""
+    """Return whether a list is only called too short because pydantic leaves out elements that have problems of their own."""
     return problem["type"] == "too_short" and any(len(place) > len(own) and place[: len(own)] == own for place in places)
 
 

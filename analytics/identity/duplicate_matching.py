@@ -23,12 +23,12 @@ from audit.diagnosis.duplicate_rules import (
     FILED_FIELDS,
     HOOK,
     TRAJECTORY,
-    Told,
+    ReportedEvent,
     exchange_differences,
+    find_duplicates,
     is_of_entry,
     is_told_by_hook,
     payload_differences,
-    twins,
 )
 from schemas.codec.arrow import INDEX
 from schemas.lazy import duckdb, pl
@@ -228,7 +228,7 @@ def twins_in_log(connection: duckdb.DuckDBPyConnection, events: pl.DataFrame, to
     held_ids, ids = _ids(held), _ids(marked)
     again = met.known(ids, held_ids)
     new = _accounts_of(marked.filter(~pl.col(INDEX).is_in(again)))
-    matches = twins([account for account in _accounts_of(held) if not met.is_taken(held_ids[account.place])], new)
+    matches = find_duplicates([account for account in _accounts_of(held) if not met.is_taken(held_ids[account.key])], new)
     for index, held_index in matches.items():
         met.add(ids[index], held_ids[held_index])
     return sorted([*again, *matches])
@@ -241,12 +241,12 @@ def _ids(events: pl.DataFrame) -> dict[int, int]:
     }
 
 
-def _accounts_of(events: pl.DataFrame) -> Iterable[Told]:
+def _accounts_of(events: pl.DataFrame) -> Iterable[ReportedEvent]:
     for index, connection, session, _, at, came, text in events.select(INDEX, *_TOLD).iter_rows():
         if any(mark in text for mark in _MARKS):
             payload = _payload(text)
             if is_told_by_hook(payload) or is_of_entry(payload):
-                yield Told(index, (connection, session), at.replace(tzinfo=UTC), came.replace(tzinfo=UTC), payload)
+                yield ReportedEvent(index, (connection, session), at.replace(tzinfo=UTC), came.replace(tzinfo=UTC), payload)
 
 
 def unknown(

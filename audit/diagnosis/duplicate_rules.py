@@ -1,18 +1,18 @@
-"""Duplicate rules: recognize one OpenClaw session that came in twice, as a transcript and from the plugin.
+"""Duplicate rules: recognize an OpenClaw session that is received twice, as a transcript and from the plugin.
 
-1. A transcript is read as a file: an exchange that was is known by its digest, which is of its texts and its time alone. What a
-   sender tells has a digest of all that it sent.
-2. Of two exchanges of one id, one read and one told, the same is said when session and texts are the same, and whatever else both
-   state. What one of them leaves out is no contradiction: a sender may keep thinking back, and does not know every number.
-3. The times may lie CLOCKS apart: a message is written down a while after it began.
-4. Of two events of one entry, the fields that both state are the same. Where a text was cut, its beginning counts; the cut has to
-   show as long a beginning as senders and imports leave, and as many characters as are missing.
-5. An event from a hook, which knows no entry, and one of an entry are twins when they are about the same call, else about the
-   same kind of step, at about the same time, and state no different outcome. Each has at most one twin. Where it is not sure
-   that it happened once, both stay. The text of a result says nothing here: OpenClaw shortens what it shows to hooks.
-6. What came in before something happened tells of something else.
-7. Events that came in before events said where they come from (`source`) leave it out, and do not contradict others by that.
-8. Everything else that differs under one identity contradicts: nothing is guessed about senders that merely say something else.
+1. The digest of an exchange that was read from a transcript covers its texts and its time only. The digest of an exchange that a sender
+   reported covers everything that it sent. So the digest tells which of the two an exchange is.
+2. An exchange read from a transcript and a reported one with the same id are the same if no field that both state differs. A field that
+   one of them omits does not count: a sender may withhold thinking, and does not know every number.
+3. Their times may differ by CLOCKS, because a message is written to the transcript some time after it began.
+4. Two events of one transcript entry are the same if no field that both state differs. A text that was cut equals any text with the same
+   beginning; the beginning must be at least MIN_CUT long, and the number of missing characters must match.
+5. An event from a hook, which names no entry, and an event of an entry are duplicates if they are about the same call (or, without a
+   call, the same kind of step), at about the same time, with no different outcome. Each event has at most one duplicate. If it is
+   uncertain that something happened only once, both events stay. The text of a result is not compared: OpenClaw shortens it for hooks.
+6. An event received before another one occurred cannot be its duplicate.
+7. Old events lack the field `source`. Its absence is not a difference.
+8. Any other difference between two records with one identity is a conflict: the rules do not guess.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from audit.fingerprints import canonical_json, digest_of_texts
 from audit.times import parse_timestamp
 
 CLOCKS = timedelta(minutes=10)
-"""The most by which the times of two accounts of one moment may differ."""
+"""The largest difference between the times that two sources report for one moment."""
 MOMENT = timedelta(minutes=2)
-"""The most by which the times of two accounts of a step may differ that has no id and nothing else to be told by."""
+"""The same for a step without an id or any other distinctive field."""
 SKEW = timedelta(minutes=1)
-"""The most by which the clock of a sender may be ahead of ours."""
+"""How far a sender's clock may be ahead of ours."""
 MIN_CUT = 200
-"""Characters that are left of a text that was cut, at least."""
+"""Fewest characters that a cut leaves of a text."""
 MAX_NAMED = 10
-"""Differing fields that are reported, at most."""
+"""Most differing fields that a message names."""
 HOOK = "hook"
 """The value of `told_by` in an event that a hook reported."""
 TRAJECTORY = "trajectory"
-"""The value of `told_by` in an event from OpenClaw's second account of a run, which knows no entries."""
+"""The value of `told_by` in an event from OpenClaw's trajectory of a run, which names no entries."""
 EXCHANGE_FIELDS = (
     "session_id",
     "user_message",
@@ -51,112 +51,127 @@ EXCHANGE_FIELDS = (
     "output_tokens",
     "stop_reason",
 )
-"""Fields of an Exchange that two accounts of it are compared by."""
+"""Fields that are compared between a transcript's exchange and a reported one."""
 FILED_FIELDS = ("agent", "multi_user", "labels")
-"""Further fields that the same sender does not change either."""
+"""Fields that are also compared between two exchanges from the same source."""
 
 Fields = Mapping[str, Any]
 
 _CUT = re.compile(r"\[cut: (\d{1,15}) more characters\]\Z")
 _MARKER = "[SECRET:"
 _WITHHELD = "[withheld]"
-_ASIDE = frozenset({"timestamp", "exchange_id", "event_id", "told_by"})
-_CALL = ("tool_call_id", "tool")
+_IGNORED_FIELDS = frozenset({"timestamp", "exchange_id", "event_id", "told_by"})
+_CALL_FIELDS = ("tool_call_id", "tool")
 _SOURCE = "source"
 _MAX_NAME = 64
-_LOOKED_AT = 100
+_MAX_CANDIDATES = 100
+"""Stored events that are compared with one incoming event, at most."""
 
 
-class _Twins(NamedTuple):
-    """The rule for twins of a type: fields they share, fields that agree where both state them, and their largest distance."""
+class _DuplicateRule(NamedTuple):
+    """The rule for duplicates of one event type.
 
-    same: tuple[str, ...]
-    agreed: tuple[str, ...]
-    reach: timedelta
+    `equal_fields` are the same in both. `compatible_fields` agree if both state them. `max_distance` is the largest difference in time.
+    """
+
+    equal_fields: tuple[str, ...]
+    compatible_fields: tuple[str, ...]
+    max_distance: timedelta
 
 
-_TWINS = {
-    "tool_call": _Twins(_CALL, ("arguments",), CLOCKS),
-    "tool_output": _Twins(_CALL, ("is_error", "exit_code"), CLOCKS),
-    "memory_event": _Twins(_CALL, ("action",), CLOCKS),
-    "token_usage": _Twins(("usage",), ("provider", "model"), CLOCKS),
-    "error_event": _Twins(("action",), ("message", "provider", "model"), MOMENT),
-    "retry_event": _Twins(("action",), (), MOMENT),
-    "context_event": _Twins(("action",), (), MOMENT),
-    "state_transition": _Twins(("action", "model"), ("provider",), CLOCKS),
+_DUPLICATE_RULES = {
+    "tool_call": _DuplicateRule(_CALL_FIELDS, ("arguments",), CLOCKS),
+    "tool_output": _DuplicateRule(_CALL_FIELDS, ("is_error", "exit_code"), CLOCKS),
+    "memory_event": _DuplicateRule(_CALL_FIELDS, ("action",), CLOCKS),
+    "token_usage": _DuplicateRule(("usage",), ("provider", "model"), CLOCKS),
+    "error_event": _DuplicateRule(("action",), ("message", "provider", "model"), MOMENT),
+    "retry_event": _DuplicateRule(("action",), (), MOMENT),
+    "context_event": _DuplicateRule(("action",), (), MOMENT),
+    "state_transition": _DuplicateRule(("action", "model"), ("provider",), CLOCKS),
 }
 
 
-class Told(NamedTuple):
-    """An event as its twin is sought: which one it is to the caller, its session, when it was, when it came in, and its payload."""
+class ReportedEvent(NamedTuple):
+    """An event whose duplicates are searched for; `key` identifies it to the caller."""
 
-    place: int
+    key: int
     session: tuple[str, str]
-    at: datetime
-    came: datetime
+    occurred_at: datetime
+    received_at: datetime
     payload: Fields
 
 
-def read_digest(message: str, response: str, thinking: str | None, at: datetime) -> str:
-    """The `content_digest` of an exchange that was read from a transcript; texts without secrets, `at` in UTC."""
-    return digest_of_texts(message, response, thinking, at.isoformat())
+def read_digest(message: str, response: str, thinking: str | None, occurred_at: datetime) -> str:
+    """Return the `content_digest` of an exchange that was read from a transcript; texts without secrets, time in UTC."""
+    return digest_of_texts(message, response, thinking, occurred_at.isoformat())
 
 
 def is_read(exchange: Fields) -> bool:
-    """Tell whether an exchange was read from a transcript: then its digest is `read_digest`."""
+    """Return whether an exchange was read from a transcript, so that its digest is `read_digest`."""
     texts = (exchange["user_message"], exchange["agent_response"], exchange["agent_thinking"])
     return bool(read_digest(*texts, exchange["occurred_at"]) == exchange["content_digest"])
 
 
-def exchange_differences(held: Fields, incoming: Fields) -> tuple[str, ...]:
-    """The fields in which two Exchanges of one id contradict each other; none where both are accounts of the same one.
+def exchange_differences(stored: Fields, incoming: Fields) -> tuple[str, ...]:
+    """Return the fields in which two exchanges with one id conflict; empty if they are the same exchange.
 
     Both have EXCHANGE_FIELDS, FILED_FIELDS and `content_digest`; times are in UTC.
     """
-    if held["content_digest"] == incoming["content_digest"] and held["session_id"] == incoming["session_id"]:
+    if stored["content_digest"] == incoming["content_digest"] and stored["session_id"] == incoming["session_id"]:
         return ()
-    if is_read(held) != is_read(incoming):
-        return tuple(name for name in EXCHANGE_FIELDS if not _agree(name, held[name], incoming[name]))
-    named = tuple(name for name in (*EXCHANGE_FIELDS, *FILED_FIELDS) if held[name] != incoming[name])
-    return named or ("content_digest",)
+    if is_read(stored) != is_read(incoming):
+        return tuple(name for name in EXCHANGE_FIELDS if not _exchange_fields_agree(name, stored[name], incoming[name]))
+    differing = tuple(name for name in (*EXCHANGE_FIELDS, *FILED_FIELDS) if stored[name] != incoming[name])
+    return differing or ("content_digest",)
 
 
-def payload_differences(held: Fields, incoming: Fields) -> tuple[str, ...]:
-    """The fields in which two payloads of one event contradict each other; none where both are accounts of the same entry."""
-    if (_SOURCE in held) != (_SOURCE in incoming):
-        # What was delivered before senders named their source is the same event.
-        held, incoming = ({name: value for name, value in fields.items() if name != _SOURCE} for fields in (held, incoming))
-    if held == incoming:
+def payload_differences(stored: Fields, incoming: Fields) -> tuple[str, ...]:
+    """Return the fields in which two payloads of one event conflict; empty if they are the same event."""
+    if (_SOURCE in stored) != (_SOURCE in incoming):
+        stored, incoming = _without_source(stored), _without_source(incoming)
+    if stored == incoming:
         return ()
-    entry = held.get("entry_id")
+    entry = stored.get("entry_id")
     if not isinstance(entry, str) or entry != incoming.get("entry_id"):
-        return tuple(sorted(name for name in {*held, *incoming} if held.get(name) != incoming.get(name))) or ("event",)
-    both = sorted((held.keys() & incoming.keys()) - _ASIDE)
-    differing = [name for name in both if not _agree_in(name, held[name], incoming[name])]
-    return (*differing, *(() if _is_near(held.get("timestamp"), incoming.get("timestamp")) else ("timestamp",)))
+        differing = sorted(name for name in {*stored, *incoming} if stored.get(name) != incoming.get(name))
+        return tuple(differing) or ("event",)
+
+    shared_names = sorted((stored.keys() & incoming.keys()) - _IGNORED_FIELDS)
+    differing = [name for name in shared_names if not _payload_fields_agree(name, stored[name], incoming[name])]
+    if not _is_near(stored.get("timestamp"), incoming.get("timestamp")):
+        differing.append("timestamp")
+    return tuple(differing)
+
+
+def _without_source(payload: Fields) -> Fields:
+    return {name: value for name, value in payload.items() if name != _SOURCE}
 
 
 def is_told_by_hook(payload: Fields) -> bool:
-    """Tell whether a hook reported the event, without knowing its entry."""
+    """Return whether a hook reported the event; hooks do not know its entry."""
     return payload.get("told_by") == HOOK and "entry_id" not in payload
 
 
 def is_of_entry(payload: Fields) -> bool:
-    """Tell whether the event was read from a transcript: from an entry, or from the trajectory of a run."""
+    """Return whether the event was read from a transcript: from an entry, or from the trajectory of a run."""
     return isinstance(payload.get("entry_id"), str) or payload.get("told_by") == TRAJECTORY
 
 
-def twins(held: Iterable[Told], incoming: Iterable[Told]) -> dict[int, int]:
-    """The given events that are twins of held ones, by their places, each with the place of the held one; each has one at most."""
-    waiting = _by_twin(held)
+def find_duplicates(stored: Iterable[ReportedEvent], incoming: Iterable[ReportedEvent]) -> dict[int, int]:
+    """Match each incoming event with at most one stored event, and each stored event with at most one incoming.
+
+    Returns the key of the stored event for the key of each incoming one that has a duplicate.
+    """
+    stored_groups = _group_candidates(stored)
     pairs: dict[int, int] = {}
-    for (is_hook, *key), ones in _by_twin(incoming).items():
-        pairs |= _paired(waiting.get((not is_hook, *key), []), ones)
+    for group, new_events in _group_candidates(incoming).items():
+        opposite = group._replace(is_hook=not group.is_hook)
+        pairs |= _match_in_order(stored_groups.get(opposite, []), new_events)
     return pairs
 
 
-def named_differences(differing: Sequence[str]) -> str:
-    """The words for fields that differ, to be set behind what they differ in; nothing for none. Senders choose names of fields."""
+def describe_differences(differing: Sequence[str]) -> str:
+    """Format the names of differing fields as a suffix of a message; empty without any. Long names are cut, as senders choose them."""
     if not differing:
         return ""
     names = ", ".join(name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…" for name in differing[:MAX_NAMED])
@@ -164,89 +179,119 @@ def named_differences(differing: Sequence[str]) -> str:
     return f" (it differs in {names}{more})"
 
 
-def _paired(held: Sequence[Told], incoming: Sequence[Told]) -> dict[int, int]:
-    """Given events, each with the next held one that may be its twin; both come in the order of time and have all in common."""
-    if not held:
+def _match_in_order(stored: Sequence[ReportedEvent], incoming: Sequence[ReportedEvent]) -> dict[int, int]:
+    """Match each incoming event with the first stored one that may be its duplicate; both lists are of one group, in order of time."""
+    if not stored:
         return {}
-    rule = _TWINS[held[0].payload["event"]]
-    # A call that is told of once on either side is the same one, however late the transcript was written.
-    ahead = CLOCKS if rule.same == _CALL and len(held) == len(incoming) == 1 else SKEW
+    rule = _DUPLICATE_RULES[stored[0].payload["event"]]
+    # If each side has the call once, it is the same call, however late the transcript was written.
+    ahead = CLOCKS if rule.equal_fields == _CALL_FIELDS and len(stored) == len(incoming) == 1 else SKEW
     pairs: dict[int, int] = {}
-    taken: set[int] = set()
+    matched: set[int] = set()
     start = 0
     for event in incoming:
-        # What is too old for one is too old for all that follow.
-        while start < len(held) and (start in taken or event.at > min(held[start].at + rule.reach, held[start].came + ahead)):
+        # A stored event that is too old for this one is too old for all that follow.
+        while start < len(stored) and (start in matched or event.occurred_at > _latest_duplicate(stored[start], rule, ahead)):
             start += 1
-        for index in range(start, min(start + _LOOKED_AT, len(held))):
-            if index not in taken and _are_twins(held[index], event, rule, ahead):
-                taken.add(index)
-                pairs[event.place] = held[index].place
+        for index in range(start, min(start + _MAX_CANDIDATES, len(stored))):
+            if index not in matched and _are_duplicates(stored[index], event, rule, ahead):
+                matched.add(index)
+                pairs[event.key] = stored[index].key
                 break
     return pairs
 
 
-def _are_twins(held: Told, incoming: Told, rule: _Twins, ahead: timedelta) -> bool:
+def _latest_duplicate(stored: ReportedEvent, rule: _DuplicateRule, ahead: timedelta) -> datetime:
+    """Return the latest time at which a duplicate of a stored event may have occurred."""
+    return min(stored.occurred_at + rule.max_distance, stored.received_at + ahead)
+
+
+def _are_duplicates(stored: ReportedEvent, incoming: ReportedEvent, rule: _DuplicateRule, ahead: timedelta) -> bool:
     return (
-        abs(held.at - incoming.at) <= rule.reach
-        and incoming.at <= held.came + ahead
-        and all(_agree_in(name, held.payload.get(name), incoming.payload.get(name)) for name in rule.agreed)
+        abs(stored.occurred_at - incoming.occurred_at) <= rule.max_distance
+        and incoming.occurred_at <= stored.received_at + ahead
+        and all(
+            _payload_fields_agree(name, stored.payload.get(name), incoming.payload.get(name)) for name in rule.compatible_fields
+        )
     )
 
 
-def _by_twin(events: Iterable[Told]) -> dict[tuple[Any, ...], list[Told]]:
-    """Events that can have a twin, by whether a hook reported them and by what twins have in common; in the order of time."""
-    groups: dict[tuple[Any, ...], list[Told]] = {}
-    for event in sorted(events, key=lambda event: (event.at, event.place)):
-        rule = _TWINS.get(str(event.payload.get("event")))
+class _Group(NamedTuple):
+    """The properties that duplicates have in common, and which of the two sources the events are from."""
+
+    is_hook: bool
+    session: tuple[str, str]
+    event_type: str
+    equal_values: str
+
+
+def _group_candidates(events: Iterable[ReportedEvent]) -> dict[_Group, list[ReportedEvent]]:
+    """Group the events that can have a duplicate; each group is in order of time."""
+    groups: dict[_Group, list[ReportedEvent]] = {}
+    for event in sorted(events, key=lambda event: (event.occurred_at, event.key)):
+        rule = _DUPLICATE_RULES.get(str(event.payload.get("event")))
         is_hook = is_told_by_hook(event.payload)
         if rule is None or not (is_hook or is_of_entry(event.payload)):
             continue
-        values = [event.payload.get(name) for name in rule.same]
-        if _tells(values[0]):
-            groups.setdefault((is_hook, event.session, event.payload["event"], canonical_json(values)), []).append(event)
+        values = [event.payload.get(name) for name in rule.equal_fields]
+        if _is_distinctive(values[0]):
+            group = _Group(is_hook, event.session, event.payload["event"], canonical_json(values))
+            groups.setdefault(group, []).append(event)
     return groups
 
 
-def _tells(value: Any) -> bool:
-    """Tell whether the value tells one thing from another: an id or a name, or a usage of some tokens."""
-    return bool(value.get("total")) if isinstance(value, Mapping) else bool(value)
+def _is_distinctive(value: Any) -> bool:
+    """Return whether the value distinguishes an event: an id, a name, or a usage of at least one token."""
+    if isinstance(value, Mapping):
+        return bool(value.get("total"))
+    return bool(value)
 
 
-def _agree(name: str, first: Any, second: Any) -> bool:
-    """Tell whether two accounts of an exchange agree in a field."""
+def _exchange_fields_agree(name: str, first: Any, second: Any) -> bool:
+    """Return whether two exchanges agree in a field, or one of them omits it."""
     if name == "occurred_at":
         return bool(abs(first - second) <= CLOCKS)
-    return first is None or second is None or first == second or _begin_alike(first, second)
+    return first is None or second is None or first == second or _is_cut_version(first, second)
 
 
-def _agree_in(name: str, first: Any, second: Any) -> bool:
-    """Tell whether two accounts of an event agree in a field of its payload."""
-    return _is_left_out(name, first) or _is_left_out(name, second) or first == second or _begin_alike(first, second)
+def _payload_fields_agree(name: str, first: Any, second: Any) -> bool:
+    """Return whether two payloads agree in a field, or one of them omits it."""
+    return _is_omitted(name, first) or _is_omitted(name, second) or first == second or _is_cut_version(first, second)
 
 
-def _is_left_out(name: str, value: Any) -> bool:
-    """Tell whether a payload has nothing in a field, or withholds it: plugins withhold arguments and results alone."""
+def _is_omitted(name: str, value: Any) -> bool:
+    """Return whether a payload omits or withholds a field; plugins withhold only arguments and results."""
     if name == "arguments":
         return value is None or (isinstance(value, Mapping) and set(value) == {"withheld"})
     return value is None or (name == "result" and value == _WITHHELD)
 
 
-def _begin_alike(first: Any, second: Any) -> bool:
-    """Tell whether one text is the beginning of the other: it was cut, and says how many characters are missing."""
+def _is_cut_version(first: Any, second: Any) -> bool:
+    """Return whether one text is a cut version of the other that states the right number of missing characters."""
     if not (isinstance(first, str) and isinstance(second, str)):
         return False
-    (start, missing), (longer, beyond) = sorted((_uncut(first), _uncut(second)), key=lambda cut: (len(cut[0]), cut[1] is None))
-    if missing is None or len(start) < MIN_CUT or not longer.startswith(start):
+    shorter, longer = sorted((_split_cut(first), _split_cut(second)), key=lambda cut: (len(cut.start), not cut.is_cut))
+    if not shorter.is_cut or len(shorter.start) < MIN_CUT or not longer.start.startswith(shorter.start):
         return False
-    # A secret that is taken out after the cut changes how much there is.
-    return _MARKER in first + second or len(start) + missing == len(longer) + (beyond or 0)
+    # Secrets that were replaced after the cut change the length.
+    has_secret = _MARKER in first or _MARKER in second
+    return has_secret or shorter.full_length == longer.full_length
 
 
-def _uncut(text: str) -> tuple[str, int | None]:
-    """The text without the words for a cut, and how many characters these say are missing; none where there are no such words."""
-    cut = _CUT.search(text)
-    return (text, None) if cut is None else (text[: cut.start()], int(cut[1]))
+class _Cut(NamedTuple):
+    """A text that may have been cut, without the mark of the cut."""
+
+    start: str
+    is_cut: bool
+    full_length: int
+
+
+def _split_cut(text: str) -> _Cut:
+    mark = _CUT.search(text)
+    if mark is None:
+        return _Cut(text, is_cut=False, full_length=len(text))
+    start = text[: mark.start()]
+    return _Cut(start, is_cut=True, full_length=len(start) + int(mark[1]))
 
 
 def _is_near(value: Any, other_value: Any) -> bool:

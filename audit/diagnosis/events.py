@@ -183,7 +183,7 @@ def call_arguments(payload: Mapping[str, Any]) -> Any:
 
 
 def is_polling(tool: str | None, arguments: Any) -> bool:
-    """Tell whether a call with these arguments only asks about the progress of something."""
+    """Return whether a call with these arguments only asks about the progress of something."""
     if tool is None or tool not in POLLING_TOOLS:
         return False
     actions = POLLING_TOOLS[tool]
@@ -291,7 +291,7 @@ def _mended(value: Any) -> Any:
 
 
 def _is_broken(payload: dict[str, Any]) -> bool:
-    """Tell whether the event needs mending. Go down level by level, so that no depth can exhaust the stack."""
+    """Return whether the event needs mending. Go down level by level, so that no depth can exhaust the stack."""
     broken = False
     level: list[Any] = [payload]
     for _ in range(MAX_DEPTH + 1):
@@ -320,7 +320,7 @@ def _is_broken(payload: dict[str, Any]) -> bool:
 
 
 def _has_broken_name(container: dict[Any, Any]) -> bool:
-    """Tell whether a name of the object needs mending; BoundsError for one that is not text."""
+    """Return whether a name of the object needs mending; BoundsError for one that is not text."""
     try:
         names = "".join(container)
     except TypeError:

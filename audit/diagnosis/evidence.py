@@ -286,7 +286,7 @@ def _fold_tool_call(evidence: SessionEvidence, row: Row) -> None:
 
 
 def _is_recorded(evidence: SessionEvidence, row: Row) -> bool:
-    """Tell whether the event was read from a transcript; the session is one then."""
+    """Return whether the event was read from a transcript; the session is one then."""
     if row[13] not in TRANSCRIPT_SOURCES:
         return False
     evidence.source = evidence.source or row[13]

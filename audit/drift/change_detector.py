@@ -289,7 +289,7 @@ def _days(series: Series, tried: _Tried) -> Ints:
 
 
 def _may_reach(least: float, series: Series, tried: _Tried, normal: Normal, pairs: _Pairs) -> Flags:
-    """Tell which of the pairs are of looks that may have so much evidence; those of the last look are among them."""
+    """Return which of the pairs are of looks that may have so much evidence; those of the last look are among them."""
     terms = most_log_evidence(normal, _later(series.sums[: SQUARES + 1], tried, pairs), pairs.row)
     terms += np.log(tried.stands_for[pairs.row])
     may = np.logaddexp.reduceat(terms, pairs.starts) >= least - _ROUNDING
@@ -562,7 +562,7 @@ def _last_other(ups: Flags, *, is_up: bool) -> int:
 
 
 def is_confirmed(times: NDArray[np.datetime64], log_evidence: Floats) -> Flags:
-    """Tell which looks of one alarm confirm it, by much evidence, or by enough evidence that stands for a day.
+    """Return which looks of one alarm confirm it, by much evidence, or by enough evidence that stands for a day.
 
     Looks are given by their times and the logarithms of their evidence.
     """

@@ -281,7 +281,7 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
     def has_risen(self, *, is_fall: bool = False, fewest: int = FEWEST) -> bool:
-        """Tell whether the share since is above that before, or below it if `is_fall`, by more than chance.
+        """Return whether the share since is above that before, or below it if `is_fall`, by more than chance.
 
         False where there is no time before, for fewer than `fewest`, and for parts that are more than their whole.
         """
@@ -369,7 +369,7 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
         return self.change / max(math.hypot(self.error_before or 0.0, self.error_after or 0.0), 1e-4)
 
     def has_moved(self, direction: str | None) -> bool:
-        """Tell whether its mean moved in a direction (None: in any) by more than chance."""
+        """Return whether its mean moved in a direction (None: in any) by more than chance."""
         off = self.errors_off
         return off is not None and abs(off) > CERTAIN and direction in (UP if off > 0 else DOWN, None)
 

@@ -103,22 +103,22 @@ class Reference:
     """A change has at least so many days before it."""
 
     def counts(self, day: date) -> bool:
-        """Tell whether a day is to be looked at."""
+        """Return whether a day is to be looked at."""
         return (self.since is None or day >= self.since) and not self.cuts(day)
 
     def mask(self, days: Ints) -> Flags:
-        """Tell which of some days, counted from 1970, are to be looked at."""
+        """Return which of some days, counted from 1970, are to be looked at."""
         kept = np.ones(len(days), dtype=bool) if self.since is None else days >= day_number(self.since)
         for first, last in self.cut:
             kept &= (days < day_number(first)) | (days > day_number(last))
         return kept
 
     def cuts(self, day: date) -> bool:
-        """Tell whether a day belongs to a change that is over."""
+        """Return whether a day belongs to a change that is over."""
         return any(first <= day <= last for first, last in self.cut)
 
     def cuts_into(self, first: date, last: date) -> bool:
-        """Tell whether a window, both ends included, holds days of a change that is over."""
+        """Return whether a window, both ends included, holds days of a change that is over."""
         return any(begin <= last and first <= end for begin, end in self.cut)
 
 

@@ -77,5 +77,5 @@ def bounds_of(series: str | None) -> tuple[float, float]:
 
 
 def worse(severity: str, than: str) -> bool:
-    """Tell whether one severity is above another."""
+    """Return whether one severity is above another."""
     return SEVERITIES.index(severity) > SEVERITIES.index(than)

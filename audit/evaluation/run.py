@@ -458,7 +458,7 @@ def normalised(path: str) -> str:
 
 
 def is_recorded_as(wanted: str, recorded: str) -> bool:
-    """Tell whether an artifact recorded under one path is the wanted one: an absolute recorded path matches by its end."""
+    """Return whether an artifact recorded under one path is the wanted one: an absolute recorded path matches by its end."""
     path, own = normalised(wanted), normalised(recorded)
     is_absolute = own.startswith(("/", "~/")) or _DRIVE.match(own) is not None
     return path == own or (is_absolute and own.endswith("/" + path))
@@ -588,7 +588,7 @@ def _text(event: Event, names: Iterable[str]) -> str:
 
 
 def has_failed(event: Event) -> bool:
-    """Tell whether a result or an end says that it failed: by a flag, an error, an exit code or a status."""
+    """Return whether a result or an end says that it failed: by a flag, an error, an exit code or a status."""
     error, code = event.get("error"), _first(event, _EXIT_CODE)
     return (
         event.get("is_error") is True

@@ -140,7 +140,7 @@ def applicable(exchange: Exchange, policy: ProjectPolicy, *, flagged: bool) -> t
 
 
 def applies(when: When, exchange: Exchange, *, flagged: bool) -> bool:
-    """Tell whether a dimension with this filter applies; `flagged` says whether Tier 1 or Tier 2 raised a flag."""
+    """Return whether a dimension with this filter applies; `flagged` says whether Tier 1 or Tier 2 raised a flag."""
     return _HOLDS[when](exchange, flagged)
 
 
@@ -164,7 +164,7 @@ def _without_dimensions(case: _Case) -> TierState:
 
 
 def is_applicable(exchange: Exchange, policy: ProjectPolicy, *, flagged: bool) -> bool:
-    """Tell whether any Tier 3 dimension applies to an exchange."""
+    """Return whether any Tier 3 dimension applies to an exchange."""
     return any(applies(one.when, exchange, flagged=flagged) for one in policy.methodology.tier3)
 
 

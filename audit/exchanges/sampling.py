@@ -44,7 +44,7 @@ _STAYS = frozenset({SAMPLING_DISABLED, FIRST_TURNS})
 
 
 def may_become_last(reason: str) -> bool:
-    """Tell whether a turn sampled for this reason is judged again if it is one of the last when its session closes."""
+    """Return whether a turn sampled for this reason is judged again if it is one of the last when its session closes."""
     return reason not in _STAYS and reason != LAST_TURNS
 
 
@@ -112,7 +112,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def is_disagreement(response: str) -> bool:
-    """Tell whether the agent pushes back."""
+    """Return whether the agent pushes back."""
     return DISAGREEMENT.matches(straighten(response))
 
 

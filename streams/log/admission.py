@@ -33,7 +33,7 @@ from analytics.identity.duplicate_matching import CONTENT, may_have_twin, unknow
 from analytics.identity.identity_index import Identity, KnownIdentities, identities_of
 from analytics.store.store import Store
 from analytics.store.transaction import Partition
-from audit.diagnosis.duplicate_rules import named_differences
+from audit.diagnosis.duplicate_rules import describe_differences
 from audit.fingerprints import canonical_json, stable_id
 from audit.redaction import Redactor
 from audit.surrogates import json_bytes
@@ -196,7 +196,7 @@ class Admission:
         name = type(record).__name__
         identity = {field: getattr(record, field) for field in schema_of(name).identity}
         named = ", ".join(f"{field} {value!r}" for field, value in identity.items())
-        detail = f"{name} {named}: the log holds it with other content{named_differences(differing)}, which stays. {TO_DO}"
+        detail = f"{name} {named}: the log holds it with other content{describe_differences(differing)}, which stays. {TO_DO}"
         content = canonical_json([name, *identity.values(), getattr(record, CONTENT[name])])
         digest = hashlib.sha256(content.encode()).hexdigest()
         refusal = Refusal("admission", "conflicting_id", detail)

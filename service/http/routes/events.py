@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from analytics.identity.duplicate_matching import contradictions
 from analytics.queries import query_rows
-from audit.diagnosis.duplicate_rules import named_differences
+from audit.diagnosis.duplicate_rules import describe_differences
 from audit.surrogates import json_bytes
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
@@ -160,7 +160,7 @@ def _conflict(body: EventsBody, index: int, differing: Sequence[str]) -> Problem
 
 def other_content(differing: Sequence[str]) -> str:
     """Explain a conflict to the sender: `differing` are fields of the event."""
-    return f"the log has an event with this id and other content{named_differences(differing)}"
+    return f"the log has an event with this id and other content{describe_differences(differing)}"
 
 
 def problem_of(record: AgentEvent | Problem, path: str) -> Problem | None:
