@@ -23,11 +23,11 @@ from streams.sources.otlp.request import SIGNALS, Refused
 SECRET = "ghp_" + "aB3" * 12
 NAMES = sorted(
     {
-        *(place.name for place in (*conventions.SENT, *conventions.CAME)),
-        *conventions.WHOLE, *conventions.CALLED, *conventions.THOUGHT, *conventions.SESSION, *conventions.AGENT, *conventions.MODEL,
-        *conventions.RESPONSE_ID, *conventions.STOP, *conventions.TOOL, *conventions.TOOL_CALL_ID, *conventions.ARGUMENTS,
+        *(place.name for place in (*conventions.REQUEST_MESSAGES, *conventions.RESPONSE_MESSAGES)),
+        *conventions.CONVERSATIONS, *conventions.TOOL_CALLS, *conventions.REASONING, *conventions.SESSION, *conventions.AGENT, *conventions.MODEL,
+        *conventions.RESPONSE_ID, *conventions.STOP_REASON, *conventions.TOOL, *conventions.TOOL_CALL_ID, *conventions.ARGUMENTS,
         *conventions.RESULT, *conventions.ERROR, conventions.SERVICE, conventions.AGENT_OF_ENTITY,
-        *(counting.container for counting in conventions.COUNTING if counting.container is not None),
+        *(counting.container for counting in conventions.TOKEN_CONVENTIONS if counting.container is not None),
         "gen_ai.agent.version", "langfuse.observation.status_message",
     }
 )  # fmt: skip

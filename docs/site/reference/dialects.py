@@ -13,7 +13,7 @@ from audit.redaction import Redactor
 from reference.markdown import code, page, table
 from schemas.records import Span
 from streams.sources.otlp import conventions
-from streams.sources.otlp.conventions import COUNTING, Counting, Place
+from streams.sources.otlp.conventions import TOKEN_CONVENTIONS, MessageAttribute, TokenConvention
 from streams.sources.otlp.kept_spans import SpanOwner, span_record
 from streams.sources.otlp.kinds import KINDS
 from streams.sources.otlp.request import SIGNALS, Refused
@@ -25,17 +25,17 @@ CAPTURES = Path(__file__).parents[3] / "tests/otlp/captures"
 _NOW = datetime(2027, 11, 26, tzinfo=UTC)
 """When the spans come: later than all captures, as what lies in the future is refused."""
 _REDACTOR = Redactor(RedactionSettings())
-_FIELDS: Mapping[str, Sequence[str | Place]] = {
+_FIELDS: Mapping[str, Sequence[str | MessageAttribute]] = {
     "session": conventions.SESSION,
     "agent": conventions.AGENT,
     "model": conventions.MODEL,
-    "messages sent": conventions.SENT,
-    "messages that came back": conventions.CAME,
-    "a whole conversation": conventions.WHOLE,
+    "messages sent": conventions.REQUEST_MESSAGES,
+    "messages that came back": conventions.RESPONSE_MESSAGES,
+    "a whole conversation": conventions.CONVERSATIONS,
     "tool": conventions.TOOL,
     "arguments": conventions.ARGUMENTS,
     "output of a tool": conventions.RESULT,
-    "why it stopped": conventions.STOP,
+    "why it stopped": conventions.STOP_REASON,
     "error": conventions.ERROR,
 }
 _SHAPES = {"json": "", "flat": ".N.…", "text": "", "tasks": ""}
@@ -93,7 +93,7 @@ def dialects() -> str:
                 "reasoning",
                 "total",
             ),
-            map(_counting, COUNTING),
+            map(_counting, TOKEN_CONVENTIONS),
         ),
     )
 
@@ -185,11 +185,11 @@ def _by_kind(kinds: Mapping[str, str]) -> Iterable[tuple[str, list[str]]]:
     return by_kind.items()
 
 
-def _name(name: str | Place) -> str:
+def _name(name: str | MessageAttribute) -> str:
     return name if isinstance(name, str) else name.name + _SHAPES[name.shape]
 
 
-def _counting(one: Counting) -> tuple[str, ...]:
+def _counting(one: TokenConvention) -> tuple[str, ...]:
     counts = (one.input, one.output, one.cache_read, one.cache_write, one.reasoning, one.total)
     parts = one.parts or ("", "")
     others = [f", `{beginning}…`" if beginning else "" for beginning in parts]

@@ -37,7 +37,7 @@ from audit.times import parse_timestamp
 from schemas.bounds import EARLIEST, LABEL_NAME, LATEST, MAX_LABELS, NO_LABELS
 from streams.sources.lines import json_type
 from streams.sources.otlp.messages import ELIDED, Message, messages_of, spoken_in, text_of
-from streams.sources.otlp.reading import read_provider_usage
+from streams.sources.otlp.token_usage import read_provider_usage
 
 HINT = "Correct the lines named above; docs/how-to/import-exchanges.md explains every field."
 REQUIRED = ("session_id", "occurred_at", "user_message", "agent_response")

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 Shape = Literal["json", "flat", "text", "tasks"]
 
 
-class Place(NamedTuple):
+class MessageAttribute(NamedTuple):
     """An attribute that holds messages: as JSON, flat over many attributes that begin with the name, as one text, or as CrewAI's tasks."""
 
     name: str
@@ -23,74 +23,74 @@ class Place(NamedTuple):
 
 OUTPUT = "output.value"
 """What came back, whole; of a request to a model perhaps with the id of the answer."""
-SENT = (
-    Place("llm.input_messages", "flat"),
-    Place("gen_ai.input.messages", "json"),
-    Place("gen_ai.prompt", "flat"),
-    Place("gen_ai.prompt", "json"),
-    Place("ai.prompt.messages", "json"),
-    Place("ai.prompt", "json"),
-    Place("gen_ai.request.messages", "json"),
-    Place("gcp.vertex.agent.llm_request", "json"),
-    Place("mlflow.spanInputs", "json"),
-    Place("genkit:input", "json"),
-    Place("lk.pii.chat_ctx", "json"),
-    Place("lk.chat_ctx", "json"),
-    Place("lk.pii.user_input", "text"),
-    Place("lk.user_input", "text"),
-    Place("mastra.agent_run.input", "json"),
-    Place("mastra.model_generation.input", "json"),
-    Place("mastra.workflow_run.input", "json"),
-    Place("haystack.agent.input", "json"),
-    Place("haystack.agent.step.llm.input", "json"),
-    Place("haystack.component.input", "json"),
-    Place("langfuse.observation.input", "json"),
-    Place("langfuse.trace.input", "json"),
-    Place("traceloop.entity.input", "json"),
-    Place("prompt", "text"),
-    Place("input.value", "json"),
-    Place("input", "json"),
-    Place("crew_tasks", "tasks"),
-    Place("crewai.crew.tasks", "tasks"),
+REQUEST_MESSAGES = (
+    MessageAttribute("llm.input_messages", "flat"),
+    MessageAttribute("gen_ai.input.messages", "json"),
+    MessageAttribute("gen_ai.prompt", "flat"),
+    MessageAttribute("gen_ai.prompt", "json"),
+    MessageAttribute("ai.prompt.messages", "json"),
+    MessageAttribute("ai.prompt", "json"),
+    MessageAttribute("gen_ai.request.messages", "json"),
+    MessageAttribute("gcp.vertex.agent.llm_request", "json"),
+    MessageAttribute("mlflow.spanInputs", "json"),
+    MessageAttribute("genkit:input", "json"),
+    MessageAttribute("lk.pii.chat_ctx", "json"),
+    MessageAttribute("lk.chat_ctx", "json"),
+    MessageAttribute("lk.pii.user_input", "text"),
+    MessageAttribute("lk.user_input", "text"),
+    MessageAttribute("mastra.agent_run.input", "json"),
+    MessageAttribute("mastra.model_generation.input", "json"),
+    MessageAttribute("mastra.workflow_run.input", "json"),
+    MessageAttribute("haystack.agent.input", "json"),
+    MessageAttribute("haystack.agent.step.llm.input", "json"),
+    MessageAttribute("haystack.component.input", "json"),
+    MessageAttribute("langfuse.observation.input", "json"),
+    MessageAttribute("langfuse.trace.input", "json"),
+    MessageAttribute("traceloop.entity.input", "json"),
+    MessageAttribute("prompt", "text"),
+    MessageAttribute("input.value", "json"),
+    MessageAttribute("input", "json"),
+    MessageAttribute("crew_tasks", "tasks"),
+    MessageAttribute("crewai.crew.tasks", "tasks"),
 )
 """Places of the messages that were sent. OpenInference's have more than those of OpenTelemetry that it writes beside them."""
-CAME = (
-    Place("llm.output_messages", "flat"),
-    Place("gen_ai.output.messages", "json"),
-    Place("gen_ai.completion", "flat"),
-    Place("gen_ai.completion", "json"),
-    Place("ai.response.text", "text"),
-    Place("gen_ai.response.text", "json"),
-    Place("gcp.vertex.agent.llm_response", "json"),
-    Place("mlflow.spanOutputs", "json"),
-    Place("genkit:output", "json"),
-    Place("lk.pii.response.text", "text"),
-    Place("lk.response.text", "text"),
-    Place("mastra.agent_run.output", "json"),
-    Place("mastra.model_generation.output", "json"),
-    Place("mastra.workflow_run.output", "json"),
-    Place("haystack.agent.output", "json"),
-    Place("haystack.agent.step.llm.output", "json"),
-    Place("haystack.component.output", "json"),
-    Place("langfuse.observation.output", "json"),
-    Place("langfuse.trace.output", "json"),
-    Place("final_result", "json"),
-    Place("crewai.crew.result", "text"),
-    Place("traceloop.entity.output", "json"),
-    Place(OUTPUT, "json"),
-    Place("output", "json"),
+RESPONSE_MESSAGES = (
+    MessageAttribute("llm.output_messages", "flat"),
+    MessageAttribute("gen_ai.output.messages", "json"),
+    MessageAttribute("gen_ai.completion", "flat"),
+    MessageAttribute("gen_ai.completion", "json"),
+    MessageAttribute("ai.response.text", "text"),
+    MessageAttribute("gen_ai.response.text", "json"),
+    MessageAttribute("gcp.vertex.agent.llm_response", "json"),
+    MessageAttribute("mlflow.spanOutputs", "json"),
+    MessageAttribute("genkit:output", "json"),
+    MessageAttribute("lk.pii.response.text", "text"),
+    MessageAttribute("lk.response.text", "text"),
+    MessageAttribute("mastra.agent_run.output", "json"),
+    MessageAttribute("mastra.model_generation.output", "json"),
+    MessageAttribute("mastra.workflow_run.output", "json"),
+    MessageAttribute("haystack.agent.output", "json"),
+    MessageAttribute("haystack.agent.step.llm.output", "json"),
+    MessageAttribute("haystack.component.output", "json"),
+    MessageAttribute("langfuse.observation.output", "json"),
+    MessageAttribute("langfuse.trace.output", "json"),
+    MessageAttribute("final_result", "json"),
+    MessageAttribute("crewai.crew.result", "text"),
+    MessageAttribute("traceloop.entity.output", "json"),
+    MessageAttribute(OUTPUT, "json"),
+    MessageAttribute("output", "json"),
 )
 """Places of what came back."""
-WHOLE = ("pydantic_ai.all_messages", "all_messages_events", "events")
+CONVERSATIONS = ("pydantic_ai.all_messages", "all_messages_events", "events")
 """Places of a conversation with both: messages of the model among and after those of the user."""
-CALLED = (
+TOOL_CALLS = (
     "ai.response.toolCalls",
     "gen_ai.response.tool_calls",
     "lk.pii.response.function_calls",
     "lk.response.function_calls",
 )
 """Places of a list of tool calls that stands beside the message."""
-THOUGHT = ("ai.response.reasoning",)
+REASONING = ("ai.response.reasoning",)
 """Places of a text of reasoning that stands beside the message."""
 SESSION = (
     "langfuse.session.id",
@@ -147,7 +147,7 @@ RESPONSE_ID = ("gen_ai.response.id", "ai.response.id")
 Included = Literal["included", "beside"]
 
 
-class Counting(NamedTuple):
+class TokenConvention(NamedTuple):
     """How a convention counts the tokens of a request: the names of its counts, in order of preference, and what they include.
 
     `container` is an attribute that holds an object with the counts, in which a point leads into an object or a list; without one the names are
@@ -169,8 +169,8 @@ class Counting(NamedTuple):
     parts: tuple[str, str] | None = None
 
 
-def _openai(dialect: str, container: str) -> Counting:
-    return Counting(
+def _openai(dialect: str, container: str) -> TokenConvention:
+    return TokenConvention(
         dialect,
         container=container,
         cache_is="included",
@@ -183,8 +183,8 @@ def _openai(dialect: str, container: str) -> Counting:
     )
 
 
-def _anthropic(dialect: str, container: str, within: str = "") -> Counting:
-    return Counting(
+def _anthropic(dialect: str, container: str, within: str = "") -> TokenConvention:
+    return TokenConvention(
         dialect,
         container=container,
         cache_is="beside",
@@ -197,8 +197,8 @@ def _anthropic(dialect: str, container: str, within: str = "") -> Counting:
     )
 
 
-COUNTING = (
-    Counting(
+TOKEN_CONVENTIONS = (
+    TokenConvention(
         "otel",
         cache_is="included",
         reasoning_is="included",
@@ -231,7 +231,7 @@ COUNTING = (
         ),
         total=("gen_ai.usage.total_tokens", "llm.usage.total_tokens"),
     ),
-    Counting(
+    TokenConvention(
         "openinference",
         cache_is="included",
         reasoning_is="included",
@@ -243,7 +243,7 @@ COUNTING = (
         total=("llm.token_count.total",),
     ),
     _anthropic("vercel", "ai.response.providerMetadata", within="anthropic.usage."),
-    Counting(
+    TokenConvention(
         "vercel",
         cache_is="included",
         reasoning_is="included",
@@ -254,7 +254,7 @@ COUNTING = (
         reasoning=("ai.usage.outputTokenDetails.reasoningTokens", "ai.usage.reasoningTokens"),
         total=("ai.usage.totalTokens",),
     ),
-    Counting(
+    TokenConvention(
         "langfuse",
         container="langfuse.observation.usage_details",
         cache_is="beside",
@@ -277,7 +277,7 @@ COUNTING = (
     ),
     _openai("langfuse", "langfuse.observation.usage_details"),
     _anthropic("langfuse", "langfuse.observation.usage_details"),
-    Counting(
+    TokenConvention(
         "langsmith",
         container="langsmith.metadata.usage_metadata",
         cache_is="included",
@@ -291,7 +291,7 @@ COUNTING = (
     ),
     _openai("mlflow", "mlflow.chat.tokenUsage"),
     _anthropic("mlflow", "mlflow.chat.tokenUsage"),
-    Counting(
+    TokenConvention(
         "adk",
         container="gcp.vertex.agent.llm_response",
         cache_is="included",
@@ -302,7 +302,7 @@ COUNTING = (
         reasoning=("usage_metadata.thoughts_token_count",),
         total=("usage_metadata.total_token_count",),
     ),
-    Counting(
+    TokenConvention(
         "haystack",
         container="haystack.agent.step.llm.output",
         cache_is="included",
@@ -313,7 +313,7 @@ COUNTING = (
         reasoning=("replies.0.meta.usage.completion_tokens_details.reasoning_tokens",),
         total=("replies.0.meta.usage.total_tokens",),
     ),
-    Counting(
+    TokenConvention(
         "genkit",
         container="genkit:output",
         cache_is="included",
@@ -324,7 +324,7 @@ COUNTING = (
         reasoning=("usage.thoughtsTokens",),
         total=("usage.totalTokens",),
     ),
-    Counting(
+    TokenConvention(
         "claude-code",
         cache_is="beside",
         reasoning_is="included",
@@ -336,10 +336,10 @@ COUNTING = (
 )
 """How each convention counts. Of a span with several, the one with the most counts is read; of as many, the first of this table."""
 USAGE_OBJECT = "usage"
-PROVIDER_COUNTING = (
+PROVIDER_TOKEN_CONVENTIONS = (
     _openai("openai", USAGE_OBJECT),
     _anthropic("anthropic", USAGE_OBJECT),
-    Counting(
+    TokenConvention(
         "gemini",
         container=USAGE_OBJECT,
         cache_is="included",
@@ -352,7 +352,7 @@ PROVIDER_COUNTING = (
     ),
 )
 """How the providers count in the usage of an answer, which other programs keep whole."""
-STOP = (
+STOP_REASON = (
     "gen_ai.response.finish_reasons",
     "llm.finish_reason",
     "ai.response.finishReason",
@@ -417,7 +417,7 @@ RESULT = (
     OUTPUT,
     "gen_ai.completion",
 )
-QUOTED = (
+JSON_ENCODED = (
     *("traceloop.entity.output", "langfuse.observation.metadata.finish_reason"),
     *("mlflow.spanInputs", "mlflow.spanOutputs", "mlflow.llm.model", "mlflow.trace.session", "genkit:input", "genkit:output"),
 )
@@ -432,9 +432,9 @@ ELIDED = dict.fromkeys(
     "{}",
 )
 """Placeholders for content that its sender withholds."""
-SCRUBBED = "[Scrubbed due to "
+SCRUBBED_PREFIX = "[Scrubbed due to "
 """The beginning of Logfire's placeholder for a value that looks like a secret: it may be a session's id."""
-NAMELESS = frozenset(
+FRAMEWORK_AGENT_NAMES = frozenset(
     {
         *("LangGraph", "RunnableSequence", "AgentExecutor", "ClaudeAgentSDK.query", "ClaudeAgentSDK.ClaudeSDKClient"),
         *("CodeAgent", "ToolCallingAgent", "MultiStepAgent", "AssistantAgent", "ReAct", "ReActAgent", "FunctionAgent"),
@@ -463,9 +463,9 @@ AGENT_METHODS = frozenset(
     }
 )
 """Methods of agents that instrumentors write after the agent's name."""
-NAMING = frozenset({"openinference", "langfuse"})
+AGENT_NAMING_DIALECTS = frozenset({"openinference", "langfuse"})
 """Dialects in which an agent's span has the agent's name, and often no attribute has."""
-SERVES = frozenset(
+SERVER_ATTRIBUTES = frozenset(
     {"http.request.method", "http.method", "http.route", "rpc.method", "messaging.system", "faas.trigger", "faas.invocation_id"}
 )
 """Attributes of spans that serve one call, or one message of a queue."""
@@ -481,7 +481,7 @@ FRAMEWORK_SDK = ("telemetry.sdk.name", "@mastra/")
 FRAMEWORK_SCOPE = "agent_framework"
 """The scope of a framework that reports its own version as the service's unless configured otherwise."""
 ENVIRONMENT = "langfuse.environment"
-NO_AGENTS = ("langfuse", "sdk-experiment")
+EVALUATION_ENVIRONMENTS = ("langfuse", "sdk-experiment")
 """Beginnings of the environments in which Langfuse runs its evaluators, experiments and assistants; it refuses them for agents."""
 ERROR = ("error.type", "exception.type")
 DETAILS_EVENT = "gen_ai.client.inference.operation.details"

@@ -1,13 +1,13 @@
 """Which attributes of the conventions a span has, and what kind of span they make it.
 
-1. The first attribute of `KINDS` whose value is in its table decides. Case and the quotes of JSON do not matter.
-2. Every convention allows values of one's own, so an unknown value decides nothing: the next attribute does, else the name of a helper's
-   task within the value, else what the span has. One with a model and messages is a request, one with a tool's name and its call a tool,
-   one with an agent's name an agent.
-3. Any other span is `other`; the value that was not understood is kept, so that it can be counted.
+1. The first attribute of `KINDS` whose value is in its table decides. Case and JSON quotes are ignored.
+2. Every convention allows custom values, so an unknown value decides nothing. The next attribute does, then the name of a helper's task
+   within the value, then the other attributes: a model and messages make a request, a tool's name and its call a tool, an agent's name an
+   agent.
+3. Any other span is `other`. The value that was not understood is kept, so that it can be counted.
 
-The attributes are found once per set of names: the spans of an instrumentor repeat few sets. So only what is there is looked up in a span,
-not every name that some dialect has for it.
+The lookup is cached per set of attribute names, because the spans of an instrumentor repeat few sets. After it, only the attributes that a
+span has are read, not every name that some dialect uses.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streams.sources.otlp import conventions as named
+from streams.sources.otlp import conventions
+from streams.sources.otlp.conventions import MessageAttribute, TokenConvention
 from streams.sources.otlp.span_facts import Kind
 
 if TYPE_CHECKING:
     from streams.sources.otlp.request import Observed
 
 
-_SHOWN = 64
-"""Characters of an unknown value that are kept."""
+_MAX_UNKNOWN = 64
+"""Characters kept of an unknown value."""
 MERGED_CALLS = "(merged tools)"
-"""The tool that a span of Google's ADK names which tells again of calls that ran at the same time."""
+"""Tool name of a Google ADK span that repeats calls which ran in parallel."""
 HELPER_STEMS = ("embed", "rerank", "moderation", "guardrail", "evaluat")
-"""Parts of a value by which a helper's task is known whatever its prefix and form: `aembedding`, `ai.rerank.doRerank`."""
+"""Word stems that identify a helper's task whatever its prefix and form: `aembedding`, `ai.rerank.doRerank`."""
 TOOL_SIGNS = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "lk.function_tool.name", "haystack.tool.name", "tool_name")
 AGENT_SIGNS = ("gen_ai.agent.name", "agent.name", "haystack.agent.max_steps")
 REQUEST_SIGNS = ("gen_ai.request.model", "llm.request.type", "haystack.agent.step.llm.input")
@@ -38,8 +39,8 @@ HELPER_SIGNS = (
     *("ai.embedding", "ai.embeddings"),
 )
 SIGNS = (*TOOL_SIGNS, *AGENT_SIGNS, *REQUEST_SIGNS, *HELPER_SIGNS)
-"""Attributes of spans that say by them alone what they are."""
-_TASKS = frozenset(
+"""Attributes that identify the kind of a span by their presence."""
+_HELPER_TASKS = frozenset(
     {"title", "titles", "titling", "guardrail", "guardrails", "moderation", "evaluator", "evaluation", "reranker", "embedding"}
 )
 _SUMMARIES = frozenset(
@@ -48,98 +49,110 @@ _SUMMARIES = frozenset(
 _PASTS = frozenset({"conversation", "chat", "history", "session", "thread", "memory", "context", "messages"})
 _MEMORIES = frozenset({"memory", "memories"})
 _KEEPING = frozenset({"extract", "extraction", "update", "save", "store", "search", "add", "write", "consolidate"})
-_PAIRS = (
+_HELPER_TASK_PAIRS = (
     (_SUMMARIES, _PASTS),
     (_MEMORIES, _KEEPING),
     (frozenset({"follow", "followup"}), frozenset({"questions", "suggestions"})),
 )
-_words = re.compile(r"[A-Z]?[a-z]+|[A-Z]+").findall
-KEPT_SETS = 1_024
-"""Sets of names that are remembered."""
+_split_words = re.compile(r"[A-Z]?[a-z]+|[A-Z]+").findall
+CACHED_NAME_SETS = 1_024
+"""Sets of attribute names whose lookup is cached."""
 MAX_NAMES, MAX_CHARACTERS = 128, 8 * 1024
-"""Names of a set that is remembered, and characters of all of them: a sender can make up sets without end."""
+"""Limits on a cached set: its names, and their characters in total. A sender can make up any number of sets."""
 Names = tuple[str, ...]
 COUNTS = ("input", "output", "cache_read", "cache_write", "reasoning", "total")
-"""The fields of a convention that name counts of tokens."""
+"""Fields of a TokenConvention that list the names of counts."""
 
 
 class KindReading(NamedTuple):
-    """The kind of a span, the dialect that determined it, and the value that was not understood, if any: `attribute = value`."""
+    """The kind of a span, the dialect that determined it, and `attribute = value` if the value was not understood."""
 
     kind: Kind
     dialect: str
     unknown: str | None = None
 
 
-def read_kind(observed: Observed, values: Mapping[str, Any], has: Present) -> KindReading:
-    """Read what a span is; see the module."""
+def read_kind(observed: Observed, attributes: Mapping[str, Any], present: Present) -> KindReading:
+    """Return what a span is, by the rules of this module."""
     if observed.is_log:
         return KindReading("log", "otel")
-    if values.get("gen_ai.tool.name") == MERGED_CALLS:
+    if attributes.get("gen_ai.tool.name") == MERGED_CALLS:
         return KindReading("other", "otel")
-    dialect, unknown, is_other = "", "", False
-    for name in has.kinds:
-        value = str(values[name]).strip(' "')
-        own_dialect, kinds = _BY_NAME[name]
-        own_dialect = "pydantic-ai" if observed.scope == "pydantic-ai" else own_dialect
-        dialect = dialect or own_dialect
+    first_dialect, unknown, is_other = "", "", False
+    for name in present.kinds:
+        value = str(attributes[name]).strip(' "')
+        dialect, kinds = _BY_ATTRIBUTE[name]
+        if observed.scope == "pydantic-ai":
+            dialect = "pydantic-ai"
+        first_dialect = first_dialect or dialect
         kind = kinds.get(value.casefold())
-        if kind is not None and kind != "other":
-            return KindReading(kind, own_dialect)
-        is_other = is_other or kind == "other"
-        if kind is None and value and not unknown:
-            unknown = f"{name} = {value[:_SHOWN]}"
-    if unknown and _is_helper(unknown.partition(" = ")[2]):
-        return KindReading("helper", dialect)
-    kind = _kind_by_content(values, has) if is_other else _kind_by_signs(values, has, is_named=bool(unknown))
-    return KindReading(kind, dialect or ("otel" if kind != "other" else ""), unknown or None if kind == "other" else None)
+        if kind == "other":
+            is_other = True
+        elif kind is not None:
+            return KindReading(kind, dialect)
+        elif value and not unknown:
+            unknown = f"{name} = {value[:_MAX_UNKNOWN]}"
+    if unknown and _names_helper_task(unknown.partition(" = ")[2]):
+        return KindReading("helper", first_dialect)
+    kind = _kind_by_content(attributes, present) if is_other else _kind_by_signs(attributes, present, is_named=bool(unknown))
+    if kind == "other":
+        return KindReading(kind, first_dialect, unknown or None)
+    return KindReading(kind, first_dialect or "otel")
 
 
-def _is_helper(value: str) -> bool:
+def _names_helper_task(value: str) -> bool:
     lower = value.casefold()
     return any(stem in lower for stem in HELPER_STEMS) or names_helper(value)
 
 
-def _kind_by_content(values: Mapping[str, Any], has: Present) -> Kind:
-    """A request if a model was called and answered, whatever the span's name; for example a prompt that is sent at once."""
-    is_helper = not values.keys().isdisjoint(HELPER_SIGNS)
-    return "helper" if is_helper else "inference" if has.model and has.sent and has.came else "other"
+def _kind_by_content(attributes: Mapping[str, Any], present: Present) -> Kind:
+    """Return `inference` if a model was called and answered, whatever the span's name; for example a prompt that is sent at once."""
+    if not attributes.keys().isdisjoint(HELPER_SIGNS):
+        return "helper"
+    if present.model and present.request and present.response:
+        return "inference"
+    return "other"
 
 
-def _kind_by_signs(values: Mapping[str, Any], has: Present, *, is_named: bool) -> Kind:
-    """The kind of a span by its attributes. `is_named`: it has a kind of its own that no table has."""
-    names = values.keys()
+def _kind_by_signs(attributes: Mapping[str, Any], present: Present, *, is_named: bool) -> Kind:
+    """Return the kind of a span by its other attributes. `is_named`: it names a kind that is in no table."""
+    names = attributes.keys()
     if not names.isdisjoint(HELPER_SIGNS):
         return "helper"
-    if "gen_ai.tool.name" in names or (not names.isdisjoint(TOOL_SIGNS) and (has.tool_call_id or has.arguments or has.result)):
+    has_call = present.tool_call_id or present.arguments or present.result
+    if "gen_ai.tool.name" in names or (has_call and not names.isdisjoint(TOOL_SIGNS)):
         return "tool"
-    if not names.isdisjoint(REQUEST_SIGNS) or (has.model and (has.sent or has.came or has.counting)):
+    has_conversation = present.request or present.response or present.token_conventions
+    if not names.isdisjoint(REQUEST_SIGNS) or (has_conversation and present.model):
         return "inference"
-    is_agent = not names.isdisjoint(AGENT_SIGNS) and (is_named or bool(has.sent and has.came))
-    return "agent" if is_agent else "other"
+    if not names.isdisjoint(AGENT_SIGNS) and (is_named or (present.request and present.response)):
+        return "agent"
+    return "other"
 
 
 @functools.lru_cache(1_024)
 def names_helper(name: str) -> bool:
-    """Tell whether a span is named after a task that serves the program: the title of a chat, the summary of its history, a guardrail.
+    """Return whether a span is named after a task that serves the program: a chat's title, a summary of its history, a guardrail.
 
-    The name is the user's, so it decides only beside requests that are named otherwise: a summary may be what was asked for.
+    The user chose the name, so it decides only beside requests that are named otherwise: a summary may be what was asked for.
     """
-    name_words = {word.lower() for word in _words(name)}
-    return not name_words.isdisjoint(_TASKS) or any(name_words & one and name_words & other for one, other in _PAIRS)
+    name_words = {word.lower() for word in _split_words(name)}
+    if not name_words.isdisjoint(_HELPER_TASKS):
+        return True
+    return any(name_words & actions and name_words & objects for actions, objects in _HELPER_TASK_PAIRS)
 
 
 class Present(NamedTuple):
-    """The names that are there, in the order of their table in `conventions`."""
+    """The names from each table in `conventions` that a span has, in the order of the table."""
 
     kinds: Names
     signs: Names
-    quoted: Names
-    sent: tuple[named.Place, ...]
-    came: tuple[named.Place, ...]
-    whole: tuple[named.Place, ...]
-    called: Names
-    thought: Names
+    json_encoded: Names
+    request: tuple[MessageAttribute, ...]
+    response: tuple[MessageAttribute, ...]
+    conversations: tuple[MessageAttribute, ...]
+    tool_calls: Names
+    reasoning: Names
     session: Names
     agent: Names
     agent_of_entity: Names
@@ -149,8 +162,8 @@ class Present(NamedTuple):
     model_of_request: Names
     response_id: Names
     output: Names
-    counting: tuple[named.Counting, ...]
-    stop: Names
+    token_conventions: tuple[TokenConvention, ...]
+    stop_reason: Names
     tool: Names
     tool_call_id: Names
     arguments: Names
@@ -158,73 +171,76 @@ class Present(NamedTuple):
     error: Names
 
 
-def present_in(values: Mapping[str, Any]) -> Present:
-    """The attributes among these that the conventions know."""
-    names = tuple(values)
+def present_in(attributes: Mapping[str, Any]) -> Present:
+    """Return which attributes that the conventions know are among these."""
+    names = tuple(attributes)
     if len(names) <= MAX_NAMES and sum(map(len, names)) <= MAX_CHARACTERS:
-        return _remembered(names)
-    return _found(names)
+        return _find_present_cached(names)
+    return _find_present(names)
 
 
-def _found(names: Names) -> Present:
-    there = frozenset(names)
+def _find_present(names: Names) -> Present:
+    name_set = frozenset(names)
 
     def among(table: Iterable[str]) -> Names:
-        return tuple(name for name in table if name in there)
+        return tuple(name for name in table if name in name_set)
 
-    def holding(places: Iterable[named.Place]) -> tuple[named.Place, ...]:
-        return tuple(
-            place for place in places if (_has_flat(names, place.name) if place.shape == "flat" else place.name in there)
-        )
+    def among_messages(table: Iterable[MessageAttribute]) -> tuple[MessageAttribute, ...]:
+        return tuple(attribute for attribute in table if _has_messages(names, name_set, attribute))
 
     return Present(
         kinds=among(name for _, name, _ in KINDS),
         signs=among(SIGNS),
-        quoted=among(named.QUOTED),
-        sent=holding(named.SENT),
-        came=holding(named.CAME),
-        whole=holding(named.Place(name, "json") for name in named.WHOLE),
-        called=among(named.CALLED),
-        thought=among(named.THOUGHT),
-        session=among(named.SESSION),
-        agent=among(named.AGENT),
-        agent_of_entity=among((named.AGENT_OF_ENTITY,)),
-        agent_node=among((named.AGENT_NODE,)),
-        metadata=among((named.METADATA,)),
-        model=among(named.MODEL),
-        model_of_request=among((named.MODEL_OF_REQUEST,)),
-        response_id=among(named.RESPONSE_ID),
-        output=among((named.OUTPUT,)),
-        counting=tuple(_counting(there)),
-        stop=among(named.STOP),
-        tool=among(named.TOOL),
-        tool_call_id=among(named.TOOL_CALL_ID),
-        arguments=among(named.ARGUMENTS),
-        result=among(named.RESULT),
-        error=among(named.ERROR),
+        json_encoded=among(conventions.JSON_ENCODED),
+        request=among_messages(conventions.REQUEST_MESSAGES),
+        response=among_messages(conventions.RESPONSE_MESSAGES),
+        conversations=among_messages(MessageAttribute(name, "json") for name in conventions.CONVERSATIONS),
+        tool_calls=among(conventions.TOOL_CALLS),
+        reasoning=among(conventions.REASONING),
+        session=among(conventions.SESSION),
+        agent=among(conventions.AGENT),
+        agent_of_entity=among((conventions.AGENT_OF_ENTITY,)),
+        agent_node=among((conventions.AGENT_NODE,)),
+        metadata=among((conventions.METADATA,)),
+        model=among(conventions.MODEL),
+        model_of_request=among((conventions.MODEL_OF_REQUEST,)),
+        response_id=among(conventions.RESPONSE_ID),
+        output=among((conventions.OUTPUT,)),
+        token_conventions=tuple(_find_token_conventions(name_set)),
+        stop_reason=among(conventions.STOP_REASON),
+        tool=among(conventions.TOOL),
+        tool_call_id=among(conventions.TOOL_CALL_ID),
+        arguments=among(conventions.ARGUMENTS),
+        result=among(conventions.RESULT),
+        error=among(conventions.ERROR),
     )
 
 
-def _has_flat(names: Iterable[str], prefix: str) -> bool:
-    start = f"{prefix}."
-    return any(name.startswith(start) for name in names)
+_find_present_cached = functools.lru_cache(CACHED_NAME_SETS)(_find_present)
 
 
-def _counting(there: frozenset[str]) -> Iterator[named.Counting]:
-    """The conventions whose counts may be among these names, each with those of its names that are."""
-    for convention in named.COUNTING:
+def _has_messages(names: Names, name_set: frozenset[str], attribute: MessageAttribute) -> bool:
+    if attribute.shape != "flat":
+        return attribute.name in name_set
+    prefix = f"{attribute.name}."
+    return any(name.startswith(prefix) for name in names)
+
+
+def _find_token_conventions(names: frozenset[str]) -> Iterator[TokenConvention]:
+    """Yield the conventions that may have counts among these names, reduced to those of their names that are present."""
+    for convention in conventions.TOKEN_CONVENTIONS:
         if convention.container is not None:
-            if convention.container in there:
+            if convention.container in names:
                 yield convention
             continue
-        present = [tuple(filter(there.__contains__, getattr(convention, field))) for field in COUNTS]
-        if any(present):
-            yield convention._replace(**dict(zip(COUNTS, present, strict=True)))  # type: ignore[arg-type]
+        present = {field: tuple(name for name in getattr(convention, field) if name in names) for field in COUNTS}
+        if any(present.values()):
+            yield convention._replace(**present)  # type: ignore[arg-type]
 
 
 def _table(**names: Iterable[str]) -> Mapping[str, Kind]:
-    """Names by their kind as kinds by name."""
-    return {name.casefold(): kind for kind, of_kind in names.items() for name in of_kind}  # type: ignore[misc]
+    """Turn lists of names by kind into a mapping from name to kind."""
+    return {name.casefold(): kind for kind, kind_names in names.items() for name in kind_names}  # type: ignore[misc]
 
 
 _OTEL = _table(
@@ -330,6 +346,5 @@ KINDS: tuple[tuple[str, str, Mapping[str, Kind]], ...] = (
         ),
     ),
 )
-"""Dialect, the attribute that says what a span is, and what its values mean. `other`: neither a request nor a part of a turn."""
-_BY_NAME = {name: (dialect, kinds) for dialect, name, kinds in KINDS}
-_remembered = functools.lru_cache(KEPT_SETS)(_found)
+"""Dialect, attribute that gives the kind of a span, and its values. `other`: neither a request nor a part of a turn."""
+_BY_ATTRIBUTE = {name: (dialect, kinds) for dialect, name, kinds in KINDS}

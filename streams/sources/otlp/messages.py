@@ -1,18 +1,18 @@
-"""The messages of a span: what was sent to a model and what came back, wherever an instrumentor puts them and in whatever shape.
+"""The messages of a span: what was sent to a model and what came back, in whichever attribute and shape an instrumentor writes them.
 
-One normaliser reads parts, blocks of content and flat chat completions. It tells the shapes apart by the names of their fields, not by who
-wrote them, because frameworks pass on what their providers sent:
+One normaliser reads parts, content blocks and flat chat completions. It recognises a shape by its field names, not by the instrumentor,
+because frameworks pass on whatever their providers sent:
 
-1. A value is a text, a list, an object, or JSON of one of these in a text, also twice encoded.
-2. An object is a message (it has a role or parts, or wraps what has), holds messages under a known name, is a block of content, or is what
-   a function was called with or returned: then the member that holds a question or an answer is the text.
-3. A block is told by its `type`, else by the key that holds it (`text`, `function_call`, `toolUse`, `inline_data` …).
-4. What Python prints of an object (`ChatMessage(_role=…`) is no message.
-5. A tool that catches its exception reports the failure in its result, and the status of its span stays unset. Only the envelope of a result
-   counts: a result whose content talks of errors, or has an `error` that is null, is a success.
+1. A value is a text, a list, an object, or JSON text of one of these, possibly encoded twice.
+2. An object is a message (it has a role or parts, or wraps an object that has), a holder of messages under a known name, a content block,
+   or the arguments or result of a function, whose question or answer member is the text.
+3. A block is identified by its `type`, else by the key that holds it (`text`, `function_call`, `toolUse`, `inline_data` …).
+4. The `repr` of a Python object (`ChatMessage(_role=…`) is not a message.
+5. A tool that catches its exception reports the failure in its result and leaves the status of its span unset. Only the envelope of a
+   result counts: a result whose content mentions errors, or whose `error` is null, is a success.
 
-The spans of a trace repeat each other's messages: an agent those of its requests, a framework those of its provider. A long text is read
-once per request of OTLP.
+Spans of a trace repeat each other's messages: an agent those of its requests, a framework those of its provider. So a text is read once
+per OTLP request.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ import msgspec
 from audit.fingerprints import canonical_json
 from audit.surrogates import json_bytes
 from streams.sources.media import joined, placeholder_of
-from streams.sources.otlp import conventions as named
+from streams.sources.otlp import conventions
 from streams.sources.otlp.attributes import parsed
+from streams.sources.otlp.conventions import MessageAttribute
 from streams.sources.otlp.kinds import Present
 from streams.sources.otlp.span_facts import Kind, ToolCall, ToolResult
 
@@ -35,33 +36,35 @@ if TYPE_CHECKING:
     from streams.sources.otlp.request import Event
 
 
-KEPT_TEXTS, LONGEST_TEXT = 512, 32 * 1024
-"""Texts of messages that are remembered within a request, and characters of the longest of them."""
-Values = Mapping[str, Any]
+MAX_CACHED_TEXTS = 512
+"""Texts whose messages are cached within a request."""
+MAX_CACHED_TEXT = 32 * 1024
+"""Characters of the longest text whose messages are cached."""
+Attributes = Mapping[str, Any]
 _FIELDS = frozenset({"role", "content", "parts", "message", "tool_calls"})
-"""Fields of a message, or of a choice around one."""
+"""Fields of a message, or of a choice that wraps one."""
 _ENCODED = frozenset({"message", "tool_calls"})
-"""Those that are JSON where an attribute cannot hold an object."""
+"""Fields that are JSON text where an attribute cannot hold an object."""
 _WHOLE_FIELDS = frozenset({"role", "parts", "finish_reason"})
-"""Those by which the content of an event is a message of its own, and no JSON that somebody wrote."""
+"""Fields that mark the content of an event as a message rather than JSON that somebody wrote."""
 _TURN = re.compile(r"^(user|assistant|system|tool|developer): ", re.MULTILINE)
 Json = Mapping[str, Any]
 MAX_NESTED = 8
-"""Levels of values that hold messages, of content within content, and of envelopes: what lies deeper is not looked at."""
+"""Levels of nested messages, content and envelopes that are read."""
 ROLES = {
     "human": "user", "ai": "assistant", "model": "assistant", "function": "tool", "tool_response": "tool", "developer": "system",
     "humanmessage": "user", "aimessage": "assistant", "toolmessage": "tool", "systemmessage": "system", "bot": "assistant",
     "humanmessagechunk": "user", "aimessagechunk": "assistant", "system": "system", "tool": "tool", "user": "user", "assistant": "assistant",
 }  # fmt: skip
-"""The roles by all the names they have somewhere."""
+"""Role by each of its names in use."""
 ELIDED = frozenset({"<elided>", "<not specified>", "<not serializable>", "redacted-by-litellm"})
-"""What Google's ADK and LiteLLM write instead of a value that they keep back."""
+"""Placeholders of Google's ADK and LiteLLM for a value they withhold."""
 _UNWRAPPED = frozenset({"message", "message_content", "tool_call"})
-"""Steps of OpenInference's flat names that only say what follows."""
+"""Steps of OpenInference's flat names that only announce the next step."""
 _DIGITS = 6
-"""Digits of the longest number that is a place in a list."""
+"""Digits of the largest list index in a flat name."""
 _STEPS = 32
-"""Steps of a flat name that are distinguished: a sender can write thousands into one."""
+"""Steps into which a flat name is split: a sender can write thousands."""
 _REPR = re.compile(
     r"[\[(]{0,2}[A-Z]\w{0,127}\((?:\s{0,64}\w{1,64}=|\))"  # ChatMessage(_role=…
     r"|\{'\w{1,64}': \[?[A-Z]\w{0,127}\(\w{1,64}="  # {'messages': [ChatMessage(_role=…
@@ -69,35 +72,35 @@ _REPR = re.compile(
     r"|\w{1,64}=(?:['\"\[{]|None\b|[A-Z]\w{0,127}\().{0,4096}? \w{1,64}=(?:['\"\[{]|None\b|True\b|False\b|[A-Z]\w{0,127}\()",
     re.DOTALL,
 )
-"""How Python prints an object: its class with named fields, its address, or, of Pydantic's models, two fields or more."""
+"""The repr of a Python object: its class with named fields, its address, or at least two fields of a Pydantic model."""
 _REPR_END = re.compile(r"(?:[)\]>}'\"\d…]|\.\.\.|None|True|False)\s*\Z")
 _LONGEST_END = 16
 _HOLDERS = (
     "messages", "inputs", "new_message", "contents", "items", "history", "input", "prompt", "message", "content", "output", "choices", "candidates",
     "generations", "response", "chat_message", "replies", "outputs",
 )  # fmt: skip
-"""Members that hold messages, in the order in which they are looked at for those that were sent."""
+"""Members that hold sent messages, in order of preference."""
 _ANSWER_HOLDERS = (
     "outputs", "choices", "candidates", "generations", "output", "message", "chat_message", "content", "replies", "messages", "last_message",
     "response", "items", "input", "prompt",
 )  # fmt: skip
-"""The same for what came back."""
+"""Members that hold returned messages, in order of preference."""
 _QUESTIONS = (
     "task", "question", "query", "user_msg", "user_message", "user_input", "user_query", "user_prompt", "prompt", "input", "message",
     "messages", "text", "content", "value",
 )  # fmt: skip
-"""Members of what an agent or chain was called with that are the question, where they are texts."""
+"""Members of the arguments of an agent or chain that are the question, if they are texts."""
 _ANSWERS = (
     "answer", "final_answer", "response", "output", "final_output", "result", "completion", "reply", "text", "content", "message", "raw", "value",
 )  # fmt: skip
-"""Members of what it gave back that are the answer."""
+"""Members of its result that are the answer."""
 _HOLDING = frozenset((*_HOLDERS, *_ANSWER_HOLDERS))
 _ENVELOPES = ("input_args", "inputs", "kwargs")
-"""Members that hold the arguments of a function."""
+"""Members that wrap the arguments of a function."""
 _WRAPPERS = ("kwargs", "data", "message")
 _WRAPPING = frozenset(_WRAPPERS)
 _SAYING = frozenset({"role", "content", "parts", "tool_calls", "toolCalls", "function_call"})
-"""Members of a message, by which it is known inside another object."""
+"""Members that identify a message inside another object."""
 _PARTS = ("parts", "contents", "blocks")
 _CONTENTS = ("content", "message", "text")
 _THOUGHT_NAMES = ("thinking", "reasoning", "reasoning_content")
@@ -105,116 +108,138 @@ _THOUGHTS = frozenset(_THOUGHT_NAMES)
 _FINISH_NAMES = ("finish_reason", "stop_reason", "finishReason")
 _FINISHES = frozenset({*_FINISH_NAMES, "generation_info"})
 _OUTPUT_BLOCKS = ("content", "blocks")
-"""Members of a tool's output that hold its blocks: of MCP's and of LlamaIndex's."""
+"""Members of a tool's output that hold its blocks: MCP's and LlamaIndex's."""
 FLAGS = ("gen_ai.tool.is_error", "tool.is_error", "mcp.tool.is_error", "lk.function_tool.is_error", "is_error")
-"""Attributes of a tool's span that are true where it failed."""
+"""Attributes of a tool's span that are true if it failed."""
 STATUSES = ("gen_ai.tool.status", "gen_ai.tool.call.status", "tool.status", "mcp.tool.status")
-"""Attributes of a tool's span that say how it ended."""
+"""Attributes of a tool's span with its final status."""
 _FAILED = frozenset({"error", "failed", "failure", "timeout"})
 _FLAG_NAMES = ("isError", "is_error")
 _FAILED_TYPES = frozenset({"error-text", "error-json", "tool-error", "tool_error", "tool_result_error"})
-"""Types of results of Vercel's AI SDK and of Anthropic's server tools that are failures."""
+"""Result types of Vercel's AI SDK and of Anthropic's server tools that are failures."""
 _AROUND_STATUS = frozenset({"content", "message", "error", "toolUseId", "tool_use_id", "tool_call_id", "toolCallId"})
-"""Members beside a `status` by which it is that of the call: a ticket has a status, too."""
+"""Members that mark a `status` beside them as the call's: a ticket has a status, too."""
 _RESULT_HOLDERS = ("result", "output", "response", "kwargs")
 _ABOUT = frozenset(
     {"jsonrpc", "id", "lc", "type", "name", "toolName", "toolCallId", "tool_call_id", "tool_use_id", "toolUseId", "call_id"}
 )
-"""Members of an envelope that only say which call it answers."""
+"""Members of an envelope that only identify the call."""
 _TELLING = frozenset({*_FLAG_NAMES, *_RESULT_HOLDERS, "type", "status", "jsonrpc"})
-"""Members without one of which a result is no envelope."""
+"""Members of which an envelope has at least one."""
 _MAX_DEPTH = 4
 
 
-class Side(NamedTuple):
-    """Messages of one side of a span: sent, or returned. `is_cut` says that a part of them was lost; the other fields are of sent messages."""
+class SpanMessages(NamedTuple):
+    """The messages of one direction: sent to a model, or returned by it. The fields after `is_cut` are set for sent messages only."""
 
     messages: Sequence[Message] = ()
     is_cut: bool = False
+    """Part of the messages was lost."""
     question: str | None = None
-    """The user's last message: its text, or what stands for what it shows."""
+    """Text of the user's last message, or placeholders for its media."""
     results: tuple[ToolResult, ...] = ()
-    """The outputs of tools after the last message of the model: those before were sent with an earlier request already."""
+    """Tool outputs after the model's last message: earlier ones were already sent with an earlier request."""
     thoughts: tuple[str, ...] = ()
-    """Those of the answer before, which some send back with the outputs of tools and tell nowhere else."""
+    """Thoughts of the answer before, which some senders return with the tool outputs and record nowhere else."""
     compacted: bool = False
 
     @property
     def has_content(self) -> bool:
-        """Tell whether any message has content: some senders write one without parts and put its content elsewhere."""
+        """True if any message has content: some senders write a message without parts and put its content elsewhere."""
         return any(message.has_content for message in self.messages)
 
 
 class ConversationReader:
-    """Reads the conversations of the spans of one request."""
+    """Reads the conversations of the spans of one OTLP request."""
 
     def __init__(self) -> None:
-        self._read: dict[tuple[str, str], Side] = {}
+        self._cache: dict[tuple[str, str], SpanMessages] = {}
 
-    def read(self, values: Values, has: Present, events: Sequence[Event], kind: Kind) -> tuple[Side, Side]:
-        """Return the messages that were sent in a span, and those that came back."""
-        sent = self._read_first(has.sent, values, "user") if has.sent else _NOTHING
-        came = self._read_first(has.came, values, "assistant") if has.came else _NOTHING
-        if (has.whole or events) and not (came.has_content and sent.has_content):
-            sent, came = self._with_rest(sent, came, values, has, events)
-        if came.messages and kind not in ("inference", "log"):
-            if sent.question is None:
-                # The state that is given back may have the question that was sent as something else than messages.
-                sent = sent._replace(question=_sent(came.messages, is_cut=came.is_cut).question)
-            came = came._replace(messages=_last_turn(came.messages))
-        return sent, came
+    def read(
+        self, attributes: Attributes, present: Present, events: Sequence[Event], kind: Kind
+    ) -> tuple[SpanMessages, SpanMessages]:
+        """Return the messages that were sent, and those that came back."""
+        request = self._read_first(present.request, attributes, "user")
+        response = self._read_first(present.response, attributes, "assistant")
+        if (present.conversations or events) and not (response.has_content and request.has_content):
+            request, response = self._fill_missing(request, response, attributes, present, events)
+        if response.messages and kind not in ("inference", "log"):
+            if request.question is None:
+                # The state that an agent returns may hold the question as messages although the input did not.
+                question = _build_request(response.messages, is_cut=response.is_cut).question
+                request = request._replace(question=question)
+            response = response._replace(messages=_last_answer(response.messages))
+        return request, response
 
-    def _with_rest(self, sent: Side, came: Side, values: Values, has: Present, events: Sequence[Event]) -> tuple[Side, Side]:
-        """Both sides; a missing one is taken from a whole conversation or from events."""
-        whole = self._read_first(has.whole, values, "user")
-        for questions, answers in (_parted(whole.messages), _messages_of_events(events)):
-            if questions and not sent.has_content:
-                sent = _sent(questions, is_cut=sent.is_cut)
-            if answers and not came.has_content:
-                came = Side(answers, came.is_cut)
-        return sent._replace(is_cut=sent.is_cut or whole.is_cut), came
+    def _fill_missing(
+        self,
+        request: SpanMessages,
+        response: SpanMessages,
+        attributes: Attributes,
+        present: Present,
+        events: Sequence[Event],
+    ) -> tuple[SpanMessages, SpanMessages]:
+        """Take a direction without content from a whole conversation, or from events."""
+        conversation = self._read_first(present.conversations, attributes, "user")
+        for questions, answers in (_split_conversation(conversation.messages), _messages_of_events(events)):
+            if questions and not request.has_content:
+                request = _build_request(questions, is_cut=request.is_cut)
+            if answers and not response.has_content:
+                response = SpanMessages(answers, response.is_cut)
+        return request._replace(is_cut=request.is_cut or conversation.is_cut), response
 
-    def _read_first(self, places: Iterable[named.Place], values: Values, role: str) -> Side:
-        """The messages at the first place that has any with content, else those of the first that has any."""
-        empty = _NOTHING
-        for source in places:
-            side = self._read_cached(source, values, role)
-            if side.has_content:
-                return side
-            empty = empty if empty.messages else side
-        return empty
+    def _read_first(self, sources: Iterable[MessageAttribute], attributes: Attributes, role: str) -> SpanMessages:
+        """Return the messages of the first attribute that has any with content, else of the first that has any."""
+        without_content = _NO_MESSAGES
+        for source in sources:
+            messages = self._read_cached(source, attributes, role)
+            if messages.has_content:
+                return messages
+            if not without_content.messages:
+                without_content = messages
+        return without_content
 
-    def _read_cached(self, source: named.Place, values: Values, role: str) -> Side:
-        text = values.get(source.name) if source.shape == "json" else None
-        if not isinstance(text, str) or len(text) > LONGEST_TEXT:
-            return _messages_at(source, values, role)
-        side = self._read.get((role, text))
-        if side is None:
-            side = _messages_at(source, values, role)
-            if len(self._read) >= KEPT_TEXTS:
-                self._read.clear()
-            self._read[role, text] = side
-        return side
+    def _read_cached(self, source: MessageAttribute, attributes: Attributes, role: str) -> SpanMessages:
+        text = attributes.get(source.name) if source.shape == "json" else None
+        if not isinstance(text, str) or len(text) > MAX_CACHED_TEXT:
+            return _read_attribute(source, attributes, role)
+        messages = self._cache.get((role, text))
+        if messages is None:
+            messages = _read_attribute(source, attributes, role)
+            if len(self._cache) >= MAX_CACHED_TEXTS:
+                self._cache.clear()
+            self._cache[role, text] = messages
+        return messages
 
 
-def _sent(messages: Sequence[Message], *, is_cut: bool) -> Side:
-    """The side of messages that were sent, with the fields that are kept of it."""
+def _build_request(messages: Sequence[Message], *, is_cut: bool) -> SpanMessages:
+    """Return messages that were sent, with the fields derived from them."""
     if not messages:
-        return Side(messages, is_cut)
-    last = _last_of_model(messages)
-    after = messages[last + 1 :]
-    return Side(
+        return SpanMessages(messages, is_cut)
+    last_answer = _last_answer_index(messages)
+    after_answer = messages[last_answer + 1 :]
+    thoughts: tuple[str, ...] = ()
+    if last_answer >= 0 and all(message.results for message in after_answer):
+        thoughts = _thoughts_before(messages, last_answer)
+    return SpanMessages(
         messages,
         is_cut,
-        question=next((message.text for message in reversed(messages) if message.role == "user" and message.asks), None),
-        results=tuple([result for message in after for result in message.results]),
-        thoughts=_thoughts_before(messages, last) if last >= 0 and all(message.results for message in after) else (),
+        question=_last_question(messages),
+        results=tuple([result for message in after_answer for result in message.results]),
+        thoughts=thoughts,
         compacted=any(message.compacted for message in messages),
     )
 
 
-def _last_of_model(messages: Sequence[Message]) -> int:
-    """The index of the last message of the model; -1 where there is none."""
+def _last_question(messages: Sequence[Message]) -> str | None:
+    for message in reversed(messages):
+        if message.role == "user" and message.asks:
+            return message.text
+    return None
+
+
+def _last_answer_index(messages: Sequence[Message]) -> int:
+    """Return the index of the model's last message; -1 if there is none."""
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].role == "assistant":
             return index
@@ -222,58 +247,63 @@ def _last_of_model(messages: Sequence[Message]) -> int:
 
 
 def _thoughts_before(messages: Sequence[Message], last: int) -> tuple[str, ...]:
-    """The thoughts of the model's messages up to this one, without anything between them."""
+    """Return the thoughts of the unbroken run of the model's messages that ends at `last`."""
     first = last
     while first and messages[first - 1].role == "assistant":
         first -= 1
     return tuple([thought for message in messages[first : last + 1] for thought in message.thoughts])
 
 
-def _last_turn(came: Sequence[Message]) -> Sequence[Message]:
-    """The answer at the end of an agent's or chain's output, with the thoughts that led to it: the output may have the whole history."""
-    last_question = max((index for index, message in enumerate(came) if message.role == "user" and message.asks), default=-1)
-    turn = [message for message in came[last_question + 1 :] if message.role == "assistant"]
+def _last_answer(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the answer that ends an agent's or chain's output, with the thoughts that led to it: the output may be the whole history."""
+    last_question = max(
+        (index for index, message in enumerate(messages) if message.role == "user" and message.asks), default=-1
+    )
+    turn = [message for message in messages[last_question + 1 :] if message.role == "assistant"]
     if len(turn) < 2:
         return turn
     return [msgspec.structs.replace(turn[-1], thoughts=[thought for message in turn for thought in message.thoughts])]
 
 
-def _parted(whole: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
-    """A conversation split into the messages before its last answer, and that answer."""
-    last = _last_of_model(whole)
-    return (whole, ()) if last < 0 or last < len(whole) - 1 else (whole[:last], whole[last:])
+def _split_conversation(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
+    """Split a conversation into the messages before its final answer, and that answer."""
+    last = _last_answer_index(messages)
+    if last < 0 or last < len(messages) - 1:
+        return messages, ()
+    return messages[:last], messages[last:]
 
 
 def _messages_of_events(events: Iterable[Event]) -> tuple[list[Message], list[Message]]:
-    """The messages in events: those that were sent, and those that came back."""
-    sent, came = list[Message](), list[Message]()
+    """Return the messages in events: those that were sent, and those that came back."""
+    sent, returned = list[Message](), list[Message]()
     for event in events:
-        role = named.MESSAGE_EVENTS.get(event.name)
+        role = conventions.MESSAGE_EVENTS.get(event.name)
         if role == "choice":
-            came += _read_event(event, "assistant")
+            returned += _read_event(event, "assistant")
         elif role is not None:
             sent += _read_event(event, role)
-    return sent, came
+    return sent, returned
 
 
 def _read_event(event: Event, role: str) -> list[Message]:
-    """The messages of an event: of its fields, of one attribute that has them all, or of a text of JSON that is its whole body."""
+    """Return the messages of an event: of its fields, of one attribute with all of them, or of JSON text in its body."""
     attributes = event.attributes
     if "role" not in attributes:
-        content = next((attributes[name] for name in named.EVENT_CONTENT if attributes.get(name) is not None), None)
-        whole = parsed(attributes.get("content") if content is None else content).value
-        if isinstance(whole, dict) and not (_FIELDS if content is not None else _WHOLE_FIELDS).isdisjoint(whole):
-            return [message_of({"role": role, **whole}, role)]
-        if content is not None:
-            return (_turns_in(whole) if isinstance(whole, str) else []) or messages_of(whole, role)
+        whole = _first(attributes, *conventions.EVENT_CONTENT)
+        value = parsed(attributes.get("content") if whole is None else whole).value
+        message_fields = _WHOLE_FIELDS if whole is None else _FIELDS
+        if isinstance(value, dict) and not message_fields.isdisjoint(value):
+            return [message_of({"role": role, **value}, role)]
+        if whole is not None:
+            return (_messages_in_lines(value) if isinstance(value, str) else []) or messages_of(value, role)
     fields = {name: parsed(value).value if name in _ENCODED else value for name, value in attributes.items()}
     if isinstance(fields.get("message"), dict) and "content" not in fields:
         return [message_of({"role": role, "finish_reason": fields.get("finish_reason"), **fields["message"]}, role)]
     return [message_of({"role": role, **fields}, role)]
 
 
-def _turns_in(text: str) -> list[Message]:
-    """The messages in a text that has a line for each, such as OpenLIT writes: `user: Is it open?`."""
+def _messages_in_lines(text: str) -> list[Message]:
+    """Return the messages in a text with one line each, as OpenLIT writes it: `user: Is it open?`."""
     starts = list(_TURN.finditer(text))
     if not starts or starts[0].start():
         return []
@@ -282,25 +312,24 @@ def _turns_in(text: str) -> list[Message]:
     return [message_of({"role": start[1], "content": text[start.end() : end].strip()}) for start, end in turns]
 
 
-def _messages_at(source: named.Place, values: Values, role: str) -> Side:
-    """The messages at a place."""
-    value = values.get(source.name)
+def _read_attribute(source: MessageAttribute, attributes: Attributes, role: str) -> SpanMessages:
+    """Return the messages that an attribute holds."""
+    value = attributes.get(source.name)
+    is_cut = False
     if source.shape == "flat":
-        return _build_side([message_of(item, role) for item in unflattened(values, source.name)], role)
-    if source.shape == "text":
-        return _build_side([message_of({"role": role, "content": value})] if value else [], role)
-    if source.shape == "tasks":
-        return _build_side(_messages_of_task(value), role)
-    read = parsed(value)
-    return _build_side(messages_of(read.value, role), role, is_cut=read.is_cut)
-
-
-def _build_side(messages: Sequence[Message], role: str, *, is_cut: bool = False) -> Side:
-    return _sent(messages, is_cut=is_cut) if role == "user" else Side(messages, is_cut)
+        messages = [message_of(item, role) for item in unflattened(attributes, source.name)]
+    elif source.shape == "text":
+        messages = [message_of({"role": role, "content": value})] if value else []
+    elif source.shape == "tasks":
+        messages = _messages_of_task(value)
+    else:
+        read = parsed(value)
+        messages, is_cut = messages_of(read.value, role), read.is_cut
+    return _build_request(messages, is_cut=is_cut) if role == "user" else SpanMessages(messages, is_cut)
 
 
 def _messages_of_task(value: Any) -> list[Message]:
-    """The question in the only task of a crew. A description with names to fill in is a template, and no question."""
+    """Return the question in the only task of a crew. A description with placeholders is a template, not a question."""
     tasks = parsed(value).value
     if not isinstance(tasks, list) or len(tasks) != 1 or not isinstance(tasks[0], dict):
         return []
@@ -309,13 +338,13 @@ def _messages_of_task(value: Any) -> list[Message]:
 
 
 def is_elided(value: Any) -> bool:
-    """Tell whether the sender withheld a value, or everything in an object."""
+    """Return whether the sender withheld a value, or everything in an object."""
     parts = value.values() if isinstance(value, dict) else (value,)
     return bool(parts) and all(isinstance(part, str) and part in ELIDED for part in parts)
 
 
 class Message(msgspec.Struct):
-    """One message: its texts, media, thoughts, calls and results. `media` are placeholders for content that is no text."""
+    """One message. `media` are placeholders for content other than text."""
 
     role: str
     texts: list[str] = []
@@ -328,22 +357,22 @@ class Message(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """Its texts, joined by line ends; without any, the placeholders of what it shows."""
+        """The texts, joined by line breaks; the media placeholders if there are none."""
         return "\n".join(self.texts) or joined(self.media)
 
     @property
     def asks(self) -> bool:
-        """Tell whether a message in the user's role is a turn of the user, and no mere carrier of tools' outputs."""
+        """True if a message in the user's role is a turn of the user, not only tool outputs."""
         return bool(self.texts) or (bool(self.media) and not self.results)
 
     @property
     def has_content(self) -> bool:
-        """Tell whether anything is in it."""
+        """True if the message is not empty."""
         return bool(self.texts or self.calls or self.results or self.thoughts or self.media or self.compacted)
 
 
 def messages_of(value: Any, role: str = "user", depth: int = MAX_NESTED) -> list[Message]:
-    """The messages of a value: a list of them, one of them, an object that holds them, or a text of the given role."""
+    """Return the messages of a value: a list of messages, one message, an object that holds them, or a text of the given role."""
     if depth <= 0:
         return []
     if isinstance(value, str):
@@ -361,7 +390,7 @@ def _messages_in_text(text: str, role: str, depth: int) -> list[Message]:
 
 
 def _messages_in_list(values: list[Any], role: str, depth: int) -> list[Message]:
-    """The messages of a list. Blocks that stand beside each other are one message, in the role that their kind has."""
+    """Return the messages of a list. Adjacent blocks form one message, in the role that fits their kind."""
     values = [{"role": value[0], "content": value[1]} if _is_pair(value) else value for value in values]
     if values and all(isinstance(value, list) for value in values):
         # LangChain has a list of messages for each prompt of a batch.
@@ -400,7 +429,7 @@ def _messages_in_list(values: list[Any], role: str, depth: int) -> list[Message]
 
 
 def _is_pair(value: Any) -> bool:
-    """Tell whether a value is a pair of a role and a text, which is a message to LangChain."""
+    """Return whether a value is a pair of role and text, which LangChain uses for a message."""
     return (
         isinstance(value, list)
         and len(value) == 2
@@ -410,7 +439,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def _object_in(value: Any) -> Any:
-    """The message in a text of JSON, as an attribute's list of texts has it; any other value as it is."""
+    """Return the message in a JSON text, as lists of texts in an attribute have it; any other value unchanged."""
     inner = parsed(value).value if isinstance(value, str) and value.startswith("{") else value
     return inner if isinstance(inner, dict) and (_is_message(inner) or _is_block(inner)) else value
 
@@ -423,12 +452,12 @@ def _is_message(value: Json) -> bool:
         or bool(value.get("tool_calls") or value.get("toolCalls"))
         or (isinstance(kind, str) and kind.lower() in ROLES and "content" in value)
         or ("content" in value and value.get("source") in ("user", "assistant"))
-        or _wrapped(value) is not None
+        or _wrapped_message(value) is not None
     )
 
 
-def _wrapped(value: Json) -> Json | None:
-    """The message inside a choice of a chat completion, or inside LangChain's form of one."""
+def _wrapped_message(value: Json) -> Json | None:
+    """Return the message inside a choice of a chat completion, or inside LangChain's form of it."""
     if _WRAPPING.isdisjoint(value):
         return None
     for name in _WRAPPERS:
@@ -454,7 +483,7 @@ def _is_typed(value: Json) -> bool:
 
 
 def _held_messages(value: Json, role: str, depth: int) -> list[Message]:
-    """The message that an object is, or the messages that it holds under a known name."""
+    """Return the message that an object is, or the messages it holds under a known name."""
     if depth <= 0:
         return []
     if _is_message(value):
@@ -465,20 +494,22 @@ def _held_messages(value: Json, role: str, depth: int) -> list[Message]:
         inner = value.get(name)
         if isinstance(inner, list | dict) and (messages := messages_of(inner, role, depth - 1)):
             # The reason to stop may stand beside the message, as in Gemini's candidates.
-            messages[-1].finish = messages[-1].finish or _finish(value)
+            messages[-1].finish = messages[-1].finish or _finish_reason(value)
             return messages
     return []
 
 
-def _finish(value: Json) -> str | None:
+def _finish_reason(value: Json) -> str | None:
     if _FINISHES.isdisjoint(value):
         return None
-    about = value.get("generation_info")
-    beside = _named(about, "finish_reason") if isinstance(about, dict) else None
-    return _named(value, *_FINISH_NAMES) or beside
+    reason = _first_string(value, *_FINISH_NAMES)
+    info = value.get("generation_info")
+    if reason is None and isinstance(info, dict):
+        return _first_string(info, "finish_reason")
+    return reason
 
 
-def _named(value: Json, *names: str) -> str | None:
+def _first_string(value: Json, *names: str) -> str | None:
     for name in names:
         if isinstance(member := value.get(name), str) and member:
             return member
@@ -486,7 +517,7 @@ def _named(value: Json, *names: str) -> str | None:
 
 
 def _add_block(message: Message, block: Json, depth: int) -> None:
-    """Add a block of content: by its type, else by the key that holds it."""
+    """Add a content block to the message, by its type, else by the key that holds it."""
     kind = block.get("type", block.get("block_type"))
     add = _BLOCKS.get(kind) if isinstance(kind, str) else None
     if add is not None:
@@ -494,12 +525,14 @@ def _add_block(message: Message, block: Json, depth: int) -> None:
         return
     if (placeholder := placeholder_of(block)) is not None:
         # A voice's transcript is what was said.
-        message.texts.append(block["transcript"]) if _named(block, "transcript") else message.media.append(placeholder)
+        if transcript := _first_string(block, "transcript"):
+            message.texts.append(transcript)
+        else:
+            message.media.append(placeholder)
         return
-    # Gemini's library writes the keys that a part has not as null.
-    name = None if kind is not None or _KEY_NAMES.isdisjoint(block) else next((key for key in _KEYS if block.get(key)), None)
-    if name is not None:
-        _KEYS[name](message, block[name] if isinstance(block[name], dict) else block)
+    key = _block_key(block) if kind is None else None
+    if key is not None:
+        _KEYS[key](message, block[key] if isinstance(block[key], dict) else block)
         return
     if isinstance(block.get("text"), str):
         _add_text(message.thoughts if block.get("thought") is True else message.texts, block["text"])
@@ -510,13 +543,23 @@ def _add_block(message: Message, block: Json, depth: int) -> None:
                 return
 
 
+def _block_key(block: Json) -> str | None:
+    """Return the key that identifies a block without a type. Gemini's library writes null under the keys that a part lacks."""
+    if _KEY_NAMES.isdisjoint(block):
+        return None
+    for key in _KEYS:
+        if block.get(key):
+            return key
+    return None
+
+
 def _add_text(texts: list[str], value: Any) -> None:
     if isinstance(value, str) and value and value not in ELIDED:
         texts.append(value)
 
 
 def _add_content(message: Message, content: Any, depth: int) -> None:
-    """Add what a message has as its content: a text, blocks, one block, or JSON of blocks in a text."""
+    """Add the content of a message: a text, blocks, one block, or JSON text of blocks."""
     if depth <= 0:
         return
     if isinstance(content, str):
@@ -537,7 +580,7 @@ def _add_content(message: Message, content: Any, depth: int) -> None:
 
 
 def _is_content(value: Any) -> bool:
-    """Tell whether the value of a text of JSON is the content of a message: blocks, or a message around them."""
+    """Return whether the value of a JSON text is message content: blocks, or a message that wraps them."""
     if isinstance(value, list):
         return bool(value) and all(isinstance(item, dict) and (_is_block(item) or "role" in item) for item in value)
     return isinstance(value, dict) and ("parts" in value or ("role" in value and "content" in value) or _is_typed(value))
@@ -563,7 +606,7 @@ def _messages_in_object(value: Json, role: str, depth: int) -> list[Message]:
 
 
 def spoken_in(value: Any, role: str, depth: int = MAX_NESTED) -> str | None:
-    """The question or answer in the arguments or the result of a function; None where no member has it."""
+    """Return the question or answer in the arguments or result of a function; None if no member has it."""
     if not isinstance(value, dict) or depth <= 0:
         return None
     for name in _ANSWERS if role == "assistant" else _QUESTIONS:
@@ -581,16 +624,17 @@ def spoken_in(value: Any, role: str, depth: int = MAX_NESTED) -> str | None:
 
 
 def is_repr(text: str) -> bool:
-    """Tell whether a text is what Python prints of an object, such as `StopEvent(result=None)` or `<Agent object at 0x7f>`."""
+    """Return whether a text is the repr of a Python object, such as `StopEvent(result=None)` or `<Agent object at 0x7f>`."""
     return _REPR.match(text) is not None and _REPR_END.search(text[-_LONGEST_END:]) is not None
 
 
 def message_of(value: Json, role: str = "user", depth: int = MAX_NESTED) -> Message:
-    """The message that an object is."""
-    inner = _wrapped(value)
+    """Return the message that an object is."""
+    inner = _wrapped_message(value)
     if inner is not None and depth > 0:
-        named = value["id"][-1] if isinstance(value.get("id"), list) and value["id"] else value.get("type", role)
-        return message_of({"finish_reason": _finish(value), **inner, "type": str(named)}, role, depth - 1)
+        class_path = value.get("id")  # LangChain's, such as ["langchain", "schema", "messages", "AIMessage"]
+        kind = class_path[-1] if isinstance(class_path, list) and class_path else value.get("type", role)
+        return message_of({"finish_reason": _finish_reason(value), **inner, "type": str(kind)}, role, depth - 1)
     message = Message(_role(value, role))
     for name in _PARTS:
         if name in value:
@@ -604,9 +648,9 @@ def message_of(value: Json, role: str = "user", depth: int = MAX_NESTED) -> Mess
     if calls := value.get("tool_calls") or value.get("toolCalls") or value.get("function_call"):
         _add_calls(message, calls if isinstance(calls, list) else [calls])
     if message.role == "tool" and not message.results:
-        message.results.append(_result(value, message.text or None))
+        message.results.append(_build_result(value, message.text or None))
         message.texts, message.media = [], []
-    message.finish = _finish(value)
+    message.finish = _finish_reason(value)
     return message
 
 
@@ -615,28 +659,32 @@ def _role(value: Json, role: str) -> str:
     if type(name) is str and (usual := ROLES.get(name)) is not None:
         return usual
     kind, source = value.get("type"), value.get("source")  # AutoGen's messages name their source
-    name = (
-        name
-        or (kind if isinstance(kind, str) and kind.lower() in ROLES else None)
-        or (source if source in ("user", "assistant") else None)
-        or role
-    )
+    if not name:
+        if isinstance(kind, str) and kind.lower() in ROLES:
+            name = kind
+        elif source in ("user", "assistant"):
+            name = source
+        else:
+            name = role
     lower = str(name).lower()
     return ROLES.get(lower, lower)
 
 
 def _add_calls(message: Message, calls: Iterable[Any]) -> None:
-    """Add the calls that stand beside the content and are not among its blocks."""
-    ids = {call.call_id for call in message.calls} - {None}
-    beside = [_call(call) for call in calls if isinstance(call, dict)]
-    message.calls += [call for call in beside if call.call_id not in ids]
+    """Add the calls listed beside the content, except those already among its blocks."""
+    block_ids = {call.call_id for call in message.calls if call.call_id is not None}
+    for value in calls:
+        if isinstance(value, dict):
+            call = _build_call(value)
+            if call.call_id not in block_ids:
+                message.calls.append(call)
 
 
-def _call(value: Json) -> ToolCall:
+def _build_call(value: Json) -> ToolCall:
     function = value.get("function")
     inner = function if isinstance(function, dict) else value
     arguments = parsed(_first(inner, "arguments", "args", "input", "tool_kwargs")).value
-    return ToolCall(_named(inner, "name", "toolName", "tool_name"), _id(value), arguments)
+    return ToolCall(_first_string(inner, "name", "toolName", "tool_name"), _call_id(value), arguments)
 
 
 def _first(value: Json, *names: str) -> Any:
@@ -646,33 +694,36 @@ def _first(value: Json, *names: str) -> Any:
     return None
 
 
-def _id(value: Json) -> str | None:
-    return _named(value, "tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "call_id", "id", "ref")
+def _call_id(value: Json) -> str | None:
+    return _first_string(value, "tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "call_id", "id", "ref")
 
 
-def _result(value: Json, text: str | None) -> ToolResult:
+def _build_result(value: Json, text: str | None) -> ToolResult:
     output = _first(value, "response", "result", "output", "content")
     origin = value.get("origin")  # Haystack's results name their call
-    about = origin if isinstance(origin, dict) else value
+    call = origin if isinstance(origin, dict) else value
     failed = failed_by_result(value)
     if failed is None and isinstance(value.get("error"), bool):
         failed = value["error"]
     if failed is None:
         failed = True if value.get("status") == "error" else failed_by_result(output)
     return ToolResult(
-        text_of(text if text is not None else output), _named(about, "name", "toolName", "tool_name"), _id(about), failed
+        output=text_of(output if text is None else text),
+        name=_first_string(call, "name", "toolName", "tool_name"),
+        call_id=_call_id(call),
+        is_error=failed,
     )
 
 
 def result_of(value: Any) -> ToolResult | None:
-    """The output of a tool in a message of its own, with the id of its call: LangChain's, or Gemini's function response."""
+    """Return the tool output in a message, with the id of its call: LangChain's, or Gemini's function response."""
     if isinstance(value, dict) and isinstance(value.get("response"), dict) and isinstance(value.get("name"), str):
-        return _result(value, None)
+        return _build_result(value, None)
     return next((message.results[0] for message in messages_of(value) if message.results), None)
 
 
 def text_of(value: Any) -> str:
-    """The text of a tool's output: of content its texts, of anything else its JSON. A text of JSON that is one text loses its quotes."""
+    """Return a tool's output as text: the texts of content blocks, else JSON. A JSON string loses its quotes."""
     text = unquoted(value)
     content = _output_content(parsed(text).value)
     if content is not None:
@@ -686,7 +737,7 @@ def text_of(value: Any) -> str:
 
 
 def _output_content(value: Any) -> str | None:
-    """The text of an output that is content, or has it inside the envelope of its protocol; None for any other."""
+    """Return the text of an output that is content, or wraps content in its protocol's envelope; None for any other."""
     if isinstance(value, dict) and set(value) == {"type", "value"}:
         return text_of(value["value"])
     if isinstance(value, dict):
@@ -697,7 +748,7 @@ def _output_content(value: Any) -> str | None:
 
 
 def _is_output(value: Any) -> bool:
-    """Tell whether a value is a list of blocks of text, or of what placeholders stand for."""
+    """Return whether a value is a list of text blocks or of media blocks."""
     return (
         isinstance(value, list)
         and bool(value)
@@ -709,7 +760,7 @@ def _is_output(value: Any) -> bool:
 
 
 def unquoted(value: Any) -> Any:
-    """The text in a text of JSON, such as `"stop"` with its quotes; any other value as it is."""
+    """Return the text of a JSON string, such as `"stop"` with its quotes; any other value unchanged."""
     if not isinstance(value, str) or not value.startswith('"'):
         return value
     try:
@@ -719,7 +770,7 @@ def unquoted(value: Any) -> Any:
 
 
 def unflattened(values: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
-    """The objects of a list that was written flat: `PREFIX.0.role`, `PREFIX.0.tool_calls.1.name` and so on, in order."""
+    """Return the objects of a list that was written flat: `PREFIX.0.role`, `PREFIX.0.tool_calls.1.name` and so on, in order."""
     tree: dict[str, Any] = {}
     start = len(prefix) + 1
     for name, value in values.items():
@@ -734,48 +785,57 @@ def unflattened(values: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
         else:
             if steps:
                 node[steps[-1]] = value
-    objects = _lists(tree)
+    objects = _lists_from_tree(tree)
     return [item for item in objects if isinstance(item, dict)] if isinstance(objects, list) else []
 
 
-def _lists(node: Any) -> Any:
-    """The tree with a list for each node whose names are numbers."""
+def _lists_from_tree(node: Any) -> Any:
+    """Return the tree with a list in place of each node whose names are numbers."""
     if not isinstance(node, dict):
         return node
     if node and all(name.isdecimal() and len(name) <= _DIGITS for name in node):
-        return [_lists(node[name]) for name in sorted(node, key=int)]
-    return {name: _lists(value) for name, value in node.items()}
+        return [_lists_from_tree(node[name]) for name in sorted(node, key=int)]
+    return {name: _lists_from_tree(value) for name, value in node.items()}
 
 
-def failed_by_attributes(values: Mapping[str, Any]) -> bool:
-    """Tell whether the attributes of a tool's span say that it failed."""
-    return any(_flag(values.get(name)) for name in FLAGS) or any(
-        str(values.get(name, "")).casefold() in _FAILED for name in STATUSES
-    )
+def failed_by_attributes(attributes: Attributes) -> bool:
+    """Return whether the attributes of a tool's span say that it failed."""
+    if any(_read_flag(attributes.get(name)) for name in FLAGS):
+        return True
+    return any(str(attributes.get(name, "")).casefold() in _FAILED for name in STATUSES)
 
 
-def _flag(value: Any) -> bool | None:
-    """A flag; some senders write it as a text."""
+def _read_flag(value: Any) -> bool | None:
+    """Return a flag, which some senders write as text; None for anything else."""
     if isinstance(value, bool):
         return value
-    return {"true": True, "false": False}.get(value.casefold()) if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return None
+    return {"true": True, "false": False}.get(value.casefold())
 
 
 def failed_by_result(value: Any, depth: int = _MAX_DEPTH) -> bool | None:
-    """Tell whether a result, or a text of JSON that it is, says that the tool failed; None where it does not say."""
+    """Return whether a result, possibly JSON text, says that the tool failed; None if it does not say."""
     result = parsed(value).value
     if isinstance(result, list):
-        verdicts = [failed_by_result(item, depth - 1) for item in result if isinstance(item, dict)] if depth else []
-        return True if True in verdicts else False if False in verdicts else None
+        return _failed_by_any(result, depth - 1) if depth else None
     return _failed_by_envelope(result, depth) if isinstance(result, dict) else None
+
+
+def _failed_by_any(results: list[Any], depth: int) -> bool | None:
+    verdicts = [failed_by_result(result, depth) for result in results if isinstance(result, dict)]
+    if True in verdicts:
+        return True
+    return False if False in verdicts else None
 
 
 def _failed_by_envelope(result: Mapping[str, Any], depth: int) -> bool | None:
     if _TELLING.isdisjoint(result):
         return None
-    flag = next((flag for name in _FLAG_NAMES if (flag := _flag(result.get(name))) is not None), None)
-    if flag is not None:
-        return flag
+    for name in _FLAG_NAMES:
+        flag = _read_flag(result.get(name))
+        if flag is not None:
+            return flag
     kind = str(result.get("type"))
     is_failed_call = result.get("status") == "error" and (len(result) == 1 or not _AROUND_STATUS.isdisjoint(result))
     is_failed_request = "jsonrpc" in result and isinstance(result.get("error"), dict)
@@ -803,18 +863,18 @@ def _thought_block(message: Message, block: Json) -> None:
 
 
 def _call_block(message: Message, block: Json) -> None:
-    message.calls.append(_call(block))
+    message.calls.append(_build_call(block))
 
 
 def _result_block(message: Message, block: Json) -> None:
-    message.results.append(_result(block, None))
+    message.results.append(_build_result(block, None))
 
 
 def _compaction_block(message: Message, _block: Json) -> None:
     message.compacted = True
 
 
-_NOTHING = Side()
+_NO_MESSAGES = SpanMessages()
 _BLOCKS: dict[str, Callable[[Message, Json], None]] = {
     **dict.fromkeys(("text", "input_text", "output_text", "refusal", "text_content"), _text_block),
     **dict.fromkeys(("reasoning", "thinking"), _thought_block),
@@ -824,11 +884,11 @@ _BLOCKS: dict[str, Callable[[Message, Json], None]] = {
     ),
     "compaction": _compaction_block,
 }  # fmt: skip
-"""What a block of content adds to its message, by its type."""
+"""How to add a content block to its message, by its type."""
 _KEYS: dict[str, Callable[[Message, Json], None]] = {
     **dict.fromkeys(("function_call", "functionCall", "toolUse", "toolRequest", "tool_call"), _call_block),
     **dict.fromkeys(("function_response", "functionResponse", "toolResult", "toolResponse", "tool_call_result"), _result_block),
     **dict.fromkeys(("reasoningContent", "reasoning"), _thought_block),
 }
-"""What a block without a type adds, by the key that holds it: of Gemini, Bedrock, Genkit and Haystack."""
+"""How to add a block without a type, by the key that holds it: Gemini, Bedrock, Genkit and Haystack."""
 _KEY_NAMES = frozenset(_KEYS)

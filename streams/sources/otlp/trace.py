@@ -21,7 +21,7 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 
 from audit.fingerprints import digest
-from streams.sources.otlp.conventions import AGENT_METHODS, NAMELESS, NAMING
+from streams.sources.otlp.conventions import AGENT_METHODS, AGENT_NAMING_DIALECTS, FRAMEWORK_AGENT_NAMES
 from streams.sources.otlp.kinds import names_helper
 from streams.sources.otlp.span_facts import SpanFacts, Usage
 
@@ -459,11 +459,11 @@ def _only_value(values: Iterable[str | None]) -> str | None:
 
 def _named_by_span(facts: SpanFacts) -> str | None:
     """The agent that a span is named after, without the method that was called."""
-    if facts.kind != "agent" or facts.dialect not in NAMING or facts.name in NAMELESS:
+    if facts.kind != "agent" or facts.dialect not in AGENT_NAMING_DIALECTS or facts.name in FRAMEWORK_AGENT_NAMES:
         return None
     owner, _, method = facts.name.rpartition(".")
     name = owner if owner and method in AGENT_METHODS else facts.name
-    return None if name in NAMELESS else name
+    return None if name in FRAMEWORK_AGENT_NAMES else name
 
 
 def without_evaluations(spans: Sequence[KeptSpan]) -> Sequence[KeptSpan]:

@@ -11,8 +11,8 @@ from otlp.spans import agent, chat, request
 
 from schemas.bounds import MAX_COUNT
 from streams.sources.otlp.kinds import present_in
-from streams.sources.otlp.reading import UsageReading, read_usage
 from streams.sources.otlp.span_facts import Usage
+from streams.sources.otlp.token_usage import UsageReading, read_usage
 
 LANGFUSE, MLFLOW = "langfuse.observation.usage_details", "mlflow.chat.tokenUsage"
 LANGSMITH = "langsmith.metadata.usage_metadata"
@@ -26,7 +26,7 @@ REASONED = 30
 def usage_of(attributes: dict[str, Any]) -> UsageReading:
     """The usage of a request with these attributes."""
     values = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in attributes.items()}
-    reading = read_usage(values, present_in(values).counting)
+    reading = read_usage(values, present_in(values).token_conventions)
     assert reading is not None
     return reading
 
@@ -291,7 +291,7 @@ def test_a_count_is_a_whole_number_that_may_be_a_text(value: Any, count: int | N
 def test_counts_that_say_nothing_are_missing(attributes: dict[str, Any]) -> None:
     """A streamed answer whose usage nobody asked for was not free: some write zeros for it."""
     values = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in attributes.items()}
-    assert read_usage(values, present_in(values).counting) is None
+    assert read_usage(values, present_in(values).token_conventions) is None
 
 
 def test_sums_stay_within_what_a_record_holds() -> None:

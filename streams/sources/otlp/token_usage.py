@@ -1,0 +1,189 @@
+"""Token usage of one request, read from span attributes or from a provider's answer.
+
+Conventions name and count tokens differently (`conventions.TOKEN_CONVENTIONS`). A record has one definition:
+
+1. Input counts every token the model read, including cache reads and writes. Output counts every token it wrote, including reasoning.
+2. Readings that are impossible, such as more cached tokens than input tokens, are discarded.
+3. If a total contradicts the convention's reading and exactly one other reading fits the total, that reading is used. Otherwise the usage
+   is unclear: counts on which all readings agree are kept, the others are left empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from schemas.bounds import MAX_COUNT
+from streams.sources.otlp.attributes import parsed
+from streams.sources.otlp.conventions import PROVIDER_TOKEN_CONVENTIONS, USAGE_OBJECT, Included, TokenConvention
+from streams.sources.otlp.kinds import COUNTS
+from streams.sources.otlp.span_facts import Usage
+
+_MAX_DIGITS = len(str(MAX_COUNT))
+_PRICE_TIER = "priority"
+"""Part of the names of counts by price tier (`input_cached_tokens_priority`). Their tokens are already in another count."""
+
+
+class UsageReading(NamedTuple):
+    """Token usage of a request. If it is not clear, the counts that depend on the reading are None."""
+
+    counts: Usage
+    is_clear: bool = True
+
+
+def read_usage(attributes: Mapping[str, Any], conventions: Sequence[TokenConvention]) -> UsageReading | None:
+    """Return the usage by the convention with the most counts, the first among equals; None if none has any."""
+    best: UsageReading | None = None
+    most = 0
+    for convention in conventions:
+        counts = _read_counts(attributes, convention)
+        if counts.size > most and counts.says_more_than_total:
+            best, most = _interpret(counts, convention), counts.size
+    return best
+
+
+def read_provider_usage(usage: Mapping[str, Any]) -> UsageReading | None:
+    """Return the usage in the `usage` object of a provider's answer; None if it has no counts."""
+    return read_usage({USAGE_OBJECT: usage}, PROVIDER_TOKEN_CONVENTIONS)
+
+
+class _Counts(NamedTuple):
+    """The counts as written. A missing count is None."""
+
+    input: int | None = None
+    output: int | None = None
+    cache_read: int | None = None
+    cache_write: int | None = None
+    reasoning: int | None = None
+    total: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of counts that are present."""
+        return len(self) - self.count(None)
+
+    @property
+    def says_more_than_total(self) -> bool:
+        """True if a count besides the total is above zero: some senders write zeros for unknown counts."""
+        return any(self[:-1])
+
+    @property
+    def cached(self) -> int:
+        """Tokens read from or written to a cache."""
+        return (self.cache_read or 0) + (self.cache_write or 0)
+
+
+def _read_counts(attributes: Mapping[str, Any], convention: TokenConvention) -> _Counts:
+    if convention.container is None:
+        return _Counts(*(_first_count(attributes, getattr(convention, field)) for field in COUNTS))
+    details = parsed(attributes[convention.container]).value
+    if not isinstance(details, dict):
+        return _Counts()
+    if convention.parts is None:
+        return _Counts(*(_first_count_at(details, getattr(convention, field)) for field in COUNTS))
+    return _add_up_counts(details, convention, convention.parts)
+
+
+def _first_count(attributes: Mapping[str, Any], names: Iterable[str]) -> int | None:
+    for name in names:
+        count = _parse_count(attributes[name])
+        if count is not None:
+            return count
+    return None
+
+
+def _first_count_at(details: Mapping[str, Any], paths: Iterable[str]) -> int | None:
+    for path in paths:
+        count = _parse_count(_value_at(details, path))
+        if count is not None:
+            return count
+    return None
+
+
+def _add_up_counts(details: Mapping[str, Any], convention: TokenConvention, prefixes: tuple[str, str]) -> _Counts:
+    """Return the counts of a convention in which each token is in exactly one count, so that counts of one field add up."""
+    names_by_field: dict[str, list[str]] = {field: list(getattr(convention, field)) for field in COUNTS}
+    assigned = {name for names in names_by_field.values() for name in names}
+    for field, prefix in zip(("input", "output"), prefixes, strict=True):
+        for name in details:
+            if name.startswith(prefix) and _PRICE_TIER not in name and name not in assigned:
+                names_by_field[field].append(name)
+    return _Counts(*(_sum_counts(details, names) for names in names_by_field.values()))
+
+
+def _sum_counts(details: Mapping[str, Any], paths: Iterable[str]) -> int | None:
+    counts = [_parse_count(_value_at(details, path)) for path in paths]
+    present = [count for count in counts if count is not None]
+    return min(sum(present), MAX_COUNT) if present else None
+
+
+def _parse_count(value: Any) -> int | None:
+    """Return a whole number from 0 to MAX_COUNT, which may be written as text; None for anything else."""
+    if type(value) is str and value.isdecimal() and value.isascii() and len(value) <= _MAX_DIGITS:
+        value = int(value)
+    if type(value) not in (int, float) or not 0 <= value <= MAX_COUNT or value != int(value):
+        return None
+    return int(value)
+
+
+def _value_at(details: Mapping[str, Any], path: str) -> Any:
+    value: Any = details
+    for step in path.split("."):
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return None
+    return value
+
+
+def _interpret(counts: _Counts, convention: TokenConvention) -> UsageReading:
+    readings = _possible_readings(counts, convention)
+    fitting = [usage for usage in readings if _fits_total(usage, counts)]
+    if readings[0] in fitting:
+        return UsageReading(readings[0])
+    if len(fitting) == 1:
+        return UsageReading(fitting[0])
+    return UsageReading(_agreed_counts(fitting or readings), is_clear=False)
+
+
+def _possible_readings(counts: _Counts, convention: TokenConvention) -> list[Usage]:
+    """Return the possible readings, each once; the convention's own comes first."""
+    readings: list[Usage] = []
+    for tokens_read in _possible_sums(counts.input, counts.cached, convention.cache_is):
+        for tokens_written in _possible_sums(counts.output, counts.reasoning or 0, convention.reasoning_is):
+            usage = Usage(tokens_read, tokens_written, counts.cache_read, counts.cache_write)
+            if usage not in readings:
+                readings.append(usage)
+    return readings
+
+
+def _possible_sums(count: int | None, part: int, part_is: Included) -> list[int | None]:
+    """Return the possible sums of a count and a part that it may or may not include; the convention's own comes first."""
+    if not part:
+        return [count]
+    beside = min((count or 0) + part, MAX_COUNT)
+    if count is None:
+        return [beside if part_is == "beside" else None]
+    sums = [count, beside] if part_is == "included" else [beside, count]
+    return [total for total in sums if total >= part]
+
+
+def _fits_total(usage: Usage, counts: _Counts) -> bool:
+    if counts.total is None or counts.input is None or counts.output is None:
+        return True
+    if counts.total == (usage.input or 0) + (usage.output or 0):
+        return True
+    # Some senders total their own input and output although the cached tokens exceed that input.
+    return counts.cached > counts.input and counts.total == counts.input + counts.output
+
+
+def _agreed_counts(readings: Sequence[Usage]) -> Usage:
+    """Return the counts on which all readings agree."""
+    agreed = {}
+    for field in Usage.__struct_fields__:
+        values = {getattr(usage, field) for usage in readings}
+        if len(values) == 1:
+            agreed[field] = values.pop()
+    return Usage(**agreed)
