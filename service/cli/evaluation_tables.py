@@ -127,10 +127,10 @@ def _table(columns: Columns, rows: Sequence[EvaluationRow], rooms: Mapping[str, 
 
 
 def shared(needs: Mapping[str, int], room: int) -> dict[str, int]:
-    """Divide the room: sessions that need less than an equal share leave the rest to others. Each gets at least four columns."""
+    """Divide the room: what needs less than an equal share leaves the rest to others. None is cut below four columns."""
     rooms: dict[str, int] = {}
     for left, (name, need) in zip(range(len(needs), 0, -1), sorted(needs.items(), key=lambda one: one[1]), strict=True):
-        rooms[name] = max(4, min(need, (room - sum(rooms.values())) // left))
+        rooms[name] = min(need, max(4, (room - sum(rooms.values())) // left))
     return rooms
 
 
