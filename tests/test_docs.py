@@ -83,7 +83,7 @@ def test_a_document_names_only_commands_that_exist(document: Path) -> None:
 def test_the_settings_are_all_where_the_readme_leads() -> None:
     """Settings are found in one place, each with its own heading."""
     headings = re.findall(rf"^## ({PREFIX}[A-Z_]+)$", (ROOT / SETTINGS).read_text(encoding="utf-8"), re.MULTILINE)
-    assert {f"{PREFIX}{name.upper()}" for name in Settings.__struct_fields__} == set(headings)
+    assert set(headings) == {f"{PREFIX}{name.upper()}" for name in Settings.__struct_fields__}
 
 
 def test_the_readme_names_every_failure_type_that_counts() -> None:
@@ -120,7 +120,7 @@ def test_pictures_are_shown() -> None:
     """A picture that no document has is taken for nothing, and grows the repository."""
     shown = {Path(link).name for path in DOCUMENTS for link in _LINK.findall(path.read_text("utf-8")) if link.endswith(".png")}
 
-    assert {path.name for path in ROOT.glob("docs/pictures/*")} == shown
+    assert shown == {path.name for path in ROOT.glob("docs/pictures/*")}
 
 
 def test_the_marks_of_values_that_producers_copy_are_those_of_the_schemas() -> None:

@@ -43,4 +43,4 @@ def test_every_rule_has_a_test(theory: Path) -> None:
     tested = {
         int(number) for line in re.findall(r"^- Rules? ([\d, ]+)", tests, re.MULTILINE) for number in re.findall(r"\d+", line)
     }
-    assert {int(number) for number in RULE.findall(rules)} == tested
+    assert tested == {int(number) for number in RULE.findall(rules)}

@@ -103,8 +103,8 @@ def batches_in(path: Path) -> int:
             f"SELECT session_id, _offset FROM {full_name(schema_of('SessionClosed'))} ORDER BY _offset"
         ).fetchall()
         # A batch is its events and a closing, so each batch moves what follows by one more.
-        assert [(f"e{number}", number, number + number // PER_BATCH) for number in range(batches * PER_BATCH)] == events
-        assert [(f"s{batch}", batch * (PER_BATCH + 1) + PER_BATCH) for batch in range(batches)] == closings
+        assert events == [(f"e{number}", number, number + number // PER_BATCH) for number in range(batches * PER_BATCH)]
+        assert closings == [(f"s{batch}", batch * (PER_BATCH + 1) + PER_BATCH) for batch in range(batches)]
         assert store.end_of("agent-events") == batches * (PER_BATCH + 1)
         wanted = {"batches": str(batches).encode()} | {f"s{batch}": b"done" for batch in range(batches)} if batches else {}
         assert states == wanted

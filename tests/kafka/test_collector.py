@@ -217,7 +217,7 @@ def test_kills_lose_no_span_and_land_each_once(
             with closing(store.cursor()) as cursor:
                 landed = cursor.execute("SELECT trace_id FROM log.spans").fetchall()
             assert store.count("dead_letters") == 0
-        assert {f"{number:032x}": 1 for number in range(1, count + 1)} == Counter(trace for (trace,) in landed)
+        assert Counter(trace for (trace,) in landed) == {f"{number:032x}": 1 for number in range(1, count + 1)}
 
     asyncio.run(run())
     supervisor.send(signal.SIGTERM)
@@ -246,7 +246,7 @@ def test_the_doctor_says_whether_the_topics_are_there_and_how_far_behind_the_sta
         unread["detail"],
         unread["advice"],
     ) == (f"{spans}: nothing of it was read yet", "driftline worker --stages collector")
-    assert f"there is no topic {named(kafka, LOGS_TOPIC)}" == logs["detail"]
+    assert logs["detail"] == f"there is no topic {named(kafka, LOGS_TOPIC)}"
 
     async def read() -> None:
         async with collecting(kafka):

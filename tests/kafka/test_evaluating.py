@@ -123,7 +123,7 @@ class EvaluationRig(Rig):
     async def check(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
         """What must hold once everything is done, whatever happened on the way; the evaluations."""
         found, (judgements, reservations) = await self.evaluations(), await self.calls()
-        assert {(one.evaluation_id, one.attempt) for one in requests} == found.keys()
+        assert found.keys() == {(one.evaluation_id, one.attempt) for one in requests}
         self.check_calls(judgements, reservations)
         newest = {name: one for (name, _), one in sorted(found.items())}
         paid: Counter[str] = Counter()

@@ -288,7 +288,7 @@ def test_a_registry_that_does_not_answer_as_one_is_waited_for(
     caplog.set_level(logging.DEBUG)
     asyncio.run(run())
     assert slept == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
-    assert {"Basic " + base64.b64encode(b"me:a-password-not-to-be-shown").decode()} == registry.credentials
+    assert registry.credentials == {"Basic " + base64.b64encode(b"me:a-password-not-to-be-shown").decode()}
     assert "records wait for a schema" in caplog.text
     assert "a-password-not-to-be-shown" not in caplog.text
 

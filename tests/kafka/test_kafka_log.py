@@ -200,7 +200,7 @@ def test_events_are_known_and_placed_while_they_are_under_way(kafka: KafkaConnec
                 again = await gateway.publish("agent-events", [event("s", number) for number in range(1, 5)])
                 assert [(one.written, one.known) for one in (first, again)] == [(3, 0), (2, 2)]
                 under_way = gateway.events_under_way("local", "s")
-                assert {event("s", number).event_id: number for number in range(5)} == under_way
+                assert under_way == {event("s", number).event_id: number for number in range(5)}
             await until(lambda: not gateway.events_under_way("local", "s"), "the events to land")
 
     with Store(None) as store:

@@ -144,7 +144,7 @@ def test_every_record_comes_in_order_and_all_is_committed_to_the_end(kafka: Kafk
             await until_committed(kafka, TOPIC, 3)
         committed, ends = await offsets(kafka, TOPIC, 3)
         assert ends == committed
-        assert {number: list(range(end)) for number, end in enumerate(ends)} == dict(seen.seen)
+        assert dict(seen.seen) == {number: list(range(end)) for number, end in enumerate(ends)}
 
     asyncio.run(run())
 

@@ -95,7 +95,7 @@ def test_each_exchange_is_there_once(version: Version, read: Read) -> None:
     said = Counter(
         turn.says[:40] for exchange in found.exchanges for _, turn in turns(played) if turn.says in exchange.user_message
     )
-    assert {turn.says[:40]: 1 for _, turn in turns(played)} == said
+    assert said == {turn.says[:40]: 1 for _, turn in turns(played)}
 
 
 @every_version
@@ -234,7 +234,7 @@ def test_forks_rewinds_resets_compactions_and_deletions_count_once(read: Read) -
     assert played.life["compacted"] is True
     said = [turn for scenario in LIFE for turn in scenario.turns]
     found_once = {turn.says: found.of(turn.says).agent_response for turn in said}
-    assert {turn.says: turn.answer for turn in said} == found_once
+    assert found_once == {turn.says: turn.answer for turn in said}
 
 
 def test_a_fork_is_a_session_of_its_own_and_a_reset_is_told(read: Read) -> None:

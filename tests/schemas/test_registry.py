@@ -123,7 +123,7 @@ def test_tables_belong_to_one_record_type_each() -> None:
 def test_topics_list_what_travels_on_them() -> None:
     """A topic's contract is the set of its record types."""
     listed = {(topic, name) for topic, names in topics().items() for name in names}
-    assert {(topic, schema.name) for schema in current_schemas().values() for topic in schema.topics} == listed
+    assert listed == {(topic, schema.name) for schema in current_schemas().values() for topic in schema.topics}
     assert {"exchanges", "agent-events"} <= topics().keys()
     assert topics()["exchanges"] == ("Exchange", "JudgingRequest", "SessionClosed")
 

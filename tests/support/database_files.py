@@ -55,7 +55,7 @@ def opened_elsewhere(path: Path) -> str:
 def assert_ours(path: Path) -> None:
     """That this process has the database and no other can: DuckDB's lock is there, and whoever asks is refused."""
     assert path.stat().st_ino in locked_files()
-    assert f"{path}: in use by process {os.getpid()}" == opened_elsewhere(path)
+    assert opened_elsewhere(path) == f"{path}: in use by process {os.getpid()}"
 
 
 @contextmanager

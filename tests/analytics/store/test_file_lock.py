@@ -73,7 +73,7 @@ def test_the_lock_file_keeps_others_out_by_itself(store: Store) -> None:
     store.path.read_bytes()
 
     assert store.path.stat().st_ino not in locked_files()
-    assert f"{store.path}: in use by process {os.getpid()}" == opened_elsewhere(store.path)
+    assert opened_elsewhere(store.path) == f"{store.path}: in use by process {os.getpid()}"
 
 
 def test_a_closed_database_is_free_and_its_lock_file_stays(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_readers_share_a_database_and_keep_writers_out(tmp_path: Path) -> None:
     path = tmp_path / "fleet.duckdb"
     Store(path).close()
     with open_read_only(path), attached({"one": path}):
-        assert f"{path}: in use by process {os.getpid()}" == opened_elsewhere(path)
+        assert opened_elsewhere(path) == f"{path}: in use by process {os.getpid()}"
     copied = shutil.copy(path, tmp_path / "copied.duckdb")
     read(copied)
 

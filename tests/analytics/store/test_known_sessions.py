@@ -30,7 +30,7 @@ def test_a_session_with_a_state_is_never_unknown(writes: Writes, reads: set[int]
                 sessions.read(store.cursor())
         sessions.read(store.cursor())
         every = [f"c/{number}" for number in range(21)]
-        assert [key for key in every if key not in written] == sessions.unknown(every)
+        assert sessions.unknown(every) == [key for key in every if key not in written]
 
 
 def test_sessions_are_known_before_their_states_are_written() -> None:

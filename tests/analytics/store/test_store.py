@@ -317,7 +317,7 @@ def test_a_commit_that_fails_and_yet_is_durable_gives_no_position_twice(store: S
         with pytest.raises(Interrupted):
             append(store, "agent-events", event("s1", 0), event("s1", 1))
     append(store, "agent-events", event("s1", 2))
-    assert [(number, event("s1", number)) for number in range(3)] == everything(store, "agent-events")
+    assert everything(store, "agent-events") == [(number, event("s1", number)) for number in range(3)]
 
 
 class Dead(DurableButFailing):
@@ -468,7 +468,7 @@ def test_a_second_process_is_told_who_has_the_file(tmp_path: Path) -> None:
     path = tmp_path / "walnut.duckdb"
     with Store(path):
         done = run_python(OPEN, str(path))
-    assert f"{path}: in use by process {os.getpid()}\n{IN_USE}\n" == done.stdout
+    assert done.stdout == f"{path}: in use by process {os.getpid()}\n{IN_USE}\n"
     assert "server" in IN_USE
     assert run_python(OPEN, str(path)).stdout == ""
 

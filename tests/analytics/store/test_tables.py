@@ -153,7 +153,7 @@ def test_an_older_file_gains_what_was_added_and_keeps_its_rows(path: Path, add_f
     for _ in range(2):  # the second time there is nothing left to do
         with Store(path) as store:
             rows = store.cursor().execute("SELECT * FROM agent_events ORDER BY seq").fetchall()
-            assert [(*row, *defaults) for row in before] == rows
+            assert rows == [(*row, *defaults) for row in before]
             assert store.end_of("agent-events") == 5
     with Store(path) as store:
         append(store, "agent-events", build.event("s1", 9, event="tool_call"))

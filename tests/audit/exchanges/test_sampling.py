@@ -258,7 +258,7 @@ def test_the_weights_of_a_session_add_up_to_its_turns_in_expectation(
     sums = Counter[str]()
     for start in range(interval):
         sums.update(weights_of(stream, policy, session_that_starts_at(start, interval), closes))  # type: ignore[arg-type]
-    assert {f"e{number}": interval for number in range(1, len(stream) + 1)} == sums
+    assert sums == {f"e{number}": interval for number in range(1, len(stream) + 1)}
 
 
 @settings(deadline=None)

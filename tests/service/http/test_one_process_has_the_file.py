@@ -89,7 +89,7 @@ def test_nothing_is_lost_of_an_import_beside_a_server(tmp_path: Path, nursed: Nu
         asked = lambda: client.post(QUERY, json={"sql": "SELECT 1"}, headers=operate).is_success  # noqa: E731
         until(asked, "an answer to an analyst", LONG)
         assert nursed.run(home, "import", "events", str(EVENTS))[0] == 0
-        assert f"{home.database}: in use by process {server.pid}" == opened_elsewhere(home.database)
+        assert opened_elsewhere(home.database) == f"{home.database}: in use by process {server.pid}"
         assert told(2) == 201
     server.send(end)
     server.wait()

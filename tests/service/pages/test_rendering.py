@@ -32,7 +32,7 @@ def test_the_parts_of_a_text_are_the_text(text: str) -> None:
 @pytest.mark.parametrize("hidden", ["\u202e", "\u200b", "\u2066", "\ufeff", "\x1b", "\x00", "\u00ad", "\U000e0041", "\u2028"])
 def test_what_turns_or_hides_text_is_shown_as_its_code(hidden: str) -> None:
     """`exe.fdp` that reads as `pdf.exe` must not."""
-    assert f'a<span class="code-point">U+{ord(hidden):04X}</span>b' == str(shown(f"a{hidden}b"))
+    assert str(shown(f"a{hidden}b")) == f'a<span class="code-point">U+{ord(hidden):04X}</span>b'
 
 
 def test_ordinary_writing_is_left_alone() -> None:

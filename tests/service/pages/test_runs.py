@@ -43,7 +43,7 @@ def test_runs_are_listed_the_worst_first_page_by_page(look: Callable[..., str], 
         read += listed(page)
         link = re.search(r'rel="next" href="([^"]+)"|href="([^"]+)" rel="next"', page)
         address = unescape(link[1] or link[2]) if link else None
-    assert [f"run_{-number:03}" for _, number in sorted(place)] == read
+    assert read == [f"run_{-number:03}" for _, number in sorted(place)]
     assert listed(look(RUNS))[0] == f"run_{len(trusts)}"
     look(f"{RUNS}?sort=trust&cursor={encode_place(Place(EARLIEST, 'odd', 3))}", 400)
 
@@ -56,9 +56,9 @@ def test_the_newest_runs_are_those_that_ended_last(look: Callable[..., str], sto
     assert newest_first == listed(look(RUNS))
     newest = look(LINKS.details("ops")).split("Newest runs with their verdict</caption>")[1].split("</table>")[0]
     assert newest_first == re.findall(r">(run_\d+)</a>", newest)
-    assert [LINKS.run("ops", run) for run in ("run_004", "run_001")] == re.findall(
-        r'href="(/projects/ops/runs/run_00[14])" rel="(?:prev|next)"', look(LINKS.run("ops", "run_003"))
-    )
+    assert re.findall(r'href="(/projects/ops/runs/run_00[14])" rel="(?:prev|next)"', look(LINKS.run("ops", "run_003"))) == [
+        LINKS.run("ops", run) for run in ("run_004", "run_001")
+    ]
 
 
 def test_an_unsafe_run_is_worse_than_one_that_is_trusted_less(look: Callable[..., str], store: Store) -> None:

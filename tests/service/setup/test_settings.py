@@ -43,7 +43,7 @@ def test_a_value_that_cannot_be_used_is_told_by_its_variable(
     monkeypatch.setenv(f"{PREFIX}{name.upper()}", value)
     with pytest.raises(SettingsError) as refused:
         load_settings()
-    assert f"{PREFIX}{name.upper()}: {words}" == str(refused.value)
+    assert str(refused.value) == f"{PREFIX}{name.upper()}: {words}"
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_each_day_is_checked_as_of_its_end_and_those_of_the_week_after_it(store:
     importing.bring(history(fallen(4), MONTH))
     (found,) = importing.check()
     first, last = midnight((END - MONTH * DAY).date()), midnight(END.date())
-    assert [first + number * DAY for number in range(1, MONTH + 7)] == importing.moments
+    assert importing.moments == [first + number * DAY for number in range(1, MONTH + 7)]
     assert (len(found.days), found.days[0], found.days[-1]) == (MONTH + 1, first.date(), last.date())
     (incident,) = found.incidents
     assert (incident.tier, incident.direction, incident.status) == ("tier2", "down", "open")

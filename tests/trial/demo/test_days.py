@@ -89,7 +89,7 @@ def test_releases_and_the_change_of_the_judge_are_as_many_days_before_the_end(la
     by = last_day - SCRIPT_END
     there, here = JudgeSchedule(SCRIPT_END), JudgeSchedule(last_day)
     assert [release.at + by for release in releases_until(SCRIPT_END)] == [release.at for release in releases_until(last_day)]
-    assert [at + by for at in there.rounds] == list(here.rounds)
+    assert list(here.rounds) == [at + by for at in there.rounds]
     assert (there.since + by, there.chosen_at + by) == (here.since, here.chosen_at)
     assert (
         last_day - timedelta(days=4),

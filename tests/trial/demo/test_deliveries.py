@@ -108,7 +108,7 @@ def test_each_session_comes_in_order_with_its_end_last(imitating: Callable[[Answ
     server = Imitation()
     imitating(server)
     told = run(sessions)
-    assert {one.session_id: told_of(one) for one in sessions} == server.turns
+    assert server.turns == {one.session_id: told_of(one) for one in sessions}
     assert any(one.events for one in sessions)
     assert "60 of 60 sessions on their way over HTTP" in told
     assert "2 exchanges wait for the judge" in told[-1]
@@ -126,7 +126,7 @@ def test_the_releases_of_the_delivered_agents_are_recorded_by_the_operator(
     path = "/api/audit/{}/deployments"
     of = [one for one in releases if one.agent != "travel-desk"]
     assert len(of) == len(releases) - 1
-    assert [(path.format(PROJECTS[one.agent]), "Bearer token-of-operator", one.version) for one in of] == server.deployed
+    assert server.deployed == [(path.format(PROJECTS[one.agent]), "Bearer token-of-operator", one.version) for one in of]
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def test_a_deployment_alone_is_no_fault(shown: Shown) -> None:
         rows = [row for project in PROJECTS.values() for row in deployments(store.cursor(), project)]
         opened = {project for project in harmless if incident_records(store.cursor(), project)}
     kept = {(row["project"], row["label"], row["version"], row["occurred_at"]) for row in rows}
-    assert {(PROJECTS[one.agent], one.label, one.version, one.at) for one in releases_until(SCRIPT_END)} == kept
+    assert kept == {(PROJECTS[one.agent], one.label, one.version, one.at) for one in releases_until(SCRIPT_END)}
     assert len(harmless) == 4
     assert opened == set()
 

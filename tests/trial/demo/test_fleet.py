@@ -84,7 +84,7 @@ def test_exactly_the_planted_failures_are_diagnosed(
         raw = [raw_event(event.payload) for event in events[session.session_id]]
         causes = diagnose_events(session.session_id, raw)["failure_causes"]
         found[session.session_id] = {cause["type"] for cause in causes}
-    assert {session.session_id: session.failures for session in plan.sessions} == found
+    assert found == {session.session_id: session.failures for session in plan.sessions}
     assert len(set().union(*found.values())) == 6
 
 
@@ -96,7 +96,7 @@ def test_exactly_the_planted_flags_are_raised(plan: FleetPlan, readings: dict[st
         for exchange in reading.exchanges:
             flags = check_structure(exchange.user_message, exchange.agent_response, methodology).flags
             found.update(dict.fromkeys([exchange.exchange_id], "/".join(flags)) if flags else {})
-    assert {key: flag for session in plan.sessions for key, flag in session.flags.items()} == found
+    assert found == {key: flag for session in plan.sessions for key, flag in session.flags.items()}
 
 
 def test_faults_tags_and_torn_lines_are_where_they_were_planted(plan: FleetPlan, readings: dict[str, Reading]) -> None:

@@ -145,7 +145,7 @@ def test_a_dry_run_says_what_it_would_take_and_asks_nobody(call: Call, tokens: T
 
     assert (answer.status_code, answer.json()["estimate"]["calls"]) == (200, 4)
     assert answer.json()["estimate"]["expectedUsd"] > 0
-    assert {to_camel(field.name) for field in fields(Estimate)} == answer.json()["estimate"].keys(), (
+    assert answer.json()["estimate"].keys() == {to_camel(field.name) for field in fields(Estimate)}, (
         "whoever pays is told all of it"
     )
     assert rows(store, "evaluation_requests", "count(*)") == [(0,)]

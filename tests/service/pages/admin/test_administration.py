@@ -61,7 +61,7 @@ def test_every_page_is_for_admins_of_every_project(call: Call, access: AccessSto
     }
     answers = {who: {page: call("GET", page, headers=headers) for page in PAGES} for who, (headers, _) in visitors.items()}
     found = {who: {page: answer.status_code for page, answer in pages.items()} for who, pages in answers.items()}
-    assert {who: dict.fromkeys(PAGES, status) for who, (_, status) in visitors.items()} == found
+    assert found == {who: dict.fromkeys(PAGES, status) for who, (_, status) in visitors.items()}
     refused = answers["admin of a project"]["/admin"].text
     assert "lead has read, review, admin for the project ops" in refused
     assert "Ask chief or root" in refused

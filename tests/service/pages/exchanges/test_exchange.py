@@ -230,7 +230,7 @@ def test_turns_of_a_session_lead_to_each_other_and_to_the_run(call: Call, tokens
     put(store, "scores", [*scores, score("other", 4)])
     page = shown(call, tokens, LINKS.exchange("ops", "score s:2", scores[1].exchange_at))
     places = re.findall(r'rel="(?:prev|next)" href="([^"]+)"', page)
-    assert [LINKS.exchange("ops", one.score_id, one.exchange_at) for one in (scores[0], scores[2])] == places
+    assert places == [LINKS.exchange("ops", one.score_id, one.exchange_at) for one in (scores[0], scores[2])]
     assert re.findall(r"Turn [13]\b", words(page))[:2] == ["Turn 1", "Turn 3"]
     ends = shown(call, tokens, LINKS.exchange("ops", "score other:4"))
     assert 'rel="prev"' not in ends

@@ -173,7 +173,7 @@ def test_evaluators_and_experiments_of_langfuse_are_no_agents(tmp_path: Path, re
         ("s-t-2", {}),
     ]
     assert {*found.session_ids} == {"s-t-1", "s-t-2"}
-    assert {("evaluation", f"langfuse.environment = {name}"): 1 for name in internal} == dict(found.left_out)
+    assert dict(found.left_out) == {("evaluation", f"langfuse.environment = {name}"): 1 for name in internal}
     assert found.faults == []
 
 
