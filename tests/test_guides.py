@@ -158,7 +158,7 @@ def test_an_agent_that_was_connected_by_the_guide_is_a_run_with_scores(shop: Sho
     (run,) = shop.answers["runs"]["runs"]
     (score,) = shop.answers["scores"]["scores"]
 
-    assert "s-1" == run["sessionId"] == score["sessionId"]
+    assert run["sessionId"] == score["sessionId"] == "s-1"
     assert score["tier2SemanticScore"] is not None
 
 
@@ -319,7 +319,7 @@ def test_a_backup_that_was_taken_while_it_ran_answers_the_same(copied: Shell, sh
     copied.run(restored)
     copied.run("driftline serve")
 
-    assert before == taken == asked(copied.url, shop.operator)
+    assert taken == asked(copied.url, shop.operator) == before
     copied.stop()
     (made,) = copied.folder.glob("backups/*")
     for path in copied.folder.glob("driftline.*"):

@@ -382,7 +382,7 @@ def test_kills_of_node_and_a_server_that_is_away_lose_and_double_nothing(stage: 
     calls = [event["tool_call_id"] for event in stage.events("down") if event["event"] == "tool_call"]
 
     assert [one.user_message for one in stage.exchanges("down")] == [f"Is backup {number} healthy?" for number in range(8)]
-    assert 8 * 4 == len(ids) == len(set(ids))
+    assert len(ids) == len(set(ids)) == 8 * 4
     assert calls == [f"toolu_{number}" for number in range(8)]
     assert rows(stage.store, "SELECT reason, detail FROM dead_letters") == []
 

@@ -75,7 +75,7 @@ def test_an_overloaded_model_is_an_error_and_a_retry(read: Read) -> None:
     """The program tries again by itself."""
     session = read.asked("Are you busy?")
     exchange = session.exchange("Are you busy?")
-    assert 1 == len(session.payloads("error_event", exchange)) == len(session.payloads("retry_event", exchange))
+    assert len(session.payloads("error_event", exchange)) == len(session.payloads("retry_event", exchange)) == 1
     assert (exchange.agent_response, exchange.outcome) == ("At last.", "answered")
 
 

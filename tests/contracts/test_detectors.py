@@ -59,7 +59,9 @@ def test_every_module_that_registers_is_loaded() -> None:
 def test_detectors_run_in_the_documented_order() -> None:
     """The order decides which of two equal causes is primary: the first six have an order, later ones follow by name."""
     assert (
-        [
+        [one.failure_type for one in DETECTORS if one.order is not None]
+        == [one.failure_type for one in DETECTORS[:6]]
+        == [
             "infinite_tool_loop",
             "memory_degradation",
             "ignoring_tool_outputs",
@@ -67,8 +69,6 @@ def test_detectors_run_in_the_documented_order() -> None:
             "cost_explosion",
             "skill_failure",
         ]
-        == [one.failure_type for one in DETECTORS if one.order is not None]
-        == [one.failure_type for one in DETECTORS[:6]]
     )
     assert [one.order for one in DETECTORS[:6]] == [1, 2, 3, 4, 5, 6]
     for others in (DETECTORS[6:], FINDERS):

@@ -145,7 +145,7 @@ def test_a_body_of_our_own_schema_is_taken_as_it_is(registry: Registry) -> None:
     registry.register(8, earlier_schemas()["Exchange"][0].definition)
     body = encode(EXCHANGE)[PREFIX_BYTES:]
     first, older, untouched = reframed(registry, framed(7, body), framed(8, body), encode(EXCHANGE))
-    assert encode(EXCHANGE) == first == untouched
+    assert first == untouched == encode(EXCHANGE)
     assert earlier_schemas()["Exchange"][0].prefix + body == older
 
 

@@ -340,7 +340,7 @@ def test_import_and_plugin_count_once_in_either_order(stage: Stage) -> None:
 
     assert [one["code"] for one in (first, later, alone)] == [0, 0, 0]
     assert [one["conflicts"] + one["faults"] for one in (first, later, alone)] == [0, 0, 0]
-    assert [] == both["letters"] == imported["letters"]
+    assert both["letters"] == imported["letters"] == []
     assert Counter(imported["exchanges"]) == Counter(one for one in both["exchanges"] if one[0] != FULL)
     assert Counter(map(kind, imported["events"])) - counted == Counter()
     attempts = counted - Counter(map(kind, imported["events"]))

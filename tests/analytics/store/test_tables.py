@@ -161,7 +161,7 @@ def test_an_older_file_gains_what_was_added_and_keeps_its_rows(path: Path, add_f
         assert [list(row) for row in frame.select(field["name"] for field, _ in ADDED).rows()] == [list(defaults)] * 6
         found = columns(store, "log", "agent_events")
         assert {f"It's {field['name']}." for field, _ in ADDED} <= {comment for _, comment in found.values()}
-        assert ("VARCHAR[]", "It's notes.") == found["notes"] == columns(store, "main", "agent_events")["notes"]
+        assert found["notes"] == columns(store, "main", "agent_events")["notes"] == ("VARCHAR[]", "It's notes.")
 
 
 def test_dimensions_of_diagnoses_in_an_older_file_are_read_into_the_list(path: Path) -> None:

@@ -30,7 +30,7 @@ OUTPUT = EXPECTED_OUTPUT["tier2"]
 def test_a_prefix_below_the_models_minimum_is_paid_for_every_time() -> None:
     """Such a prefix is silently not cached: an estimate that counts on it promises too little."""
     expected = Estimate(input=650, output=OUTPUT, cache_read=0, cache_write=0, nano=650 * 1000 + OUTPUT * 5000)
-    assert expected == estimate(QUESTION, HAIKU, cached=True) == estimate(QUESTION, HAIKU, cached=False)
+    assert estimate(QUESTION, HAIKU, cached=True) == estimate(QUESTION, HAIKU, cached=False) == expected
 
 
 def test_a_longer_prefix_is_written_once_and_read_after_that() -> None:

@@ -201,7 +201,7 @@ def test_cost_names_what_was_expensive_and_what_was_paid_for_again(events: list[
     """Whoever looks at the evidence must find the waste, and not the first events of the session, which may be harmless."""
     (cause,) = cost_explosion(evidence_of(*events), AS_EVENTS)
     assert set(positions(cause)) == set(expected)
-    assert len(expected) == len(positions(cause)) == cause.evidence_count
+    assert len(positions(cause)) == cause.evidence_count == len(expected)
 
 
 def test_the_cost_of_a_transcript_is_that_of_its_most_expensive_exchange() -> None:

@@ -97,7 +97,7 @@ def test_a_change_tells_since_when_and_how_large() -> None:
     assert found.size == pytest.approx(found.mean_after - found.mean_before)
     assert found.size == pytest.approx(-0.1, abs=0.05)
     assert found.sigma == pytest.approx(0.1, abs=0.02)
-    assert 10 * (CHANGE + 6) == found.scores_before + found.scores_after == found.units_before + found.units_after
+    assert found.scores_before + found.scores_after == found.units_before + found.units_after == 10 * (CHANGE + 6)
     assert (START + timedelta(days=CHANGE)).replace(tzinfo=None) <= found.alarm_at <= found.seen_at
     assert found.log_evidence >= math.log(SUSPECTED)
 

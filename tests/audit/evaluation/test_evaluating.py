@@ -66,7 +66,7 @@ def test_every_repetition_is_the_same_question_told_apart_by_its_number() -> Non
     """Repetitions measure how far the judge agrees with itself: all of them must be shown the same bytes."""
     asked = request(by=plan(repetitions=3))
     questions = questions_of(asked)
-    assert 3 == len(questions) == len({one.fingerprint for one in questions})
+    assert len(questions) == len({one.fingerprint for one in questions}) == 3
     assert {(one.instructions, one.content("any")) for one in questions} == {(asked.system_prompt, asked.user_prompt)}
     assert {(one.purpose, one.model, one.max_tokens) for one in questions} == {("evaluation", "claude-haiku-4-5", 3_000)}
 
@@ -209,7 +209,7 @@ def test_the_final_score_is_the_overall_verdict_of_the_judge_whatever_the_dimens
     (question,) = questions_of(asked)
     made = evaluated(asked, [judgement(question, said(answer(9.0, task=2.0, spark=1.0)))])
     final = EvaluationResult.model_validate_json(made.result).final_result
-    assert 9.0 == made.final_score == final.final_score
+    assert made.final_score == final.final_score == 9.0
     assert dict(final.final_dimensions) == {
         "task": 4.25,
         "process": 9.0,

@@ -28,7 +28,7 @@ def test_labels_come_sorted_by_name() -> None:
 
 def test_nothing_is_no_label() -> None:
     """A record of before labels and one without any are alike."""
-    assert () == read_labels(None, REDACTOR) == read_labels({}, REDACTOR)
+    assert read_labels(None, REDACTOR) == read_labels({}, REDACTOR) == ()
 
 
 def test_reading_what_was_read_changes_nothing() -> None:

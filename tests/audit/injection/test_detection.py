@@ -113,7 +113,7 @@ def test_an_attempt_does_not_harm_the_prompt(case: dict[str, Any]) -> None:
         place = lines.index(f"<{name} 5f3c9a10>")
         assert lines[place + 2] == f"</{name} 5f3c9a10>"
         assert isinstance(json.loads(lines[place + 1]), str)
-    assert 6 == content.count("<") == content.count(">")
+    assert content.count("<") == content.count(">") == 6
     assert content.endswith(f"\n\n{question.task}")
 
 

@@ -452,7 +452,7 @@ def test_what_comes_during_a_flush_is_taken_at_once_and_flushed_after_it(
     with Store(copied) as later:
         recover_closed(later)
         runner_of(later).run()
-        assert TURNS + 1 == later.count("exchanges") == store.count("exchanges")
+        assert later.count("exchanges") == store.count("exchanges") == TURNS + 1
         for table in ("scoring_tasks", "scores"):
             statement = f"SELECT * EXCLUDE (_offset) FROM log.{table} ORDER BY ALL"
             assert rows(store, statement) == rows(later, statement)

@@ -86,7 +86,7 @@ def test_one_seed_gives_the_same_payloads_and_another_gives_others(sessions: lis
 
 def test_they_are_of_the_size_and_shape_that_was_promised(sessions: list[Session]) -> None:
     """The webhook must take every payload as it is."""
-    assert len(PROJECTS) * DAYS == len(sessions) == len({session.session_id for session in sessions})
+    assert len(sessions) == len({session.session_id for session in sessions}) == len(PROJECTS) * DAYS
     payloads = [payload for session in sessions for payload in session.payloads]
     assert 1500 <= len(payloads) <= 2000
     assert len(payloads) == len({payload["exchange"]["id"] for payload in payloads})

@@ -115,7 +115,7 @@ def test_erasures_come_in_pages(call: Call, tokens: Tokens) -> None:
         ids += [one["id"] for one in page["erasures"]]
         cursor = page["nextCursor"]
 
-    assert 5 == len(set(ids)) == len(ids)
+    assert len(set(ids)) == len(ids) == 5
 
 
 def test_asking_twice_takes_away_no_proof_of_what_was_erased(

@@ -79,7 +79,7 @@ def test_a_change_after_the_end_of_a_chart_is_none_of_it(store: Store, *, is_add
 
     assert judges(START + 29 * HOUR) == []
     assert judges(START + 35 * HOUR) == []
-    assert [START + 30 * HOUR] == judges(START + 2 * DAY) == judges(START + 9 * DAY)
+    assert judges(START + 2 * DAY) == judges(START + 9 * DAY) == [START + 30 * HOUR]
 
 
 def test_a_change_of_the_policy_is_marked_among_runs_that_no_judge_has_seen(store: Store) -> None:

@@ -190,7 +190,7 @@ def test_the_fleet_leads_to_its_open_incidents(look: Look) -> None:
     page = look("/")
     (address,) = set(re.findall(r'href="(/incidents[^"]*)">Open incidents', page))
     (count,) = re.findall(r'">Open incidents</a></dt><dd>(\d+)<', page)
-    assert 4 == int(count) == len(ids(look(unescape(address))))
+    assert int(count) == len(ids(look(unescape(address)))) == 4
 
 
 def test_an_empty_inbox_says_what_that_means(look: Look) -> None:

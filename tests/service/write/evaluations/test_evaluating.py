@@ -194,7 +194,7 @@ def test_where_nobody_has_to_be_asked_no_judge_is_needed(
         with pytest.raises(KeyboardInterrupt):
             made(database, by_type("batch"))
     assert counts(database) == (0, 0)
-    assert 12 == len(judgements(database)) == simulator.requests
+    assert len(judgements(database)) == simulator.requests == 12
     monkeypatch.delenv("ANTHROPIC_BASE_URL")
 
     recorded = made(database, by_type("recorded"))
@@ -212,7 +212,7 @@ def test_a_failed_call_is_told_and_asked_again_on_request(database: Path, simula
     found = made(database, report=heard.append)
     failed = sum(one.evaluation.configured_repetitions - one.evaluation.successful_iterations for one in found)
 
-    assert 4 == failed == heard[-1].failed
+    assert failed == heard[-1].failed == 4
     assert sum("failed and was excluded" in words for one in found for words in one.evaluation.warnings) == 4
     simulator.reset("answer")
     again = made(database, retry_failed=True)
@@ -379,7 +379,7 @@ def test_a_kill_costs_no_answer_that_was_recorded(children: Nursery, database: P
     assert code == 0, home.log.read_text()
     known = judgements(database)
     answered = [one for one in known if one.outcome == "answered"]
-    assert 12 == len(answered) == len({one.fingerprint for one in answered}), "each question is answered once"
+    assert len(answered) == len({one.fingerprint for one in answered}) == 12, "each question is answered once"
     assert before <= {one.fingerprint for one in answered}
     # A call that was under way when the process was killed is asked again, and charged.
     cut_off = sum(one.outcome == "interrupted" for one in known)

@@ -104,7 +104,7 @@ def test_a_run_is_a_session_with_its_final_answer(tmp_path: Path, later: Reading
     assert (exchange.input_tokens, exchange.output_tokens) == (220, 40)
     assert exchange.occurred_at == (datetime(2026, 11, 3, 9, 0, 1, tzinfo=UTC) if has_times else written)
     assert sum(payload["usage"]["total"] for payload in _payloads(reading, "token_usage")) == 260
-    assert 1 == len(_payloads(reading, "tool_call")) == len(_payloads(reading, "tool_output"))
+    assert len(_payloads(reading, "tool_call")) == len(_payloads(reading, "tool_output")) == 1
     [end] = [payload for payload in _payloads(reading, "state_transition") if payload["action"] == "run_result"]
     assert (end["num_turns"], end["is_error"], end["duration_ms"]) == (2, False, 5000)
 

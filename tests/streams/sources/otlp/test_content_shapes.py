@@ -246,7 +246,7 @@ def test_a_pair_of_role_and_text_is_a_message() -> None:
 )
 def test_a_text_in_quotes_or_brackets_stays_as_it_is(text: str) -> None:
     """Not all that begins like JSON is JSON."""
-    assert [("user", text)] == texts(text) == texts([{"role": "user", "content": text}])
+    assert texts(text) == texts([{"role": "user", "content": text}]) == [("user", text)]
 
 
 def test_a_pasted_object_stays_json() -> None:
