@@ -61,7 +61,7 @@ HEADINGS = (
     ("State", "state", None),
     ("Assignee", "assignee", None),
     ("Since", "since", None),
-    ("Found", "newest", "oldest"),
+    ("Detected", "newest", "oldest"),
 )
 """The columns with the order that a click selects, and the order that a second click selects."""
 ORDERS = {

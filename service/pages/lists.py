@@ -97,7 +97,7 @@ EXCHANGES = ListOf(
     prepare=_labelled,
     columns=(
         Column(key="exchange_at", title="Exchange", cell="exchange", sort="at"),
-        Column(key="anomaly_reasons", title="Found", cell="found"),
+        Column(key="anomaly_reasons", title="Findings", cell="found"),
         Column(key="agent", title="Agent", cell="agent", sort="agent", down=False),
         Column(key="session_id", title="Session", cell="session", sort="session", down=False),
         Column(key="turn_number", title="Turn", cell="number", sort="turn", is_number=True),
@@ -236,7 +236,7 @@ WRAPS = ListOf(
         Column(key="last_at", title="Last exchange", cell="moment", sort="at"),
         Column(key="agent", title="Agent", cell="agent", sort="agent", down=False),
         Column(key="exchange_count", title="Exchanges", cell="number", sort="exchanges", is_number=True),
-        Column(key="found", title="Found", cell="steps_found", sort="found", down=False),
+        Column(key="found", title="Steps", cell="steps_found", sort="found", down=False),
         *(Column(key=step, title=words, cell="step") for step, words in WORDS["wrap_steps"].items()),
         Column(key="score", title="Score", cell="share", is_shown=False),
     ),

@@ -103,7 +103,7 @@ def range_control(
         for one in LENGTHS
     ]
     if has_all:
-        choices.insert(0, Choice("All", "All of the time", _address(request, {"window": ALL}), window is None))
+        choices.insert(0, Choice("All", "All time", _address(request, {"window": ALL}), window is None))
     if window is None:
         return RangeControl(choices=choices, earlier=None, later=None, compare=None, words="", is_part=False, offer=None)
     turned = {name: value for name, value in window.asked.items() if name != "compare"}

@@ -218,7 +218,7 @@ def excerpt(text: str, whole: str) -> Excerpt:
 
 _TITLES = {
     400: "The address is not valid",
-    403: "Not for this token",
+    403: "Not allowed with this token",
     404: "This page does not exist",
     503: "The server is busy",
 }

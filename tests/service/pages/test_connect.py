@@ -47,7 +47,7 @@ def test_an_unknown_connection_and_stack_are_as_none(look: Callable[..., str]) -
     """Links are shared, and connections are renamed."""
     page = look("/connect?connection=nobody&stack=nothing")
 
-    assert "Make a token above" in page
+    assert "Create a token above" in page
     look("/connect?connection=Not+a+name", 400)
 
 

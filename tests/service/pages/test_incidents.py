@@ -227,7 +227,7 @@ def test_a_filter_that_finds_nothing_offers_the_rest(call: Call, tokens: Tokens,
     """Nobody must take it for a project without incidents."""
     found(store)
     page = shown(call, tokens.root, LINKS.incidents("ops", status="dismissed"))
-    assert "There is none of this state and type." in page
+    assert "No incident matches the filters." in page
     assert f'href="{LIST}"' in page
 
 
@@ -265,7 +265,7 @@ def test_an_incident_tells_what_since_when_and_how_sure(call: Call, tokens: Toke
         "since 2026-09-26", "Mean before 0.850 280 scores, 28 sessions, 2026-08-29 until the change", "Mean after 0.450 50 scores, 5 sessions",
         "Change -0.400 95 %: -0.450 to -0.350", "First day 2026-09-26 95 %: 2026-09-25 to 2026-09-27", "Sigma 0.030",
         "Evidence 5 400 to 1", "The judge changed", "The anchors moved with it", "Days in a row", "4.2 \u03c3",
-        "It strays.", "counts 3 times", "The policy is not the same before and after.", "aaaa", "bbbb", "SELECT 1 < 2", "tier=null",
+        "It strays.", "weight 3", "The policy is not the same before and after.", "aaaa", "bbbb", "SELECT 1 < 2", "tier=null",
     ):  # fmt: skip
         assert one in read, one
 
@@ -298,7 +298,7 @@ def test_an_incident_without_evidence_is_still_a_page(
     """A record of an older version, or of a strange one, must not hide the decision."""
     tier = "tier2" if kind == "drift" else None
     page = shown(call, tokens.root, found(store, type=kind, tier=tier, metadata=evidence))
-    assert "The evidence does not name the days." in page
+    assert "The evidence does not record the days." in page
     assert LINKS.deciding("ops", "i1") in page
 
 
@@ -387,9 +387,9 @@ def test_an_incident_of_trust_is_drawn_from_0_to_100(call: Call, tokens: Tokens,
 @pytest.mark.parametrize(
     ("kept", "told"),
     [
-        ({"words": "Too few rounds since the change, 1 of 2."}, "Cause not known. Too few rounds since the change, 1 of 2."),
-        ({"words": 7}, "Cause not known. The anchors cannot tell whether the agent or the judge changed"),
-        (None, "Cause not known. The anchors cannot tell whether the agent or the judge changed"),
+        ({"words": "Too few rounds since the change, 1 of 2."}, "Cause unknown. Too few rounds since the change, 1 of 2."),
+        ({"words": 7}, "Cause unknown. The anchors cannot tell whether the agent or the judge changed"),
+        (None, "Cause unknown. The anchors cannot tell whether the agent or the judge changed"),
     ],
 )
 def test_a_cause_that_is_not_known_says_why(call: Call, tokens: Tokens, store: Store, kept: Any, told: str) -> None:
@@ -507,10 +507,10 @@ def test_who_may_not_ask_sees_the_command_alone(call: Call, tokens: Tokens, fell
 def test_what_an_alert_said_stays_on_the_page(call: Call, tokens: Tokens, store: Store) -> None:
     """The title follows the numbers; whoever comes from an alert looks for the words that it had."""
     address = found(store, title="Tier 2 fell to 0.47")
-    assert "When it was found" not in shown(call, tokens.root, address)
+    assert "Title at detection" not in shown(call, tokens.root, address)
     found(store, title="Tier 2 fell to 0.50", revision=1)
     read = words(shown(call, tokens.root, address))
-    assert "When it was found: Tier 2 fell to 0.47" in read
+    assert "Title at detection: Tier 2 fell to 0.47" in read
     assert read.count("Tier 2 fell to 0.50") > 0
 
 
@@ -555,9 +555,9 @@ def test_a_decision_is_made_told_and_taken_back(call: Call, tokens: Tokens, stor
     page = shown(call, tokens.root, address)
     assert re.findall(offered, page) == ["open", "resolved", "accepted", "dismissed"]
     read = words(page)
-    assert all(reason in read for reason in ("A holiday.", "<b>No holiday.</b>", "We look.", "Opened again"))
+    assert all(reason in read for reason in ("A holiday.", "<b>No holiday.</b>", "We look.", "Reopened"))
     assert "Acknowledged by root" in read
-    assert "root has it since" in read
+    assert "Assigned to root since" in read
     assert Elements(page).active() == []
 
 
@@ -572,7 +572,7 @@ def test_what_is_suspected_is_marked_and_what_moved_is_listed(call: Call, tokens
     address = found(store, metadata=json.dumps(EVIDENCE | {"moved": [moved]}), confidence="suspected", acknowledged_by=None)
     read = words(shown(call, tokens.root, address))
     assert "Suspected" in read
-    assert "What moved" in read
+    assert "What changed" in read
     assert "Tier 3 4.500 3.250 2026-09-26 2026-09-26 to 2026-09-26" in read
     assert "Suspected" in words(shown(call, tokens.root, LIST))
 

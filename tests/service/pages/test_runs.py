@@ -83,7 +83,7 @@ def test_runs_are_narrowed_to_agents_and_days(look: Callable[..., str], store: S
     asked = LINKS.runs("ops", agent=["scout"], since="2026-10-02", until="2026-10-03")
     page = look(asked)
     assert listed(page) == ["run_005", "run_003"]
-    assert "Runs of <bdi>scout</bdi> that ended since 2026-10-02 and until 2026-10-03." in page
+    assert "Runs of <bdi>scout</bdi> that ended from 2026-10-02 to 2026-10-03." in page
     both = look(LINKS.runs("ops", agent=["scout", "<b>other"], since="2026-10-04"))
     assert listed(both) == ["run_008", "run_007"]
     assert "<b>other" not in both

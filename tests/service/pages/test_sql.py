@@ -82,7 +82,7 @@ def test_the_page_asks_the_api_with_the_cookie_and_its_mark(call: Call, tokens: 
             Holder("operator", "reader", None, scopes=frozenset({"read", "review"})),
             "the scope <code>query</code>, which reader",
         ),
-        (Holder("operator", "opsonly", "ops"), "opsonly is for the project ops alone"),
+        (Holder("operator", "opsonly", "ops"), "opsonly is limited to the project ops"),
     ],
 )
 def test_whoever_may_not_ask_is_told_why(call: Call, access: AccessStore, holder: Holder, words: str) -> None:

@@ -187,5 +187,5 @@ def test_the_control_keeps_what_else_the_address_asks_for(call: Call, tokens: To
     page = call("GET", path, headers=cookie(signed_in(call, tokens.root))).text
     assert 'href="/projects/ops/incidents?status=open&amp;window=30d&amp;until=2026-09-20"' in page
     assert 'href="/projects/ops/incidents?status=open&amp;window=7d&amp;until=2026-09-13"' in page
-    assert 'href="/projects/ops/incidents?status=open&amp;window=all" aria-label="All of the time" >All</a>' in page
+    assert 'href="/projects/ops/incidents?status=open&amp;window=all" aria-label="All time" >All</a>' in page
     assert 'href="/projects/ops/runs?window=7d&amp;until=2026-09-20"' in page

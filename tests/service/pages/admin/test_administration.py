@@ -103,7 +103,7 @@ def test_the_form_offers_what_the_viewer_has(call: Call, access: AccessStore) ->
     assert offered == ["read", "read review"]
     assert "cannot make its token" not in call("GET", "/admin/access/people/chief", headers=headers).text
     access.add(Holder("operator", "root", None))
-    assert "you cannot make its token" in call("GET", "/admin/access/people/root", headers=headers).text
+    assert "you cannot create a token" in call("GET", "/admin/access/people/root", headers=headers).text
 
 
 def test_no_page_shows_a_secret(look: Look, tokens: Tokens) -> None:
@@ -157,7 +157,7 @@ def test_a_page_counts_what_is_there(look: Look, call: Call, tokens: Tokens, exc
     page = look("/admin/deletion?connection=north&session=s1")
     assert "Session s1" in page
     assert '<td>exchanges</td><td class="number">3</td>' in page
-    assert "Nothing is stored of it." in look("/admin/deletion?connection=north&session=s2")
+    assert "No records are stored." in look("/admin/deletion?connection=north&session=s2")
 
 
 def test_a_server_without_a_policy_file_says_so(call: Call, tokens: Tokens, app: object) -> None:

@@ -78,7 +78,7 @@ def test_the_odd_one_comes_first_and_the_page_says_why(call: Call, tokens: Token
     assert "it made up a file" in page
     assert re.findall(
         r'<td class="words">([^:]*):.*?</td><td class="number">(\d+)</td><td class="number">(\d+)</td>', page
-    ) == [("Anomalies", "1", "0"), ("Judged without anomaly", "1", "0")]
+    ) == [("Anomalies", "1", "0"), ("No anomaly", "1", "0")]
 
 
 @pytest.mark.usefixtures("judged")

@@ -112,7 +112,7 @@ def test_the_time_is_that_in_which_incidents_were_found(look: Look) -> None:
     assert '<input type="hidden" name="window" value="24h">' in page
     assert f'name="query" value="window=24h&amp;until={day:%Y-%m-%d}"' in page
     assert ids(
-        look(re.search(r'aria-label="All of the time" href="([^"]+)"|href="([^"]+)" aria-label="All of the time"', page)[2])
+        look(re.search(r'aria-label="All time" href="([^"]+)"|href="([^"]+)" aria-label="All time"', page)[2])
     ) == ["b", "c", "a", "d"]  # type: ignore[index]
 
 
@@ -203,9 +203,9 @@ def test_an_empty_time_says_from_where_it_counts(look: Look, store: Store) -> No
     """The fleet counts back from the newest record, and an inbox that counts from now is empty where nothing has come in for a month."""
     put(store, "incidents", [incident(detected_at=START - timedelta(days=60))])
     page = look(LINKS.inbox(window="7d", severity="critical"))
-    assert "No incident of this time matches" in page
+    assert "No incident in this period matches" in page
     assert "counts back from now" in page
-    assert 'href="/incidents?severity=critical">The same, found at any time' in page
+    assert 'href="/incidents?severity=critical">Same filters, any time' in page
     assert "counts back" not in look(LINKS.inbox(window="7d", until="2026-01-01"))
 
 
@@ -238,7 +238,7 @@ def test_pages_follow_one_another_in_every_order(look: Look, store: Store, sort:
 def test_headings_order_the_list_and_say_which_one_does(look: Look) -> None:
     """Found leads to the oldest once the newest are first; others to their own order. Filters stay."""
     page = look(LINKS.inbox(status=ANY, sort="newest"))
-    assert re.search(r'aria-sort="descending"><a href="/incidents\?status=any&amp;sort=oldest">Found', page)
+    assert re.search(r'aria-sort="descending"><a href="/incidents\?status=any&amp;sort=oldest">Detected', page)
     assert re.search(r'"col" ><a href="/incidents\?status=any">Incident', page)
     assert {order for heading in HEADINGS for order in heading[1:] if order} == set(SORTS) == set(ORDERS)
 

@@ -106,7 +106,7 @@ def test_filters_are_in_the_address(look: Look, asked: dict[str, str], turns: li
     """A link that is sent to a colleague shows what the sender saw, and says by what it is narrowed."""
     page = look(LINKS.exchanges("ops", **asked))
     assert turns_of(page) == turns
-    assert "Without filters" in page
+    assert "Clear filters" in page
     for value in asked.values():
         assert value in unescape(page)
 
@@ -124,7 +124,7 @@ def test_pages_have_each_row_once_under_each_order(look: Look, monkeypatch: pyte
     while "Next page" in page:
         page = look(links_of(page, "Next page"))
         paged += turns_of(page)
-        assert "To the first page" in page
+        assert "First page" in page
     assert paged == whole
 
 
@@ -156,8 +156,8 @@ def test_the_time_the_order_and_the_filters_stay_when_one_changes(look: Look) ->
         address = links_of(page, words)
         assert "window=7d" in address
         assert "agent=guide" in address
-    assert "window=7d" in links_of(page, "Without filters")
-    assert "agent" not in links_of(page, "Without filters")
+    assert "window=7d" in links_of(page, "Clear filters")
+    assert "agent" not in links_of(page, "Clear filters")
     assert "sort=tier2" in links_of(page, "30 d")
 
 
@@ -189,13 +189,13 @@ def test_every_order_and_filter_of_every_list_can_be_asked_for(look: Look, name:
 
 
 NOTHING = {
-    "exchanges": ("there are none", "there is nothing like that"),
-    "sessions": ("there are none", "there is nothing like that"),
-    "anomalies": ("No stored exchange has an anomaly", "No anomaly is like that"),
-    "runs": ("No runs yet", "No such run"),
-    "costs": ("The judge was not asked", "there is nothing like that"),
+    "exchanges": ("There are none", "match the filters"),
+    "sessions": ("There are none", "match the filters"),
+    "anomalies": ("No stored exchange has an anomaly", "No anomaly matches the filters"),
+    "runs": ("No runs yet", "No runs match"),
+    "costs": ("was judged", "match the filters"),
     "evaluations": ("No run has been evaluated yet", "No evaluation matches"),
-    "wrap_quality": ("There are no exchanges.", "No session is like that."),
+    "wrap_quality": ("There are no exchanges.", "No session matches the filters."),
 }
 
 

@@ -76,7 +76,7 @@ def test_a_run_stands_beside_the_one_before_it(looks: Looks, store: Store) -> No
     """Better or worse, and the same failure again: that is what a person wants to know of a run."""
     failing = {"primary_failure_type": LOOP}
     put(store, "diagnoses", [run(1, 90), run(2, 50, **failing), run(3, 55, **failing)])
-    found = cells(looks(), "Runs beside the run of the same agent before")
+    found = cells(looks(), "Runs compared with the agent's previous run")
     assert [[*row[:7], "again" if "again" in row[7] else ""] for row in found] == [
         ["run_003", "Unsafe for production", "55", "▲ 5", "65.0", "scout", "2026-09-22 15:00", "again"],
         ["run_002", "Unsafe for production", "50", "▼ 40", "70.0", "scout", "2026-09-22 14:00", ""],
@@ -89,7 +89,7 @@ def test_a_run_without_evidence_is_listed_and_in_no_chart(looks: Looks, store: S
     """Nothing is known of it: it is no zero, and the runs beside it are compared with each other."""
     put(store, "diagnoses", [run(1, 90), run(2, None, readiness_level="insufficient_evidence"), run(3, 80)])
     page = looks()
-    rows = cells(page, "Runs beside the run of the same agent before")
+    rows = cells(page, "Runs compared with the agent's previous run")
     assert [row[2:4] for row in rows] == [["80", "▼ 10"], [NOTHING, NOTHING], ["90", NOTHING]]
     assert "No runtime events" in rows[1][7]
     assert drawn_charts(page)["trust-0"]["series"] == [[90, 80]]
@@ -101,12 +101,12 @@ def test_one_agent_has_an_address(looks: Looks, store: Store) -> None:
     page = looks()
     assert 'href="/projects/ops/agents?agent=a%26b"' in page
     one = looks("/projects/ops/agents?agent=a%26b")
-    assert [row[0] for row in cells(one, "Runs beside the run of the same agent before")] == ["run_001"]
+    assert [row[0] for row in cells(one, "Runs compared with the agent's previous run")] == ["run_001"]
     assert one.count(' data-chart="') == 1
-    assert [row[0] for row in cells(looks("/projects/ops/agents?agent="), "Runs beside the run of the same agent before")] == [
+    assert [row[0] for row in cells(looks("/projects/ops/agents?agent="), "Runs compared with the agent's previous run")] == [
         "run_003"
     ]
-    assert "is among these" in looks("/projects/ops/agents?agent=nobody")
+    assert "None of these runs" in looks("/projects/ops/agents?agent=nobody")
 
 
 def test_many_agents_and_runs_stay_a_page(looks: Looks, store: Store) -> None:
@@ -133,7 +133,7 @@ def test_a_project_that_has_only_runs_shows_only_those(looks: Looks, store: Stor
     put(store, "diagnoses", [run(1, 97)])
     said = " ".join(re.sub(r"<[^>]+>", " ", looks("/projects/ops/details")).split())
     assert "run_001 Ready for runtime 97" in said
-    for words in ("Nothing has come in yet", "Cost of judging", "Tier 1 ·", "Left out by sampling", "Newest sessions"):
+    for words in ("No records yet", "Cost of judging", "Tier 1 ·", "Left out by sampling", "Newest sessions"):
         assert words not in said
 
 

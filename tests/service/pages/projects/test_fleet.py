@@ -49,13 +49,13 @@ def test_the_last_days_are_those_up_to_today(call: Call, tokens: Tokens, store: 
     """A project that fell silent a month ago has no figures, and says when it was last heard."""
     put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=30)))
     shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
-    assert "newest record came 30 days ago" in shown
+    assert "newest record arrived 30 days ago" in shown
     assert "Tier 2 0.8" not in shown
     assert "30 days ago, 2026-09-01 00:00" in shown
     put(store, "scores", history(fallen(0), 3, project="web", end=NOW))
     shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
-    assert "the newest record of any project" not in shown
-    assert "newest record came 30 days ago" in shown
+    assert "the newest of any project" not in shown
+    assert "newest record arrived 30 days ago" in shown
     assert "In 7 days Tier 2 0.8" in shown
 
 

@@ -71,7 +71,7 @@ def test_pages_follow_one_another_and_leave_nothing_out(look: Look, view: str) -
     total = 2 * SHOWN + OWN
     assert f"{total} of {total} projects, 1 to {SHOWN} on this page" in text_of(first)
     assert total == first.split('class="glance"')[1].split("</p>")[0].count("<a "), "a square each"
-    assert (linked(first, "To the first page"), linked(first, "Previous page")) == (None, None)
+    assert (linked(first, "First page"), linked(first, "Previous page")) == (None, None)
     second = look(linked(first, "Next page"))
     assert f"{SHOWN + 1} to {2 * SHOWN} on this page" in text_of(second)
     third = look(linked(second, "Next page"))
@@ -81,7 +81,7 @@ def test_pages_follow_one_another_and_leave_nothing_out(look: Look, view: str) -
     assert (total, total) == (len(shown), len(set(shown)))
     assert shown[0] == f"team-{2 * SHOWN - 1:03}"
     assert projects_of(second) == projects_of(look(linked(third, "Previous page")))
-    assert projects_of(first) == projects_of(look(linked(third, "To the first page")))
+    assert projects_of(first) == projects_of(look(linked(third, "First page")))
     assert (view == "table") == ("<table" in second)
 
 
@@ -113,7 +113,7 @@ def test_a_list_that_became_shorter_says_so(look: Look) -> None:
     beyond = linked(look(linked(look(), "Next page")), "Next page").replace("/?", "/?health=critical&")  # type: ignore[union-attr]
     page = look(beyond)
     assert "The list ends here" in text_of(page)
-    assert '<a href="/?health=critical">To the first page</a>' in page
+    assert '<a href="/?health=critical">First page</a>' in page
 
 
 @pytest.mark.parametrize(

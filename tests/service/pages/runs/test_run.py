@@ -65,7 +65,7 @@ def finished(call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine) -
 def test_a_project_without_runs_says_how_a_run_comes_about(look: Callable[..., str]) -> None:
     """The list is looked at before the first session has ended."""
     assert "A session becomes a run when it ends" in look(RUNS)
-    assert "No such run" in look(f"{RUNS}?readiness=unsafe_for_production")
+    assert "No runs match" in look(f"{RUNS}?readiness=unsafe_for_production")
     look(RUN, 404)
     look(f"{RUNS}/run_1", 400)
 
@@ -211,7 +211,7 @@ def test_events_that_came_after_a_session_of_exchanges_are_shown_before_its_next
     )  # fmt: skip
     filled(store, ("diagnoses", record), ("agent-events", event("quiet", 0, event="decision")))
     shown = look(RUN)
-    assert "1 event has come since" in shown
+    assert "1 event has arrived since" in shown
     assert 'id="timeline"' in shown
 
 
@@ -220,10 +220,10 @@ def test_a_run_stands_beside_the_runs_before_it(finished: Finished, look: Callab
     finished("good", [{"event": "session_start"}], 1)
     finished("bad", LOOP, 2)
     first, second = look(f"{RUNS}/run_001"), look(f"{RUNS}/run_002")
-    assert "first run of this agent" in first
+    assert "agent's first run" in first
     assert f'href="{RUNS}/run_002" rel="next"' in first
     assert re.search(r"▼ 4</span> worse than\s+<a[^>]*>run_001</a>", second)
-    assert "No failure was found" in first
+    assert "No failure detected" in first
 
 
 def test_the_same_failure_again_is_said(finished: Finished, look: Callable[..., str]) -> None:

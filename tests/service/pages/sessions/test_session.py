@@ -93,7 +93,7 @@ def test_a_conversation_is_read_from_top_to_bottom(store: Store, look: Look) -> 
         "Answer 2.",
     )
     told(page, "Cost of judging", "$0.25", "Tokens of the agent", ">20<", "14 in, 6 out")
-    told(page, "About it", "local", "sonnet-5", "agent_version", "7")
+    told(page, "About this session", "local", "sonnet-5", "agent_version", "7")
     for one in (1, 2):
         assert LINKS.exchange("ops", score("s", one).score_id, score("s", one).exchange_at).replace("&", "&amp;") in page
 
@@ -133,7 +133,7 @@ def test_long_sessions_are_paged_and_each_turn_can_be_linked_to(store: Store, lo
     assert f"Question {TURNS}?" not in last
     around = look(LINKS.session("ops", "s", exchange=f"s:{TURNS + 5}"))
     assert f"Turns {TURNS + 1} to {2 * TURNS} of" in around
-    assert "There is no such turn" in look(LINKS.session("ops", "s", turn=5000))
+    assert "No such turn" in look(LINKS.session("ops", "s", turn=5000))
 
 
 def test_only_the_anomalies_of_a_session(store: Store, look: Look) -> None:
@@ -173,7 +173,7 @@ def test_sessions_of_events_alone_and_of_signs_of_life_alone_have_a_page(store: 
     page = look(LINKS.session("ops", "s"))
     assert "1 to 3 of 3: 3 tool_call" in page
     assert "Conversation" not in page
-    assert "Only signs of life came" in look(LINKS.session("ops", "beat"))
+    assert "only heartbeats" in look(LINKS.session("ops", "beat"))
 
 
 def test_a_session_is_open_until_it_ends(store: Store, look: Look) -> None:
@@ -204,7 +204,7 @@ def test_redacted_and_long_texts_say_so(store: Store, look: Look) -> None:
     told(
         page,
         f"Cut after {TEXT_SHOWN // 1000}\u202f{TEXT_SHOWN % 1000:03} of",
-        "All of it as a file",
+        "Download the full text",
         "<bdi>token</bdi> removed",
     )
 
@@ -270,7 +270,7 @@ def test_an_id_that_several_have_is_a_choice_of_those_that_one_may_see(
     talk(store)
     talk(store, connection="south", project="web")
     page = look("/sessions/s")
-    told(page, "2 connections have a session of this id")
+    told(page, "2 connections have a session with this id")
     assert LINKS.session("ops", "s", "local") in page
     assert LINKS.session("web", "s", "south") in page
     reader = cookie(signed_in(call, tokens.ops_reader))
