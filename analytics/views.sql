@@ -13,24 +13,24 @@ SELECT
     tier2_5_advocacy_suppression AS advocacy_suppression, anomaly, anomaly_reasons, judge_model, cost_usd,
     methodology || ' ' || methodology_version AS methodology, policy_digest, rule_version, simulated
 FROM scores;
-COMMENT ON VIEW all_turns IS 'turns and anchor_turns together.';
+COMMENT ON VIEW all_turns IS 'The rows of turns and anchor_turns together.';
 CREATE VIEW turns AS FROM all_turns WHERE NOT starts_with(project, 'anchors.');
-COMMENT ON VIEW turns IS 'One row an exchange: what the tiers say of it, in its latest revision. A tier that was not scored is NULL, never 0.';
+COMMENT ON VIEW turns IS 'One row per exchange, in its latest revision, with the result of each tier. An unscored tier is NULL, never 0.';
 COMMENT ON COLUMN turns.day IS 'Day of the exchange, UTC.';
-COMMENT ON COLUMN turns.weight IS 'How many exchanges this one stands for, 1 / sampling_probability; NULL where it was not judged.';
-COMMENT ON COLUMN turns.tier1 IS 'Rules, 0 to 1; on every exchange, so its mean needs no weight.';
+COMMENT ON COLUMN turns.weight IS 'Number of exchanges that this one represents, 1 / sampling_probability; NULL if it was not judged.';
+COMMENT ON COLUMN turns.tier1 IS 'Rules, 0 to 1; every exchange has it, so its mean needs no weight.';
 COMMENT ON COLUMN turns.tier2 IS 'Judge: scope and completeness, 0 to 1.';
 COMMENT ON COLUMN turns.tier2_5 IS 'Judge: how well the thinking supports the answer, 0 to 1.';
-COMMENT ON COLUMN turns.tier3 IS 'Judge: behaviour, 1 to 5; only of what its gate let through.';
+COMMENT ON COLUMN turns.tier3 IS 'Judge: behaviour, 1 to 5; only for exchanges that passed the gate.';
 COMMENT ON COLUMN turns.disposition IS 'scored, sampling_skip, skipped_cost_cap or unscored.';
 COMMENT ON COLUMN turns.sampling_reason IS 'Why the exchange was sampled or left out.';
-COMMENT ON COLUMN turns.anomaly_reasons IS 'Why it is anomalous, in words.';
-COMMENT ON COLUMN turns.cost_usd IS 'What judging it cost in USD; NULL where a price is unknown.';
+COMMENT ON COLUMN turns.anomaly_reasons IS 'Why the exchange is anomalous, as text.';
+COMMENT ON COLUMN turns.cost_usd IS 'Cost of judging in USD; NULL if a price is unknown.';
 COMMENT ON COLUMN turns.methodology IS 'Name and version of the methodology.';
 COMMENT ON COLUMN turns.simulated IS 'Whether a simulated judge was used.';
 CREATE VIEW anchor_turns AS
 SELECT * REPLACE (substr(project, length('anchors.') + 1) AS project) FROM all_turns WHERE starts_with(project, 'anchors.');
-COMMENT ON VIEW anchor_turns IS 'Like turns, for anchors: exchanges that never change and are judged again, so what moves here is the judge.';
+COMMENT ON VIEW anchor_turns IS 'Like turns, for anchors: exchanges that never change and are judged repeatedly, so any change comes from the judge.';
 CREATE VIEW dimensions AS
 SELECT day, project, agent, "connection", session_id, exchange_id, score_id, exchange_at, weight, tier, judge_model, methodology,
     dimension.dimension AS dimension, dimension.score AS score, dimension.reasoning AS reasoning
@@ -41,10 +41,10 @@ FROM (
     SELECT t.*, 'tier3' AS tier, unnest(s.tier3_dimensions) AS dimension FROM turns AS t JOIN scores AS s USING (score_id)
     WHERE t.tier3 IS NOT NULL
 );
-COMMENT ON VIEW dimensions IS 'One row an exchange and dimension the judge scored, with its words.';
+COMMENT ON VIEW dimensions IS 'One row per exchange and dimension that the judge scored, with its reasoning.';
 COMMENT ON COLUMN dimensions.tier IS 'tier2 (0 to 1) or tier3 (1 to 5).';
-COMMENT ON COLUMN dimensions.score IS 'On the scale of the tier.';
-COMMENT ON COLUMN dimensions.reasoning IS 'The words of the judge.';
+COMMENT ON COLUMN dimensions.score IS 'Score on the scale of the tier.';
+COMMENT ON COLUMN dimensions.reasoning IS 'The judge''s reasoning.';
 CREATE VIEW days AS
 SELECT
     project, agent, day, count(*) AS exchanges, count(*) FILTER (disposition = 'scored') AS judged,
@@ -56,18 +56,18 @@ SELECT
     count(*) FILTER (anomaly) AS anomalies, count(*) FILTER (anomaly) / count(*) AS anomaly_rate, sum(cost_usd) AS cost_usd
 FROM turns
 GROUP BY project, agent, day;
-COMMENT ON VIEW days IS 'One row a project, agent and day with exchanges: means weighted by what each judged exchange stands for.';
-COMMENT ON COLUMN days.tier2_unweighted IS 'Mean over what was judged: it moves with the mix of what is sampled.';
-COMMENT ON COLUMN days.tier3_unweighted IS 'Mean over what was judged: it moves with the mix of what is sampled.';
+COMMENT ON VIEW days IS 'One row per project, agent and day with exchanges. Means are weighted by the number of exchanges that each judged exchange represents.';
+COMMENT ON COLUMN days.tier2_unweighted IS 'Unweighted mean of the judged exchanges; it changes with the sampling mix.';
+COMMENT ON COLUMN days.tier3_unweighted IS 'Unweighted mean of the judged exchanges; it changes with the sampling mix.';
 CREATE VIEW judge_calls AS
 SELECT
     judged_at::DATE AS day, project, session_id, subject_id AS exchange_id, purpose AS tier,
     coalesce(answering_model, requested_model) AS model, outcome, attempts, cost_usd, latency_ms, input_tokens, output_tokens,
     cache_read_tokens, cache_write_tokens, batched, simulated, judged_at
 FROM judgements;
-COMMENT ON VIEW judge_calls IS 'One row a question to the judge: what it cost and how it ended. The day is the one of the call, not of the exchange.';
+COMMENT ON VIEW judge_calls IS 'One row per judge call, with its cost and outcome. The day is that of the call, not of the exchange.';
 COMMENT ON COLUMN judge_calls.outcome IS 'answered, refused, cut_off, provider_error, timeout, invalid, cost_cap or interrupted.';
-COMMENT ON COLUMN judge_calls.cost_usd IS 'USD; NULL where the price is unknown.';
+COMMENT ON COLUMN judge_calls.cost_usd IS 'Cost in USD; NULL if the price is unknown.';
 CREATE VIEW human_scores AS
 SELECT
     t.day, t.project, t.agent, t.session_id, t.exchange_id, r.subject_id AS score_id, r.reviewer AS rater, r.score AS human,
@@ -75,8 +75,8 @@ SELECT
 FROM reviews AS r JOIN all_turns AS t ON t.score_id = r.subject_id
 WHERE r.kind = 'human_score'
 QUALIFY row_number() OVER (PARTITION BY r.subject_id, r.reviewer ORDER BY r.occurred_at DESC, r.review_id DESC) = 1;
-COMMENT ON VIEW human_scores IS 'One row an exchange and rater: the last score they gave (1 to 5), beside the judge.';
-COMMENT ON COLUMN human_scores.judge IS 'Tier 3 of the judge, 1 to 5.';
+COMMENT ON VIEW human_scores IS 'One row per exchange and rater: the rater''s last score (1 to 5), beside the judge''s.';
+COMMENT ON COLUMN human_scores.judge IS 'The judge''s Tier 3 score, 1 to 5.';
 CREATE VIEW session_summaries AS
 SELECT
     t.project, t.agent, t."connection", t.session_id, min(t.exchange_at) AS started_at, max(t.exchange_at) AS ended_at,
@@ -87,30 +87,30 @@ SELECT
     any_value(d.trust_score) AS trust_score, any_value(d.primary_failure_type) AS failure
 FROM turns AS t LEFT JOIN diagnoses AS d ON d."connection" = t."connection" AND d.session_id = t.session_id
 GROUP BY ALL;
-COMMENT ON VIEW session_summaries IS 'One row a session with exchanges: its means, anomalies and cost, and what the diagnosis of its events says.';
-COMMENT ON COLUMN session_summaries.trust_score IS 'Of the diagnosis; NULL where the session has none, or no runtime events.';
+COMMENT ON VIEW session_summaries IS 'One row per session with exchanges: its means, anomalies and cost, and the diagnosis of its events.';
+COMMENT ON COLUMN session_summaries.trust_score IS 'Trust score of the diagnosis; NULL if the session has no diagnosis or no runtime events.';
 CREATE VIEW runs AS
 SELECT
     coalesce(d.ended_at, d.closed_at)::DATE AS day, n.project, d.agent, printf('run_%03d', n.number) AS run_id, n."connection",
     n.session_id, d.trust_score, d.readiness_level AS readiness, d.primary_failure_type AS failure, d.primary_severity AS severity,
     d.failure_cause_count AS failures, d.event_count AS events, d.event_count = 0 AS exchanges_only, d.started_at, d.ended_at, d.closed_at, d.closed_reason
 FROM log.run_numbers AS n JOIN diagnoses AS d ON d."connection" = n."connection" AND d.session_id = n.session_id;
-COMMENT ON VIEW runs IS 'One row a run, that is a session that has ended: its verdict, by the id that the pages have.';
+COMMENT ON VIEW runs IS 'One row per run (a session that has ended), with its verdict and the id shown on the pages.';
 COMMENT ON COLUMN runs.day IS 'Day on which the run ended, UTC.';
 COMMENT ON COLUMN runs.run_id IS 'Id of the run within its project.';
-COMMENT ON COLUMN runs.trust_score IS '0 to 100; NULL for a run of exchanges alone.';
-COMMENT ON COLUMN runs.events IS 'Runtime events; 0: only exchanges were received.';
+COMMENT ON COLUMN runs.trust_score IS 'Trust score, 0 to 100; NULL for a run without runtime events.';
+COMMENT ON COLUMN runs.events IS 'Number of runtime events; 0 if only exchanges were received.';
 COMMENT ON COLUMN runs.exchanges_only IS 'Whether only exchanges were received: no runtime events, so no trust score.';
-COMMENT ON COLUMN runs.failure IS 'Of the largest penalty; NULL where none was found.';
+COMMENT ON COLUMN runs.failure IS 'Failure with the largest penalty; NULL if none was detected.';
 CREATE VIEW run_dimensions AS
 SELECT * EXCLUDE (one), one.dimension AS dimension, one.score AS score
 FROM (
     SELECT r.day, r.project, r.agent, r.run_id, r."connection", r.session_id, unnest(d.dimensions) AS one
     FROM runs AS r JOIN diagnoses AS d ON d."connection" = r."connection" AND d.session_id = r.session_id
 );
-COMMENT ON VIEW run_dimensions IS 'One row a run and dimension of its diagnosis, whichever detectors there were.';
+COMMENT ON VIEW run_dimensions IS 'One row per run and dimension of its diagnosis.';
 COMMENT ON COLUMN run_dimensions.day IS 'Day on which the run ended, UTC.';
-COMMENT ON COLUMN run_dimensions.score IS '0 to 100; NULL where nothing can be said.';
+COMMENT ON COLUMN run_dimensions.score IS 'Score, 0 to 100; NULL if there is not enough evidence.';
 CREATE VIEW evaluated_runs AS
 SELECT
     coalesce(run_at, evaluated_at)::DATE AS day, project, agent, subject_model AS model, "connection", session_id, case_id, case_title,
@@ -122,13 +122,13 @@ QUALIFY row_number() OVER (
     PARTITION BY "connection", session_id, case_id, yardstick
     ORDER BY status = 'completed' DESC, evaluated_at DESC, evaluation_id DESC
 ) = 1;
-COMMENT ON VIEW evaluated_runs IS 'One row a run, case and yardstick: what the newest evaluation of the run says that finished, if any did.';
+COMMENT ON VIEW evaluated_runs IS 'One row per run, case and yardstick: the newest finished evaluation of the run, or the newest if none finished.';
 COMMENT ON COLUMN evaluated_runs.day IS 'Day on which the run ended, UTC.';
 COMMENT ON COLUMN evaluated_runs.model IS 'Model of the audited agent.';
-COMMENT ON COLUMN evaluated_runs.score IS 'The judge''s verdict, 0 to 10; NULL where every answer failed.';
-COMMENT ON COLUMN evaluated_runs.spread IS 'Largest less smallest verdict over the answers.';
-COMMENT ON COLUMN evaluated_runs.yardstick IS 'What scores are measured by: those of another yardstick are not compared.';
-COMMENT ON COLUMN evaluated_runs.cost_usd IS 'What judging it cost in USD; NULL where a price is unknown.';
+COMMENT ON COLUMN evaluated_runs.score IS 'The judge''s verdict, 0 to 10; NULL if every answer failed.';
+COMMENT ON COLUMN evaluated_runs.spread IS 'Largest minus smallest verdict of the answers.';
+COMMENT ON COLUMN evaluated_runs.yardstick IS 'Case, judge and prompt behind the score; compare only scores with the same yardstick.';
+COMMENT ON COLUMN evaluated_runs.cost_usd IS 'Cost of judging in USD; NULL if a price is unknown.';
 COMMENT ON COLUMN evaluated_runs.simulated IS 'Whether a simulated judge was used.';
 CREATE VIEW evaluation_dimensions AS
 SELECT * EXCLUDE (one), one.dimension AS dimension, one.policy AS policy, one.source AS source, one.deterministic AS deterministic,
@@ -138,9 +138,9 @@ FROM (
         unnest(e.dimensions) AS one
     FROM evaluated_runs AS r JOIN evaluations AS e USING (evaluation_id)
 );
-COMMENT ON VIEW evaluation_dimensions IS 'One row an evaluated run and dimension: what checks and judge give, and what counts.';
-COMMENT ON COLUMN evaluation_dimensions.deterministic IS '10 x passed / mapped checks; NULL where no check counts for the dimension.';
-COMMENT ON COLUMN evaluation_dimensions.score IS 'What counts, 0 to 10; NULL where it is missing.';
+COMMENT ON VIEW evaluation_dimensions IS 'One row per evaluated run and dimension: the scores of the checks and of the judge, and the final score.';
+COMMENT ON COLUMN evaluation_dimensions.deterministic IS '10 x passed / mapped checks; NULL if no check counts for the dimension.';
+COMMENT ON COLUMN evaluation_dimensions.score IS 'Final score, 0 to 10; NULL if it is missing.';
 COMMENT ON COLUMN evaluation_dimensions.source IS 'judge, deterministic, weighted or missing.';
 CREATE VIEW evaluation_checks AS
 SELECT * EXCLUDE (one), one.check_id AS check_id, one.kind AS kind, one.dimensions AS dimensions, one.outcome AS outcome,
@@ -149,7 +149,7 @@ FROM (
     SELECT r.day, r.project, r.model, r."connection", r.session_id, r.case_id, r.evaluation_id, r.yardstick, unnest(e.checks) AS one
     FROM evaluated_runs AS r JOIN evaluations AS e USING (evaluation_id)
 );
-COMMENT ON VIEW evaluation_checks IS 'One row an evaluated run and deterministic check.';
+COMMENT ON VIEW evaluation_checks IS 'One row per evaluated run and deterministic check.';
 COMMENT ON COLUMN evaluation_checks.outcome IS 'pass, fail or error.';
 CREATE VIEW evaluation_iterations AS
 SELECT * EXCLUDE (one), one.iteration AS iteration, one.outcome AS outcome, one.overall AS overall, one.judgement_id AS judgement_id
@@ -158,14 +158,14 @@ FROM (
         unnest(e.iterations) AS one
     FROM evaluated_runs AS r JOIN evaluations AS e USING (evaluation_id)
 );
-COMMENT ON VIEW evaluation_iterations IS 'One row an evaluated run and answer of the judge, whether or not it counted.';
-COMMENT ON COLUMN evaluation_iterations.overall IS 'The verdict of this answer, 0 to 10; NULL where it did not count.';
+COMMENT ON VIEW evaluation_iterations IS 'One row per evaluated run and answer of the judge, valid or not.';
+COMMENT ON COLUMN evaluation_iterations.overall IS 'The verdict of this answer, 0 to 10; NULL if the answer is not valid.';
 CREATE VIEW exchange_labels AS
 SELECT day, project, agent, agent_model AS model, "connection", session_id, exchange_id, one.name AS label, one.value AS value
 FROM (
     SELECT occurred_at::DATE AS day, project, agent, agent_model, "connection", session_id, exchange_id, unnest(labels) AS one FROM exchanges
 );
-COMMENT ON VIEW exchange_labels IS 'One row an exchange and label; join turns USING (connection, exchange_id) for its scores.';
+COMMENT ON VIEW exchange_labels IS 'One row per exchange and label; join turns USING (connection, exchange_id) for its scores.';
 COMMENT ON COLUMN exchange_labels.day IS 'Day of the exchange, UTC.';
 COMMENT ON COLUMN exchange_labels.label IS 'Name of the label, such as agent_version or tenant.';
 COMMENT ON COLUMN exchange_labels.value IS 'Value of the label.';
@@ -175,7 +175,7 @@ FROM (
     SELECT occurred_at::DATE AS day, project, agent, "connection", session_id, event_id, event, tool, unnest(labels) AS one
     FROM agent_events
 );
-COMMENT ON VIEW event_labels IS 'One row a runtime event and label.';
+COMMENT ON VIEW event_labels IS 'One row per runtime event and label.';
 COMMENT ON COLUMN event_labels.day IS 'Day of the event, UTC.';
 COMMENT ON COLUMN event_labels.label IS 'Name of the label, such as tool_version.';
 COMMENT ON COLUMN event_labels.value IS 'Value of the label.';

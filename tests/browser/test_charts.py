@@ -90,7 +90,7 @@ def test_a_finger_sees_the_numbers_first_and_then_a_link(chromium: Browser, site
         page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
         expect(page.locator(f"{TIER} canvas")).to_be_visible()
         page.touchscreen.tap(*at(page.locator(f"{TIER} .u-over"), 0.9))
-        expect(page.locator(f"{TIER} .tip")).to_contain_text("Look closer")
+        expect(page.locator(f"{TIER} .tip")).to_contain_text("Zoom in")
         assert page.url.endswith(LINKS.project(DRIFTED))
         page.locator(f"{TIER} .tip a").tap()
         page.wait_for_url("**window=24h**")

@@ -318,7 +318,10 @@ PAGES = (
     Shown("administration", lambda _: LINKS.admin, "Administration", ("Give someone access", "Dead letters", "Database")),
     Shown("access", lambda _: LINKS.people, "Access", ("ada", "all projects", "Reviewers", "Connections")),
     Shown(
-        "give access", lambda _: LINKS.give, "Give someone access", ("Change nothing.", "leave this empty for all", "Access ends")
+        "give access",
+        lambda _: LINKS.give,
+        "Give someone access",
+        ("Change nothing.", "leave this empty for all", "Access ends"),
     ),
     Shown("person", lambda _: LINKS.person("ada"), "ada", ("this is you", "Revoke", "End all sign-ins")),
     Shown("connection", lambda _: LINKS.connection(QUIET), QUIET, ("Create a new token", "Revoke"), again=True),

@@ -152,7 +152,7 @@ if (editor) {
 /** Waits until the server has gone and come back, then loads the page again. */
 async function backAgain(status) {
   const wait = () => new Promise((resolve) => { setTimeout(resolve, 500); });
-  status.textContent = "Starting again …";
+  status.textContent = "Restarting …";
   for (;;) {
     await wait();
     const response = await fetch(location.href, { credentials: "same-origin", cache: "no-store" }).catch(() => null);

@@ -60,7 +60,7 @@ function drawFigure(figure) {
     const { label, cells, link } = rows[found];
     tip.replaceChildren(made("strong", "", label), ...cells.map(([head, text]) => made("span", "", head.toLowerCase() === text ? text : `${head}: ${text}`)));
     if (link) {
-      const open = made("a", "", touched ? "Look closer" : "Click to look closer");
+      const open = made("a", "", touched ? "Zoom in" : "Click to zoom in");
       open.href = link.href;
       if (touched) open.className = "tap";
       open.tabIndex = -1;
@@ -124,7 +124,7 @@ function prepare(figure) {
   root.tabIndex = 0;
   root.setAttribute("role", "group");
   root.setAttribute("aria-roledescription", "chart");
-  root.setAttribute("aria-label", `${figure.getAttribute("aria-label")}. Arrow keys go from point to point.`);
+  root.setAttribute("aria-label", `${figure.getAttribute("aria-label")}. Arrow keys move from point to point.`);
   const tip = made("div", "tip");
   tip.hidden = true;
   tip.setAttribute("aria-hidden", "true");

@@ -74,7 +74,7 @@ async function attempt(button, problem, action) {
     const words = await action();
     if (words) show(problem, words);
   } catch {
-    show(problem, "The server cannot be reached. Nothing was changed; try again.");
+    show(problem, "Server unreachable. Nothing was changed; try again.");
   } finally {
     button.disabled = false;
   }
@@ -207,7 +207,7 @@ async function refresh(always = false, isNews = true) {
     response = await fetch(address, { headers: tag && !always ? { "If-None-Match": tag } : {}, credentials: "same-origin" });
     text = await response.text();
   } catch {
-    fresh.textContent = "The server cannot be reached; this may be old";
+    fresh.textContent = "Server unreachable; this page may be out of date";
     return;
   }
   // The address may be another one by now, or the answer to a later question has come already.
@@ -215,7 +215,7 @@ async function refresh(always = false, isNews = true) {
   answered = mine;
   if (response.redirected) { location.assign(response.url); return; }
   if (response.status === 304) { fresh.textContent = ""; borrow(); return; }
-  if (!response.ok) { fresh.textContent = `The server answered ${response.status}; this may be old`; return; }
+  if (!response.ok) { fresh.textContent = `The server answered ${response.status}; this page may be out of date`; return; }
   tag = response.headers.get("ETag");
   const page = new DOMParser().parseFromString(text, "text/html");
   for (const part of main.querySelectorAll("[data-part]")) {
@@ -264,7 +264,7 @@ function reportUnloaded(slot) {
   report.dataset.unloaded = "";
   const link = document.createElement("a");
   link.href = slot.dataset.load;
-  link.textContent = "Open the page it is on";
+  link.textContent = "Open it on its own page";
   report.append("This part could not be loaded. ", link);
   slot.append(report);
 }

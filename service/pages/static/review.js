@@ -42,10 +42,10 @@ async function score(form, button) {
     if (!response.ok) return problemOf(response);
     scored.push(id);
     scored.splice(0, scored.length - JUST_SCORED);
-    said.textContent = `Scored ${body.score}. To change it, score again: the newest score counts. `;
+    said.textContent = `Scored ${body.score}. To change it, score again; the newest score counts. `;
     const back = document.createElement("a");
     back.href = `${location.pathname.replace(/review$/, "exchanges/")}${encodeURIComponent(id)}`;
-    back.textContent = "Look at it";
+    back.textContent = "View it";
     said.append(back);
     borrow();
     return move(location.href, false);
@@ -53,7 +53,7 @@ async function score(form, button) {
 }
 
 function skip(link) {
-  said.textContent = "Skipped; it comes again later.";
+  said.textContent = "Skipped; it will come up again later.";
   move(link.href, true).catch(() => location.assign(link.href));
 }
 

@@ -90,7 +90,7 @@ function table(columns, rows) {
   const made = document.createElement("table");
   const caption = made.createCaption();
   caption.className = "visually-hidden";
-  caption.textContent = "Rows of the answer";
+  caption.textContent = "Result rows";
   const head = made.createTHead().insertRow();
   const numeric = columns.map((one) => NUMERIC.test(one.type));
   columns.forEach((one, number) => {
@@ -119,7 +119,7 @@ function showAnswer() {
   const count = (number, what) => `${figures(number)} ${what}${number === 1 ? "" : "s"}`;
   const all = rows.length > 1 && !truncated ? "all " : "";
   const more = truncated ? "; there are more" : "";
-  const below = shownRows < rows.length ? `, of which the first ${figures(MOST_SHOWN)} are shown` : "";
+  const below = shownRows < rows.length ? `, first ${figures(MOST_SHOWN)} shown` : "";
   document.querySelector("[data-summary]").textContent =
     `${truncated ? "the first " : all}${count(rows.length, "row")}${below}${more} · as of ${asOf.slice(0, 19).replace("T", " ")} UTC · ${figures(elapsedMs)} ms`;
   document.querySelector("[data-table]").replaceChildren(table(columns, rows));
@@ -220,7 +220,7 @@ async function question(body, read) {
     const wait = response.headers.get("Retry-After");
     refuse(`${await problemOf(response)}${wait ? `\nTry again in ${wait} s.` : ""}`);
   } catch (error) {
-    if (error.name !== "AbortError") refuse("The server cannot be reached, or the answer broke off.");
+    if (error.name !== "AbortError") refuse("Server unreachable, or the response was cut off.");
   } finally {
     clearTimeout(waiting);
     if (running === mine) {
@@ -266,7 +266,7 @@ async function download(format) {
   link.download = `driftline.${format}`;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-  const cut = file.headers.get("X-Driftline-Truncated") === "true" ? "; there are more than one file takes" : "";
+  const cut = file.headers.get("X-Driftline-Truncated") === "true" ? "; more rows exist than fit in one file" : "";
   state.textContent = `${file.headers.get("X-Driftline-Rows")} rows as ${format}${cut}.`;
 }
 

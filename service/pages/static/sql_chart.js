@@ -127,7 +127,7 @@ function showChart(place, answer, measure, form) {
   const planned = plan(answer.columns, answer.rows);
   const known = answer.rows.filter((row) => Number.isFinite(Number(row[measure] ?? NaN)) && row[planned.across.name] !== null);
   const { chosen, notes } = chosenOf(pointsOf(known, measure, planned), form, planned.series);
-  if (known.length < answer.rows.length) notes.push(`${answer.rows.length - known.length} rows without a number are left out.`);
+  if (known.length < answer.rows.length) notes.push(`${answer.rows.length - known.length} rows without a number are not shown.`);
   const note = document.createElement("p");
   note.className = "soft";
   note.textContent = chosen.length ? plain(notes.join(" ")) : "This column has no numbers.";

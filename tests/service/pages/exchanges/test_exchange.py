@@ -81,9 +81,7 @@ def test_a_page_tells_what_was_said_and_found(call: Call, tokens: Tokens, store:
         assert one in read, one
 
 
-@pytest.mark.parametrize(
-    ("dropped", "said"), [(1, "1 quote"), (2, "2 quotes")]
-)
+@pytest.mark.parametrize(("dropped", "said"), [(1, "1 quote"), (2, "2 quotes")])
 def test_quotes_that_were_left_out_are_counted(call: Call, tokens: Tokens, store: Store, dropped: int, said: str) -> None:
     """Whoever reads a score without its quotes is told that there were some, and where they are."""
     assert said in words(shown(call, tokens, told(store, of=score("s", 1, **JUDGED | {"dropped_quotes": dropped}))))
@@ -178,8 +176,8 @@ def test_a_prompt_is_shown_where_it_is_the_one_that_was_sent(call: Call, tokens:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"policy_digest": "1" * 16}, "differs from that of the score (1111111111111111)"),
-        ({"policy_digest": Policy.model_validate({}).for_project("ops").digest}, "has another fingerprint"),
+        ({"policy_digest": "1" * 16}, "differs from the score's (1111111111111111)"),
+        ({"policy_digest": Policy.model_validate({}).for_project("ops").digest}, "different fingerprint"),
     ],
 )
 def test_a_prompt_that_may_be_another_is_not_shown(

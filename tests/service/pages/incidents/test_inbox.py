@@ -111,9 +111,9 @@ def test_the_time_is_that_in_which_incidents_were_found(look: Look) -> None:
     assert "1 incident," in page
     assert '<input type="hidden" name="window" value="24h">' in page
     assert f'name="query" value="window=24h&amp;until={day:%Y-%m-%d}"' in page
-    assert ids(
-        look(re.search(r'aria-label="All time" href="([^"]+)"|href="([^"]+)" aria-label="All time"', page)[2])
-    ) == ["b", "c", "a", "d"]  # type: ignore[index]
+    link = re.search(r'aria-label="All time" href="([^"]+)"|href="([^"]+)" aria-label="All time"', page)
+    assert link
+    assert ids(look(link[2])) == ["b", "c", "a", "d"]
 
 
 @pytest.mark.usefixtures("few")
