@@ -32,10 +32,9 @@ from service.server.supervisor import serving
 from service.setup.access.access import Holder
 from service.web.models import IngestBody
 from streams.engine.engine import Engine
-from streams.judges.http_transport import open_client
 from streams.judges.live import LiveJudge, open_live_judge
+from streams.judges.messages_api import Format, open_client, parameters
 from streams.judges.protocol import CallBudget, Verdict
-from streams.judges.requests import Format, parameters
 from streams.judging.judged_stages import SCORING, JudgingStep, recorded_in
 from streams.stage_batches import StageBatch
 

@@ -1,20 +1,55 @@
-"""The stages as data: name, source topic, step and sinks. Runners interpret this table and decide nothing themselves."""
+"""The stages as data: name, source topic, step and sinks. Runners interpret this table and decide nothing themselves.
+
+The stage of traces has no step here (`streams.upkeep.assembling`); its state of an incomplete trace is `OpenTrace`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from audit.policy import Policy
+import msgspec
+
+from audit.policy import Policy, Traces
 from schemas.registry import current_schemas
 from streams.judging.judged_stages import EVALUATION, SCORING, JudgedStage, JudgedState, JudgingStep, Recorded
 from streams.stage_batches import Step
 from streams.stage_progress import SOURCES
 from streams.steps.diagnosis import DiagnosisState, DiagnosisStep
 from streams.steps.intake import IntakeState, IntakeStep
-from streams.steps.open_traces import OpenTrace
+
+SETTLED, IDLE = "settled", "idle"
+
+
+class OpenTrace(msgspec.Struct, frozen=True, array_like=True):
+    """A trace with spans that were not assembled yet: a summary, without the spans themselves."""
+
+    project: str
+    last_at: datetime
+    """The time when the last of its spans arrived."""
+    has_root: bool
+    spans: int
+    first_offset: int
+    """The lowest offset of a span on any partition: a later span may have a lower offset."""
+
+    def followed_by(self, further: OpenTrace) -> OpenTrace:
+        """The trace after further spans. Spans that are added twice change nothing but their number."""
+        return OpenTrace(
+            self.project,
+            max(self.last_at, further.last_at),
+            self.has_root or further.has_root,
+            self.spans + further.spans,
+            min(self.first_offset, further.first_offset),
+        )
+
+    def completion(self, rules: Traces) -> tuple[datetime, str]:
+        """The time when it is complete if no more spans arrive, and the reason."""
+        if self.has_root and rules.settle_seconds <= rules.idle_seconds:
+            return self.last_at + timedelta(seconds=rules.settle_seconds), SETTLED
+        return self.last_at + timedelta(seconds=rules.idle_seconds), IDLE
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from schemas.errors import DriftlineError, SettingsError
 from service.read.evaluations import evaluation_of
 from service.text.links import EVALUATIONS
 from service.write.evaluating import EvaluationEstimate, Progress, failed_evaluations, numbered
-from streams.evaluations.finished_sessions import Wanted
-from streams.evaluations.preparing import Estimate, Prepared
+from streams.evaluations import Estimate, Prepared
+from streams.finished_sessions import Wanted
 
 TOKEN = "DRIFTLINE_TOKEN"  # noqa: S105 - the name of the variable
 """The variable with the operator's token; other users could read it on a command line."""

@@ -17,10 +17,10 @@ from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import utc_now
-from streams.engine.stage_runs import StageRuns
+from streams.engine.embedded import StageRuns
 from streams.judges.protocol import Judge
 from streams.judging.judged_stages import nothing_recorded
-from streams.judging.judging_partition import JudgeCalls, Turns
+from streams.judging.judging_partition import JudgeCalls, TaskSlots
 from streams.kafka.agents import Worker
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.partitions import STUCK, SURE_SECONDS, KafkaStage, Membership, Watchdog, end_process
@@ -48,7 +48,7 @@ class _Parts:
     producer: RecordProducer
     membership: Membership
     framing: RegistryFraming | None
-    turns: Turns
+    slots: TaskSlots
 
 
 def run_worker(
@@ -81,7 +81,7 @@ async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None
             producer,
             membership,
             framing,
-            Turns(settings.judge_concurrency),
+            TaskSlots(settings.judge_concurrency),
         )
         states = {stage.name: _states(stage, parts) for stage in stages}
         for topic in states.values():
@@ -110,7 +110,7 @@ def _at_work(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
             redactor=parts.redactor,
             now=utc_now,
             calls=parts.calls,
-            turns=parts.turns,
+            slots=parts.slots,
             connection=parts.connection,
             producer=parts.producer,
             states=states,

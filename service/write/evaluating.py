@@ -35,7 +35,7 @@ from service.setup.wiring import embedded_runner
 from service.setup.workspace import Workspace
 from service.text.answers import Answer
 from streams.engine.engine import Engine
-from streams.evaluations.preparing import Estimate, Prepared, is_batched
+from streams.evaluations import Estimate, Prepared, is_batched
 from streams.judges.protocol import credentials
 from streams.judging.call_budget import StoppedError
 from streams.judging.judged_stages import EVALUATION
@@ -223,7 +223,7 @@ class _Evaluating:
     async def _ask_in_batches(self) -> None:
         """Have batch judges answer their questions. StoppedError on a stop, which cancels open batches."""
         # Imported late, because the API's client takes a second to load.
-        from streams.evaluations.batching import ask_in_batches  # noqa: PLC0415
+        from streams.evaluations import ask_in_batches  # noqa: PLC0415
         from streams.judges.batch_judge import BatchJournal, open_batch_judge  # noqa: PLC0415
 
         workspace = self._workspace

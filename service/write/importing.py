@@ -25,7 +25,7 @@ from service.setup.wiring import redaction_key_of
 from service.setup.workspace import Workspace, utc_now
 from service.write.ending_sessions import close_idle_sessions
 from service.write.import_files import FileReader, FileRecords, parts_of, read_transcripts
-from streams.judging.revising import revise
+from streams.judging.rejudging import revise
 from streams.log.admission import Accepted, Admission
 from streams.sources.copies import Account, count_own_lines
 from streams.sources.derived_evidence import OUTPUT_USE, SKILL_USE

@@ -32,9 +32,8 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.errors import BrokerError, BusyError, DriftlineError, StoreError, first_line
 from schemas.records import Judgement, Record, Score, ScoringTask
-from streams.engine.embedded import EmbeddedRunner
+from streams.engine.embedded import EmbeddedRunner, StageOutcome, StageRuns, next_batch
 from streams.engine.record_intake import EngineLimits, RecordIntake
-from streams.engine.stage_runs import StageOutcome, StageRuns, next_batch
 from streams.judges.protocol import Judge
 from streams.judging.call_budget import ErasedError, StoppedError, settle_interrupted
 from streams.judging.judged_stages import JUDGED, SCORING, STATE, JudgedStage, JudgedState, Subject, recorded_in

@@ -42,14 +42,34 @@ import httpx2
 import msgspec
 
 from audit.exchanges.questions import ANSWERED, Invalid
-from streams.judges.batch_plans import CANCELLED, Asked, BatchJournal, Plan, custom_id, newest
-from streams.judges.http_transport import MAX_BODY_BYTES, open_client
 from streams.judges.live import Asking, Traits
-from streams.judges.message_batches import Batch, BatchCalls, BatchMaker, JudgeUnavailableError, Patience
+from streams.judges.message_batches import (
+    CANCELLED,
+    Asked,
+    Batch,
+    BatchCalls,
+    BatchJournal,
+    BatchMaker,
+    JudgeUnavailableError,
+    Patience,
+    Plan,
+    custom_id,
+    newest,
+)
+from streams.judges.messages_api import (
+    MAX_BODY_BYTES,
+    PROVIDER_ERROR,
+    TIMEOUT,
+    Failure,
+    Format,
+    Message,
+    Rung,
+    is_simulated,
+    open_client,
+    parameters,
+)
 from streams.judges.protocol import Verdict
 from streams.judges.rate_limits import MAX_UNREADABLE, Waiting
-from streams.judges.requests import Format, Rung, parameters
-from streams.judges.responses import PROVIDER_ERROR, TIMEOUT, Failure, Message, is_simulated
 
 
 @dataclass(slots=True, eq=False)

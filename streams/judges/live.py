@@ -5,34 +5,56 @@
 2. A call that failed temporarily is retried after a backoff that grows from 0.5 to 8 s, or when the server wants it.
 3. A server that rejects or ignores the output format is asked with the schema in the prompt from then on.
 4. An answer that cannot be used is sent back once, with what is wrong.
-5. Before a call its worst case is reserved: by the API's own count of its prompt if it counts (see `streams.judges.counting`).
+5. Before a call its worst case is reserved: by the API's own count of its prompt if it counts (`PromptBounds`).
 6. A model whose answers cannot be read is left alone for a while, and its questions wait (see `streams.judges.rate_limits`).
 7. Every question ends in exactly one verdict; only a cancellation from outside, and the call budget's own errors, are raised.
+
+The most tokens that a prompt can have (`PromptBounds`):
+
+8. Instructions, schema and settings are the same for thousands of questions: the API counts them once (`POST /v1/messages/count_tokens`,
+   which is free). Everything else in the prompt counts a token for each byte, which no text exceeds.
+9. If a call would not fit under the cap by that, the API counts the whole prompt.
+10. A server that does not count is asked again after an hour, one that is in trouble after a minute; until then each byte counts.
+11. A count that cannot be true is ignored, and once a call has used more than was counted, so are all counts for that model.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
-from anthropic import APIStatusError, AsyncAnthropic
+from anthropic import APIConnectionError, APIStatusError, AsyncAnthropic
 
 from audit.answers import answer_in, is_object
-from audit.cost import PromptBound, Usage, believable
-from audit.exchanges.questions import ANSWERED, Invalid, Question
-from streams.judges.counting import PromptBounds
-from streams.judges.http_transport import MAX_BODY_BYTES, open_client
+from audit.cost import BYTES_A_TOKEN, OVERHEAD_TOKENS, PromptBound, Usage, believable
+from audit.exchanges.questions import ANSWERED, Invalid, Question, byte_tokens
+from audit.fingerprints import canonical_json
+from streams.judges.messages_api import (
+    MAX_BODY_BYTES,
+    PROVIDER_ERROR,
+    TIMEOUT,
+    Failure,
+    Format,
+    Message,
+    Repair,
+    Rung,
+    failure_of,
+    is_simulated,
+    one_line,
+    open_client,
+    parameters,
+    read_message,
+)
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judges.rate_limits import CircuitBreaker, Limiter, Waiting, exhausted_for
-from streams.judges.requests import Format, Repair, Rung, parameters
-from streams.judges.responses import PROVIDER_ERROR, TIMEOUT, Failure, Message, failure_of, is_simulated, one_line, read_message
 
 MAX_ANSWER = 64 * 1024
 """Characters of an answer that are kept; a longer one cannot be used."""
@@ -343,3 +365,89 @@ def open_live_judge(
         max_attempts=max_attempts,
         waiting=waiting or Waiting(),
     )
+
+
+COUNT_SECONDS = 10.0
+"""Seconds to wait for a count."""
+MARGIN, MARGIN_SHARE = 64, 20
+"""A call may have so many tokens more than were counted, and one for so many: the API calls its count an estimate."""
+_IN_TROUBLE, _UNABLE = 60.0, 3600.0
+"""Seconds until a server is asked again that failed, or that does not count."""
+_MAX_HEADS = 1000
+_TROUBLE = frozenset([408, 409, 429])
+_SERVERS_FAULT = 500
+
+
+class PromptBounds:
+    """See the module. Belongs to one event loop; `now` is a monotonic clock, in seconds."""
+
+    def __init__(self, client: AsyncAnthropic, now: Callable[[], float]) -> None:
+        self._client = client
+        self._now = now
+        self._heads: dict[bytes, int] = {}
+        self._again_at: dict[str, float] = {}
+        self._counting = asyncio.Lock()
+
+    async def bounds(self, question: Question, asked: Mapping[str, Any]) -> AsyncGenerator[PromptBound]:
+        """Bounds of the prompt of a request (see `streams.judges.messages_api.parameters`), each nearer than the one before."""
+        marked = any("cache_control" in block for block in asked["system"])
+        by_bytes = question.texts_size + OVERHEAD_TOKENS
+        head = await self._head(asked)
+        said = sum(byte_tokens(turn["content"]) for turn in asked["messages"])
+        most = by_bytes if head is None else min(by_bytes, head + said)
+        # A server that does not count may cache as it likes; the API writes nothing that is not marked.
+        written = most if head is None else min(most, head) * marked
+        yield PromptBound(most, written)
+        whole = None if head is None else await self._count(asked)
+        if whole is not None and whole < most:
+            yield PromptBound(whole, min(written, whole))
+
+    def distrust(self, model: str) -> None:
+        """A call had more tokens than were counted: no count of this model is believed any more."""
+        if self._again_at.get(model) != math.inf:
+            _LOG.error("%s used more tokens than the API counted: from now on each byte counts as one", model)
+        self._again_at[model] = math.inf
+
+    async def _head(self, asked: Mapping[str, Any]) -> int | None:
+        """Tokens at most of all but what is said; None where they are not counted."""
+        if self._again_at.get(asked["model"]) == math.inf:
+            return None
+        alone = {name: value for name, value in asked.items() if name not in {"messages", "max_tokens"}}
+        key = hashlib.sha256(canonical_json(alone).encode("utf-8", "surrogatepass")).digest()
+        if key not in self._heads:
+            async with self._counting:
+                await self._count_head(key, alone)
+        return self._heads.get(key)
+
+    async def _count_head(self, key: bytes, alone: Mapping[str, Any]) -> None:
+        if key in self._heads:
+            return  # by whoever had its turn before
+        tokens = await self._count(dict(alone) | {"messages": [{"role": "user", "content": "."}]})
+        if tokens is not None:
+            if len(self._heads) >= _MAX_HEADS:
+                self._heads.clear()
+            self._heads[key] = tokens
+
+    async def _count(self, asked: Mapping[str, Any]) -> int | None:
+        """Tokens at most of a request, by the API's count; None where there is none to be believed."""
+        model = asked["model"]
+        if self._now() < self._again_at.get(model, -math.inf):
+            return None
+        request: dict[str, Any] = {name: value for name, value in asked.items() if name != "max_tokens"}
+        try:
+            async with asyncio.timeout(COUNT_SECONDS):
+                tokens = (await self._client.messages.count_tokens(**request)).input_tokens
+        except Exception as error:  # noqa: BLE001 - whatever the client trips over: without a count each byte counts
+            self._failed(model, error)
+            return None
+        instructions = sum(len(block["text"].encode()) for block in asked["system"])
+        if type(tokens) is not int or tokens < instructions // BYTES_A_TOKEN:
+            self._failed(model, ValueError(f"{tokens!r} tokens for {instructions} bytes of instructions"))
+            return None
+        return tokens + tokens // MARGIN_SHARE + MARGIN
+
+    def _failed(self, model: str, error: Exception) -> None:
+        status = error.status_code if isinstance(error, APIStatusError) else 0
+        passes = isinstance(error, APIConnectionError | TimeoutError) or status in _TROUBLE or status >= _SERVERS_FAULT
+        self._again_at[model] = self._now() + (_IN_TROUBLE if passes else _UNABLE)
+        _LOG.info("%s: tokens are not counted, so each byte counts as one: %s", model, type(error).__name__)

@@ -1,16 +1,16 @@
-"""Judging the tasks of one partition: sessions concurrently, the tasks of each in order.
+"""Judging the tasks of one partition: sessions concurrently, the tasks of each in order, each into its record.
 
 1. Everything paid for is durable before it is used: a reservation before its call, the judgement after it, then the result of the task
    with or before its session's state.
 2. A session's state is written with the result and holds the last task that it has seen, so a repeated task changes nothing.
 3. A slow call holds back its session, and the position of the log, but no other session. The earliest ready task starts first, so the
    position advances even with a slow judge.
-4. A judge answers a limited number of questions at once. Beyond that, tasks wait here before they start, and partitions get turns in
-   rotation (`Turns`). In the judge's own queue, each exchange's second question would wait behind the first questions of all others, and
-   no exchange would finish for a long time.
+4. A judge answers a limited number of questions at once. Beyond that, tasks wait here before they start, and partitions get slots in
+   rotation (`TaskSlots`). In the judge's own queue, each exchange's second question would wait behind the first questions of all others,
+   and no exchange would finish for a long time.
 
 A `TaskLog` provides states and recorded calls, and takes the results. The reader of the topic hands over the tasks in parts, and advances
-the position over finished parts.
+the position over finished parts. `TaskJudge` turns one task into its score or evaluation, with every paid call recorded.
 """
 
 from __future__ import annotations
@@ -29,49 +29,50 @@ from typing import Any, Protocol
 
 import msgspec
 
-from audit.cost import nano_of, usd_of
-from audit.exchanges.questions import ANSWERED, COST_CAP, INTERRUPTED
+from audit.cost import Ledger, nano_of, usd_of
+from audit.exchanges.outcomes import NO_JUDGE
+from audit.exchanges.questions import ANSWERED, COST_CAP, INTERRUPTED, Question, Reply, recorded_reply
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Reservation
-from streams.judges.protocol import Judge
-from streams.judging.call_budget import ErasedError, StoppedError
-from streams.judging.judged_stages import JudgedStage, JudgedState, kept_after
-from streams.judging.task_judge import TaskJudge
-from streams.log.admission import Admission, Place
+from streams.engine.embedded import stage_failed
+from streams.judges.protocol import Judge, Verdict
+from streams.judging.call_budget import DurableBudget, ErasedError, Publish, StoppedError
+from streams.judging.judged_stages import JudgedStage, JudgedState, JudgingTask, kept_after
+from streams.log.admission import Accepted, Admission, Place
 from streams.log.log import Commit
 
 Begin = Callable[[], None]
 """Starts one piece of work, whose turn lasts until it is given back."""
 
 
-class Turns:
-    """A limit on concurrent work, shared in rotation: at most `at_once` turns at a time. Belongs to one event loop."""
+class TaskSlots:
+    """A limit on concurrent work, shared in rotation: at most `at_once` slots are taken at a time. Belongs to one event loop."""
 
     def __init__(self, at_once: int = sys.maxsize) -> None:
         self._free = at_once
-        self._asked: dict[Begin, int] = {}  # in the order of their next turns
+        self._requests: dict[Begin, int] = {}  # in rotation: the first is next
 
-    def ask(self, begin: Begin) -> None:
-        """Request one more turn: `begin` is called when it is granted, perhaps at once."""
-        self._asked[begin] = self._asked.get(begin, 0) + 1
+    def request(self, begin: Begin) -> None:
+        """Request one more slot: `begin` is called when it is granted, perhaps at once."""
+        self._requests[begin] = self._requests.get(begin, 0) + 1
         self._deal()
 
     def withdraw(self, begin: Begin) -> None:
-        """Withdraw all requests; turns already granted must still be given back."""
-        self._asked.pop(begin, None)
+        """Withdraw all requests; slots already granted must still be released."""
+        self._requests.pop(begin, None)
 
-    def give_back(self) -> None:
-        """Return a granted turn."""
+    def release(self) -> None:
+        """Return a granted slot."""
         self._free += 1
         self._deal()
 
     def _deal(self) -> None:
-        while self._free and self._asked:
-            begin = next(iter(self._asked))
-            if left := self._asked.pop(begin) - 1:
-                self._asked[begin] = left
+        while self._free and self._requests:
+            begin = next(iter(self._requests))
+            if left := self._requests.pop(begin) - 1:
+                self._requests[begin] = left
             self._free -= 1
             begin()
 
@@ -133,7 +134,7 @@ class JudgingContext:
     now: Callable[[], datetime]
     """Stamps records of calls, and dead letters."""
     calls: JudgeCalls
-    turns: Turns = field(default_factory=Turns)
+    slots: TaskSlots = field(default_factory=TaskSlots)
     """Limits the tasks judged at once in this process, each from its first question to its last."""
 
 
@@ -234,7 +235,7 @@ class JudgingPartition:
         """Start no further task; running calls continue."""
         self.is_closed = True
         self._task_judge.close()
-        self._context.turns.withdraw(self._begin)
+        self._context.slots.withdraw(self._begin)
         self._ready.clear()
         self._changed.set()
 
@@ -253,7 +254,7 @@ class JudgingPartition:
     def _make_ready(self, key: str) -> None:
         if not self.is_closed:
             heapq.heappush(self._ready, (self.sessions[key][0].offset, key))
-            self._context.turns.ask(self._begin)
+            self._context.slots.request(self._begin)
 
     def _begin(self) -> None:
         """Start the earliest ready task."""
@@ -286,7 +287,7 @@ class JudgingPartition:
         elif not runner.cancelled():
             self._finish(key)
         if has_turn:  # only now, so that the session's next task may be the earliest
-            self._context.turns.give_back()
+            self._context.slots.release()
 
     def _finish(self, key: str) -> None:
         tasks = self.sessions[key]
@@ -304,7 +305,7 @@ class JudgingPartition:
     def _end_turn(self, key: str) -> None:
         if key in self._having_turns:
             self._having_turns.remove(key)
-            self._context.turns.give_back()
+            self._context.slots.release()
 
     async def _append_result(self, pending: Pending, state: JudgedState) -> None:
         place = Place(self.stage.source, pending.offset, self._log.number)
@@ -326,3 +327,121 @@ class JudgingPartition:
 
     def _admission(self) -> Admission:
         return Admission(self._context.redactor, self._context.now())
+
+
+@dataclass(slots=True)
+class TaskResult:
+    """The result of a task: its record or its dead letter, its judgements, and its session's spending."""
+
+    made: Accepted = field(default_factory=Accepted)
+    dead: Accepted = field(default_factory=Accepted)
+    judgements: Sequence[Judgement] = ()
+    spent: int = 0
+
+
+class TaskJudge:
+    """Judges the tasks of a stage, with a judge where needed; without a judge, as the stage's step does.
+
+    `publish` makes a record of the topic judgements durable before it returns.
+    """
+
+    def __init__(
+        self,
+        stage: JudgedStage[Any],
+        policy: Policy,
+        judge: Judge | None,
+        publish: Publish,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._stage = stage
+        self._policy = policy
+        self._judge = judge
+        self._publish = publish
+        self._now = now
+        self._open = True
+        self._asking: dict[asyncio.Task[Verdict], DurableBudget] = {}
+
+    def close(self) -> None:
+        """Make no more calls: questions that need one raise StoppedError. Running calls finish.
+
+        A question that waits for its turn, or for the end of an API's rate limit, is given up at once: nothing was reserved for it.
+        """
+        self._open = False
+        for asking, budget in self._asking.items():
+            if not budget.is_at_stake:
+                asking.cancel()
+
+    async def rule(
+        self, task: Record, recorded: Sequence[Judgement], spent: int, place: Place, admission: Callable[[], Admission]
+    ) -> TaskResult:
+        """Judge a task, given its session's spending; a task that cannot be judged becomes a dead letter and affects no other.
+
+        StoppedError if the task needs a call after `close`.
+        """
+        stage, result = self._stage, TaskResult()
+        judging_task: JudgingTask | None = None
+        try:
+            judging_task = stage.open(task, self._policy, recorded, spent=spent)
+            result.made.add(stage.sink, encode(await self._drive(judging_task)))
+        except StoppedError:
+            raise
+        except Exception as error:
+            log.exception("%s: %s could not be judged; it is set aside", stage.name, stage.id_of(task))
+            admission().set_aside(result.dead, place, stage_failed(stage.name, error), encode(task))
+        result.judgements = (*judging_task.recorded, *judging_task.asked) if judging_task is not None else ()
+        result.spent = stage.spent_after(spent, judging_task)
+        return result
+
+    async def judge(self, task: Record, recorded: Sequence[Judgement], ledger: Ledger) -> Record:
+        """Judge a task and return its record; its cost is in the ledger. StoppedError if it needs a call after `close`."""
+        return await self._drive(self._stage.open(task, self._policy, recorded, ledger=ledger))
+
+    async def _drive(self, judging_task: JudgingTask) -> Record:
+        if self._judge is None:
+            unasked: Record = judging_task.without_judge()
+            return unasked
+        questions = judging_task.judging()
+        try:
+            question = next(questions)
+            while True:
+                question = questions.send(await self._reply(self._judge, question, judging_task))
+        except StopIteration as finished:
+            made: Record = finished.value
+            return made
+
+    async def _reply(self, judge: Judge, question: Question, judging_task: JudgingTask) -> Reply:
+        earlier = judging_task.earlier(question)
+        settled = judging_task.settle(question, earlier)
+        if settled is not None:
+            return settled
+        budget = DurableBudget(question, judging_task, self._publish, self._now, lambda: self._open)
+        verdict = await self._ask(judge, question, budget)
+        judging_task.asked.append(await budget.judgement(verdict))
+        judgements = (*earlier, judging_task.asked[-1])
+        # Answered as a replay will answer it, from the recorded judgements.
+        return recorded_reply(judgements, judging_task.revision) or Reply(state=NO_JUDGE, judgements=judgements)
+
+    async def _ask(self, judge: Judge, question: Question, budget: DurableBudget) -> Verdict:
+        """Ask the judge; a bug of ours counts as an outcome, too, and the call is charged in full."""
+        asking = asyncio.ensure_future(judge.ask(question, budget))
+        self._asking[asking] = budget
+        try:
+            return await asking
+        except StoppedError:
+            raise
+        except asyncio.CancelledError:
+            if self._open or budget.is_at_stake or _is_cancelled():
+                raise
+            raise StoppedError from None
+        except Exception as error:
+            log.exception("the judge failed in a way it should not")
+            budget.write_off()
+            return Verdict(outcome="provider_error", error=f"a fault of Driftline: {type(error).__name__}", attempts=1)
+        finally:
+            del self._asking[asking]
+
+
+def _is_cancelled() -> bool:
+    """Tell whether the running task itself was cancelled, and not only an operation that it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from audit.policy import Origin, Policy
 from audit.redaction import Redactor
 from schemas.errors import InputError
-from streams.engine.stage_runs import stage_failed
+from streams.engine.embedded import stage_failed
 from streams.kafka.decoding import time_of
 from streams.kafka.partitions import KafkaStage
 from streams.kafka.producing import Message, Sender, key_of, keyed

@@ -32,7 +32,7 @@ from schemas.codec.single_object import encode
 from schemas.errors import BrokerError, StoreError
 from schemas.lazy import pl
 from schemas.records import Judgement, Record, Reservation
-from streams.engine.stage_runs import StageOutcome, StageRuns, failures, stage_failed
+from streams.engine.embedded import StageOutcome, StageRuns, failures, stage_failed
 from streams.judging.call_budget import StoppedError, all_interrupted
 from streams.judging.judged_stages import STATE, JudgedStage, JudgedState, Subject
 from streams.judging.judging_partition import JUDGEMENTS, JudgingContext, JudgingPartition, Pending
@@ -177,7 +177,7 @@ MARGIN_MS = 5 * 60 * 1000
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaJudging(JudgingContext):
-    """The resources for judging all partitions of a stage on Kafka. Stages with the same judge share its `turns`."""
+    """The resources for judging all partitions of a stage on Kafka. Stages with the same judge share its `slots`."""
 
     connection: KafkaConnection
     producer: Sender

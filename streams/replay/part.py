@@ -28,7 +28,7 @@ from schemas.records import Judgement, Reservation
 from streams.judges.protocol import Judge
 from streams.judging.call_budget import CallRecorder, StoppedError, settle_interrupted
 from streams.judging.judged_stages import SCORING, Subject, recorded_in
-from streams.judging.task_judge import TaskJudge
+from streams.judging.judging_partition import TaskJudge
 from streams.process import collect_rarely, end_with_parent, handled_in_loop
 from streams.replay.history import EXCHANGES, History, Tables, origin_of_tables
 from streams.replay.plan import Asking, Part, Plan, ReplayFiles, Scope, write_digests

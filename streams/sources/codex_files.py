@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, NamedTuple
 from backports.zstd import ZstdError
 
 from streams.sources.agent_transcripts import is_identifier, jsonl_below, number_of, read_agent_file
-from streams.sources.codex_dialect import CALLS, OUTPUTS, SOURCE, CodexDialect, asked_text, document_lines, in_envelope
+from streams.sources.codex import CALLS, OUTPUTS, SOURCE, CodexDialect, asked_text, document_lines, in_envelope
 from streams.sources.lines import COMPRESSED, Line, decode_line, may_be_copy, open_lines, visible_files
 from streams.sources.openclaw.entry import blocks_of
 from streams.sources.openclaw.text import text_of

@@ -28,8 +28,8 @@ from streams.sources.claude_code_files import (
     read_stream_log,
     session_of_claude_code,
 )
-from streams.sources.codex_files import find_codex, read_codex
-from streams.sources.codex_files import read_header as read_header_of_rollout
+from streams.sources.codex import find_codex, read_codex
+from streams.sources.codex import read_header as read_header_of_rollout
 from streams.sources.copies import Account, find_accounts
 from streams.sources.openclaw.companions import CHECKPOINT, read_header
 from streams.sources.openclaw.reader import find_transcripts, read_transcript

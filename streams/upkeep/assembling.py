@@ -45,15 +45,14 @@ from schemas.errors import RecordError
 from schemas.lazy import duckdb
 from schemas.records import AgentEvent, Exchange, JudgingRequest, Record, Review, Span
 from streams.engine.record_intake import RecordIntake
-from streams.judging.revising import revise
+from streams.judging.rejudging import revise
 from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, Submission, admissible
 from streams.log.log import Commit
 from streams.sources.otlp.kept_spans import kept_span
 from streams.sources.otlp.trace import Links, RecentRequests, links_of
 from streams.sources.otlp.trace_records import Assembly, Decision, EarlierEvent, assemble
 from streams.stage_batches import named_session
-from streams.steps.open_traces import OpenTrace
-from streams.topology import ASSEMBLING
+from streams.topology import ASSEMBLING, OpenTrace
 from streams.upkeep.annotations import REVIEWS, SeenVersions, evaluator_score
 from streams.upkeep.annotations import TOPIC as DEPLOYMENTS
 

@@ -21,7 +21,7 @@ from driftline_trial.simulator import running
 from schemas.registry import topics
 from service.cli.evaluation_client import EvaluationClient, Terms
 from service.write.evaluating import Progress
-from streams.evaluations.finished_sessions import Wanted
+from streams.finished_sessions import Wanted
 from streams.judging.judged_stages import EVALUATION
 from streams.kafka.connection import KafkaConnection
 

@@ -35,7 +35,7 @@ from schemas.registry import Json, earlier_schemas, schema_of, topics
 from service.cli.main import run as run_command
 from service.setup.kafka import framing_of
 from service.setup.settings import load_settings
-from streams.engine.stage_runs import StageRuns
+from streams.engine.embedded import StageRuns
 from streams.judging.judged_stages import nothing_recorded
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import key_of

@@ -23,7 +23,7 @@ from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError
 from schemas.records import DeadLetter, Diagnosis, Heartbeat, Record, Review
 from schemas.registry import topics
-from streams.engine.stage_runs import StageRuns
+from streams.engine.embedded import StageRuns
 from streams.judging.judged_stages import SCORING, JudgedState, nothing_recorded
 from streams.kafka import stages
 from streams.kafka.connection import KafkaConnection

@@ -21,7 +21,7 @@ from schemas.registry import topics
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.record_intake import EngineLimits, IngestResult
 from streams.judging.judged_stages import recorded_in
-from streams.judging.revising import revise
+from streams.judging.rejudging import revise
 from streams.kafka.connection import KafkaConnection
 from streams.log.admission import CONFLICT, KNOWN, WRITTEN, Accepted
 

@@ -17,7 +17,7 @@ from schemas.codec.single_object import decode
 from schemas.records import Exchange
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judging import judging_partition
-from streams.judging.judging_partition import Turns
+from streams.judging.judging_partition import TaskSlots
 from streams.kafka.connection import KafkaConnection
 
 POLICY = policy_of(sampling={"enabled": False})
@@ -65,7 +65,7 @@ class Backlog:
     def __init__(self, rig: ScoringRig, judge: PatientJudge) -> None:
         self.rig = rig
         self.judge = judge
-        self.process = rig.process(judge, turns=Turns(AT_ONCE))
+        self.process = rig.process(judge, slots=TaskSlots(AT_ONCE))
         self.partition_of = {
             decode(record.value).exchange_id: number for number, records in rig.records.items() for record in records
         }

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from otlp.captured import CAPTURES, NOW, Json, records_of, requests_of
 from otlp.spans import agent, chat, request, span, tool
 from schemas.records import AgentEvent, Exchange, Span
-from streams.judging.revising import TOLD
+from streams.judging.rejudging import TOLD
 from streams.sources.otlp.trace_records import Decision, EarlierEvent, assemble
 
 

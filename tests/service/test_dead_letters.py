@@ -266,7 +266,7 @@ def test_what_fails_again_makes_a_letter_again(
         raise ValueError("still broken")
 
     monkeypatch.setattr(IntakeStep, "__call__", broken)
-    with caplog.at_level(logging.CRITICAL, logger="streams.engine.stage_runs"):
+    with caplog.at_level(logging.CRITICAL, logger="streams.engine.embedded"):
         out = driftline("dead-letters", "retry", "--stage", "intake")[1]
     (line,) = lines(out)
     assert "1 dead letter retried, 0 not retried" in line

@@ -23,7 +23,7 @@ from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import Judgement, ScoringTask
 from schemas.registry import schema_of
-from streams.engine.stage_runs import StageRuns
+from streams.engine.embedded import StageRuns
 from streams.judging.judged_stages import STATE, Subject
 from streams.stage_batches import RecordBatch, StageBatch, session_key
 from streams.topology import stage_named

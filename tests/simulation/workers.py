@@ -15,7 +15,7 @@ from simulation.world import World
 
 from audit.redaction import Redactor
 from schemas.errors import BrokerError, StoreError
-from streams.engine.stage_runs import StageRuns
+from streams.engine.embedded import StageRuns
 from streams.judges.protocol import Judge
 from streams.judging.judged_stages import nothing_recorded
 from streams.judging.judging_partition import JudgeCalls

@@ -30,9 +30,9 @@ from schemas.records import DeadLetter, EvaluationRequest
 from service.read.evaluations import evaluation_page, evaluation_state
 from service.text.answers import document
 from service.write.evaluating import evaluation_estimate
-from streams.evaluations import finished_sessions as reading
-from streams.evaluations.finished_sessions import Limits, Wanted, finished_sessions, read_runs
-from streams.evaluations.preparing import Estimate, Prepared, prepare
+from streams import finished_sessions as reading
+from streams.evaluations import Estimate, Prepared, prepare
+from streams.finished_sessions import Limits, Wanted, finished_sessions, read_runs
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judging.judged_stages import EVALUATION
 from streams.stage_progress import stage_progress

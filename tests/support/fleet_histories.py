@@ -27,7 +27,7 @@ from driftline_trial.simulator.answers import simulated_answer
 from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Exchange, JudgingRequest, Record, Score
 from streams.judges.protocol import Judge
-from streams.judging.revising import revise
+from streams.judging.rejudging import revise
 from streams.stage_batches import StageBatch
 
 EXCHANGES, EVENTS, REQUESTS = "exchanges", "agent-events", "evaluation-requests"

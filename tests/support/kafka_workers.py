@@ -18,7 +18,7 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
-from streams.engine.stage_runs import StageRuns
+from streams.engine.embedded import StageRuns
 from streams.judging.judged_stages import nothing_recorded
 from streams.kafka.agents import Worker
 from streams.kafka.connection import KafkaConnection

@@ -50,8 +50,8 @@ from service.text.formats import counted
 from service.write.evaluating import Progress, catch_up, evaluation_estimate
 from service.write.evaluating import evaluate as make_evaluations
 from service.write.import_files import files_below
-from streams.evaluations.finished_sessions import MOST, Wanted
-from streams.evaluations.preparing import Estimate, Prepared, prepare
+from streams.evaluations import Estimate, Prepared, prepare
+from streams.finished_sessions import MOST, Wanted
 from streams.judging.call_budget import StoppedError
 
 Sessions = Annotated[

@@ -29,8 +29,8 @@ from service.web.json_routes import JsonRoute
 from service.web.models import EXAMPLES, Cursor, Id, Limit, Moment, OperatorBody, Text
 from service.web.request_layers import name_subject
 from service.write.evaluating import RequestedEvaluations, requested_evaluations
-from streams.evaluations.finished_sessions import FinishedSession, Wanted, finished_sessions
-from streams.evaluations.preparing import Prepared, prepare
+from streams.evaluations import Prepared, prepare
+from streams.finished_sessions import FinishedSession, Wanted, finished_sessions
 from streams.judging.judged_stages import EVALUATION
 
 MAX_CASES = 100

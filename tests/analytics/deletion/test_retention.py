@@ -27,7 +27,7 @@ from schemas.records import DeadLetter, Exchange, Heartbeat, Record
 from schemas.registry import schema_of
 from streams.engine.embedded import EmbeddedRunner
 from streams.judging.judged_stages import EVALUATION
-from streams.judging.revising import revise
+from streams.judging.rejudging import revise
 from streams.log.admission import Accepted
 from streams.steps.intake import IntakeState
 from streams.topology import TOPOLOGY

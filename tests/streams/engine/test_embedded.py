@@ -163,7 +163,7 @@ def test_a_session_that_breaks_a_step_is_set_aside_and_stops_no_other(
         return sound(batch, states)
 
     monkeypatch.setattr(runner._runs, "_steps", {**runner._runs._steps, "diagnosis": fragile})
-    with caplog.at_level(logging.CRITICAL, logger="streams.engine.stage_runs"):
+    with caplog.at_level(logging.CRITICAL, logger="streams.engine.embedded"):
         runner.run()
     assert store.count("diagnoses") == 2
     [letters] = query_rows(store.cursor(), "dead_letters")

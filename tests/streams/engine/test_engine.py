@@ -30,7 +30,7 @@ from streams.engine.record_intake import EngineLimits
 from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging import judging_partition
 from streams.judging.judged_stages import SCORING, JudgingTask
-from streams.judging.task_judge import TaskJudge
+from streams.judging.judging_partition import TaskJudge
 from streams.log.admission import Accepted
 from streams.stage_batches import StageBatch
 from streams.steps.intake import IntakeStep

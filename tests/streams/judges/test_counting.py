@@ -17,9 +17,8 @@ from audit.exchanges.prompts import tier2_question
 from audit.exchanges.questions import Question, byte_tokens
 from audit.policy import Policy
 from benchmarks.counting_api import TOKENIZERS, CountingApi, Tokenizer
-from streams.judges.counting import PromptBounds
-from streams.judges.http_transport import open_client
-from streams.judges.requests import Format, Repair, Rung, parameters
+from streams.judges.live import PromptBounds
+from streams.judges.messages_api import Format, Repair, Rung, open_client, parameters
 
 POLICY = Policy().for_project("ops")
 BOUNDARY = "0" * 16

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from audit.cost import PromptBound, Usage
 from schemas.errors import SettingsError
 from streams.judges.live import open_live_judge
+from streams.judges.messages_api import Format, Repair, Rung, parameters
 from streams.judges.protocol import Credentials, credentials
-from streams.judges.requests import Format, Repair, Rung, parameters
 
 KEY = "sk-ant-api03-a-key-that-must-not-be-shown"
 LOCAL = "http://127.0.0.1:9"

@@ -14,7 +14,7 @@ from support.evaluation_builders import request
 from audit.cost import OVERHEAD_TOKENS
 from audit.evaluation.evaluating import questions_of
 from audit.exchanges.questions import Question
-from streams.judges.requests import Format, Repair, Rung, parameters
+from streams.judges.messages_api import Format, Repair, Rung, parameters
 
 BROKEN = Repair('{"overall": 7}', ("the field dimensions is missing",))
 VIEW = '{"evaluation_target":{"a":"ä\\u003c"},"subject_response":{},"execution_evidence":{}}'

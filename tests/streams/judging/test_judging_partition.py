@@ -17,7 +17,7 @@ from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, ScoringTask
 from streams.judging.call_budget import StoppedError
 from streams.judging.judged_stages import SCORING, JudgedState
-from streams.judging.judging_partition import JudgeCalls, JudgingContext, JudgingPartition, Pending, Turns
+from streams.judging.judging_partition import JudgeCalls, JudgingContext, JudgingPartition, Pending, TaskSlots
 from streams.log.log import Commit
 
 TASK = ScoringTask(
@@ -51,11 +51,11 @@ class Work:
     number = 0
     keeps_calls = False
 
-    def __init__(self, turns: Turns | None = None) -> None:
+    def __init__(self, slots: TaskSlots | None = None) -> None:
         self.begun: list[tuple[str, str]] = []
         self.release = asyncio.Event()
         self.failures: list[BaseException] = []
-        self.turns = turns or Turns()
+        self.slots = slots or TaskSlots()
         policy = Policy()
         context = JudgingContext(
             stage=SCORING,
@@ -64,7 +64,7 @@ class Work:
             redactor=Redactor(policy.redaction),
             now=TickingClock(),
             calls=JudgeCalls(),
-            turns=self.turns,
+            slots=self.slots,
         )
         self.partition = JudgingPartition(self, context, self.failures.append)
 
@@ -177,7 +177,7 @@ def test_what_came_first_is_begun_first_as_far_as_its_session_is_free() -> None:
     """The offset that is committed waits for the earliest task: what came later must not go before it."""
 
     async def work() -> None:
-        one = Work(Turns(1))
+        one = Work(TaskSlots(1))
         one.put(("a", "1"), ("a", "2"), ("b", "3"), ("a", "4"), ("c", "5"), ("b", "6"))
         await one.idle()
         assert [item for _, item in one.begun] == list("123456")
@@ -189,8 +189,8 @@ def test_queues_that_share_turns_begin_no_more_than_there_are_and_one_after_the_
     """Each partition has its queues, and all of them have one judge."""
 
     async def work() -> None:
-        turns = Turns(2)
-        first, second = Work(turns), Work(turns)
+        slots = TaskSlots(2)
+        first, second = Work(slots), Work(slots)
         first.put(*((f"a{number}", "wait") for number in range(4)))
         second.put(*((f"b{number}", "wait") for number in range(4)))
         await came(lambda: len(first.begun) == 2)
@@ -210,7 +210,7 @@ def test_a_turn_can_end_before_its_item_does() -> None:
     """While what came of a task is written, the judge is free for another; its session still waits."""
 
     async def work() -> None:
-        one = Work(Turns(1))
+        one = Work(TaskSlots(1))
         one.put(("a", "early"), ("a", "1"), ("b", "1"))
         await came(lambda: len(one.partition.sessions) == 1)
         assert one.begun == [("a", "early"), ("b", "1")]
@@ -225,8 +225,8 @@ def test_a_queue_that_ends_gives_its_turns_back_even_where_nothing_was_begun() -
     """A turn that is lost is lost for every other partition until the process ends."""
 
     async def work() -> None:
-        turns = Turns(2)
-        ending, staying = Work(turns), Work(turns)
+        slots = TaskSlots(2)
+        ending, staying = Work(slots), Work(slots)
         ending.put(("a", "wait"), ("b", "wait"), ("c", "wait"))
         staying.put(("d", "1"), ("e", "1"), ("f", "1"))
         for runner in ending.partition._runners.values():
@@ -243,13 +243,13 @@ def test_every_turn_comes_back_also_of_tasks_that_were_done_before() -> None:
     """A turn that is lost with each of them left none in the end, and nothing was judged until the process ended."""
 
     async def work() -> None:
-        turns = Turns(4)
-        one = Work(turns)
+        slots = TaskSlots(4)
+        one = Work(slots)
         one.release.set()
         for items in ([("a", "1")] * 8, [("a", "early"), ("a", "1")] * 4):
             one.put(*items)
             await one.idle()
-        waiting = Work(turns)
+        waiting = Work(slots)
         waiting.put(*((f"b{number}", "wait") for number in range(6)))
         await came(lambda: len(waiting.begun) == 4)
         for _ in range(10):

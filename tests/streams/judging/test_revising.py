@@ -20,7 +20,7 @@ from audit.policy import Policy
 from driftline_trial.simulator import RunningJudge, running
 from schemas.codec.single_object import encode
 from schemas.records import Exchange
-from streams.judging.revising import UNDECIDED, revise
+from streams.judging.rejudging import UNDECIDED, revise
 from streams.log.admission import Accepted, admissible
 
 T = TypeVar("T")

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 
-from streams.judging.judging_partition import Turns
+from streams.judging.judging_partition import TaskSlots
 
 
 class Asking:
     """Asks for turns and notes, in a list that it shares with others, when they come."""
 
-    def __init__(self, name: str, turns: Turns, begun: list[str]) -> None:
+    def __init__(self, name: str, slots: TaskSlots, begun: list[str]) -> None:
         self._name = name
-        self._turns = turns
+        self._slots = slots
         self._begun = begun
 
     def ask(self, count: int) -> None:
         """Ask for so many."""
         for _ in range(count):
-            self._turns.ask(self._begin)
+            self._slots.request(self._begin)
 
     def withdraw(self) -> None:
         """Ask for none."""
-        self._turns.withdraw(self._begin)
+        self._slots.withdraw(self._begin)
 
     def _begin(self) -> None:
         self._begun.append(self._name)
@@ -30,33 +30,33 @@ class Asking:
 
 def test_turns_go_round_however_many_one_of_them_asks_for() -> None:
     """A partition with a long backlog that came first must not keep the judge to itself."""
-    turns, begun = Turns(3), list[str]()
+    slots, begun = TaskSlots(3), list[str]()
     for name, count in {"a": 100, "b": 4, "c": 4}.items():
-        Asking(name, turns, begun).ask(count)
+        Asking(name, slots, begun).ask(count)
     assert begun == ["a", "a", "a"]
     for _ in range(9):
-        turns.give_back()
+        slots.release()
     assert begun == list("aaa" + "abc" * 3)
 
 
 def test_no_more_is_begun_than_there_are_turns() -> None:
     """What is begun beyond them only waits for the judge, and is not finished for as long."""
-    turns, begun = Turns(2), list[str]()
-    Asking("a", turns, begun).ask(5)
+    slots, begun = TaskSlots(2), list[str]()
+    Asking("a", slots, begun).ask(5)
     for given_back in range(4):
         assert min(5, 2 + given_back) == len(begun)
-        turns.give_back()
+        slots.release()
 
 
 def test_who_withdraws_has_no_turn_and_costs_the_others_none() -> None:
     """A partition that goes to another process begins nothing more here."""
-    turns, begun = Turns(1), list[str]()
-    leaving, staying = Asking("leaving", turns, begun), Asking("staying", turns, begun)
+    slots, begun = TaskSlots(1), list[str]()
+    leaving, staying = Asking("leaving", slots, begun), Asking("staying", slots, begun)
     leaving.ask(3)
     staying.ask(3)
     leaving.withdraw()
     for _ in range(5):
-        turns.give_back()
+        slots.release()
     assert Counter(begun) == Counter(leaving=1, staying=3)
     staying.ask(2)
     assert Counter(begun)["staying"] == 5

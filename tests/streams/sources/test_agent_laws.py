@@ -20,7 +20,7 @@ from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from streams.log.admission import Accepted, Admission
 from streams.sources.claude_code_dialect import ClaudeCodeDialect
-from streams.sources.codex_dialect import CodexDialect
+from streams.sources.codex import CodexDialect
 from streams.sources.lines import MAX_LINE, read_lines
 from streams.sources.openclaw.reader import Dialect, read_session
 from streams.sources.source import Reading, ReadingContext

@@ -31,7 +31,7 @@ from schemas.codec.single_object import encode
 from schemas.records import Exchange, ScoringTask, SessionClosed
 from service.cli.terminal import heading, table
 from service.cli.views import SIMULATED
-from streams.judges.requests import Format, Rung, parameters
+from streams.judges.messages_api import Format, Rung, parameters
 from streams.stage_batches import OFFSET, StageBatch, encoded_exchange
 from streams.steps.intake import IntakeStep
 

@@ -20,7 +20,7 @@ from audit.evaluation.cases import Case, LoadedProfile, Profile, plans
 from driftline_trial.simulator import RunningJudge, running
 from schemas.errors import InputError, SettingsError
 from service.cli.evaluation_client import EvaluationClient, ServerError, Terms, _answered, is_loopback
-from streams.evaluations.finished_sessions import Wanted
+from streams.finished_sessions import Wanted
 
 Command = Callable[..., tuple[int, str, str]]
 BASE = ("evaluate", "--case", "cases", "--profile", "profile.yaml", "--project", "ops")

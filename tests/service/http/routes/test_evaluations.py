@@ -24,7 +24,7 @@ from schemas.records import DeadLetter
 from service.http.routes import evaluations as endpoint
 from service.setup.access.access import AccessStore, Holder
 from streams.engine.engine import Engine
-from streams.evaluations.preparing import Estimate
+from streams.evaluations import Estimate
 from streams.judging.judged_stages import JUDGED, SCORING
 
 EVALUATIONS = "/api/audit/evaluations"

@@ -30,8 +30,8 @@ from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace
 from service.write.evaluating import JudgeOutOfReachError, Progress, catch_up, evaluate, journal_of
 from streams.engine.engine import Engine
-from streams.evaluations.finished_sessions import Wanted
-from streams.evaluations.preparing import Prepared, prepare
+from streams.evaluations import Prepared, prepare
+from streams.finished_sessions import Wanted
 from streams.judges.batch_judge import BatchLimits
 from streams.judging.call_budget import DurableBudget, StoppedError
 from streams.judging.judged_stages import EVALUATION

@@ -13,8 +13,7 @@ from agents.codex_lines import SESSION, Lines, everything, exec_output
 from backports import zstd
 
 from schemas.errors import InputError
-from streams.sources.codex_dialect import CodexDialect
-from streams.sources.codex_files import find_codex, read_codex
+from streams.sources.codex import CodexDialect, find_codex, read_codex
 from streams.sources.lines import read_lines
 from streams.sources.openclaw.reader import read_session
 from streams.sources.source import Reading, ReadingContext

@@ -14,7 +14,7 @@ from backports import zstd
 
 from schemas.errors import InputError
 from service.write.import_files import require
-from streams.sources.codex_files import find_codex, read_codex
+from streams.sources.codex import find_codex, read_codex
 from streams.sources.source import Reading, ReadingContext
 from streams.sources.transcript_sources import CODEX
 

@@ -1,10 +1,14 @@
 """Preparing evaluations: sessions, cases and plans become requests; existing evaluations are found, and the rest is estimated.
 
 1. An evaluation is known by its id, which depends on everything that a score depends on. A completed one is reused.
-2. One that failed is asked for again, as the next attempt: what the judge has answered before counts, so only the rest is asked.
-3. One that was asked for by a process that did not come to its end is taken up as it stands, and not asked for twice.
+2. A failed one is requested again, as the next attempt: what the judge has answered before counts, so only the rest is asked.
+3. One whose requesting process was cut off is taken up as it is, and not requested twice.
 4. Questions that the judge was asked about the same run for another evaluation (another aggregation, another policy, fewer repetitions)
    are not asked again: the answers are taken over.
+
+With a batch judge, every question of every request is asked in one go, before the stage takes the requests up (`ask_in_batches`). The
+answers are recorded as judgements of their evaluations, so the stage finds them and asks no judge. It runs while no engine does: an engine
+takes a reservation that nothing settles for a call that was cut off, and here it may be of a batch that is still under way.
 """
 
 from __future__ import annotations
@@ -30,9 +34,13 @@ from audit.exchanges.questions import ANSWERED, Question, Reply, estimate
 from audit.policy import Policy
 from schemas.errors import BoundsError, InputError
 from schemas.lazy import duckdb
-from schemas.records import Evaluation, EvaluationRequest, Judgement
-from streams.evaluations.finished_sessions import ReadRun, Wanted, finished_sessions, read_runs
+from schemas.records import Evaluation, EvaluationRequest, Judgement, Reservation
+from streams.finished_sessions import ReadRun, Wanted, finished_sessions, read_runs
+from streams.judges.batch_judge import Asked, BatchJudge
+from streams.judges.message_batches import BatchJournal
+from streams.judging.call_budget import CallRecorder, DurableBudget, append_calls, interrupted
 from streams.judging.judged_stages import EVALUATION, JudgingTask, Subject, recorded_in
+from streams.replay.rescoring import ask_all
 from streams.stage_progress import stage_progress
 
 
@@ -339,3 +347,70 @@ def _reused(request: EvaluationRequest, evaluation: Evaluation) -> Evaluated:
     """An evaluation that is there, numbered as in this selection, its run at today's prices; of one id the prompts are those of then."""
     told = msgspec.structs.replace(evaluation, repetition=request.repetition, run_cost_usd=request.run_cost_usd)
     return Evaluated(told, request.system_prompt, request.user_prompt, reused=True)
+
+
+Call = Judgement | Reservation
+"""A record of a call."""
+Note = Callable[[Call], None]
+"""Called with every record of a call, as soon as it is durable."""
+
+
+async def ask_in_batches(
+    store: Store,
+    policy: Policy,
+    requests: Sequence[EvaluationRequest],
+    judge: BatchJudge,
+    journal: BatchJournal,
+    *,
+    now: Callable[[], datetime],
+    note: Note,
+) -> None:
+    """Ask the questions of requests for a batch judge that have no answer yet. StoppedError if the judge was cancelled.
+
+    Batches of a process that was killed are found again, by the same journal.
+    """
+    batched = [request for request in requests if is_batched(request)]
+    planned = {fingerprint for plan in await journal.unfinished() for fingerprint in plan.fingerprints}
+    reserved = _under_way(store, planned, now())
+    recorder = CallRecorder(store)
+
+    async def publish(record: Call) -> None:
+        await recorder.publish(record)
+        note(record)
+
+    def budget(question: Question, judging_task: JudgingTask) -> DurableBudget:
+        reservation_id = reserved.pop(question.fingerprint, None)
+        return DurableBudget(question, judging_task, publish, now, lambda: True, reservation_id=reservation_id)
+
+    while questions := _open(store, policy, batched, budget):
+        await ask_all(judge, questions, lambda: None)
+
+
+def _open(
+    store: Store,
+    policy: Policy,
+    requests: Sequence[EvaluationRequest],
+    budget: Callable[[Question, JudgingTask], DurableBudget],
+) -> list[Asked]:
+    """Collect the questions that are still to be asked.
+
+    A batch takes a question once, so evaluations that ask the same have to be gone through again.
+    """
+    recorded = recorded_in(store)([EVALUATION.subject_of(request) for request in requests])
+    questions: dict[str, Asked] = {}
+    for request in requests:
+        judging_task = judging_task_of(request, policy, recorded.get(EVALUATION.subject_of(request), ()))
+        for question, reply in settled_questions(request, judging_task):
+            if reply is None and question.fingerprint not in questions:
+                paying = budget(question, judging_task)
+                questions[question.fingerprint] = Asked(question, paying, paying)
+    return list(questions.values())
+
+
+def _under_way(store: Store, planned: set[str], now: datetime) -> dict[str, str]:
+    """Ids of the reservations for batches that an earlier process made, by fingerprint. Any other open one is charged in full."""
+    with closing(store.cursor()) as cursor:
+        reservations = list(query_records(cursor, "open_reservations", Reservation))
+    lost = [reservation for reservation in reservations if reservation.fingerprint not in planned]
+    append_calls(store, [interrupted(reservation, now) for reservation in lost])
+    return {row.fingerprint: row.reservation_id for row in reservations if row.fingerprint in planned}
