@@ -1,16 +1,16 @@
-"""Drift by evidence: whether the mean of a series has changed, checked after every hour with sessions, since when, and by how much.
+"""Change detector: has the mean of a series changed, since when, and by how much. It looks after every hour with sessions.
 
-After an hour, each day of the last 400 is a day on which the mean may have changed. For each, `audit.drift.change_evidence` says how much
-more probable the scores are with that change than without any; the sum over the days is the evidence (Shiryaev and Roberts' sum, of
-e-values that start again every day; Shin, Ramdas and Rinaldo 2023, "E-detectors: a nonparametric framework for sequential change
-detection"). Without a change each term is 1 on average, so the sum grows by no more than 1 a day, and it takes at least `SUSPECTED` days
-on average until it has reached `SUSPECTED`, however often one looks. A look depends only on sessions that ended by then, so a check
-that runs late finds what an earlier one would have found.
+At each look, any of the last 400 days may be the first day of a change. For each day, `audit.drift.change_evidence` computes how much more
+probable the scores are with a change on that day than without any. The sum over the days is the evidence: the Shiryaev-Roberts statistic of
+e-values that restart every day (Shin, Ramdas and Rinaldo 2023, "E-detectors: a nonparametric framework for sequential change detection").
+Without a change each term is 1 on average, so the sum grows by at most 1 per day. It therefore takes at least `SUSPECTED` days on average
+to reach `SUSPECTED`, however often one looks. A look depends only on sessions that had ended by then, so a check that runs late finds what
+an earlier one would have found.
 
-The first day and the size are estimated with intervals. Every hour at which the change may have begun is weighted by how probable it
-makes the scores. The interval of the first day spans the fewest hours that together hold 95 % of the probability; the interval of the
-size mixes what each hour says of the size. For scores on a bounded scale it lies within what the scale allows without being cut off:
-means are treated as shares of as many counts as would vary as much.
+The first day and the size are estimated with intervals. Every hour at which the change may have begun is weighted by the probability of the
+scores given that hour. The interval of the first day spans the fewest hours that together hold 95 % of the probability. The interval of the
+size is that of a mixture over these hours. On a bounded scale it cannot leave the scale: each mean is treated as a share of as many
+independent counts as would vary as much.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ from audit.drift.series import (
     Reference,
     Series,
     Unit,
-    alike,
-    among_alike,
     cells_of,
+    day_correlation,
+    discount_correlated,
     log_count_evidence,
 )
 from schemas.lazy_numpy import np
@@ -79,27 +79,27 @@ __all__ = [
     "standing",
 ]
 SUSPECTED = 8 * 365.0
-"""Days to a false alarm of one series, at least, on average: a project's four tiers have one in two years."""
+"""Fewest days to a false alarm of one series, on average: a project with four tiers has one in two years."""
 CONFIRMED = 200_000.0
-"""Evidence from which on a change is confirmed; `STANDS_HOURS` later less will do."""
-STANDS = 30_000.0
-"""Evidence that confirms a change which was beyond doubt a day before."""
-STANDS_HOURS = 24
+"""Evidence that confirms a change at once."""
+DAY_LATER_EVIDENCE = 30_000.0
+"""Evidence that confirms a change `DAY_LATER_HOURS` after its alarm."""
+DAY_LATER_HOURS = 24
 CHECKED_DAYS = 7
-"""The looks of so many days are taken again at each check, so that none is missed while the process is down."""
+"""Days whose looks are repeated at each check, so that none is missed while the process is down."""
 
 HISTORY_DAYS = 400
-"""A look sees so many UTC days, its own included: an undecided change is seen for a year, then the new level is normal."""
+"""UTC days that a look sees, its own included. After a year without a decision, the new level has become normal."""
 WINDOW_DAYS = HISTORY_DAYS + CHECKED_DAYS - 1
-"""The number of UTC days of units that a check can use, its own day included."""
+"""UTC days of units that a check uses, its own day included."""
 _FINE_DAYS = 14
-"""So many days before a look, and on either side of the likeliest day, every hour is tried as the first one."""
+"""Days on either side of the likeliest first day in which every hour is tried as the first one."""
 FEWEST_DAYS = 6
-"""At least so many of them have sessions: what days differ by cannot be told from fewer."""
+"""Fewest days with sessions before a change: fewer do not show how much days vary."""
 RECENT_DAYS = 7
-"""So many days before a change say how much units vary of late."""
-KNOWN = 10.0
-"""Where fewer units than this lie off the usual value before a change, their sums do not tell what units vary by."""
+"""Days before a change from which the recent variance of units is measured."""
+FEWEST_RARE_UNITS = 10.0
+"""Below this many units off the usual value before a change, the variance of units is unknown and they are counted instead."""
 _AGES = (
     *((age, 1) for age in range(14)),
     *((age, 2) for age in range(15, 31, 2)),
@@ -107,19 +107,19 @@ _AGES = (
     *((age, 8) for age in range(65, 128, 8)),
     *((age, 16) for age in range(137, HISTORY_DAYS, 16)),
 )
-"""Days since a change that are tried, each with how many days it stands for: how long ago it was matters less, the longer it is ago."""
+"""Days since a change that are tried, each with the number of days that it represents: older changes need less resolution."""
 _ROUNDING = 1e-6
 
 CONFIDENCE = 0.95
 _TAIL = (1 - CONFIDENCE) / 2
 _NORMAL = NormalDist()
 _NEGLIGIBLE = 1e-3
-"""Hours so much less probable than the most probable one do not count in the interval of the size."""
-_HALVINGS = 40
+"""Hours with less than this fraction of the largest probability are left out of the interval of the size."""
+_BISECTIONS = 40
 Bounds = tuple[float, float]
 """The least and the greatest score there can be."""
 _PRIOR = 0.5
-"""Of a unit at the middle of the scale: a mean at its end is taken to be so much less certain than its units say."""
+"""Units at the middle of the scale that are added to each side, so that a mean at the end of the scale is not taken for certain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,28 +132,28 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change of the mean that is more than chance, as it looked when it was last beyond doubt."""
+    """A significant change of the mean, as estimated at the last look that raised an alarm."""
 
     direction: Direction
     severity: Severity
-    """Critical when the size is beyond two sigma."""
+    """Critical if the size is beyond two sigma."""
     alarm_at: datetime
-    """Time of the unit after which it was first beyond doubt, within the days that are checked."""
+    """Time of the first look in the checked days that raised the alarm."""
     seen_at: datetime
-    """Time of the last unit after which it was: all the estimates rest on the units up to it."""
+    """Time of the last look that raised it; all estimates use the units up to then."""
     confirmed_at: datetime | None
-    """Since when it is confirmed, within the days that are checked; None while it is only suspected."""
+    """Time of the first look in the checked days that confirmed it; None while it is only suspected."""
     first_day: date
     """The most probable first day of the change."""
     first_hour: datetime
-    """Beginning of its hour on that day: the units that end before it are those of before."""
+    """Beginning of the most probable first hour; units that ended earlier are before the change."""
     earliest_day: date
     latest_day: date
     """Both ends of the 95 % interval of the first day, included."""
     size: float
     """Mean after less mean before, in points of the score."""
     size_interval: Interval
-    """95 %, what is not known of the first day included."""
+    """95 %; includes the uncertainty of the first day."""
     sigma: float
     """Standard deviation of one unit's mean, in points of the score."""
     mean_before: float
@@ -172,7 +172,7 @@ class Standing:
 
     change: Change | None
     level: float
-    """The level after the last look, on the scale of log evidence: 0 is no more than chance brings, 1 is an alarm."""
+    """Log evidence of the last look, scaled so that 0 is what chance brings and 1 is an alarm."""
 
 
 def standing(
@@ -183,12 +183,11 @@ def standing(
     is_share: bool = False,
     bounds: Bounds | None = None,
 ) -> Standing:
-    """Return the state at the end of the day `as_of`: a change that the looks of the last week show, and how near an alarm is.
+    """Return the state at the end of the day `as_of`: the change found by the looks of the last week, and how near an alarm is.
 
-    `units` are those of one series over the last `WINDOW_DAYS` days, one by one in any order, or added up by the hour; earlier and later
-    ones do not matter. `reference` says which days count. No change is found before there are `reference.days` days to compare with. Of a
-    share (`is_share`), the weight of a unit is a number of runs and its total how many of them have something. `bounds` are the least and
-    the greatest score there can be.
+    `units` are those of one series over the last `WINDOW_DAYS` days, in any order or added up by the hour; units of other days are ignored.
+    `reference` selects the days that count, and no change is found before it has `reference.days` days. For a share (`is_share`), the
+    weight of a unit is its number of runs and its total the number of runs that have the property. `bounds` are the ends of the scale.
     """
     cells = units if isinstance(units, Cells) else cells_of(units)
     series = Series(cells, as_of - timedelta(days=WINDOW_DAYS - 1), as_of, reference, is_share=is_share)
@@ -202,17 +201,20 @@ def standing(
 
 
 def looks_of(series: Series, days: Iterable[int], least: float = -math.inf) -> Looks:
-    """The looks of some days, in order; but for the last one those are left out that cannot have so much `log_evidence`."""
-    tried = _tried(series, np.array(list(days), dtype=np.int64))
-    pairs = _paired(series, tried)
+    """Return the looks of the given days, in order.
+
+    Looks that cannot reach a log evidence of `least` are left out, except for the last one.
+    """
+    candidates = _build_candidates(series, np.array(list(days), dtype=np.int64))
+    pairs = _pair_cells(series, candidates)
     if not pairs.cell.size:
         return Looks(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
-    normal = _normal(series, tried)
+    normal = _normal_states(series, candidates)
     if least > -math.inf:
-        may = _may_reach(least, series, tried, normal, pairs)
-        pairs = _Pairs(*(part[may] for part in pairs))
-    contrasts, evidence = _weighed(series, tried, normal, pairs)
-    starts, stands_for = pairs.starts, tried.stands_for[pairs.row]
+        is_reachable = _mask_reachable(least, series, candidates, normal, pairs)
+        pairs = _Pairs(*(part[is_reachable] for part in pairs))
+    contrasts, evidence = _weigh_pairs(series, candidates, normal, pairs)
+    starts, stands_for = pairs.starts, candidates.stands_for[pairs.row]
     terms = evidence + np.log(stands_for)
     chance = np.log(np.add.reduceat(stands_for, starts))
     best = pairs.of_each(np.maximum.reduceat(terms, starts))
@@ -220,48 +222,53 @@ def looks_of(series: Series, days: Iterable[int], least: float = -math.inf) -> L
     return Looks(pairs.cell[starts], np.maximum(0.0, np.logaddexp.reduceat(terms, starts)), chance, contrasts.size[likeliest])
 
 
-def _tried(series: Series, days: Ints) -> _Tried:
+def _build_candidates(series: Series, days: Ints) -> _Candidates:
     ages, stands_for = np.array(_AGES).T
     look_day, age = np.repeat(days, len(ages)), np.tile(ages, len(days))
-    start = first_seen(look_day)
+    first_day_seen = first_day_seen_on(look_day)
     day = np.maximum(0, look_day - age)
-    begun = series.starts[day]
-    kept = (look_day - age >= start + series.reference_days) & (series.days_between(start, day) >= FEWEST_DAYS)
-    return _Tried(look_day[kept], begun[kept], start[kept], np.tile(stands_for, len(days))[kept])
+    first_cell = series.starts[day]
+    is_usable = (look_day - age >= first_day_seen + series.reference_days) & (
+        series.days_between(first_day_seen, day) >= FEWEST_DAYS
+    )
+    return _Candidates(
+        look_day[is_usable], first_cell[is_usable], first_day_seen[is_usable], np.tile(stands_for, len(days))[is_usable]
+    )
 
 
-class _Tried(NamedTuple):
-    """The changes that the looks of some days of one series try, in the order of the days."""
+class _Candidates(NamedTuple):
+    """The possible changes that the looks of some days consider, in order of the days of the looks."""
 
     look_day: Ints
-    begun: Ints
+    first_cell: Ints
     """The first cell of the change."""
-    start: Ints
+    first_day_seen: Ints
     """First day that the looks see."""
     stands_for: Floats
+    """Number of days that the candidate represents."""
 
 
-def first_seen(day: Ints) -> Ints:
-    """The first day that the looks of a day see."""
+def first_day_seen_on(day: Ints) -> Ints:
+    """Return the first day that the looks of a day see."""
     return np.maximum(0, day - HISTORY_DAYS + 1)
 
 
-def _paired(series: Series, tried: _Tried) -> _Pairs:
-    """Each cell of the days of looks with each change that is tried on its day."""
-    days = np.unique(tried.look_day)
+def _pair_cells(series: Series, candidates: _Candidates) -> _Pairs:
+    """Pair each cell of the days of looks with each candidate of its day."""
+    days = np.unique(candidates.look_day)
     cells = np.flatnonzero(np.isin(series.day, days))
-    first, end = (np.searchsorted(tried.look_day, series.day[cells], side=side) for side in ("left", "right"))
+    first, end = (np.searchsorted(candidates.look_day, series.day[cells], side=side) for side in ("left", "right"))
     counts = end - first
     return _Pairs(np.repeat(cells, counts), np.arange(counts.sum()) + np.repeat(end - np.cumsum(counts), counts))
 
 
 class _Pairs(NamedTuple):
-    """Looks with what they try, the pairs of a look one after the other."""
+    """Pairs of a look and a candidate; all pairs of one look are adjacent."""
 
     cell: Ints
     """The cell after which the look is taken."""
     row: Ints
-    """The place of the change."""
+    """The index of the candidate."""
 
     @property
     def starts(self) -> Ints:
@@ -269,106 +276,111 @@ class _Pairs(NamedTuple):
         return np.flatnonzero(np.diff(self.cell, prepend=-1))
 
     def of_each(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The values of looks, for each of their pairs."""
+        """Repeat the value of each look for each of its pairs."""
         return np.repeat(values, np.diff(self.starts, append=len(self.cell)))
 
 
-def _normal(series: Series, tried: _Tried, reference: int | None = None) -> Normal:
-    """Return the normal state before each change."""
-    begun, day = tried.begun, _days(series, tried)
-    first, lately = series.starts[tried.start], series.starts[np.maximum(tried.start, day - RECENT_DAYS)]
-    until, daily = series.sums[..., begun], series.daily[..., day]
-    before = Stretch(until - series.sums[..., first], daily - series.daily[..., tried.start])
-    settled = Stretch(series.sums[..., series.starts[tried.look_day]] - until, series.daily[..., tried.look_day] - daily)
+def _normal_states(series: Series, candidates: _Candidates, reference: int | None = None) -> Normal:
+    """Return the normal state before each candidate."""
+    first_cell, day = candidates.first_cell, _first_days(series, candidates)
+    first, lately = (
+        series.starts[candidates.first_day_seen],
+        series.starts[np.maximum(candidates.first_day_seen, day - RECENT_DAYS)],
+    )
+    until, daily = series.sums[..., first_cell], series.daily[..., day]
+    before = Stretch(until - series.sums[..., first], daily - series.daily[..., candidates.first_day_seen])
+    settled = Stretch(
+        series.sums[..., series.starts[candidates.look_day]] - until, series.daily[..., candidates.look_day] - daily
+    )
     return normal_before(before, until - series.sums[..., lately], settled, reference)
 
 
-def _days(series: Series, tried: _Tried) -> Ints:
-    """The day of the first cell of each change."""
-    return series.day[np.minimum(tried.begun, len(series.day) - 1)]
+def _first_days(series: Series, candidates: _Candidates) -> Ints:
+    """Return the day of the first cell of each candidate."""
+    return series.day[np.minimum(candidates.first_cell, len(series.day) - 1)]
 
 
-def _may_reach(least: float, series: Series, tried: _Tried, normal: Normal, pairs: _Pairs) -> Flags:
-    """Return which of the pairs are of looks that may have so much evidence; those of the last look are among them."""
-    terms = most_log_evidence(normal, _later(series.sums[: SQUARES + 1], tried, pairs), pairs.row)
-    terms += np.log(tried.stands_for[pairs.row])
-    may = np.logaddexp.reduceat(terms, pairs.starts) >= least - _ROUNDING
-    may[-1] = True
-    return pairs.of_each(may)
+def _mask_reachable(least: float, series: Series, candidates: _Candidates, normal: Normal, pairs: _Pairs) -> Flags:
+    """Return the mask of pairs whose looks may reach a log evidence of `least`, and of the pairs of the last look."""
+    terms = most_log_evidence(normal, _sum_after(series.sums[: SQUARES + 1], candidates, pairs), pairs.row)
+    terms += np.log(candidates.stands_for[pairs.row])
+    is_reachable = np.logaddexp.reduceat(terms, pairs.starts) >= least - _ROUNDING
+    is_reachable[-1] = True
+    return pairs.of_each(is_reachable)
 
 
-def _later(sums: Floats, tried: _Tried, pairs: _Pairs) -> Floats:
-    """Return the running sums of the units from each change on, up to each cell."""
-    return np.take(sums, pairs.cell + 1, axis=-1) - np.take(sums[..., tried.begun], pairs.row, axis=-1)
+def _sum_after(sums: Floats, candidates: _Candidates, pairs: _Pairs) -> Floats:
+    """Return the sums of the units from the first cell of each pair's candidate up to the cell of its look."""
+    return np.take(sums, pairs.cell + 1, axis=-1) - np.take(sums[..., candidates.first_cell], pairs.row, axis=-1)
 
 
-def _weighed(
-    series: Series, tried: _Tried, normal: Normal, pairs: _Pairs, reference: int | None = None
+def _weigh_pairs(
+    series: Series, candidates: _Candidates, normal: Normal, pairs: _Pairs, reference: int | None = None
 ) -> tuple[Contrast, Floats]:
-    """Contrast the normal state with the units from each change on, up to each cell; add the logarithms of the evidence."""
-    begun, day, (cell, row) = tried.begun, _days(series, tried), pairs
+    """Return the contrast of each pair's units with the normal state before its candidate, and its log evidence."""
+    first_cell, day, (cell, row) = candidates.first_cell, _first_days(series, candidates), pairs
     daily = series.daily[[BLOCK_SQUARES, DAY_SQUARES]][..., day]
-    so_far = np.where(begun == series.starts[day], daily, series.partial[..., begun - 1])
+    so_far = np.where(first_cell == series.starts[day], daily, series.partial[..., first_cell - 1])
     partial = np.take(series.partial, cell, axis=-1) - np.take(so_far, row, axis=-1)
-    contrasts = contrast(normal, Later(_later(series.sums, tried, pairs), partial, row), reference)
-    low, high = series.range(series.starts[tried.start], begun - 1)
-    ranges = (low[row], high[row]), series.range(begun[row], cell)
+    contrasts = contrast(normal, Later(_sum_after(series.sums, candidates, pairs), partial, row), reference)
+    low, high = series.range(series.starts[candidates.first_day_seen], first_cell - 1)
+    ranges = (low[row], high[row]), series.range(first_cell[row], cell)
     if series.is_share:
-        most = _by_counts(series, tried, pairs, partial[1].sum(axis=0))
+        most = _count_evidence(series, candidates, pairs, partial[1].sum(axis=0))
     else:
-        most = _by_rare_values(tried, pairs, contrasts, ranges[0], series=series, squares=partial[1].sum(axis=0))
+        most = _rare_value_evidence(candidates, pairs, contrasts, ranges[0], series=series, squares=partial[1].sum(axis=0))
     return contrasts, np.minimum(log_evidence(contrasts, *ranges), most)
 
 
-def _by_counts(series: Series, tried: _Tried, pairs: _Pairs, squares: Floats) -> Floats:
-    """The logarithms of the evidence of the counts of a share: the normal approximation may say less, never more.
+def _count_evidence(series: Series, candidates: _Candidates, pairs: _Pairs, squares: Floats) -> Floats:
+    """Return the log evidence by the counts of a share, which bounds that of the normal approximation from above.
 
-    `squares` are those of the days after each change.
+    `squares` are the squared sums of the days after each change.
     """
-    day = _days(series, tried)
-    before = series.counts(series.starts[tried.start], tried.begun)
-    settled = series.counts(series.starts[day], series.starts[tried.look_day])
-    correlation = alike(
+    day = _first_days(series, candidates)
+    before = series.counts(series.starts[candidates.first_day_seen], candidates.first_cell)
+    settled = series.counts(series.starts[day], series.starts[candidates.look_day])
+    correlation = day_correlation(
         (
-            (before, _sums_of_days(series, tried.start, day)),
-            (settled, _sums_of_days(series, day, tried.look_day)),
+            (before, _sums_of_days(series, candidates.first_day_seen, day)),
+            (settled, _sums_of_days(series, day, candidates.look_day)),
         )
     )[pairs.row]
-    after = series.counts(tried.begun[pairs.row], pairs.cell + 1)
-    counted = log_count_evidence(Counts(*(part[pairs.row] for part in before)), after)
-    return among_alike(counted, correlation, squares / np.maximum(after.of, 1))
+    after = series.counts(candidates.first_cell[pairs.row], pairs.cell + 1)
+    log_evidences = log_count_evidence(Counts(*(part[pairs.row] for part in before)), after)
+    return discount_correlated(log_evidences, correlation, squares / np.maximum(after.of, 1))
 
 
 def _sums_of_days(series: Series, first: Ints, last: Ints) -> Days:
-    """Return the sums over the days from each `first` to the one before `last`, of totals."""
+    """Return the sums over the days from each `first` up to but excluding `last`."""
     columns = series.daily[[DAY_SQUARES, DAY_MIXED, DAY_TOTALS]].sum(axis=1)
     return Days(*(columns[:, last] - columns[:, first]))
 
 
-def _by_rare_values(
-    tried: _Tried, pairs: _Pairs, contrasts: Contrast, before: Ranges, *, series: Series, squares: Floats
+def _rare_value_evidence(
+    candidates: _Candidates, pairs: _Pairs, contrasts: Contrast, before: Ranges, *, series: Series, squares: Floats
 ) -> Floats:
-    """The logarithms of the evidence of scores of which nearly all have one value before a change; infinity where they vary.
+    """Return an upper bound of the log evidence if nearly all scores before a change have one value; infinity if they vary.
 
-    Units count by whether they have another value, before it and after it: see `Off`. `before` is the range of the units before,
-    `squares` are those of the days after each change.
+    Units are then counted by whether they have another value, see `Off`. `before` is the range of the units before the change, and `squares`
+    are the squared sums of the days after it.
     """
     usual = np.where(2 * contrasts.before > before[0] + before[1], before[1], before[0])
-    begun, end = tried.begun[pairs.row], pairs.cell + 1
-    earlier = _off(series, series.starts[tried.start[pairs.row]], begun, usual)
-    most = np.full(len(usual), math.inf)
-    where = np.flatnonzero(contrasts.is_usable & (earlier.least < KNOWN))
-    if not where.size:
-        return most
-    usual, row = usual[where], pairs.row[where]
-    later = _off(series, begun[where], end[where], usual)
-    day = _days(series, tried)[row]
-    whole = ((tried.start[row], day), (day, tried.look_day[row]))
-    correlation = alike(_as_share(series, first, last, usual) for first, last in whole)
-    a_day = ratio(squares[where] * later.units, later.weight**2)
-    counted = log_count_evidence(Off(*(one[where] for one in earlier)).counts, later.counts)
-    most[where] = among_alike(counted, correlation, a_day)
-    return most
+    first_cell, end = candidates.first_cell[pairs.row], pairs.cell + 1
+    earlier = _off(series, series.starts[candidates.first_day_seen[pairs.row]], first_cell, usual)
+    bounds = np.full(len(usual), math.inf)
+    rare = np.flatnonzero(contrasts.is_usable & (earlier.least < FEWEST_RARE_UNITS))
+    if not rare.size:
+        return bounds
+    usual, row = usual[rare], pairs.row[rare]
+    later = _off(series, first_cell[rare], end[rare], usual)
+    day = _first_days(series, candidates)[row]
+    spans = ((candidates.first_day_seen[row], day), (day, candidates.look_day[row]))
+    correlation = day_correlation(_count_rare_units(series, first, last, usual) for first, last in spans)
+    a_day = ratio(squares[rare] * later.units, later.weight**2)
+    log_evidences = log_count_evidence(Off(*(column[rare] for column in earlier)).counts, later.counts)
+    bounds[rare] = discount_correlated(log_evidences, correlation, a_day)
+    return bounds
 
 
 def _off(series: Series, first: Ints, end: Ints, usual: Floats) -> Off:
@@ -376,42 +388,45 @@ def _off(series: Series, first: Ints, end: Ints, usual: Floats) -> Off:
     return Off.of(sums[:, end] - sums[:, first], usual)
 
 
-def _as_share(series: Series, first: Ints, last: Ints, usual: Floats) -> tuple[Counts, Days]:
-    """Return the units of whole days as counts of those off the usual value, with sums by day."""
+def _count_rare_units(series: Series, first: Ints, last: Ints, usual: Floats) -> tuple[Counts, Days]:
+    """Count the units off the usual value over whole days, with sums by day."""
     off = _off(series, series.starts[first], series.starts[last], usual)
     squares, mixed, totals = _sums_of_days(series, first, last)
-    each = np.where(off.units > 0, ratio(off.weight, off.units), 1.0)
-    unit = np.where(off.least > 0, ratio(off.total, off.least), 1.0)
+    weight_per_unit = np.where(off.units > 0, ratio(off.weight, off.units), 1.0)
+    total_per_unit = np.where(off.least > 0, ratio(off.total, off.least), 1.0)
     days = Days(
-        squares / each**2,
-        (mixed - usual * squares) / (unit * each),
-        (totals - 2 * usual * mixed + usual**2 * squares) / unit**2,
+        squares / weight_per_unit**2,
+        (mixed - usual * squares) / (total_per_unit * weight_per_unit),
+        (totals - 2 * usual * mixed + usual**2 * squares) / total_per_unit**2,
     )
     return Counts(off.least, off.units), days
 
 
 def _change(series: Series, looks: Looks, raised: Ints, bounds: Bounds | None) -> Change:
-    """Describe a change at the last of the looks that raised an alarm."""
+    """Describe the change at the last look that raised an alarm."""
     cell = int(looks.cells[raised[-1]])
-    begun, contrast, evidence = _places(series, cell)
-    contrast, scale = _scaled(series, cell, begun, contrast, bounds)
+    first_cell, contrast, evidence = _find_places(series, cell)
+    contrast, scale = _put_on_scale(series, cell, first_cell, contrast, bounds)
     estimated = estimate(contrast, evidence, scale)
     is_up = contrast.size[estimated.best] > 0
-    same = raised[_last_other(looks.size[raised] > 0, is_up=bool(is_up)) :]
-    times = series.cells.last[looks.cells[same]]
-    sure = np.flatnonzero(is_confirmed(times, looks.log_evidence[same]))
+    same_direction = raised[_last_reversal(looks.size[raised] > 0, is_up=bool(is_up)) :]
+    times = series.cells.last[looks.cells[same_direction]]
+    confirmed = np.flatnonzero(is_confirmed(times, looks.log_evidence[same_direction]))
     size, sigma = float(contrast.size[estimated.best]), math.sqrt(float(contrast.unit_variance[estimated.best]))
-    sums, first = series.sums.sum(axis=1), series.starts[first_seen(series.day[cell])]
-    before, after = sums[:, begun[estimated.best]] - sums[:, first], sums[:, cell + 1] - sums[:, begun[estimated.best]]
-    days = series.day[begun[estimated.places]]
+    sums, first = series.sums.sum(axis=1), series.starts[first_day_seen_on(series.day[cell])]
+    before, after = (
+        sums[:, first_cell[estimated.best]] - sums[:, first],
+        sums[:, cell + 1] - sums[:, first_cell[estimated.best]],
+    )
+    days = series.day[first_cell[estimated.places]]
     return Change(
         direction="up" if is_up else "down",
         severity=severity_of(size / sigma),
         alarm_at=times[0].astype(datetime),
         seen_at=series.time(cell),
-        confirmed_at=times[sure[0]].astype(datetime) if sure.size else None,
-        first_day=series.date(int(series.day[begun[estimated.best]])),
-        first_hour=series.time(int(begun[estimated.best])).replace(minute=0, second=0, microsecond=0),
+        confirmed_at=times[confirmed[0]].astype(datetime) if confirmed.size else None,
+        first_day=series.date(int(series.day[first_cell[estimated.best]])),
+        first_hour=series.time(int(first_cell[estimated.best])).replace(minute=0, second=0, microsecond=0),
         earliest_day=series.date(int(days.min())),
         latest_day=series.date(int(days.max())),
         size=size,
@@ -427,70 +442,76 @@ def _change(series: Series, looks: Looks, raised: Ints, bounds: Bounds | None) -
     )
 
 
-def _places(series: Series, cell: int) -> tuple[Ints, Contrast, Floats]:
-    """The cells that may be the first one of a change, in order, with what a look says to each and how long it stands for."""
+def _find_places(series: Series, cell: int) -> tuple[Ints, Contrast, Floats]:
+    """Return the cells at which a change may begin, in order, with the contrast and the log evidence of each at the look after `cell`."""
     day = series.day[cell]
-    start = int(first_seen(day))
-    first = start + series.reference_days
-    has_days = series.days_between(np.array([start]), np.arange(first, day + 1)) >= FEWEST_DAYS
-    begun = np.unique(series.starts[first : day + 1][has_days])
-    begun = begun[begun <= cell]
-    _, evidence = contrasts_at(series, cell, begun)
-    likeliest = int(series.day[begun[int(np.argmax(evidence))]])
-    fine = np.arange(max(begun[0], series.starts[max(first, likeliest - _FINE_DAYS)]), cell + 1)
-    begun = np.union1d(begun, fine[series.day[fine] <= likeliest + _FINE_DAYS])
-    _, evidence = contrasts_at(series, cell, begun)
-    # Weighed by variances of their own, places would be told apart by how well each variance happens to be known.
-    contrast, evidence = contrasts_at(series, cell, begun, int(np.argmax(evidence)))
+    first_day_seen = int(first_day_seen_on(day))
+    first = first_day_seen + series.reference_days
+    has_days = series.days_between(np.array([first_day_seen]), np.arange(first, day + 1)) >= FEWEST_DAYS
+    first_cell = np.unique(series.starts[first : day + 1][has_days])
+    first_cell = first_cell[first_cell <= cell]
+    _, evidence = contrasts_at(series, cell, first_cell)
+    likeliest = int(series.day[first_cell[int(np.argmax(evidence))]])
+    nearby_cells = np.arange(max(first_cell[0], series.starts[max(first, likeliest - _FINE_DAYS)]), cell + 1)
+    first_cell = np.union1d(first_cell, nearby_cells[series.day[nearby_cells] <= likeliest + _FINE_DAYS])
+    _, evidence = contrasts_at(series, cell, first_cell)
+    # All candidates use the variance of the likeliest one; otherwise their evidence would differ by how well each variance is known.
+    contrast, evidence = contrasts_at(series, cell, first_cell, int(np.argmax(evidence)))
     usable = contrast.is_usable
-    # A change that first shows in a cell began after the one before it: the cell after a weekend stands for the whole weekend.
-    since_previous = np.diff(series.cells.last[begun], prepend=series.cells.last[begun[0] - 1]).astype(np.float64)
-    return begun[usable], contrast.where(usable), (evidence + np.log(np.maximum(1.0, since_previous)))[usable]
+    # A change that first shows in a cell began after the previous cell, so the first cell after a weekend represents the whole weekend.
+    since_previous = np.diff(series.cells.last[first_cell], prepend=series.cells.last[first_cell[0] - 1]).astype(np.float64)
+    return first_cell[usable], contrast.where(usable), (evidence + np.log(np.maximum(1.0, since_previous)))[usable]
 
 
-def contrasts_at(series: Series, cell: int, begun: Ints, reference: int | None = None) -> tuple[Contrast, Floats]:
-    """Return a look's contrasts for a change from each of some cells on, and the logarithms of their evidence.
+def contrasts_at(series: Series, cell: int, first_cell: Ints, reference: int | None = None) -> tuple[Contrast, Floats]:
+    """Return the contrasts and log evidence of the look after `cell` for changes that begin at each of some cells.
 
-    With `reference`, the index of one of the changes, all of them are weighed by the variance measured for that one.
+    With `reference`, the index of one of the changes, the variance measured for that one is used for all.
     """
-    day = np.full(len(begun), series.day[cell])
-    tried = _Tried(day, begun, first_seen(day), np.ones(len(begun)))
-    normal = _normal(series, tried, reference)
-    return _weighed(series, tried, normal, _Pairs(np.full(len(begun), cell), np.arange(len(begun))), reference)
+    day = np.full(len(first_cell), series.day[cell])
+    candidates = _Candidates(day, first_cell, first_day_seen_on(day), np.ones(len(first_cell)))
+    normal = _normal_states(series, candidates, reference)
+    return _weigh_pairs(
+        series, candidates, normal, _Pairs(np.full(len(first_cell), cell), np.arange(len(first_cell))), reference
+    )
 
 
-def _scaled(series: Series, cell: int, begun: Ints, contrast: Contrast, bounds: Bounds | None) -> tuple[Contrast, Scale | None]:
-    """The contrasts with the scale that their means lie on; of a share, its plain counts, which are what people count."""
+def _put_on_scale(
+    series: Series, cell: int, first_cell: Ints, contrast: Contrast, bounds: Bounds | None
+) -> tuple[Contrast, Scale | None]:
+    """Return the contrasts and the scale of their means; those of a share are its plain counts, which people can check."""
     if series.is_share:
-        first = np.full(len(begun), series.starts[first_seen(series.day[cell])])
-        return of_counts(contrast, series.counts(first, begun), series.counts(begun, np.full(len(begun), cell + 1)))
+        first = np.full(len(first_cell), series.starts[first_day_seen_on(series.day[cell])])
+        return of_counts(
+            contrast, series.counts(first, first_cell), series.counts(first_cell, np.full(len(first_cell), cell + 1))
+        )
     return contrast, None if bounds is None else on_scale(contrast, bounds, series.origin)
 
 
 def of_counts(contrast: Contrast, before: Counts, after: Counts) -> tuple[Contrast, Scale]:
-    """Return the contrasts of shares with the plain shares for means, and their scale.
+    """Return the contrasts with plain shares as means, and their scale.
 
-    Where hours and days differ by more than their runs explain, all runs count for less by as much.
+    If hours and days vary more than independent runs would, the number of effective runs is reduced accordingly.
     """
-    first, later = (
+    before_side, after_side = (
         Side(counts.having / counts.of, counts.of / np.maximum(1.0, ratio(variance, units)))
         for counts, variance, units in (
             (before, contrast.variance_before, contrast.unit_before),
             (after, contrast.variance_after, contrast.unit_after),
         )
     )
-    return contrast._replace(before=first.mean, after=later.mean), Scale(first, later)
+    return contrast._replace(before=before_side.mean, after=after_side.mean), Scale(before_side, after_side)
 
 
 def on_scale(contrast: Contrast, bounds: Bounds, origin: float) -> Scale:
     """Return the scale of bounded scores, whose means are measured from `origin`.
 
-    A share p of n counts varies by p (1 - p) / n, so a mean that varies by v is worth p (1 - p) / v of them.
+    A share p of n counts has the variance p (1 - p) / n, so a mean with the variance v is worth p (1 - p) / v counts.
     """
     low, width = bounds[0], bounds[1] - bounds[0]
 
     def side(mean: Floats, variance: Floats, units: Floats) -> Side:
-        share = np.clip((mean + origin - low) / width, 0.0, 1.0)  # scores lie on the scale; their sums are rounded
+        share = np.clip((mean + origin - low) / width, 0.0, 1.0)  # rounding may push a mean off the scale
         inner = (share * units + _PRIOR) / (units + 2 * _PRIOR)
         return Side(share, inner * (1 - inner) * width**2 / variance)
 
@@ -502,73 +523,82 @@ def on_scale(contrast: Contrast, bounds: Bounds, origin: float) -> Scale:
 
 
 def estimate(contrast: Contrast, log_evidence: Floats, scale: Scale | None = None) -> Estimate:
-    """Estimate when the change began and how large it is, from places in order, at least one of them usable.
+    """Estimate when the change began and how large it is from the usable places in order, of which there is at least one.
 
-    Of two equally probable places the later one is best. Without a `scale`, scores may be any numbers.
+    Of equally probable places the latest is the best. Without a `scale`, scores are unbounded.
     """
     weights = np.exp(log_evidence - log_evidence.max())
-    shares = weights / weights.sum()
-    ranked = np.lexsort((-np.arange(len(shares)), -shares))
-    held = np.searchsorted(np.cumsum(shares[ranked]), CONFIDENCE) + 1
-    best = int(ranked[0])
+    probabilities = weights / weights.sum()
+    ranking = np.lexsort((-np.arange(len(probabilities)), -probabilities))
+    count = np.searchsorted(np.cumsum(probabilities[ranking]), CONFIDENCE) + 1
+    best = int(ranking[0])
     width = t_quantile(1 - _TAIL, float(contrast.freedom[best]))
-    size = _size(contrast, shares, width) if scale is None else _size_on(scale, shares, width)
-    return Estimate(best, np.sort(ranked[:held]), size)
+    size = (
+        _size_interval(contrast, probabilities, width)
+        if scale is None
+        else _size_interval_on_scale(scale, probabilities, width)
+    )
+    return Estimate(best, np.sort(ranking[:count]), size)
 
 
-def _size(contrast: Contrast, shares: Floats, width: float) -> Interval:
-    """The interval of a mixture of t distributions, by its first two moments."""
+def _size_interval(contrast: Contrast, shares: Floats, width: float) -> Interval:
+    """Return the interval of a mixture of t distributions, by its first two moments."""
     centre = float((shares * contrast.size).sum())
-    spread = float((shares * (contrast.variance + (contrast.size - centre) ** 2)).sum())
-    half = width * float(np.sqrt(spread))
+    variance = float((shares * (contrast.variance + (contrast.size - centre) ** 2)).sum())
+    half = width * float(np.sqrt(variance))
     return Interval(centre - half, centre + half)
 
 
-def _size_on(scale: Scale, shares: Floats, width: float) -> Interval:
-    """The interval of a mixture of Newcombe's intervals: each end is where 2.5 % of the mixture lie beyond.
+def _size_interval_on_scale(scale: Scale, shares: Floats, width: float) -> Interval:
+    """Return the interval of a mixture of Newcombe's intervals, with 2.5 % of the mixture beyond each end.
 
-    A mixture has no more beyond an end than the component that reaches farthest, so it stays on the scale as they do. Within each one,
-    either side of the estimate is taken for half of a normal distribution.
+    The mixture reaches no farther than its widest component, so it stays on the scale. Each side of a component is taken to be half of a
+    normal distribution.
     """
-    kept = shares > _NEGLIGIBLE * shares.max()
-    shares = shares[kept] / shares[kept].sum()
-    before, after = (Side(side.mean[kept], side.of[kept]) for side in scale[:2])
+    is_relevant = shares > _NEGLIGIBLE * shares.max()
+    shares = shares[is_relevant] / shares[is_relevant].sum()
+    before, after = (Side(side.mean[is_relevant], side.of[is_relevant]) for side in scale[:2])
     below, above = apart(*((side.mean, *wilson(side.mean, side.of, width)) for side in (before, after)))
     size, errors = after.mean - before.mean, _NORMAL.inv_cdf(1 - _TAIL)
 
-    def beneath(value: float) -> float:
-        off = value - size
-        far = errors * off / np.maximum(np.where(off < 0, below, above), np.finfo(np.float64).tiny)
-        return sum(float(share) * _NORMAL.cdf(float(one)) for share, one in zip(shares, far, strict=True))
+    def probability_below(value: float) -> float:
+        deviation = value - size
+        standard_errors = errors * deviation / np.maximum(np.where(deviation < 0, below, above), np.finfo(np.float64).tiny)
+        return sum(float(share) * _NORMAL.cdf(float(value)) for share, value in zip(shares, standard_errors, strict=True))
 
     lowest, highest = float((size - below).min()), float((size + above).max())
-    low = _halved(lowest, highest, lambda value: beneath(value) < _TAIL)
-    high = _halved(lowest, highest, lambda value: beneath(value) < 1 - _TAIL)
+    low = _bisect(lowest, highest, lambda value: probability_below(value) < _TAIL)
+    high = _bisect(lowest, highest, lambda value: probability_below(value) < 1 - _TAIL)
     return Interval(low * scale.width, high * scale.width)
 
 
-def _halved(low: float, high: float, is_below: Callable[[float], bool]) -> float:
-    """The place in a range up to which a condition holds."""
-    for _ in range(_HALVINGS):
+def _bisect(low: float, high: float, is_below: Callable[[float], bool]) -> float:
+    """Return the number in a range up to which a condition holds."""
+    for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        low, high = (middle, high) if is_below(middle) else (low, middle)
+        if is_below(middle):
+            low = middle
+        else:
+            high = middle
     return (low + high) / 2
 
 
-def _last_other(ups: Flags, *, is_up: bool) -> int:
-    """From which look on all are of one direction; that of the last one where the estimate says otherwise than all of them."""
-    others = np.flatnonzero(ups != is_up)
-    return min(int(others[-1]) + 1, len(ups) - 1) if others.size else 0
+def _last_reversal(is_rising: Flags, *, is_up: bool) -> int:
+    """Return the index of the first look from which on all looks have the direction `is_up`; at most that of the last look."""
+    reversals = np.flatnonzero(is_rising != is_up)
+    if not reversals.size:
+        return 0
+    return min(int(reversals[-1]) + 1, len(is_rising) - 1)
 
 
 def is_confirmed(times: NDArray[np.datetime64], log_evidence: Floats) -> Flags:
-    """Return which looks of one alarm confirm it, by much evidence, or by enough evidence that stands for a day.
+    """Return the mask of the looks of one alarm that confirm it: by `CONFIRMED`, or a day later by `DAY_LATER_EVIDENCE`.
 
-    Looks are given by their times and the logarithms of their evidence.
+    The looks are given by their times and their log evidence.
     """
-    sure = log_evidence >= math.log(CONFIRMED)
-    stands = (log_evidence >= math.log(STANDS)) & (times - times[0] >= np.timedelta64(STANDS_HOURS, "h"))
-    return sure | stands  # type: ignore[no-any-return]
+    is_certain = log_evidence >= math.log(CONFIRMED)
+    is_stable = (log_evidence >= math.log(DAY_LATER_EVIDENCE)) & (times - times[0] >= np.timedelta64(DAY_LATER_HOURS, "h"))
+    return is_certain | is_stable  # type: ignore[no-any-return]
 
 
 def find_change(
@@ -579,33 +609,33 @@ def find_change(
     is_share: bool = False,
     bounds: Bounds | None = None,
 ) -> Change | None:
-    """The change of `standing`."""
+    """Return the change found at the end of the day `as_of`; see `standing` for the parameters."""
     return standing(units, as_of, reference=reference, is_share=is_share, bounds=bounds).change
 
 
 class Looks(NamedTuple):
-    """The looks of some days, an hour each, oldest first."""
+    """The looks of some days, one after each hour with sessions, oldest first."""
 
     cells: Ints
     """The cell after which each look is taken."""
     log_evidence: Floats
-    """Logarithm of the evidence at each, summed over the days on which the mean may have changed; at least 0."""
+    """Log of the evidence summed over the candidate days; at least 0."""
     log_chance: Floats
-    """Logarithm of what is to be expected of it when nothing has changed: 1 for each of the days."""
+    """Log of the evidence expected without a change: 1 per candidate day."""
     size: Floats
-    """Mean after less mean before the most probable of them."""
+    """Mean after less mean before, for the most probable day."""
 
 
 class Side(NamedTuple):
-    """The means on one side of a change, one element per place, on a scale from 0 to 1."""
+    """The means on one side of a change, on a scale from 0 to 1, one element per place."""
 
     mean: Floats
     of: Floats
-    """The number of independent counts whose share would vary as much."""
+    """The number of independent counts whose share would have the same variance."""
 
 
 class Scale(NamedTuple):
-    """Both sides of a change on a scale, and how wide it is in points."""
+    """Both sides of a change on a scale, and the width of the scale in points."""
 
     before: Side
     after: Side
@@ -618,6 +648,6 @@ class Estimate(NamedTuple):
     best: int
     """The most probable place, as an index."""
     places: Ints
-    """The places of the interval of when it began, as indexes, in order."""
+    """The places in the interval of the first day, as indexes, in order."""
     size: Interval
     """The interval of the difference of the means."""

@@ -39,7 +39,7 @@ from datetime import date, datetime, timedelta
 import msgspec
 
 from audit.drift.incident_evidence import Evidence, Moved, Sighting, evidence_json, evidence_of, moved_series
-from audit.drift.series import Reference, Span, joined
+from audit.drift.series import Reference, Span, merge_spans
 from audit.drift.watched_series import DRIFT, FURTHER, MEAN, SEVERITIES, Key, Series, bounds_of, worse
 from audit.fingerprints import stable_id
 from schemas.records import Incident
@@ -594,7 +594,7 @@ def references_of(known: Iterable[Incident]) -> dict[str, Reference]:
                 cuts[moved.key.series].append((min(first, last), last))
             elif incident.resolution == NEW_NORMAL:
                 since[moved.key.series] = moved.since
-    return {series: Reference(since.get(series), joined(cuts.get(series, ()))) for series in since.keys() | cuts.keys()}
+    return {series: Reference(since.get(series), merge_spans(cuts.get(series, ()))) for series in since.keys() | cuts.keys()}
 
 
 def open_changes_of(known: Iterable[Incident]) -> dict[str, OpenChange]:

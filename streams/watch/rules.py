@@ -25,7 +25,7 @@ from audit.drift.anomaly_rate import Day as AnomalyDay
 from audit.drift.anomaly_rate import Spike, anomaly_spike
 from audit.drift.change_detector import SUSPECTED, Change, find_change
 from audit.drift.incident_evidence import Day, Numbers
-from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Cells, Reference, joined
+from audit.drift.series import NO_DECISION, REFERENCE_DAYS, Cells, Reference, merge_spans
 from audit.drift.spread import SpreadChange, find_spread
 from audit.drift.watched_series import DOWN, DRIFT, FURTHER, MEAN, SPIKE, SPREAD, TIERS, UP, VERBS, Key, bounds_of
 from schemas.lazy_numpy import np
@@ -136,7 +136,7 @@ class _Days(NamedTuple):
 
 def _cut_off(reference: Reference, day: date, as_of: date) -> Reference:
     """Return the reference without the days from a day on."""
-    return replace(reference, cut=joined((*reference.cut, (day, max(day, as_of)))))
+    return replace(reference, cut=merge_spans((*reference.cut, (day, max(day, as_of)))))
 
 
 def _build_change_finding(case: Case, tier: tuple[str, str], change: Change, days_compared: _Days, kind: str = MEAN) -> Finding:

@@ -13,7 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.drift.change_detector import CONFIRMED, SUSPECTED, Change, find_change, looks_of
-from audit.drift.series import ALIKE, Counts, Days, Off, Series, Unit, alike, cells_of, log_count_evidence, rows_of
+from audit.drift.series import (
+    ASSUMED_CORRELATION,
+    Counts,
+    Days,
+    Off,
+    Series,
+    Unit,
+    cells_of,
+    day_correlation,
+    log_count_evidence,
+    rows_of,
+)
 
 START = datetime(2026, 8, 3, tzinfo=UTC)
 FIRST = date(2026, 8, 3)
@@ -118,19 +129,19 @@ def correlation(*days: Pair) -> float:
     sums = Days(
         *(np.array([float(sum(part))]) for part in zip(*((of * of, of * one, one * one) for one, of in days), strict=True))
     )
-    return float(alike([(counts, sums)])[0])
+    return float(day_correlation([(counts, sums)])[0])
 
 
 def test_where_nothing_failed_runs_of_a_day_are_taken_to_be_a_little_alike() -> None:
     """No failure says nothing of whether they come together, and neither does a single day."""
-    assert correlation(*[(0, 10)] * 30) == pytest.approx(ALIKE)
-    assert correlation((6, 10)) == pytest.approx(ALIKE)
+    assert correlation(*[(0, 10)] * 30) == pytest.approx(ASSUMED_CORRELATION)
+    assert correlation((6, 10)) == pytest.approx(ASSUMED_CORRELATION)
 
 
 def test_failures_that_come_together_count_for_less_and_those_that_come_alone_for_what_they_are() -> None:
     """Three failures of one day are hardly more than one; three on three days tell that days are not alike."""
     together, alone = correlation((3, 3), *[(0, 3)] * 29), correlation(*[(1, 3)] * 3, *[(0, 3)] * 27)
-    assert together > 2 * ALIKE > ALIKE > 2 * alone
+    assert together > 2 * ASSUMED_CORRELATION > ASSUMED_CORRELATION > 2 * alone
 
 
 @given(st.lists(st.integers(1, 8).flatmap(lambda of: st.tuples(st.integers(0, of), st.just(of))), min_size=1, max_size=20))

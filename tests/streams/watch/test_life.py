@@ -16,7 +16,7 @@ from support.watch_histories import END, fallen, history, put, steady
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.drift.incident_evidence import Level, evidence_of
-from audit.drift.series import Reference, joined
+from audit.drift.series import Reference, merge_spans
 from audit.policy import Policy
 from schemas.records import Incident
 from streams.log.sink import StorePublisher
@@ -268,7 +268,7 @@ def test_one_day_back_and_today_are_not_enough() -> None:
 def test_cut_spans_hold_every_day_that_they_are_made_of_and_no_other(spans: list[tuple[int, int]]) -> None:
     """A day between two dips goes on saying what is normal."""
     given_spans = [(TODAY + first * DAY, TODAY + (first + length) * DAY) for first, length in spans]
-    reference = Reference(cut=joined(given_spans))
+    reference = Reference(cut=merge_spans(given_spans))
     for number in range(60):
         day = TODAY + number * DAY
         assert reference.counts(day) is not any(first <= day <= last for first, last in given_spans)
