@@ -124,9 +124,13 @@ def test_the_license_travels_with_the_wheel(wheel: zipfile.ZipFile) -> None:
     assert description(wheel)["License-Expression"] == PROJECT["project"]["license"]
 
 
+NEWER_MODULES = {"compression"}
+"""Modules that only later versions of the standard library have."""
+
+
 def distribution_name(text: str) -> str:
     """The normalised name of the distribution that a requirement, a pin or a package's metadata names."""
-    return re.split(r"[<>=!~;\[ ]", text)[0].lower().replace("_", "-")
+    return re.sub(r"[-_.]+", "-", re.split(r"[<>=!~;\[ ]", text)[0]).lower()
 
 
 def distributions_imported(folder: Path, *packages: str) -> set[str]:
@@ -139,7 +143,9 @@ def distributions_imported(folder: Path, *packages: str) -> set[str]:
                 names |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 names.add(node.module or "")
-    foreign = {name for name in names if name.split(".")[0] not in {*PACKAGES, *packages, *sys.stdlib_module_names}}
+    foreign = {
+        name for name in names if name.split(".")[0] not in {*PACKAGES, *packages, *sys.stdlib_module_names, *NEWER_MODULES}
+    }
     return {distribution_name(owner) for name in foreign for owner in having(name, owners.get(name.split(".")[0], [name]))}
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
-from backports.zstd import ZstdError
 
 from audit.times import parse_timestamp
 from schemas.bounds import MAX_DEPTH, MAX_ID, NOT_UNICODE, has_surrogates, is_too_deep
@@ -21,6 +20,7 @@ from streams.sources.openclaw.events import events_of
 from streams.sources.openclaw.reader import Dialect, read_session
 from streams.sources.openclaw.text import Unwrapped
 from streams.sources.source import Reading, ReadingContext
+from streams.sources.zstd import zstd
 
 EVENTS = "events"
 """Kind of an entry whose body holds its events: no line of a transcript comes to one by itself."""
@@ -65,7 +65,7 @@ def read_agent_file(
             )
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
-    except ZstdError as error:
+    except zstd.ZstdError as error:
         raise InputError(
             f"{path}: cannot be decompressed ({error})", hint="Check whether the file was copied completely."
         ) from error

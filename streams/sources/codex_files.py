@@ -24,14 +24,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from backports.zstd import ZstdError
-
 from streams.sources.agent_transcripts import is_identifier, jsonl_below, number_of, read_agent_file
 from streams.sources.codex import CALLS, OUTPUTS, SOURCE, CodexDialect, asked_text, document_lines, in_envelope
 from streams.sources.lines import COMPRESSED, Line, decode_line, may_be_copy, open_lines, visible_files
 from streams.sources.openclaw.entry import blocks_of
 from streams.sources.openclaw.text import text_of
 from streams.sources.source import Reading, ReadingContext
+from streams.sources.zstd import zstd
 
 DOCUMENT = ".json"
 """Suffix of a rollout that is one JSON object."""
@@ -67,7 +66,7 @@ def read_codex(path: Path, context: ReadingContext) -> Reading:
         return read_agent_file(path, context, CodexDialect(), session_id=session_id, agent=SOURCE, lines_of=_document_lines)
     try:
         copied = _count_copied(path)
-    except (OSError, ZstdError):
+    except (OSError, zstd.ZstdError):
         copied = 0  # the reading itself says what is wrong
     return read_agent_file(path, context, CodexDialect(copied), session_id=session_id, agent=SOURCE)
 
@@ -95,7 +94,7 @@ def _matching_lines(path: Path, original: Path) -> int:
     try:
         stat = original.stat()
         positions = _positions_in(original, stat.st_size, stat.st_mtime_ns)
-    except (OSError, ZstdError):
+    except (OSError, zstd.ZstdError):
         return 0
     copied, reached = 0, 0
     for number, content in _contents(path):
@@ -189,7 +188,7 @@ def _rollouts_beside(path: Path) -> list[Path]:
 def _header_or_none(path: Path) -> Header | None:
     try:
         return read_header(path)
-    except (OSError, ZstdError):
+    except (OSError, zstd.ZstdError):
         return None
 
 

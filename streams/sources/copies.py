@@ -17,9 +17,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from backports.zstd import ZstdError
-
 from streams.sources.lines import Line, decode_line, open_lines
+from streams.sources.zstd import zstd
 
 Key = bytes
 """The identity of a line in any account: a digest of its id, else of its bytes."""
@@ -93,7 +92,7 @@ def _collect_extra(
                     keys.add(key)
                     following[previous].append((key, line))
                 previous = key
-    except (OSError, ZstdError):
+    except (OSError, zstd.ZstdError):
         return
 
 
@@ -115,7 +114,7 @@ def _keys_or_none(path: Path, id_field: str | None) -> frozenset[Key]:
     try:
         stat = path.stat()
         return _keys_of(path, id_field, stat.st_size, stat.st_mtime_ns)
-    except (OSError, ZstdError):
+    except (OSError, zstd.ZstdError):
         return frozenset()
 
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
-from backports.zstd import ZstdFile
 
 from audit.surrogates import json_bytes, mended, mended_text
 from schemas.bounds import MAX_DEPTH, is_too_deep
 from schemas.validation_messages import decoding_words
 from streams.sources.source import LineFault
+from streams.sources.zstd import zstd
 
 MAX_LINE = 16 * 1024 * 1024
 """Bytes of the longest line that is read."""
@@ -196,7 +196,7 @@ def open_stream(path: Path) -> Iterator[BinaryIO]:
             yield cast("BinaryIO", reader)
 
 
-class _CompressedTranscript(ZstdFile):
+class _CompressedTranscript(zstd.ZstdFile):
     """A compressed transcript. One that was cut off ends there, as a plain file does, so that its whole lines are still read."""
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]

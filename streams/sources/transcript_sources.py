@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from backports.zstd import ZstdError
-
 from audit.file_kinds import (
     HEAD,
     SQLITE,
@@ -35,6 +33,7 @@ from streams.sources.openclaw.companions import CHECKPOINT, read_header
 from streams.sources.openclaw.reader import find_transcripts, read_transcript
 from streams.sources.openclaw.storage import find_databases, read_database, session_ranges
 from streams.sources.source import EVERY_SESSION, FileSource, Reading, ReadingContext, SessionRange
+from streams.sources.zstd import zstd
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def _session_in(path: Path, _inode: int) -> str:
 def _session_of_codex(path: Path) -> str | None:
     try:
         header = read_header_of_rollout(path)
-    except (OSError, ZstdError):
+    except (OSError, zstd.ZstdError):
         return None
     return None if header is None else header.session
 

@@ -23,7 +23,6 @@ from types import NoneType
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
-from backports.zstd import ZstdError, ZstdFile
 
 from audit.file_kinds import CSV, GZIP, HEAD, PARQUET, TEXT, ZSTANDARD, Kind, binary_kind, exchanges_kind
 from audit.surrogates import mended
@@ -33,6 +32,7 @@ from schemas.lazy import duckdb
 from streams.sources.event_files import Document, read_values
 from streams.sources.lines import MAX_LINE, Line, Problem, decode_line, json_type, line_fault, value_fault
 from streams.sources.source import LineFault
+from streams.sources.zstd import zstd
 
 Json = dict[str, Any]
 FETCHED = 1_000
@@ -140,11 +140,11 @@ def _open_unpacked(path: Path) -> Iterator[BinaryIO]:
                 with gzip.GzipFile(fileobj=raw) as stream:
                     yield cast("BinaryIO", stream)
             elif kind is ZSTANDARD:
-                with ZstdFile(raw) as stream:
+                with zstd.ZstdFile(raw) as stream:
                     yield cast("BinaryIO", stream)
             else:
                 yield raw
-    except (gzip.BadGzipFile, EOFError, ZstdError) as error:
+    except (gzip.BadGzipFile, EOFError, zstd.ZstdError) as error:
         raise InputError(f"{path}: cannot be unpacked ({error})", hint=UNPACKED_HINT) from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error

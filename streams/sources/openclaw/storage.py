@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
-from backports.zstd import ZstdDecompressor, ZstdError, ZstdFile
 
 from schemas.bounds import MAX_ID
 from schemas.errors import InputError
@@ -39,6 +38,7 @@ from streams.sources.openclaw.companions import Window, read_windows
 from streams.sources.openclaw.reader import read_session
 from streams.sources.openclaw.trajectory import SKIPPED, Trajectory
 from streams.sources.source import EVERY_SESSION, LineFault, Reading, ReadingContext, SessionRange
+from streams.sources.zstd import zstd
 
 DATABASE = "openclaw-agent.sqlite"
 """Name of the file in which an agent's transcripts are kept."""
@@ -255,7 +255,7 @@ class _SessionRows:
                 continue
             try:
                 text = _decompress(compressed)
-            except (ZstdError, _TooLargeError) as error:
+            except (zstd.ZstdError, _TooLargeError) as error:
                 self._set_aside(number, "not_zstd", f"event_zstd: cannot be decompressed ({error})", compressed)
             else:
                 yield Line(number, text, len(text), ended=True)
@@ -293,7 +293,7 @@ class _SessionRows:
             return
         try:
             yield from read(stream)
-        except (EOFError, ZstdError, _TooLargeError) as error:
+        except (EOFError, zstd.ZstdError, _TooLargeError) as error:
             self._set_aside(0, "archive_damaged", f"{where}: cannot be decompressed ({error})", b"")
 
     def _cold_file(self, name: str) -> bytes | None:
@@ -315,7 +315,7 @@ class _SessionRows:
             return None
         stream: BinaryIO = io.BytesIO(blob)
         if compressed:
-            stream = cast("BinaryIO", io.BufferedReader(_Bounded(ZstdFile(stream), MAX_ARCHIVE)))
+            stream = cast("BinaryIO", io.BufferedReader(_Bounded(zstd.ZstdFile(stream), MAX_ARCHIVE)))
         return stream
 
     def _set_aside(self, number: int, reason: str, detail: str, body: bytes) -> None:
@@ -323,15 +323,15 @@ class _SessionRows:
 
 
 def _decompress(compressed: bytes) -> bytes:
-    """Return the text of a compressed row. Raises ZstdError if the row is not one whole frame, _TooLargeError beyond MAX_LINE bytes."""
-    decompressor = ZstdDecompressor()
+    """Return the text of a compressed row. Raises zstd.ZstdError if the row is not one whole frame, _TooLargeError beyond MAX_LINE bytes."""
+    decompressor = zstd.ZstdDecompressor()
     text = decompressor.decompress(compressed, max_length=MAX_LINE + 1)
     if len(text) > MAX_LINE:
         raise _TooLargeError(f"it holds more than {MAX_LINE} bytes")
     if not decompressor.eof:
-        raise ZstdError("it was cut off")
+        raise zstd.ZstdError("it was cut off")
     if decompressor.unused_data:
-        raise ZstdError("other bytes follow its end")
+        raise zstd.ZstdError("other bytes follow its end")
     return text
 
 
@@ -368,7 +368,7 @@ class _ColdRecord(msgspec.Struct):
 class _Bounded(io.RawIOBase):
     """Bytes of a compressed stream, up to a bound: a small archive can hold any amount."""
 
-    def __init__(self, stream: ZstdFile, bound: int) -> None:
+    def __init__(self, stream: zstd.ZstdFile, bound: int) -> None:
         self._stream = stream
         self._left = bound
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from agents.codex_lines import SESSION, Lines, everything, exec_output
-from backports import zstd
 
 from schemas.errors import InputError
 from streams.sources.codex import CodexDialect, find_codex, read_codex
 from streams.sources.lines import read_lines
 from streams.sources.openclaw.reader import read_session
 from streams.sources.source import Reading, ReadingContext
+from streams.sources.zstd import zstd
 
 Read = Callable[[Sequence[Any]], Reading]
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from agents.codex_lines import Lines, exec_output
-from backports import zstd
 
 from schemas.errors import InputError
 from service.write.import_files import require
 from streams.sources.codex import find_codex, read_codex
 from streams.sources.source import Reading, ReadingContext
 from streams.sources.transcript_sources import CODEX
+from streams.sources.zstd import zstd
 
 Json = dict[str, Any]
 

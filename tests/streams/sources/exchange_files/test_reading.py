@@ -14,7 +14,6 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from backports import zstd
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.effort import examples
@@ -25,6 +24,7 @@ from schemas.errors import InputError
 from streams.sources.exchange_files.mapping import Fields
 from streams.sources.exchange_files.profiling import profile_file
 from streams.sources.source import Reading, ReadingContext
+from streams.sources.zstd import zstd
 
 KEY = "sk-ant-api03-" + "A" * 40
 Read = Callable[..., Reading]

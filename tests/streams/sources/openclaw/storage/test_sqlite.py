@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from backports import zstd
 
 from schemas.errors import InputError
 from streams.sources.lines import MAX_LINE
@@ -18,6 +17,7 @@ from streams.sources.openclaw import storage
 from streams.sources.openclaw.reader import read_transcript
 from streams.sources.openclaw.storage import find_databases, read_database, session_ranges
 from streams.sources.source import ReadingContext
+from streams.sources.zstd import zstd
 
 CORPUS = Path(__file__).parents[4] / "corpus" / "openclaw"
 EVENTS = "CREATE TABLE transcript_events (session_id TEXT, seq INTEGER, event_json TEXT, created_at INTEGER)"
