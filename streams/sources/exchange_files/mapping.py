@@ -1,20 +1,20 @@
 """Mappings: which column gives each field of an exchange, as a YAML file, and how the values of columns are read.
 
-1. A field has a column, or a constant value. A column is named as the file names it, or by a dotted path into its value:
+1. A field has a column or a constant value. A column is given by its name in the file, or by a dotted path into its value:
    `usage.input_tokens`, `messages.0.content`.
-2. A column with a whole conversation gives the question and the answer: its last message of the user, and the agent's after it.
-3. A value that cannot be what its field takes is a ValueError that says why.
+2. A column with a whole conversation gives the question and the answer: the user's last message, and the agent's message after it.
+3. A value that does not fit its field is a ValueError that says why.
 
-Times are written as ISO 8601, as numbers since 1970, and in the forms of databases, languages and mails (`FORMS`), unless the mapping gives
-their `format` or `unit`:
+Times may be ISO 8601, numbers since 1970, or one of the forms that databases, languages and mail programs write (`FORMS`), unless the
+mapping gives their `format` or `unit`:
 
-4. Each form says its instant. A text that could be two instants is refused with the reason, never read wrongly.
-5. An offset decides; the name of a zone after it (`+0100 CET`, `[Europe/Paris]`) repeats it.
-6. UTC, GMT and Z are the only abbreviations that mean one zone everywhere. Any other counts where the mapping gives a zone whose clocks
-   have that name at that time. `zone` is that of times without one.
-7. A time by the clocks of a zone that comes twice when they are set back, or never because they are set forward, is no instant.
-8. A day of the week has to be that of the date: else one of the two is wrong.
-9. A number that a spreadsheet or C's `%g` rounded to six digits (`1.79085E+12`) is off by minutes or hours.
+4. A text that could mean two instants is rejected with the reason, never guessed.
+5. An offset decides. The zone name after it (`+0100 CET`, `[Europe/Paris]`) only repeats it.
+6. UTC, GMT and Z are the only abbreviations that mean the same zone everywhere. Any other is accepted only if the mapping gives a zone
+   that uses the abbreviation at that time. `zone` applies to times without a zone.
+7. A local time that is ambiguous or does not exist because of a DST change is rejected.
+8. A weekday has to match its date.
+9. A number that a spreadsheet or C's `%g` rounded to six digits (`1.79085E+12`) is rejected: it is off by minutes or hours.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -44,16 +44,17 @@ REQUIRED = ("session_id", "occurred_at", "user_message", "agent_response")
 """Fields without which there is no exchange."""
 UNITS = {"seconds": 1.0, "milliseconds": 1e-3, "microseconds": 1e-6, "nanoseconds": 1e-9}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-NANOSECONDS = 1e17
-"""From here on a number since 1970 can only be nanoseconds."""
-_DAYS = (36_526, 73_051)
-"""The numbers with which spreadsheets count the days of the years 2000 to 2099."""
-_NO_ANSWERS = {"data": "embedding", "results": "relevance_score"}
-"""The list in the output of an embedding model or a reranker, and a member of each of its items: no answer of an agent."""
-_SHOWN = 40
-_FAR = 1e11
+_MIN_NANOSECONDS = 1e17
+"""A number since 1970 from here on can only be nanoseconds."""
+_SPREADSHEET_DAYS = range(36_526, 73_051)
+"""The day numbers that spreadsheets use for the years 2000 to 2099."""
+_HELPER_OUTPUTS = {"data": "embedding", "results": "relevance_score"}
+"""The list in the output of an embedding model or a reranker, and a member of each of its items."""
+_SHOWN_CHARACTERS = 40
+"""Characters of a value that an error message quotes."""
+_MAX_SECONDS = 1e11
 """Seconds outside all bounds, but within the range of a datetime."""
-LONGEST = 120
+_MAX_TIME_CHARACTERS = 120
 """Characters of the longest text that is read as a time."""
 _CLOCK = r"(?P<clock>\d{1,2}:\d{2}(?::\d{2})?)(?:[.,](?P<fraction>\d{1,12}))?"
 _MONTH = r"(?P<month>\d{2}|[A-Z][a-z]{2})"
@@ -68,7 +69,7 @@ FORMS = {
     ),
     "JavaScript's Date": re.compile(rf"{_WEEKDAY} {_MONTH} (?P<day>\d{{1,2}}) (?P<year>\d{{4}}) {_CLOCK}(?P<zone>.{{0,80}})"),
 }
-"""The forms that are read beside ISO 8601, by who writes them."""
+"""The forms that are read besides ISO 8601, by the programs that write them."""
 _ZONE = re.compile(
     r" ?(?:"
     r"(?:[A-Z]{1,5})?(?P<offset>[+-]\d{2}(?::?\d{2})?)(?: (?:[A-Z]{1,5}|[+-]\d{2,4}))?(?:\[[\w/+-]{1,40}\])?"
@@ -79,25 +80,50 @@ _ZONE = re.compile(
 )
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_UNIVERSAL = frozenset({"UTC", "GMT", "UT", "Z"})
+_UTC_NAMES = frozenset({"UTC", "GMT", "UT", "Z"})
 _NUMERIC_DATE = re.compile(r"\d{1,2}([/.-])\d{1,2}\1(\d{4}|\d{2})\b(.*)", re.DOTALL)
 _EXPONENT = re.compile(r"-?(?P<digits>\d(?:\.\d{1,20})?)[eE](?P<plus>\+?)\d{1,2}", re.ASCII)
-_ROUNDED = 6
+_ROUNDED_DIGITS = 6
 """Digits to which spreadsheets and C's `%g` round a number with an exponent."""
 
 
-class _Part(BaseModel):
+def _check_zone(name: str) -> str:
+    if not _is_zone(name):
+        raise ValueError(f"no time zone {name[:_SHOWN_CHARACTERS]!r}; use a name such as Europe/Berlin")
+    return name
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return False
+    return True
+
+
+def _check_label(name: str) -> str:
+    if name in NO_LABELS:
+        raise ValueError(f"{name} is a field of its own, not a label")
+    return name
+
+
+def _accept_column_name(value: Any) -> Any:
+    """Accept a column name in place of a source."""
+    return {"column": value} if isinstance(value, str) else value
+
+
+class _MappingModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Source(_Part):
+class Source(_MappingModel):
     """The source of a field: a column, or a value that is the same in every row."""
 
     column: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = None
     value: str | int | None = None
 
     @model_validator(mode="after")
-    def _one(self) -> Source:
+    def _require_one_source(self) -> Source:
         if (self.column is None) == (self.value is None):
             raise ValueError("give either column or value")
         return self
@@ -108,28 +134,25 @@ class TimeSource(Source):
 
     format: str | None = None
     unit: Literal["seconds", "milliseconds", "microseconds", "nanoseconds"] | None = None
-    zone: Annotated[str, AfterValidator(_zone)] | None = None
+    zone: Annotated[str, AfterValidator(_check_zone)] | None = None
 
     @model_validator(mode="after")
-    def _one_form(self) -> TimeSource:
+    def _require_one_form(self) -> TimeSource:
         if self.format is not None and self.unit is not None:
             raise ValueError("give format or unit, not both")
         return self
 
 
-def _zone(name: str) -> str:
-    try:
-        ZoneInfo(name)
-    except (KeyError, ValueError, OSError) as error:
-        raise ValueError(f"no time zone {name[:40]!r}; use a name such as Europe/Berlin") from error
-    return name
+Column = Annotated[Source, BeforeValidator(_accept_column_name)]
+TimeColumn = Annotated[TimeSource, BeforeValidator(_accept_column_name)]
+LabelName = Annotated[str, StringConstraints(pattern=rf"^{LABEL_NAME}$"), AfterValidator(_check_label)]
 
 
-class Fields(_Part):
+class Fields(_MappingModel):
     """The sources of the fields of an exchange."""
 
     session_id: Column
-    occurred_at: Moment
+    occurred_at: TimeColumn
     user_message: Column
     agent_response: Column
     exchange_id: Column | None = None
@@ -143,12 +166,18 @@ class Fields(_Part):
     labels: Annotated[dict[LabelName, Column], Field(max_length=MAX_LABELS)] = {}
 
     def sources(self) -> Mapping[str, Source]:
-        """Return the sources by the names of the fields, those of labels as `labels.NAME`."""
-        named = {name: source for name in type(self).model_fields if isinstance(source := getattr(self, name), Source)}
-        return named | {f"labels.{name}": source for name, source in self.labels.items()}
+        """Return the sources by field name. A label's field name is `labels.NAME`."""
+        sources: dict[str, Source] = {}
+        for name in type(self).model_fields:
+            source = getattr(self, name)
+            if isinstance(source, Source):
+                sources[name] = source
+        for name, source in self.labels.items():
+            sources[f"labels.{name}"] = source
+        return sources
 
 
-class ExchangeMapping(_Part):
+class ExchangeMapping(_MappingModel):
     """A mapping file."""
 
     version: Literal[1]
@@ -156,26 +185,29 @@ class ExchangeMapping(_Part):
 
 
 def load_mapping(path: Path) -> Fields:
-    """Load a mapping; PolicyError lists each problem as `FILE:LINE: field: reason`."""
+    """Load a mapping file.
+
+    Raises PolicyError with each problem as `FILE:LINE: field: reason`.
+    """
     return Document(path, hint=HINT).validate(ExchangeMapping).fields
 
 
 def mapping_text(sources: Mapping[str, Source], comment: str = "") -> str:
-    """Return a mapping as a file. A required field without a source stands there without a value, to be filled in."""
+    """Return a mapping as the text of a file. A required field without a source is left blank, to be filled in."""
     fields: dict[str, Any] = dict.fromkeys(REQUIRED)
     for name, source in sources.items():
-        written = source.model_dump(exclude_none=True)
-        short = written["column"] if set(written) == {"column"} else written
+        settings = source.model_dump(exclude_none=True)
+        value = settings["column"] if set(settings) == {"column"} else settings
         if name.startswith("labels."):
-            fields.setdefault("labels", {})[name.removeprefix("labels.")] = short
+            fields.setdefault("labels", {})[name.removeprefix("labels.")] = value
         else:
-            fields[name] = short
+            fields[name] = value
     text = yaml.safe_dump({"version": 1, "fields": fields}, sort_keys=False, allow_unicode=True, width=1000)
     return "".join(f"# {line}\n" for line in comment.splitlines()) + text
 
 
 def as_json(text: str) -> Any:
-    """Return the value of a text that is JSON; any other text as it is."""
+    """Return the value of a JSON text; any other text unchanged."""
     if text[:1] not in ("{", "[", '"'):
         return text
     try:
@@ -184,58 +216,68 @@ def as_json(text: str) -> Any:
         return text
 
 
-def find(row: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a path: a column of this name, else the value within the column that the path begins with."""
+def find_value(row: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a path: a column of that name, else the value inside the column that the path starts with."""
     if path in row:
         return row[path]
     end = path.rfind(".")
     while end > 0:
         if (head := path[:end]) in row:
-            return _within(row[head], path[end + 1 :])
+            return _find_inside(row[head], path[end + 1 :])
         end = path.rfind(".", 0, end)
     return None
 
 
-def _within(value: Any, path: str) -> Any:
-    value = as_json(value) if isinstance(value, str) else value
+def _find_inside(value: Any, path: str) -> Any:
+    if isinstance(value, str):
+        value = as_json(value)
     if isinstance(value, Mapping):
-        return find(value, path)
+        return find_value(value, path)
     step, _, rest = path.partition(".")
-    if isinstance(value, Sequence) and not isinstance(value, str) and step.removeprefix("-").isdecimal() and len(step) < 6:
-        index = int(step)
-        if -len(value) <= index < len(value):
-            return _within(value[index], rest) if rest else value[index]
-    return None
+    if not isinstance(value, Sequence) or isinstance(value, str) or not step.removeprefix("-").isdecimal() or len(step) >= 6:
+        return None
+    index = int(step)
+    if not -len(value) <= index < len(value):
+        return None
+    return _find_inside(value[index], rest) if rest else value[index]
 
 
 def question_in(value: Any) -> str:
-    """Return what the user says: the last message of the user, where the value is a conversation."""
-    return _read_spoken(value, "user")
+    """Return the question: of a conversation, the user's last message."""
+    return _read_text(value, "user")
 
 
-def _read_spoken(value: Any, role: str) -> str:
+def answer_in(value: Any) -> str:
+    """Return the answer: of a conversation, the agent's last message after the user's last one."""
+    return _read_text(value, "assistant")
+
+
+def _read_text(value: Any, role: str) -> str:
     if value is None:
         return ""
     messages = conversation_in(value, role)
-    if not messages:
-        text = mended_text(value) if isinstance(value, str) else _text_of_value(value)
-        if text in ELIDED or any(f'"{marker}"' in text for marker in ELIDED):
-            raise ValueError("holds a text that its sender kept back")
-        return text
-    return mended_text(_last(messages, role))
+    if messages:
+        return mended_text(_last_text(messages, role))
+    text = mended_text(value) if isinstance(value, str) else _text_of_value(value)
+    if text in ELIDED or any(f'"{marker}"' in text for marker in ELIDED):
+        raise ValueError("holds a text that its sender withheld")
+    return text
 
 
 def _text_of_value(value: Any) -> str:
-    """Return the text in a value that is no message: of a number its digits, of an object the member that tells it, else JSON."""
-    if isinstance(value, Mapping):
-        members = dict(value)
-        spoken = spoken_in(members, "user") or spoken_in(members, "assistant") or text_of(members)
-        return mended_text(spoken) if members else ""
-    return (text_of(value) if value else "") if isinstance(value, list) else str(value)
+    """Return the text in a value that is not a message: the digits of a number, the text member of an object, else JSON."""
+    if isinstance(value, list):
+        return text_of(value) if value else ""
+    if not isinstance(value, Mapping):
+        return str(value)
+    if not value:
+        return ""
+    members = dict(value)
+    return mended_text(spoken_in(members, "user") or spoken_in(members, "assistant") or text_of(members))
 
 
-def _last(messages: Sequence[Message], role: str) -> str:
-    """Return the last text of a role, the agent's only where no user speaks after it."""
+def _last_text(messages: Sequence[Message], role: str) -> str:
+    """Return the last text of a role; the agent's only if no user speaks after it."""
     for message in reversed(messages):
         if message.role == role and (message.asks if role == "user" else message.text):
             return message.text
@@ -244,33 +286,30 @@ def _last(messages: Sequence[Message], role: str) -> str:
     return ""
 
 
-def answer_in(value: Any) -> str:
-    """Return what the agent says: its last message after the user's last one, where the value is a conversation."""
-    return _read_spoken(value, "assistant")
-
-
 def conversation_in(value: Any, role: str) -> list[Message]:
-    """Return the messages of a value, or of the JSON that it holds; none where it is no conversation. `role` is that of a lone one."""
+    """Return the messages of a conversation, possibly JSON text; none for any other value. A single message without a role gets `role`."""
     if not isinstance(value, list | dict) and not (isinstance(value, str) and value[:1] in ("{", "[")):
         return []
     read = as_json(value) if isinstance(value, str) else value
     messages = [] if isinstance(read, str) else messages_of(read, role)
-    # What a function was called with has the shape of a message, too.
+    # The arguments of a function may have the shape of a message, too.
     return messages if any(message.has_content for message in messages) else []
 
 
 def helper_output_in(value: Any) -> str | None:
-    """Return the kind of output that a helper of the program returned, such as embeddings; None where a value is no such list."""
-    read = as_json(value) if isinstance(value, str) else value
-    for name, sign in _NO_ANSWERS.items() if isinstance(read, Mapping) else ():
-        items = read.get(name)
-        if isinstance(items, list) and items and isinstance(items[0], Mapping) and sign in items[0]:
-            return f"{sign.replace('_', ' ')}s"
+    """Return the kind of output that a helper model returned, such as `embeddings`; None for any other value."""
+    output = as_json(value) if isinstance(value, str) else value
+    if not isinstance(output, Mapping):
+        return None
+    for name, item_member in _HELPER_OUTPUTS.items():
+        items = output.get(name)
+        if isinstance(items, list) and items and isinstance(items[0], Mapping) and item_member in items[0]:
+            return f"{item_member.replace('_', ' ')}s"
     return None
 
 
 def name_in(value: Any) -> str | None:
-    """Return an id or name; None where there is none."""
+    """Return an id or name; None if the value is missing."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if isinstance(value, bool | list | dict):
@@ -280,232 +319,265 @@ def name_in(value: Any) -> str | None:
 
 
 def count_in(value: Any) -> int | None:
-    """Return a count; None where there is none."""
+    """Return a count; None if the value is missing."""
     if isinstance(value, str):
         try:
             value = float(value) if value.strip() else None
         except ValueError:
-            raise ValueError("is no number") from None
+            raise ValueError("is not a number") from None
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value != int(value):
-        raise ValueError("is no whole number")
+        raise ValueError("is not a whole number")
     return int(value)
 
 
 def input_tokens_in(value: Any) -> int | None:
-    """Return the tokens that a model read: a count, or that in the usage of a provider's answer, with those from and for a cache."""
+    """Return the tokens that a model read, cache included: a count, or the count in a provider's usage object."""
     return _tokens_in(value, "input")
 
 
-def _tokens_in(value: Any, sort: str) -> int | None:
-    read = as_json(value) if isinstance(value, str) else value
-    if not isinstance(read, Mapping):
-        return count_in(value)
-    usage = read_provider_usage(read)
-    count = None if usage is None else getattr(usage.counts, sort)
-    if usage is not None and count is None and not usage.is_clear:
-        raise ValueError("has counts that contradict their total")
-    return count if count is None else int(count)
-
-
 def output_tokens_in(value: Any) -> int | None:
-    """Return the tokens that a model wrote, read in the same way."""
+    """Return the tokens that a model wrote: a count, or the count in a provider's usage object."""
     return _tokens_in(value, "output")
 
 
+def _tokens_in(value: Any, field: str) -> int | None:
+    usage = as_json(value) if isinstance(value, str) else value
+    if not isinstance(usage, Mapping):
+        return count_in(value)
+    reading = read_provider_usage(usage)
+    if reading is None:
+        return None
+    count: int | None = getattr(reading.counts, field)
+    if count is None and not reading.is_clear:
+        raise ValueError("has counts that contradict their total")
+    return count
+
+
 def time_in(value: Any, source: TimeSource) -> datetime | None:
-    """Return a time, by the format, unit and zone that its source gives; None where there is none."""
+    """Return a time in UTC, by the format, unit and zone of its source; None if the value is missing."""
     if isinstance(value, str):
         value = value.strip().strip('"')
     if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, date):
-        whole = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)  # noqa: DTZ001 - its zone comes next
-        return _in_bounds(moment_of(whole, source.zone))
+        local = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)  # noqa: DTZ001
+        return _check_bounds(_to_utc(local, source.zone))
     if source.format is not None:
-        return _in_bounds(moment_of(_by_format(str(value), source.format), source.zone))
-    return _moment(value, source)
+        return _check_bounds(_to_utc(_parse_format(str(value), source.format), source.zone))
+    return _parse_time(value, source)
 
 
-def _in_bounds(moment: datetime) -> datetime:
-    if not EARLIEST <= moment < LATEST:
-        raise ValueError(f"{moment:%Y-%m-%d %H:%M:%S} lies outside the years 2000 to 2099")
-    return moment
-
-
-def _by_format(text: str, form: str) -> datetime:
-    try:
-        return datetime.strptime(text, form)  # noqa: DTZ007 - a format without a zone is in that of its source
-    except (ValueError, OverflowError):
-        raise ValueError(f"{text[:_SHOWN]!a} is no time of the form {form[:_SHOWN]}") from None
-
-
-def _moment(value: Any, source: TimeSource) -> datetime:
-    number = _number(value)
+def _parse_time(value: Any, source: TimeSource) -> datetime:
+    number = _parse_number(value)
     if source.unit is not None:
-        if number is None:
-            raise ValueError("is no number")
-        return _in_bounds(EPOCH + timedelta(seconds=min(max(number * UNITS[source.unit], -_FAR), _FAR)))
-    if number is None and isinstance(value, str):
-        return _in_bounds(written_time(value, source.zone))
+        return _check_bounds(_time_of_units(number, UNITS[source.unit]))
     if number is not None:
-        value = number / 1000 if abs(number) >= NANOSECONDS else number
+        return _time_of_number(number)
+    if isinstance(value, str):
+        return _check_bounds(_parse_text(value, source.zone))
+    return _parse_timestamp(value)
+
+
+def _check_bounds(time: datetime) -> datetime:
+    if not EARLIEST <= time < LATEST:
+        raise ValueError(f"{time:%Y-%m-%d %H:%M:%S} lies outside the years 2000 to 2099")
+    return time
+
+
+def _parse_format(text: str, form: str) -> datetime:
     try:
-        moment = parse_timestamp(value)
+        return datetime.strptime(text, form)  # noqa: DTZ007 - the caller adds the zone
+    except (ValueError, OverflowError):
+        raise ValueError(f"{_quote(text)} is not a time of the form {form[:_SHOWN_CHARACTERS]}") from None
+
+
+def _time_of_units(number: float | None, unit_seconds: float) -> datetime:
+    if number is None:
+        raise ValueError("is not a number")
+    seconds = min(max(number * unit_seconds, -_MAX_SECONDS), _MAX_SECONDS)
+    return EPOCH + timedelta(seconds=seconds)
+
+
+def _time_of_number(number: float) -> datetime:
+    if abs(number) >= _MIN_NANOSECONDS:
+        return _parse_timestamp(number / 1000)
+    try:
+        return _parse_timestamp(number)
     except ValueError as error:
-        is_day = number is not None and _DAYS[0] <= number < _DAYS[1]
-        hint = " (the day number of a spreadsheet? Write the column as ISO 8601)" if is_day else ""
-        raise ValueError(str(error).removeprefix("timestamp: ") + hint) from None
-    assert moment is not None  # noqa: S101 - it is not blank
-    return moment
+        if _SPREADSHEET_DAYS.start <= number < _SPREADSHEET_DAYS.stop:
+            raise ValueError(f"{error} (the day number of a spreadsheet? Write the column as ISO 8601)") from None
+        raise
 
 
-def _number(value: Any) -> float | None:
+def _parse_timestamp(value: Any) -> datetime:
+    try:
+        time = parse_timestamp(value)
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix("timestamp: ")) from None
+    assert time is not None  # noqa: S101 - it is not blank
+    return time
+
+
+def _parse_number(value: Any) -> float | None:
+    """Return a number since 1970, which may be text; None for any other value."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     if not isinstance(value, str):
         return None
-    if value.isascii() and value.replace(".", "", 1).removeprefix("-").isdecimal() and (len(value) >= 9 or len(value) == 5):
+    digits = value.replace(".", "", 1).removeprefix("-")
+    # Nine characters are a time since 1970, five may be the day number of a spreadsheet.
+    if value.isascii() and digits.isdecimal() and (len(value) >= 9 or len(value) == 5):
         return float(value) if "." in value else int(value)
     return _parse_exponent(value)
 
 
 def _parse_exponent(text: str) -> float | None:
-    """Return the number that a text with an exponent is; None for any other text. ValueError where its digits were rounded."""
+    """Return the number that a text with an exponent is; None for any other text. Raises ValueError if it was rounded."""
     match = _EXPONENT.fullmatch(text)
     if match is None:
         return None
-    if match["plus"] and len(match["digits"].replace(".", "")) <= _ROUNDED:
-        raise ValueError(f"{text} is rounded to {_ROUNDED} digits; write the column as whole numbers")
+    if match["plus"] and len(match["digits"].replace(".", "")) <= _ROUNDED_DIGITS:
+        raise ValueError(f"{text} is rounded to {_ROUNDED_DIGITS} digits; write the column as whole numbers")
     return float(text)
 
 
-def written_time(text: str, zone: str | None = None) -> datetime:
-    """Return the instant that a text says, in UTC; one without a zone is in the given one, else in UTC.
+def _parse_text(text: str, zone: str | None) -> datetime:
+    """Return the time of a text, in UTC. A text without a zone is in `zone`, else in UTC.
 
-    ValueError that says why it is none, with a hint for the mapping.
+    Raises ValueError with the reason, and with a hint for the mapping.
     """
     try:
-        plain = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
-        pass  # it may be of another form
-    else:
-        return moment_of(plain, zone)
-    match = next((match for form in FORMS.values() if (match := form.fullmatch(text))), None) if len(text) <= LONGEST else None
-    if match is None:
-        _refuse(text)
-    return _parse_match(match, text, zone)
+        return _parse_form(text, zone)
+    return _to_utc(time, zone)
 
 
-def _refuse(text: str) -> NoReturn:
-    """Raise the ValueError of a text in no known form, with a hint for the mapping."""
-    if (numeric := _NUMERIC_DATE.fullmatch(text)) is not None:
-        mark, year, clock = numeric[1], "%Y" if len(numeric[2]) == 4 else "%y", _clock_form(numeric[3])
-        forms = " or ".join(f'"{mark.join(order)}{clock}"' for order in (("%d", "%m", year), ("%m", "%d", year)))
-        raise ValueError(f"{_show_text(text)} may have day or month first; give its format: {forms}")
-    raise ValueError(f'{_show_text(text)} is no time in a form that is read; give its format, such as "%d.%m.%Y %H:%M"')
+def _parse_form(text: str, zone: str | None) -> datetime:
+    if len(text) <= _MAX_TIME_CHARACTERS:
+        for form in FORMS.values():
+            match = form.fullmatch(text)
+            if match is not None:
+                return _build_time(match, text, zone)
+    raise _form_error(text)
 
 
-def _clock_form(rest: str) -> str:
+def _form_error(text: str) -> ValueError:
+    """Return the error for a text in an unknown form, with a hint for the mapping."""
+    numeric = _NUMERIC_DATE.fullmatch(text)
+    if numeric is None:
+        return ValueError(f'{_quote(text)} is not a time in a known form; give its format, such as "%d.%m.%Y %H:%M"')
+    separator = numeric[1]
+    year = "%Y" if len(numeric[2]) == 4 else "%y"
+    clock = _guess_clock_format(numeric[3])
+    day_first = separator.join(("%d", "%m", year)) + clock
+    month_first = separator.join(("%m", "%d", year)) + clock
+    return ValueError(f'{_quote(text)} may have day or month first; give its format: "{day_first}" or "{month_first}"')
+
+
+def _guess_clock_format(rest: str) -> str:
+    """Return the format of the text after a date."""
     hours = "%I" if rest.rstrip()[-2:].upper() in ("AM", "PM") else "%H"
-    form = re.sub(r"\d{1,2}:\d{2}", f"{hours}:%M", rest[:LONGEST], count=1)
+    form = re.sub(r"\d{1,2}:\d{2}", f"{hours}:%M", rest[:_MAX_TIME_CHARACTERS], count=1)
     form = re.sub(r"%M:\d{2}", "%M:%S", form)
-    return re.sub(r"[AaPp][Mm]$", "%p", re.sub(r"%S\.\d{1,6}", "%S.%f", form))
+    form = re.sub(r"%S\.\d{1,6}", "%S.%f", form)
+    return re.sub(r"[AaPp][Mm]$", "%p", form)
 
 
-def _show_text(text: str) -> str:
-    return ascii(text[:40])
+def _quote(text: str) -> str:
+    return ascii(text[:_SHOWN_CHARACTERS])
 
 
-def _parse_match(match: re.Match[str], text: str, zone: str | None) -> datetime:
+def _build_time(match: re.Match[str], text: str, zone: str | None) -> datetime:
     parts = match.groupdict()
-    month = parts["month"]
+    hour, minute, *seconds = map(int, parts["clock"].split(":"))
     try:
-        number = _MONTHS.index(month) + 1 if month in _MONTHS else int(month)
-        hour, minute, second = (*map(int, parts["clock"].split(":")), 0)[:3]
-        microsecond = int((parts["fraction"] or "")[:6].ljust(6, "0"))
-        value = datetime(int(parts["year"]), number, int(parts["day"]), hour, minute, second, microsecond)  # noqa: DTZ001 - its zone comes next
-    except ValueError:
-        _refuse(text)
-    if (weekday := parts.get("weekday")) is not None and _WEEKDAYS[value.weekday()] != weekday:
-        raise ValueError(f"{_show_text(text)} names another day of the week than its date has")
-    return _in_zone(value, (parts["zone"] or "").strip(), text, zone)
-
-
-def _in_zone(value: datetime, written: str, text: str, zone: str | None) -> datetime:
-    if not written:
-        return moment_of(value, zone)
-    match = _ZONE.fullmatch(written)
-    if match is None:
-        _refuse(text)
-    if match["offset"] is not None:
-        fixed = _fixed_zone(match["offset"])
-        if fixed is None:
-            _refuse(text)
-        return moment_of(value.replace(tzinfo=fixed))
-    if match["region"] is not None:
-        return _in_region(value, match["region"], text)
-    if match["abbreviation"] in _UNIVERSAL:
-        return moment_of(value)
-    if zone is None:
-        raise ValueError(
-            f"{_show_text(text)} names {match['abbreviation']}, which is no single zone; give its zone, such as Europe/Berlin"
+        time = datetime(  # noqa: DTZ001 - the return adds the zone
+            year=int(parts["year"]),
+            month=_MONTHS.index(parts["month"]) + 1 if parts["month"] in _MONTHS else int(parts["month"]),
+            day=int(parts["day"]),
+            hour=hour,
+            minute=minute,
+            second=seconds[0] if seconds else 0,
+            microsecond=int((parts["fraction"] or "")[:6].ljust(6, "0")),
         )
-    return _by_clocks(value, zone, match["abbreviation"]).astimezone(UTC)
+    except ValueError:
+        raise _form_error(text) from None
+    weekday = parts.get("weekday")
+    if weekday is not None and _WEEKDAYS[time.weekday()] != weekday:
+        raise ValueError(f"{_quote(text)}: the day of the week does not match the date")
+    return _apply_zone_text(time, (parts["zone"] or "").strip(), text, zone)
 
 
-def _fixed_zone(offset: str) -> timezone | None:
+def _apply_zone_text(time: datetime, zone_text: str, text: str, zone: str | None) -> datetime:
+    """Return the time in UTC, by the zone that its text names, else by `zone`."""
+    if not zone_text:
+        return _to_utc(time, zone)
+    match = _ZONE.fullmatch(zone_text)
+    if match is None:
+        raise _form_error(text)
+    if match["offset"] is not None:
+        offset = _parse_offset(match["offset"])
+        if offset is None:
+            raise _form_error(text)
+        return _to_utc(time.replace(tzinfo=offset))
+    if match["region"] is not None:
+        if not _is_zone(match["region"]):
+            raise ValueError(f"{_quote(text)}: unknown time zone {match['region']!r}")
+        return _to_utc(time, match["region"])
+    abbreviation = match["abbreviation"]
+    if abbreviation in _UTC_NAMES:
+        return _to_utc(time)
+    if zone is None:
+        raise ValueError(f"{_quote(text)}: {abbreviation} may mean several time zones; give its zone, such as Europe/Berlin")
+    return _resolve_local_time(time, zone, abbreviation).astimezone(UTC)
+
+
+def _parse_offset(offset: str) -> timezone | None:
+    """Return the zone of an offset such as `+01:30`; None if it is out of range."""
     digits = offset[1:].replace(":", "").ljust(4, "0")
-    ahead = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
-    is_offset = int(digits[2:]) < 60 and ahead < timedelta(days=1)
-    return timezone(-ahead if offset[0] == "-" else ahead) if is_offset else None
+    hours, minutes = int(digits[:2]), int(digits[2:])
+    if hours >= 24 or minutes >= 60:
+        return None
+    difference = timedelta(hours=hours, minutes=minutes)
+    return timezone(-difference if offset[0] == "-" else difference)
 
 
-def _in_region(value: datetime, region: str, text: str) -> datetime:
+def _resolve_local_time(time: datetime, zone: str, abbreviation: str | None = None) -> datetime:
+    """Return the only instant with this local time in a zone, and with this abbreviation if one is given.
+
+    Raises ValueError if the local time is ambiguous or does not exist.
+    """
+    candidates = _instants_of_local_time(time, ZoneInfo(zone))
+    if not candidates:
+        raise ValueError(f"{time} does not exist in {zone}: it is skipped when DST begins")
+    if abbreviation is not None:
+        candidates = [candidate for candidate in candidates if candidate.tzname() == abbreviation]
+        if not candidates:
+            raise ValueError(f"{time} is not {abbreviation} in {zone}")
+    if len(candidates) > 1:
+        raise ValueError(f"{time} is ambiguous in {zone}: it occurs twice when DST ends")
+    return candidates[0]
+
+
+def _instants_of_local_time(time: datetime, zone: ZoneInfo) -> list[datetime]:
+    """Return the instants at which clocks in the zone show this time: none, one, or two with different offsets."""
+    instants: list[datetime] = []
+    for fold in (0, 1):
+        instant = time.replace(tzinfo=zone, fold=fold)
+        exists = instant.astimezone(UTC).astimezone(zone).replace(tzinfo=None) == time
+        if exists and all(instant.utcoffset() != other.utcoffset() for other in instants):
+            instants.append(instant)
+    return instants
+
+
+def _to_utc(time: datetime, zone: str | None = None) -> datetime:
+    """Return a time in UTC. A time without a zone is in `zone`, else in UTC."""
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC) if zone is None else _resolve_local_time(time, zone)
     try:
-        ZoneInfo(region)
-    except (KeyError, OSError, ValueError):
-        raise ValueError(f"{_show_text(text)} names no time zone that there is") from None
-    return moment_of(value, region)
-
-
-def _by_clocks(value: datetime, zone: str, abbreviation: str | None = None) -> datetime:
-    """The one time at which the clocks of a zone show the value, and are called by the abbreviation if there is one."""
-    clocks = ZoneInfo(zone)
-    times = {time.utcoffset(): time for time in (value.replace(tzinfo=clocks, fold=fold) for fold in (0, 1))}
-    shown = [time for time in times.values() if time.astimezone(UTC).astimezone(clocks).replace(tzinfo=None) == value]
-    named = [time for time in shown if abbreviation is None or time.tzname() == abbreviation]
-    if len(named) == 1:
-        return named[0]
-    if not shown:
-        raise ValueError(f"{value} is skipped by the clocks of {zone}, which are set forward then")
-    if not named:
-        raise ValueError(f"{value} is not {abbreviation} by the clocks of {zone}")
-    raise ValueError(f"{value} comes twice by the clocks of {zone}, which are set back then")
-
-
-def moment_of(value: datetime, zone: str | None = None) -> datetime:
-    """Return a time in UTC; one without a zone is by the clocks of the given one, else in UTC. ValueError where that is no instant."""
-    if value.tzinfo is None:
-        value = value.replace(tzinfo=UTC) if zone is None else _by_clocks(value, zone)
-    try:
-        return value.astimezone(UTC)
+        return time.astimezone(UTC)
     except OverflowError:
-        raise ValueError(f"{value} lies outside the years 2000 to 2099") from None
-
-
-def _from_name(column: Any) -> Any:
-    """Accept a column name in place of a source."""
-    return {"column": column} if isinstance(column, str) else column
-
-
-def _label(name: str) -> str:
-    if name in NO_LABELS:
-        raise ValueError(f"{name} is a field of its own, not a label")
-    return name
-
-
-Column = Annotated[Source, BeforeValidator(_from_name)]
-Moment = Annotated[TimeSource, BeforeValidator(_from_name)]
-LabelName = Annotated[str, StringConstraints(pattern=rf"^{LABEL_NAME}$"), AfterValidator(_label)]
+        raise ValueError(f"{time} lies outside the years 2000 to 2099") from None

@@ -22,7 +22,7 @@ from streams.sources.exchange_files.mapping import (
     answer_in,
     as_json,
     count_in,
-    find,
+    find_value,
     helper_output_in,
     input_tokens_in,
     name_in,
@@ -182,7 +182,7 @@ def _require_columns(path: Path, mapping: Fields, rows: Sequence[Json], form: Fo
         is_fixed = form is not Format.JSON and source.column is not None and "." not in source.column
         if source.column is None or not (name in REQUIRED or is_fixed):
             continue
-        if not any(source.column in row or find(row, source.column) is not None for row in rows):
+        if not any(source.column in row or find_value(row, source.column) is not None for row in rows):
             hint = "Correct the mapping: --dry-run without --map shows what the columns are."
             raise InputError(f"{path}: no column {source.column}, which the mapping names for {name}", hint=hint)
 
@@ -207,7 +207,7 @@ def _columns(rows: Sequence[Json]) -> Iterator[_Column]:
     """Yield the columns of some rows and those within their objects, from the outside in, with the values that are there."""
     paths = dict.fromkeys(path for row in rows for path in _paths(row, DEPTH))
     for path in sorted(list(paths)[:MOST_PATHS], key=lambda path: path.count(".")):
-        values = [value for row in rows if (value := find(row, path)) not in (None, "")]
+        values = [value for row in rows if (value := find_value(row, path)) not in (None, "")]
         yield _Column(path, _names(path), values)
 
 
@@ -298,7 +298,9 @@ def _whole_usage(source: Source | None, read: Callable[[Any], int | None], rows:
     around = "" if source is None or source.column is None else source.column.rpartition(".")[0]
     if not around or source is None:
         return None
-    differ = [_count(read, find(row, around)) not in (None, _count(read, find(row, source.column or ""))) for row in rows]
+    differ = [
+        _count(read, find_value(row, around)) not in (None, _count(read, find_value(row, source.column or ""))) for row in rows
+    ]
     return Source(column=around) if any(differ) else None
 
 

@@ -17,7 +17,7 @@ from streams.sources.exchange_files.mapping import (
     as_json,
     conversation_in,
     count_in,
-    find,
+    find_value,
     name_in,
     question_in,
     time_in,
@@ -57,8 +57,8 @@ def _phoenix_spans(row: Json, context: ReadingContext) -> Iterator[Observed | Pr
     events = _literal(row.get("events"))
     yield _observed(
         context,
-        trace_id=find(row, "context.trace_id"),
-        span_id=find(row, "context.span_id"),
+        trace_id=find_value(row, "context.trace_id"),
+        span_id=find_value(row, "context.span_id"),
         parent_id=row.get("parent_id"),
         name=row.get("name"),
         started=row.get("start_time"),

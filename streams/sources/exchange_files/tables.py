@@ -31,7 +31,7 @@ from streams.sources.exchange_files.mapping import (
     TimeSource,
     answer_in,
     count_in,
-    find,
+    find_value,
     helper_output_in,
     input_tokens_in,
     name_in,
@@ -91,7 +91,7 @@ class TableReader:
         values: dict[str, Any] = {}
         labels: dict[str, str] = {}
         for name, source in self._sources.items():
-            value = source.value if source.column is None else find(row, source.column)
+            value = source.value if source.column is None else find_value(row, source.column)
             label = name.removeprefix("labels.") if name.startswith("labels.") else None
             try:
                 read = name_in(value) if label is not None else _READ[name](value, source)

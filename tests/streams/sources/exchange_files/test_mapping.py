@@ -21,7 +21,7 @@ from streams.sources.exchange_files.mapping import (
     TimeSource,
     answer_in,
     count_in,
-    find,
+    find_value,
     input_tokens_in,
     load_mapping,
     mapping_text,
@@ -70,7 +70,7 @@ def test_any_row_is_an_exchange_or_a_problem_that_names_a_field(redacting: Readi
 def test_a_proposal_names_columns_that_are_there(rows: list[dict[str, Any]]) -> None:
     """Whatever the columns hold, looking at them fails for no row."""
     for source in propose_sources(rows).values():
-        assert any(find(row, source.column or "") is not None for row in rows)
+        assert any(find_value(row, source.column or "") is not None for row in rows)
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -318,7 +318,7 @@ def test_texts_that_their_sender_kept_back_are_no_exchange(tmp_path: Path, read_
     reading = read_file(write_lines(tmp_path / "log.jsonl", rows))
 
     assert [exchange.exchange_id for exchange in reading.exchanges] == [f"r-{number}" for number in range(1, 10)]
-    assert ["kept back" in fault.detail for fault in reading.faults] == [True]
+    assert ["withheld" in fault.detail for fault in reading.faults] == [True]
 
 
 def test_where_a_session_is_a_project_the_thread_is_the_conversation(tmp_path: Path, read_file: Read) -> None:
