@@ -58,7 +58,7 @@ def test_the_doctor_names_the_version_of_the_trial_gear(driftline: Command) -> N
 
 def test_trial_gear_of_another_version_is_a_problem(driftline: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """It uses modules of Driftline that any version may change."""
-    monkeypatch.setattr("service.cli.commands.server.doctor.trial_version", lambda: "0.1.0")
+    monkeypatch.setattr("service.cli.commands.doctor.trial_version", lambda: "0.1.0")
     code, printed, _ = driftline("doctor")
 
     assert code == 1
