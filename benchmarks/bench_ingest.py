@@ -34,7 +34,7 @@ from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
 from service.server.server_lifecycle import run, server_of
 from service.server.supervisor import serving
-from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now
 from service.text.links import EXCHANGES, INGEST
 from service.web.bounds import ApiSettings

@@ -29,7 +29,7 @@ from driftline_trial.demo.script import SCRIPT_END
 from schemas.records import Exchange, SessionClosed
 from service.http.routes.ingest import exchange_of
 from service.server.supervisor import serving
-from service.setup.access.access import Holder
+from service.setup.access import Holder
 from service.web.models import IngestBody
 from streams.engine.engine import Engine
 from streams.judges.live import LiveJudge, open_live_judge

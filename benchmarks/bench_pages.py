@@ -31,7 +31,7 @@ from benchmarks.page_database import make_large, make_seed, policy_beside
 from service.pages.listing import asked_of
 from service.pages.projects.fleet import FLEET, SHOWN, page_from
 from service.server.supervisor import serving
-from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now
 from service.text.links import Links
 

@@ -33,7 +33,7 @@ from benchmarks.streams.running import kafka, make_topics
 from benchmarks.traces import SPANS, TURNS, requests
 from service.server.server_lifecycle import run
 from service.server.supervisor import serving
-from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now
 from service.text.links import TRACES
 from streams.kafka.connection import KafkaConnection

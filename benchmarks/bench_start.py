@@ -37,7 +37,7 @@ uvicorn.run(app, port=0, log_level="error")
 GRANTING = """
 import sys
 from pathlib import Path
-from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now
 with AccessStore(access_file(Path(sys.argv[1])), utc_now) as access:
     print(access.add(Holder("connection", "north", "ops")), access.add(Holder("operator", "root", None)))

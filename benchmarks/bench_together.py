@@ -17,7 +17,7 @@ from benchmarks.bench_sql import DAYS, fill
 from benchmarks.callers import BUSY, Call, Crew, called
 from benchmarks.measure import print_table
 from service.server.supervisor import serving
-from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now
 from streams.engine.engine import INTAKE
 

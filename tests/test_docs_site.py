@@ -294,7 +294,7 @@ def test_a_receiver_of_the_guide_tells_what_is_genuine() -> None:
     """Its code is copied."""
     from datetime import UTC, datetime, timedelta
 
-    from service.alerts.channels import signature
+    from service.alerts.delivery import signature
 
     names: dict[str, Any] = {}
     exec(files_in((DOCS / "how-to" / "alerts.md").read_text("utf-8"))["receiver.py"], names)  # noqa: S102 - our own document

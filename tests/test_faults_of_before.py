@@ -23,7 +23,7 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from driftline_trial.simulator import RunningJudge, running
 from service.server.app import create_app
-from service.setup.access.access import AccessStore, Holder
+from service.setup.access import AccessStore, Holder
 from service.web.bounds import ApiSettings
 from service.web.context import ApiContext
 from streams.engine.engine import Engine

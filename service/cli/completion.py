@@ -41,7 +41,7 @@ def project_names(context: typer.Context) -> list[str]:
 
 def _read_tokens(database: Path) -> set[str]:
     """Return the projects of connections and operators, reading the file without migrating it."""
-    from service.setup.access.access import access_file  # noqa: PLC0415 - as above
+    from service.setup.access import access_file  # noqa: PLC0415 - as above
 
     address = f"{access_file(database).resolve().as_uri()}?mode=ro"
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address, uri=True)) as file:

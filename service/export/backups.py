@@ -17,8 +17,7 @@ from analytics.store.connection import attached, reading
 from analytics.store.copying import sync
 from schemas.errors import InputError
 from schemas.registry import current_schemas
-from service.setup.access.access import access_file
-from service.setup.access.shared_file import copy_shared
+from service.setup.access import access_file, copy_shared
 from service.setup.workspace import Workspace
 
 UNFINISHED = ".unfinished-"

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from schemas.errors import BrokerError, BusyError, SettingsError
 from service.http.routes.traces import Body, receive
-from service.setup.access.access import Holder
+from service.setup.access import Holder
 from service.text.links import TRACES
 from service.web.authentication import Failures, bearer_token, counted_address, why_refused
 from service.web.bounds import BODY_LIMITS

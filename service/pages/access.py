@@ -16,8 +16,7 @@ from analytics.queries import query_rows
 from service.pages.administration import Administrator
 from service.pages.rendering import page
 from service.read.known_projects import known_projects, named_projects
-from service.setup.access.access import MAX_LIVE, SCOPES, Holder, Kind, Scope, Token
-from service.setup.access.audit_log import AuditLine
+from service.setup.access import MAX_LIVE, SCOPES, AuditLine, Holder, Kind, Scope, Token
 from service.text.answers import Place, page_of
 from service.text.links import Links
 from service.text.words import WORDS

@@ -20,7 +20,7 @@ from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.read.installation import installation
 from service.read.known_projects import known_projects, named_projects
-from service.setup.access.access import SCOPES, AccessStore, Holder
+from service.setup.access import SCOPES, AccessStore, Holder
 from service.text.answers import page_of
 from service.text.links import POLICY_TRIAL_PART, Links
 from service.web.context import Services
@@ -29,8 +29,7 @@ from service.web.json_routes import JsonRoute
 from service.web.models import MAX_COMMENT, ConnectionName, Cursor, Id
 from service.web.policy import TrialBody, is_in_force, policy_file, standing, tried
 from service.write.deletion import all_erasures, erasure_dry_run, purge_dry_run
-from service.write.policy_effect import DAYS, MOST
-from service.write.policy_file import EVERY_OTHER, FLEET, changes, effective, fingerprint
+from service.write.policies import EFFECT_DAYS, EFFECT_PROJECTS, EVERY_OTHER, FLEET, changes, effective, fingerprint
 from streams.log.log import is_fed_by_kafka
 from streams.upkeep.deletion import erasure, remains
 
@@ -129,7 +128,13 @@ async def policy(request: Request, _: Administrator, services: Services, project
 @router.post(POLICY_TRIAL_PART)
 async def trial(request: Request, _: Sender, services: Services, body: TrialBody) -> Response:
     """Show what a text would do in place of the file, as a part of the page."""
-    values = {"found": await tried(services, body.text), "days": DAYS, "most": MOST, "names": NAMES, "written": written}
+    values = {
+        "found": await tried(services, body.text),
+        "days": EFFECT_DAYS,
+        "most": EFFECT_PROJECTS,
+        "names": NAMES,
+        "written": written,
+    }
     return page(request, "admin/trial.html", values)
 
 

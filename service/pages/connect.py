@@ -19,7 +19,7 @@ from schemas.lazy import duckdb
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.read.telemetry import WITHIN, read_unused_spans, sum_up_expected
-from service.setup.access.access import Holder
+from service.setup.access import Holder
 from service.web.bounds import OTLP_LETTERS
 from service.web.context import ApiContext, Services
 from streams.sources.otlp.trace_records import NO_CONTENT

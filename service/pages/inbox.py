@@ -35,8 +35,7 @@ from service.read.incidents import (
     read_address,
     read_query,
 )
-from service.setup.access.access import Holder
-from service.setup.access.saved_views import MAX_VIEW_NAME
+from service.setup.access import MAX_VIEW_NAME, Holder
 from service.text.answers import Place, encode_place, page_of
 from service.text.links import INBOX_PAGE, INBOX_VIEWS_PAGE, Links
 from service.text.window import bounds, listed_window, range_of

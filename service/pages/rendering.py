@@ -26,8 +26,7 @@ from starlette.exceptions import HTTPException
 from audit.prompt_quoting import hidden_parts
 from audit.times import iso_time
 from service.read.runs import EXCHANGES_ONLY
-from service.setup.access.access import Holder
-from service.setup.access.sign_ins import mark_of
+from service.setup.access import Holder, mark_of
 from service.setup.version import version
 from service.text.formats import grouped, grouped_count
 from service.text.links import CALLS, INBOX_PAGE, Links

@@ -15,8 +15,7 @@ from fastapi.responses import HTMLResponse
 
 from schemas.bounds import NAME
 from service.pages.rendering import MARK_FIELD, page
-from service.setup.access.access import Holder
-from service.setup.access.sign_ins import is_mark
+from service.setup.access import Holder, is_mark
 from service.text.links import Links
 from service.web.authentication import require_project
 from service.web.context import Services

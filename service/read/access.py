@@ -6,9 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from service.setup.access.access import SCOPES, AccessStore, Scope, Token
-from service.setup.access.audit_log import AuditLine
-from service.setup.access.sign_ins import SignIn
+from service.setup.access import SCOPES, AccessStore, AuditLine, Scope, SignIn, Token
 from service.text.answers import Answer, NextCursor
 
 

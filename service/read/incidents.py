@@ -28,7 +28,7 @@ from schemas.registry import schema_of
 from service.read.project import spot_words
 from service.read.scores import ProjectBaseline, project_baseline
 from service.read.why import Why, why
-from service.setup.access.access import AccessStore
+from service.setup.access import AccessStore
 from service.text.answers import Answer, Moment, NextCursor, Place
 from service.text.window import ALL, LENGTHS, kept_of
 from streams.watch.checking import Checked

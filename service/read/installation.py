@@ -10,7 +10,7 @@ from msgspec import Meta
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from schemas.lazy import duckdb
-from service.setup.access.access import AccessStore
+from service.setup.access import AccessStore
 from service.setup.version import version
 from service.text.answers import Answer, Moment
 from streams.engine.record_intake import RecordIntake

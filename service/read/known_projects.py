@@ -15,7 +15,7 @@ from analytics.queries import query_rows
 from audit.anchors import is_reserved
 from schemas.errors import InputError
 from schemas.lazy import duckdb
-from service.setup.access.access import AccessStore, access_file
+from service.setup.access import AccessStore, access_file
 from service.setup.workspace import Workspace
 from service.text.formats import plain
 

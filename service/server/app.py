@@ -18,7 +18,7 @@ from schemas.errors import BrokerError, BusyError
 from service.http.routes.documentation import TAGS, describe
 from service.pages.rendering import add_problem_pages
 from service.read.queries.pool import QueryPool
-from service.setup.access.access import AccessStore
+from service.setup.access import AccessStore
 from service.setup.version import version
 from service.web.authentication import Authentication
 from service.web.bounds import ApiSettings

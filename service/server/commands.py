@@ -38,8 +38,7 @@ from schemas.errors import BusyError, DriftlineError, QueryError, SettingsError,
 from schemas.lazy import duckdb
 from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of
-from service.setup.command_socket import listening
-from service.setup.server_link import CANCELLED, MESSAGE_PACK, Failure, Judged, Outcome, Rows, pack, portable, unpack
+from service.setup.server_link import CANCELLED, MESSAGE_PACK, Failure, Judged, Outcome, Rows, listening, pack, portable, unpack
 from service.setup.version import version
 from service.write.deletion import PurgedRecords, purged_records
 from streams.engine.record_intake import RecordIntake

@@ -26,7 +26,7 @@ from service.alerts.delivery import Alerts, Delivery, open_alerts
 from service.alerts.notices import Notice, fleet_notice, silence_notice
 from service.export.otlp import collector_of
 from service.read.telemetry import OpenSession, listening_of, note_listening, open_sessions
-from service.setup.access.access import AccessStore
+from service.setup.access import AccessStore
 from service.setup.settings import Settings
 from service.web.context import ApiContext
 from streams.engine.record_intake import RecordIntake

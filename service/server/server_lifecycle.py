@@ -27,7 +27,7 @@ from schemas.errors import SettingsError
 from service.server.app import create_app, prepare_routes
 from service.server.commands import taking_commands
 from service.server.periodic_tasks import periodic_tasks_of
-from service.setup.access.access import AccessStore, access_file
+from service.setup.access import AccessStore, access_file
 from service.setup.judge_setup import WORKERS, OpenedJudge, open_judge, unpriced_note
 from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings

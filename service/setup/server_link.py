@@ -1,28 +1,51 @@
-"""The command's end of its link to the server that has its database: calls over HTTP on the database's socket, in MessagePack.
+"""The link of a command to the server that has its database: calls over HTTP on a Unix socket beside it, in MessagePack.
 
 The operations are listed in `service.server.commands`. Both ends check values against types, and never execute received data.
+
+1. `driftline.duckdb.commands` gets mode 0700 before the socket is created in it, so that no other user can ever connect.
+2. A command asks the system which user runs the server, and sends nothing to another user's process. Only the server's own user can
+   enter the folder.
+3. The folder belongs to the process that has the database (`analytics.store.connection`). The next server removes what a killed one
+   left behind.
+4. If a path is too long for a socket address, the socket is reached through the open folder, on systems that can (Linux).
+5. Commands use the database through `ServerStore`, `ServerRunner` and `ServerPublisher`, as they would use their own. Each statement
+   runs in its own transaction in the server. Writes are only possible through operations of the server.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
+import shutil
 import socket
-from collections.abc import Callable, Mapping
+import stat
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
 from uuid import UUID
 
 import msgspec
 
+from analytics.identity.duplicate_matching import Met
+from analytics.store.positions import stored_ends
+from analytics.store.store import Store
+from analytics.store.transaction import Appended, Transaction
 from schemas import errors
+from schemas.codec.single_object import encode
 from schemas.errors import DriftlineError, StoreError
-from service.setup.command_socket import connect
+from schemas.lazy import duckdb, pl
 from service.setup.version import version
 
-Result = TypeVar("Result")
+if TYPE_CHECKING:
+    from audit.policy import Policy
+    from schemas.records import ImportProgress, Record
+    from streams.log.admission import Accepted
+
 MESSAGE_PACK = "application/msgpack"
 GREETING_SECONDS = 10.0
 """Seconds within which a server has to report its version."""
@@ -32,6 +55,16 @@ _SAME_VERSION = "Restart the server, so that both have the same version."
 _ENDED = "Restart it, or repeat the command, which opens the database itself if no server has it. Earlier records are kept."
 STOP_IT = "A server has the database, and this cannot be done beside it: stop the server, run the command, and start it again."
 """The advice for a command that needs exclusive access to the database."""
+FOLDER_SUFFIX = ".commands"
+SOCKET_NAME = "socket"
+LONGEST_ADDRESS = 103
+"""Bytes of an address that every system accepts."""
+WAITING_COMMANDS = 16
+"""Commands that may wait for a connection."""
+_PEER = struct.Struct("3i")
+_ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+Result = TypeVar("Result")
+Row = tuple[Any, ...]
 
 
 class Failure(NamedTuple):
@@ -172,3 +205,206 @@ def portable(value: Any) -> Any:
 def _unpack_extension(code: int, body: memoryview) -> Any:
     _, _, parse = _EXTENSIONS[code]
     return parse(bytes(body).decode())
+
+
+def folder_of(database: Path) -> Path:
+    """Return the folder of the socket, the same for every path that leads to the database."""
+    resolved = database.resolve()
+    return resolved.with_name(resolved.name + FOLDER_SUFFIX)
+
+
+@contextlib.contextmanager
+def listening(database: Path) -> Iterator[socket.socket]:
+    """Open a socket for commands while the context is open. StoreError if access cannot be limited to its owner."""
+    folder = folder_of(database)
+    with contextlib.ExitStack() as stack:
+        try:
+            _make_folder(folder)
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            with _address(folder) as address:
+                listener.bind(address)
+            (folder / SOCKET_NAME).chmod(0o600)
+            listener.listen(WAITING_COMMANDS)
+        except OSError as error:
+            raise StoreError(f"{folder}: {error.strerror or error}", hint="Make it writable for its owner.") from error
+        yield listener
+
+
+def connect(database: Path) -> socket.socket | None:
+    """Connect to the server that has a database; None if no server takes commands. StoreError if another user runs it."""
+    folder = folder_of(database)
+    if not folder.is_dir():
+        return None
+    _require_own(folder)
+    opened = socket.socket(socket.AF_UNIX)
+    try:
+        with _address(folder) as address:
+            opened.connect(address)
+        _require_same_user(opened, folder)
+    except OSError:
+        opened.close()
+        return None
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _require_same_user(connection: socket.socket, folder: Path) -> None:
+    """Raise a StoreError if another user's process is at the other end, as far as the system tells."""
+    if hasattr(socket, "SO_PEERCRED"):
+        _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        if user != os.geteuid():
+            raise _foreign_error(folder, user)
+
+
+def _make_folder(folder: Path) -> None:
+    """Recreate the folder for its owner only; StoreError if another user's folder is in its place."""
+    with contextlib.suppress(FileNotFoundError):
+        _require_own(folder)
+        shutil.rmtree(folder)
+    folder.mkdir(mode=0o700)
+
+
+def _require_own(folder: Path) -> None:
+    """Raise a StoreError if the path is not a folder, or belongs to another user."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise StoreError(f"{folder}: is not a folder", hint="Remove it: a server makes one there for its socket.")
+    if found.st_uid != os.geteuid():
+        raise _foreign_error(folder, found.st_uid)
+
+
+def _foreign_error(folder: Path, user: int) -> StoreError:
+    return StoreError(
+        f"{folder}: belongs to the user with the id {user}", hint="Run commands as the user that runs the server."
+    )
+
+
+@contextlib.contextmanager
+def _address(folder: Path) -> Iterator[str]:
+    """Return an address of the socket that is short enough. OSError if there is none."""
+    path = str(folder / SOCKET_NAME)
+    if len(os.fsencode(path)) <= LONGEST_ADDRESS:
+        yield path
+        return
+    opened = os.open(folder, _ENTER)
+    try:
+        yield f"/proc/self/fd/{opened}/{SOCKET_NAME}"
+    finally:
+        os.close(opened)
+
+
+class ServerStore(Store):
+    """A store that a server has."""
+
+    def __init__(self, path: Path, link: ServerLink) -> None:
+        # The parent's constructor would open the file, so it is not called.
+        self.path = path
+        self.met = Met()
+        self.commits = 0
+        self._link = link
+
+    def close(self) -> None:
+        """Do nothing: each call has its own connection."""
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """Return a cursor that reads through the server."""
+        return cast("duckdb.DuckDBPyConnection", ServerCursor(self._link))
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """StoreError: only the server writes."""
+        raise StoreError(f"{self.path}: in use by a server", hint=STOP_IT)
+        yield
+
+    def checkpoint(self) -> None:
+        """StoreError, as `transaction`."""
+        raise StoreError(f"{self.path}: in use by a server", hint=STOP_IT)
+
+    def end_of(self, topic: str) -> int:
+        """Return the position after the last committed record of the topic."""
+        return stored_ends(self.cursor())[topic]
+
+
+class ServerCursor:
+    """The reading part of `duckdb.DuckDBPyConnection`, which cannot be subclassed."""
+
+    def __init__(self, link: ServerLink) -> None:
+        self._link = link
+        self._rows: list[Row] = []
+        self.description: list[tuple[str, str]] = []
+
+    def execute(self, statement: str, parameters: Any = None) -> Self:
+        """Run a reading statement; fetch its rows from this cursor."""
+        self.description, self._rows = self._link.call("read", Rows, statement, portable(parameters))
+        return self
+
+    def sql(self, statement: str, *, params: Mapping[str, Any] | None = None) -> pl.DataFrame:
+        """Return the rows of a reading statement as a frame."""
+        rows = self.execute(statement, params).fetchall()
+        return pl.DataFrame(rows, [name for name, _ in self.description], orient="row", infer_schema_length=None)
+
+    def fetchall(self) -> list[Row]:
+        """Return the remaining rows."""
+        rows, self._rows = self._rows, []
+        return rows
+
+    def fetchmany(self, size: int = 1) -> list[Row]:
+        """Return the next rows."""
+        rows, self._rows = self._rows[:size], self._rows[size:]
+        return rows
+
+    def fetchone(self) -> Row | None:
+        """Return the next row; None if there is none."""
+        return next(iter(self.fetchmany(1)), None)
+
+    def begin(self) -> Self:
+        """Do nothing: see the module."""
+        return self
+
+    def rollback(self) -> Self:
+        """Do nothing, as `begin`."""
+        return self
+
+    def close(self) -> None:
+        """Do nothing, as `ServerStore.close`."""
+
+
+class ServerRunner:
+    """Publishes records to a server and waits for its stages, as an `EmbeddedRunner` does within a process."""
+
+    def __init__(self, link: ServerLink, now: Callable[[], datetime]) -> None:
+        self._link = link
+        self._now = now
+
+    def publish(
+        self,
+        accepted: Accepted,
+        progress: Sequence[ImportProgress] = (),
+        *,
+        are_own: bool = False,  # noqa: ARG002 - to the server no record is its own
+    ) -> dict[str, Appended]:
+        """Publish accepted records, durable on return, then record the import's progress. Return the outcome by topic."""
+        outcomes = self._link.call("publish", dict[str, Outcome], accepted.messages, list(progress), self._now())
+        return {topic: Appended(*outcome) for topic, outcome in outcomes.items()}
+
+    def run(self) -> None:
+        """Wait until the server's stages have read all present records."""
+        self._link.call("settle", type(None))
+
+
+class ServerPublisher:
+    """A `Publisher` that sends records to a server."""
+
+    def __init__(self, link: ServerLink, store: Store, policy: Policy, now: Callable[[], datetime]) -> None:
+        self.store = store
+        self.policy = policy
+        self.now = now
+        self._link = link
+
+    async def publish(self, topic: str, records: Sequence[Record]) -> Outcome:
+        """Publish records, durable on return; known records are left out."""
+        messages = {topic: [encode(record) for record in records]}
+        return (await asyncio.to_thread(self._link.call, "publish", dict[str, Outcome], messages, [], self.now()))[topic]

@@ -11,8 +11,7 @@ from analytics.store.store import Appended, Store
 from audit.policy import Policy, load_policy
 from audit.redaction import DEFAULT_KEY, Redactor
 from schemas.records import ImportProgress
-from service.setup.server_link import ServerLink
-from service.setup.server_store import ServerPublisher, ServerRunner
+from service.setup.server_link import ServerLink, ServerPublisher, ServerRunner
 from service.setup.settings import Settings
 from streams.engine.embedded import EmbeddedRunner
 from streams.log.admission import Accepted

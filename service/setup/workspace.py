@@ -1,19 +1,25 @@
-"""Workspaces: the one place that opens a database by the settings, with the parts wired to it (`service.setup.wiring`)."""
+"""Workspaces: the one place that opens a database by the settings, with the parts wired to it (`service.setup.wiring`).
+
+Analysts' statements and exports need a file. If a server has the database, they work on a copy: in their own process they use no memory
+of the server, delay no commit, and open no file that the server has open. The server makes the copy, with every accepted record, in the
+folder of its socket.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analytics.store.connection import IN_USE
+from analytics.store.connection import IN_USE, FileLock
 from analytics.store.store import Store
 from schemas.errors import SettingsError, StoreError
-from service.setup.server_link import ServerLink
+from service.setup.server_link import ServerLink, folder_of
 from service.setup.settings import Settings
 from streams.log.log import is_fed_by_kafka, log_folder, require_embedded
 from streams.stage_progress import lagging
@@ -24,6 +30,11 @@ if TYPE_CHECKING:
     from service.setup.wiring import Runner, Wiring
     from streams.log.sink import Publisher
 
+CATCH_UP = (
+    "A server was stopped with work left: start it again, or run `driftline rejudge`. An import or a rebuild was cut short: "
+    "run it again. Each with the same policy."
+)
+"""The advice for stages with unread records."""
 Clock = Callable[[], datetime]
 
 
@@ -108,17 +119,10 @@ def opened_store(database: Path, *, alone: str = "") -> Iterator[tuple[Store, Se
                 raise
             if alone:
                 raise StoreError(str(error), hint=alone) from error
-            from service.setup.server_store import ServerStore  # noqa: PLC0415 - only beside a server
+            from service.setup.server_link import ServerStore  # noqa: PLC0415 - only beside a server
 
             store = ServerStore(database, server)
         yield store, server
-
-
-CATCH_UP = (
-    "A server was stopped with work left: start it again, or run `driftline rejudge`. An import or a rebuild was cut short: "
-    "run it again. Each with the same policy."
-)
-"""The advice for stages with unread records."""
 
 
 def stages_behind(store: Store) -> str:
@@ -126,3 +130,40 @@ def stages_behind(store: Store) -> str:
     if is_fed_by_kafka(store):
         return ""
     return ", ".join(f"stage {one.stage} has read {one.position} of {one.end} records" for one in lagging(store))
+
+
+@contextlib.contextmanager
+def readable_file(settings: Settings) -> Iterator[Path]:
+    """Return the file of a database, or a copy if a server has it. StoreError if another kind of process has it."""
+    database = settings.database
+    try:
+        FileLock(database, shared=True).release()
+    except StoreError as error:
+        if error.hint != IN_USE or (link := ServerLink.to(database)) is None:
+            raise
+        with copied(link, database) as copy:
+            yield copy
+    else:
+        if log_folder(database).exists():  # A server was killed: flush its pending records first.
+            with open_workspace(settings):
+                pass
+        yield database
+
+
+@contextlib.contextmanager
+def own_store(workspace: Workspace) -> Iterator[Store]:
+    """Return the workspace's store if this process has it, otherwise a copy."""
+    if workspace.server is None:
+        yield workspace.store
+        return
+    with copied(workspace.server, workspace.settings.database) as copy, Store(copy) as store:
+        yield store
+
+
+@contextlib.contextmanager
+def copied(server: ServerLink, database: Path) -> Iterator[Path]:
+    """Yield a copy of a server's database and remove it at the end; the server removes the copies of killed commands."""
+    with tempfile.TemporaryDirectory(prefix="copy-", dir=folder_of(database), ignore_cleanup_errors=True) as folder:
+        copy = Path(folder) / database.name
+        server.call("copy", type(None), str(copy))
+        yield copy

@@ -27,8 +27,7 @@ from fastapi.security import HTTPBearer, SecurityScopes
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.bounds import NAME
-from service.setup.access.access import AccessStore, Holder, prefix_of
-from service.setup.access.sign_ins import is_mark
+from service.setup.access import AccessStore, Holder, is_mark, prefix_of
 from service.text.links import CALLS
 from service.web.bounds import FORMS, ApiSettings
 from service.web.context import Services

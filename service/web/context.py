@@ -26,7 +26,7 @@ from service.read.judges import UnreadableJudge, unreadable_judges
 from service.read.known_projects import is_known, known_projects, named_projects, nearest
 from service.read.people import ScoreTimes
 from service.read.project import Project, read_projects, with_changes, with_levels, worst_incidents
-from service.setup.access.access import AccessStore
+from service.setup.access import AccessStore
 from service.web.bounds import ApiSettings
 from service.web.errors import ApiError
 from streams.engine.record_intake import EngineState, RecordIntake

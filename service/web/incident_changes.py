@@ -15,8 +15,7 @@ from schemas.errors import DriftlineError
 from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.read.incidents import ME, NOBODY, assignee_problem, people_of, query_of, read_query
-from service.setup.access.access import Holder
-from service.setup.access.saved_views import View
+from service.setup.access import Holder, View
 from service.web.authentication import require_project
 from service.web.bounds import MAX_SELECTED
 from service.web.context import ApiContext, durable_or_refused

@@ -14,8 +14,7 @@ from schemas.errors import PolicyError
 from service.read.known_projects import known_projects, named_projects
 from service.web.context import ApiContext
 from service.web.models import OperatorBody
-from service.write.policy_effect import PolicyEffect, PolicyTrial, effects
-from service.write.policy_file import PolicyFile, PolicyProblem, changes, check, compared
+from service.write.policies import PolicyEffect, PolicyFile, PolicyProblem, PolicyTrial, changes, check, compared, effects
 
 Text = Annotated[str, Field(max_length=MAX_FILE_BYTES, description="The policy as YAML.", examples=["version: 1\n"])]
 

@@ -11,7 +11,7 @@ second, route and caller, with the number of calls it stands for.
    can be wrong. It saves the transfer and parsing of the answer, but not the database query.
 5. Only pages and files are compressed. The length of compressed data reveals repetitions in it, so an attacker who observes lengths on
    the network and can place texts on a page could guess a secret on it (BREACH). A page's only secret is its mark, which changes
-   whenever the rest of the page does (`service.setup.access.sign_ins`). JSON is not compressed: callers of the API send tokens, not
+   whenever the rest of the page does (`service.setup.access`). JSON is not compressed: callers of the API send tokens, not
    cookies, and can compress in a proxy.
 6. Each change over HTTP has a line in the audit log, written before the change and completed before the answer.
 """
@@ -36,8 +36,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from schemas.errors import StoreError
-from service.setup.access.access import AccessStore, Holder
-from service.setup.access.audit_log import Outcome, Write
+from service.setup.access import AccessStore, Holder, Outcome, Write
 from service.text.links import EVENTS, EVENTS_BULK, EXCHANGES, INGEST
 from service.web.bounds import BODY_LIMITS, DEFAULT_BODY_LIMIT, DRY_RUNS, FORMS, LINES, OTLP, ApiSettings
 from service.web.context import ApiContext, Metrics, durable_or_refused

@@ -19,7 +19,7 @@ from support.browser_windows import browser
 
 from driftline_trial.demo.script import SCRIPT_END, present_of
 from service.server.supervisor import serving
-from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now
 from service.text.links import Links
 

@@ -15,7 +15,7 @@ from analytics.store.store import Store
 from audit.policy import Policy
 from schemas.registry import topics
 from service.server.app import create_app
-from service.setup.access.access import AccessStore, Holder
+from service.setup.access import AccessStore, Holder
 from service.web.bounds import ApiSettings
 from streams.kafka.connection import KafkaConnection
 from streams.upkeep.anchors import choose, run_round, withdraw

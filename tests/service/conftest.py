@@ -10,7 +10,7 @@ import pytest
 from support.clocks import ManualClock
 
 from service.cli.main import run
-from service.setup.access.access import AccessStore
+from service.setup.access import AccessStore
 
 Command = Callable[..., tuple[int, str, str]]
 

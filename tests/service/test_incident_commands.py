@@ -16,7 +16,7 @@ from analytics.store.store import Store
 from schemas.records import Incident
 from service.cli.exit_codes import ExitCode
 from service.cli.main import run
-from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.access import AccessStore, Holder, access_file
 from streams.upkeep.annotations import MAX_COMMENT
 
 AS_OF = "2026-11-01T12:00:00Z"

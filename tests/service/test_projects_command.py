@@ -12,7 +12,7 @@ from support.watch_histories import fallen, history, put, steady
 
 from analytics.store.store import Store
 from service.cli.main import run
-from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now
 
 AS_OF = "2026-11-01T12:00:00Z"

@@ -10,8 +10,7 @@ from support.receivers import Receiver
 from analytics.store.store import Store
 from audit.policy import Policy, RedactionSettings
 from audit.redaction import Redactor
-from service.alerts.channels import Channel
-from service.alerts.delivery import Alerts, Delivery, Held
+from service.alerts.delivery import Alerts, Channel, Delivery, Held
 from service.alerts.notices import Notice
 from service.setup.settings import QuietHours, Secret
 

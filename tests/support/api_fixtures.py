@@ -17,7 +17,7 @@ from support.store_fixtures import *  # noqa: F403 - pytest finds fixtures by th
 
 from analytics.store.store import Store
 from schemas.errors import DriftlineError
-from service.setup.access.access import AccessStore
+from service.setup.access import AccessStore
 from service.web.bounds import ApiSettings
 from streams.engine.engine import Engine
 

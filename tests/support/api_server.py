@@ -20,7 +20,7 @@ from audit.redaction import Redactor
 from service.read.queries.protocol import QueryLimits
 from service.server.app import ROUTERS, create_app
 from service.server.server_lifecycle import listen, server_of
-from service.setup.access.access import AccessStore, Holder
+from service.setup.access import AccessStore, Holder
 from service.web.bounds import ApiSettings
 from streams.engine.engine import Engine
 from streams.engine.record_intake import RecordIntake

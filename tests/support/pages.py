@@ -12,7 +12,7 @@ from typing import Any
 
 from support.api_server import Call
 
-from service.setup.access.sign_ins import mark_of
+from service.setup.access import mark_of
 from service.web.authentication import PAGE_MARK, cookie_name
 
 SIGN_IN, SIGN_OUT = "/api/audit/sign-in", "/api/audit/sign-out"

@@ -24,7 +24,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now
 
 PATIENCE = 300.0

@@ -27,7 +27,7 @@ from analytics.store.store import Store
 from audit.policy import Policy, load_policy
 from audit.redaction import Redactor
 from schemas.records import Alert, DimensionScore, Heartbeat, Score
-from service.setup.access.access import AccessStore, Holder
+from service.setup.access import AccessStore, Holder
 from service.text.links import Links
 from service.web.bounds import ApiSettings
 from streams.engine.engine import Engine

@@ -8,7 +8,7 @@ import msgspec
 
 from reference.markdown import fenced, page
 from schemas.records import Alert, Incident
-from service.alerts.channels import signature, slack_body, webhook_body, webhook_digest
+from service.alerts.delivery import signature, slack_body, webhook_body, webhook_digest
 from service.alerts.notices import (
     INCIDENT,
     JUDGE,

@@ -15,8 +15,7 @@ from schemas.errors import InputError
 from service.cli.commands.options import AsJson, Database, OfProject, Project, print_json, settings_of, show_rows
 from service.cli.terminal import err, out, table
 from service.read.access import ConnectionAccess, IssuedToken, OperatorAccess, connections, operators
-from service.setup.access.access import MARK, SCOPES, AccessStore, Holder, Kind, Token, access_file, scopes_of
-from service.setup.access.audit_log import Write
+from service.setup.access import MARK, SCOPES, AccessStore, Holder, Kind, Token, Write, access_file, scopes_of
 from service.setup.workspace import utc_now
 from service.text.answers import document
 from service.text.formats import MISSING, counted

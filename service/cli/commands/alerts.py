@@ -11,7 +11,7 @@ from rich.table import Table
 
 from analytics.store.outbox import STATUSES
 from schemas.errors import InputError, SettingsError
-from service.alerts.channels import Channel, Letter, Outcome, channels_of
+from service.alerts.delivery import Channel, Letter, Outcome, channels_of
 from service.alerts.notices import trial_notice
 from service.cli.commands.options import (
     SHOWN,
@@ -84,7 +84,7 @@ def list_alerts(
 
 
 async def _try_each(channels: Sequence[Channel]) -> list[tuple[Channel, Outcome]]:
-    from service.alerts.channels import open_client, post  # noqa: PLC0415 - an HTTP client takes a while to load
+    from service.alerts.delivery import open_client, post  # noqa: PLC0415 - an HTTP client takes a while to load
 
     notice, now = trial_notice(utc_now()), utc_now()
     async with open_client() as client:

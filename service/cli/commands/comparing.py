@@ -32,7 +32,7 @@ from service.cli.progress import working
 from service.cli.terminal import out, table
 from service.cli.views import SIMULATED, TIER_STATES
 from service.read.known_projects import unknown_project
-from service.setup.copies import readable_file
+from service.setup.workspace import readable_file
 from service.text.formats import MISSING, counted, plain
 from streams.replay.plan import LIVE, folder_of, outcome_in
 

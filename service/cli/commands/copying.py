@@ -15,9 +15,8 @@ from service.cli.terminal import out
 from service.export.backups import back_up, begun
 from service.export.parquet import KEYS, days_of, export_partitions, export_tables
 from service.read.known_projects import require_known
-from service.setup.copies import own_store
 from service.setup.settings import Settings
-from service.setup.workspace import open_workspace
+from service.setup.workspace import open_workspace, own_store
 from service.text.formats import counted
 
 

@@ -21,7 +21,7 @@ from service.cli.exit_codes import fails_when, leave
 from service.cli.terminal import out
 from service.read.judges import unreadable_judges
 from service.read.telemetry import UnusedSpans, read_unused_spans, sum_up_expected
-from service.setup.access.access import AccessStore, access_file
+from service.setup.access import AccessStore, access_file
 from service.setup.judge_setup import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
 from service.setup.kafka import framing_of
 from service.setup.settings import Settings

@@ -47,8 +47,7 @@ from service.cli.commands.rejudging import (
     say_who_judges,
 )
 from service.cli.exit_codes import agree, fails_when, leave
-from service.cli.import_findings import Drift, drift_lines, import_findings, incident_steps
-from service.cli.next_steps import program_name, typed
+from service.cli.import_findings import Drift, drift_lines, import_findings, incident_steps, program_name, typed
 from service.cli.progress import counting, measuring, working
 from service.cli.terminal import err, out, print_text, table, warn_skipped
 from service.setup.judge_setup import paid_note

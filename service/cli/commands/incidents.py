@@ -62,7 +62,7 @@ from service.read.incidents import (
 from service.read.known_projects import require_known
 from service.read.project import Project as ProjectAnswer
 from service.read.project import moment_words, read_project, read_projects, unchecked_words
-from service.setup.access.access import AccessStore, access_file
+from service.setup.access import AccessStore, access_file
 from service.setup.workspace import Workspace, open_workspace
 from service.text.answers import document
 from service.text.formats import plain

@@ -32,7 +32,7 @@ from service.read.project import (
     worst_first,
     worst_incidents,
 )
-from service.setup.access.access import AccessStore, access_file
+from service.setup.access import AccessStore, access_file
 from service.setup.judge_setup import who_judges
 from service.setup.workspace import Workspace, open_workspace
 from service.text.answers import document

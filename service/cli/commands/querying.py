@@ -28,9 +28,8 @@ from service.cli.commands.options import AsJson, Database, Limit, Project, json_
 from service.cli.progress import working
 from service.cli.terminal import err, leave_quietly, out, table
 from service.read.known_projects import require_known
-from service.setup.copies import readable_file
 from service.setup.settings import Settings
-from service.setup.workspace import open_workspace, require_database, utc_now
+from service.setup.workspace import open_workspace, readable_file, require_database, utc_now
 from service.text.formats import MISSING, counted, plain
 from service.text.window import moment_of
 

@@ -17,8 +17,7 @@ from schemas.errors import InputError
 from service.read.access import AuditLines, ConnectionList, EndedSignIns, IssuedToken, OperatorList, RevokedTokens, SignInList
 from service.read.access import connections as connection_list
 from service.read.access import operators as operator_list
-from service.setup.access.access import MARK, SCOPES, AccessStore, Holder, Kind, Scope
-from service.setup.access.sign_ins import LASTS
+from service.setup.access import MARK, SCOPES, SIGN_IN_LASTS, AccessStore, Holder, Kind, Scope
 from service.text.answers import Place, page_of
 from service.text.links import API
 from service.web.authentication import FleetAdmin, Reader, is_encrypted, name_in
@@ -65,7 +64,7 @@ async def sign_in(request: Request, _: Reader, services: Services) -> Response:
     response.set_cookie(
         name_in(request.scope, hosts),
         secret,
-        max_age=int(LASTS.total_seconds()),
+        max_age=int(SIGN_IN_LASTS.total_seconds()),
         httponly=True,
         samesite="lax",  # with "strict", people who follow a link from an alert would appear signed out
         secure=is_encrypted(request.scope, hosts),

@@ -18,7 +18,7 @@ from audit.surrogates import json_bytes
 from schemas.bounds import NAME
 from schemas.errors import SettingsError
 from service.read.evaluations import Evaluations, OneEvaluation, evaluation_page, evaluation_state
-from service.setup.access.access import Holder
+from service.setup.access import Holder
 from service.setup.judge_setup import LIVE, refuse_unconfigured
 from service.text.answers import Place, after, page_of
 from service.text.links import EVALUATIONS

@@ -28,7 +28,7 @@ from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import AgentEvent
 from service.http.routes.ingest import Batch, agent_of, filed_elsewhere, require_audit
-from service.setup.access.access import Holder
+from service.setup.access import Holder
 from service.text.links import EVENTS, EVENTS_BULK
 from service.web.authentication import Connection
 from service.web.context import ApiContext, Services, durable_or_refused

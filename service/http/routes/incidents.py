@@ -27,7 +27,7 @@ from service.read.incidents import (
     incident_records,
     one_incident,
 )
-from service.setup.access.saved_views import MAX_VIEW_NAME, View, ViewList
+from service.setup.access import MAX_VIEW_NAME, View, ViewList
 from service.text.answers import Answer, NextCursor, Place, after, page_of
 from service.text.links import API, INBOX, INBOX_BULK
 from service.web.authentication import Admin, Reader, Reviewer, VisibleProject, require_project

@@ -24,7 +24,7 @@ from audit.redaction import Redactor
 from schemas.bounds import CLOCK_TOLERANCE, MAX_ADMITTED_BYTES, MAX_DEPTH, is_too_deep
 from schemas.errors import BoundsError, RecordError
 from schemas.records import Exchange, Label
-from service.setup.access.access import Holder
+from service.setup.access import Holder
 from service.text.answers import Answer
 from service.text.links import EXCHANGES, INGEST
 from service.web.authentication import Connection

@@ -15,7 +15,7 @@ from schemas.lazy import duckdb
 from service.read.installation import Installation
 from service.read.installation import installation as installation_of
 from service.read.telemetry import count_by_state, read_unused_spans
-from service.setup.access.access import Holder
+from service.setup.access import Holder
 from service.text.links import API
 from service.web.authentication import METRICS, FleetAdmin, caller_of, require_project
 from service.web.context import CONTENT_TYPE, ApiContext, Services

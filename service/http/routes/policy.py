@@ -24,11 +24,11 @@ from service.web.policy import (
     tried,
 )
 from service.web.request_layers import name_subject
-from service.write.policy_effect import PolicyTrial
-from service.write.policy_file import (
+from service.write.policies import (
     AppliedPolicy,
     EffectivePolicy,
     PolicyProblem,
+    PolicyTrial,
     ReadOnlyError,
     SavedPolicy,
     StaleError,

@@ -10,7 +10,7 @@ from schemas.lazy import duckdb
 from schemas.records import Heartbeat
 from service.http.routes.ingest import require_audit
 from service.read.sessions import Part, SessionWithTurns, session_places, session_with_turns
-from service.setup.access.access import Holder
+from service.setup.access import Holder
 from service.text.links import API
 from service.web.authentication import Caller, Reader, VisibleProject
 from service.web.context import ApiContext, Services, durable_or_refused

@@ -22,7 +22,7 @@ from schemas.codec.single_object import decode
 from schemas.errors import InputError
 from schemas.records import Record, Span
 from service.http.routes.ingest import require_audit
-from service.setup.access.access import Holder
+from service.setup.access import Holder
 from service.text.links import LOGS, METRICS, TRACES
 from service.web.authentication import Connection
 from service.web.bounds import MAX_SPANS, MAX_UNPACKED, OTLP_LETTERS

@@ -12,7 +12,7 @@ from audit.silence import Status
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.read.telemetry import AlertDelivery, AlertStatus, Listed, alert_deliveries, listening_of, open_sessions
-from service.setup.access.access import Holder
+from service.setup.access import Holder
 from service.text.answers import Place, after, page_of
 from service.text.links import Links
 from service.web.authentication import require_project

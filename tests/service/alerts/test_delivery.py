@@ -15,7 +15,7 @@ from support.receivers import Answer, Receiver
 from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Incident
-from service.alerts import channels as posting
+from service.alerts import delivery as posting
 from service.alerts.delivery import MOST_ATTEMPTS
 from service.alerts.notices import Notice, incident_notice
 from service.setup.settings import quiet_hours_of
@@ -191,7 +191,7 @@ def test_what_fails_in_a_library_names_only_types() -> None:
     """The words of a library may hold an address."""
     error = httpx2.ReadError(f"no {HUSH}")
     error.__cause__ = OSError(HUSH)
-    assert posting._in_words(error) == "the connection broke off (OSError)"
+    assert posting._describe_failure(error) == "the connection broke off (OSError)"
 
 
 def test_alerts_on_a_subject_keep_their_order(desk: Desk, receiver: Receiver) -> None:

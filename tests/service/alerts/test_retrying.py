@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.alerts.channels import verdict_of
-from service.alerts.delivery import FIRST_SECONDS, LONGEST_SECONDS, LONGEST_WAIT_SECONDS, MOST_ATTEMPTS, pause
+from service.alerts.delivery import FIRST_SECONDS, LONGEST_SECONDS, LONGEST_WAIT_SECONDS, MOST_ATTEMPTS, pause, verdict_of
 
 chances = st.floats(0, 1)
 

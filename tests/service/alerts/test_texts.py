@@ -14,7 +14,7 @@ from support.alerting import PUBLIC_URL, Desk, slack, webhook
 from support.incident_evidence import count, made
 from support.receivers import Receiver
 
-from service.alerts.channels import slack_body, slack_digest
+from service.alerts.delivery import slack_body, slack_digest
 from service.alerts.notices import Notice, incident_notice, silence_notice
 from service.read.incidents import incident_answer
 from service.read.telemetry import OpenSession

@@ -13,7 +13,7 @@ import pytest
 
 from service.cli.command_groups import COMMANDS
 from service.cli.completion import FILES, Shell, script_of
-from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now
 
 Command = Callable[..., tuple[int, str, str]]

@@ -20,7 +20,7 @@ import asyncio, sys
 from pathlib import Path
 
 import service.cli.commands.serving
-from service.setup.access.access import AccessStore, access_file
+from service.setup.access import AccessStore, access_file
 from service.setup.judge_setup import NONE, OpenedJudge
 from service.setup.settings import Settings
 from service.server import server_lifecycle as server

@@ -26,9 +26,9 @@ from analytics.store.store import Store
 from audit.redaction import Redactor
 from driftline_trial.simulator import running
 from service.server.app import prepare_routes
-from service.setup.access.access import SCOPES, AccessStore, Holder
+from service.setup.access import SCOPES, AccessStore, Holder
 from service.web.bounds import LINES, ApiSettings
-from service.write.policy_file import SKELETON, fingerprint
+from service.write.policies import SKELETON, fingerprint
 from streams.engine.engine import Engine
 
 Who = Literal["connection", "read", "review", "query", "admin", "open"]

@@ -15,7 +15,7 @@ from support.api_server import BodyBuilder, LiveServer, Tokens
 from support.servers import until
 
 from service.server.server_lifecycle import MAX_HEAD
-from service.setup.access.access import AccessStore
+from service.setup.access import AccessStore
 from service.web.bounds import ApiSettings
 
 INGEST = "/api/audit/ingest"

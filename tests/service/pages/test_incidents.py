@@ -27,7 +27,7 @@ from service.cli.main import run
 from service.pages.incident_figures import EXPLAINED, NAMES, figures, odds
 from service.pages.incidents import FIRST_MOVED, MAX_REASON, PAGE, command
 from service.read.incidents import incident_records
-from service.setup.access.access import AccessStore, Holder
+from service.setup.access import AccessStore, Holder
 from service.text.links import Links
 from streams.watch.rules import ALL_RULES, RUNS
 

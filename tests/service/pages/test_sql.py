@@ -12,7 +12,7 @@ from support.pages import cookie, from_page, signed_in
 
 from analytics.sandbox.snapshots import readable_catalogue
 from service.pages.sql import FIRST, worked_examples
-from service.setup.access.access import AccessStore, Holder
+from service.setup.access import AccessStore, Holder
 
 SQL = "/sql"
 HOSTILE = "</textarea><script>alert(1)</script> $x"

@@ -12,7 +12,7 @@ import typer
 
 from analytics.store.store import Store
 from service.cli.main import application, run
-from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now
 
 Command = Callable[..., tuple[int, str, str]]

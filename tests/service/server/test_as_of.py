@@ -15,7 +15,7 @@ from support.servers import PATIENCE, Home, nursery
 from analytics.store.store import Store
 from audit.policy import Policy
 from service.server import periodic_tasks
-from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.access import AccessStore, Holder, access_file
 from service.setup.settings import Settings
 
 AS_OF = datetime(2020, 1, 1, tzinfo=UTC)

@@ -24,11 +24,9 @@ from service.cli.commands import importing
 from service.cli.main import application
 from service.server import commands
 from service.server.commands import READERS, taking_commands
-from service.setup import command_socket, server_link
-from service.setup.command_socket import connect, folder_of, listening
+from service.setup import server_link
 from service.setup.judge_setup import paid_note
-from service.setup.server_link import Rows, ServerLink, pack
-from service.setup.server_store import ServerStore
+from service.setup.server_link import Rows, ServerLink, ServerStore, connect, folder_of, listening, pack
 from service.write.importing import ImportSummary
 from streams.engine.engine import Engine
 from streams.watch.watching import Watch
@@ -124,7 +122,7 @@ def test_a_command_gives_nothing_to_a_server_of_another_user(tmp_path: Path, mon
     """Another user could have put a socket there, to be asked in the server's place."""
     database = tmp_path / "fleet.duckdb"
     with listening(database):
-        monkeypatch.setattr(command_socket.os, "geteuid", lambda: os.getuid() + 1)
+        monkeypatch.setattr(server_link.os, "geteuid", lambda: os.getuid() + 1)
         with pytest.raises(StoreError, match="belongs to the user"):
             connect(database)
 
@@ -273,7 +271,7 @@ def test_another_users_folder_is_left_alone(tmp_path: Path, monkeypatch: pytest.
     database = tmp_path / "fleet.duckdb"
     folder_of(database).mkdir()
     (folder_of(database) / "theirs").touch()
-    monkeypatch.setattr(command_socket.os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(server_link.os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(StoreError, match="belongs to the user"), listening(database):
         pass
     assert (folder_of(database) / "theirs").exists()

@@ -17,7 +17,7 @@ from support.exchange_tables import ROWS, write_lines, write_table
 from support.servers import LONG, ROOT, Child, Home, Nursery, nursery, until
 
 from driftline_trial.simulator import running
-from service.setup.command_socket import folder_of
+from service.setup.server_link import folder_of
 
 EVENTS = ROOT / "examples" / "session.json"
 MADE_BEFORE = ROOT / "tests" / "corpus" / "database"

@@ -30,7 +30,7 @@ from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
 from schemas.records import Erasure, Exchange, Heartbeat, JudgingRequest, Record
-from service.setup.access.access import AccessStore
+from service.setup.access import AccessStore
 from service.web.bounds import ApiSettings
 from service.web.context import ApiContext, Metrics
 from streams.engine.embedded import EmbeddedRunner

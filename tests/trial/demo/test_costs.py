@@ -23,7 +23,7 @@ from driftline_trial.simulator import running
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
 from service.http.routes.ingest import exchange_of
-from service.setup.access.access import Holder
+from service.setup.access import Holder
 from service.web.models import IngestBody
 from streams.engine.engine import Engine
 from streams.judges.live import open_live_judge

@@ -18,7 +18,7 @@ from driftline_trial.demo.fleet import SECRETS
 from driftline_trial.demo.script import SCRIPT_END, policy_file, present_of
 from driftline_trial.simulator import running
 from schemas.errors import DriftlineError
-from service.setup.access.access import AccessStore
+from service.setup.access import AccessStore
 from service.setup.settings import load_settings
 from service.setup.workspace import utc_now
 

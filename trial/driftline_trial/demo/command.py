@@ -25,8 +25,8 @@ from schemas.errors import SettingsError
 from schemas.records import Incident
 from service.cli.commands.importing import file_progress, show
 from service.cli.commands.incidents import check_projects
+from service.cli.import_findings import pages_steps, program_name, typed
 from service.cli.incident_views import check_limits, check_view
-from service.cli.next_steps import pages_steps, program_name, typed
 from service.cli.progress import working
 from service.cli.terminal import err, heading, out
 from service.cli.views import SIMULATED

@@ -20,7 +20,7 @@ from driftline_trial.demo.judge_change import STRICTNESS, JudgeSchedule, judge_a
 from driftline_trial.demo.script import present_of
 from schemas.errors import DriftlineError
 from service.server.supervisor import serving
-from service.setup.access.access import AccessStore, Holder, access_file
+from service.setup.access import AccessStore, Holder, access_file
 from service.setup.settings import Settings
 from service.setup.workspace import Clock, utc_now
 from service.text.links import API, EVENTS, INGEST

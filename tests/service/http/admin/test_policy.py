@@ -9,9 +9,9 @@ import pytest
 from fastapi import FastAPI
 from support.api_server import NOW, PATIENT, BodyBuilder, Call, Tokens
 
-from service.setup.access.access import AccessStore
+from service.setup.access import AccessStore
 from service.web.bounds import ApiSettings
-from service.write.policy_file import fingerprint
+from service.write.policies import fingerprint
 
 POLICY, TRIAL = "/api/audit/policy", "/api/audit/policy/trial"
 PRESENT = "version: 1\nprojects: {dark: {enabled: false}, capped: {costCapPerSession: 0}}\n"

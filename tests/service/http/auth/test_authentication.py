@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 from support.api_server import BodyBuilder, Call, Tokens
 
-from service.setup.access.access import AccessStore
+from service.setup.access import AccessStore
 from service.web.authentication import WINDOW, Failures
 from service.web.bounds import ApiSettings
 

@@ -12,7 +12,7 @@ from support.api_server import NOW, BodyBuilder, Call, Tokens
 from support.pages import cookie, signed_in
 
 from schemas.errors import StoreError
-from service.setup.access.access import AccessStore, Holder
+from service.setup.access import AccessStore, Holder
 
 ROOT = "root"
 CONNECTIONS, OPERATORS = "/api/audit/connections", "/api/audit/operators"

@@ -23,7 +23,7 @@ from analytics.store.store import Store
 from schemas.errors import BrokerError, BusyError, SettingsError
 from service.http.otlp_grpc import SERVICES
 from service.server.server_lifecycle import listen_for_spans
-from service.setup.access.access import AccessStore
+from service.setup.access import AccessStore
 from service.setup.settings import Settings
 from service.text.links import TRACES
 from service.web.bounds import BODY_LIMITS, ApiSettings

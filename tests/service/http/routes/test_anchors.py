@@ -12,7 +12,7 @@ from support.engines import live_judge
 
 from analytics.store.store import Store
 from driftline_trial.simulator import running
-from service.setup.access.access import AccessStore, Holder
+from service.setup.access import AccessStore, Holder
 from streams.engine.engine import Engine
 
 ANCHORS = "/api/audit/ops/anchors"

@@ -22,7 +22,7 @@ from audit.evaluation.cases import shipped_system_prompt
 from driftline_trial.simulator import running
 from schemas.records import DeadLetter
 from service.http.routes import evaluations as endpoint
-from service.setup.access.access import AccessStore, Holder
+from service.setup.access import AccessStore, Holder
 from streams.engine.engine import Engine
 from streams.evaluations import Estimate
 from streams.judging.judged_stages import JUDGED, SCORING

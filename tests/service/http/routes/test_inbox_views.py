@@ -10,8 +10,7 @@ import pytest
 from support.api_server import Call, Tokens
 from support.pages import OURS, cookie, signed_in
 
-from service.setup.access.access import AccessStore, Holder
-from service.setup.access.sign_ins import mark_of
+from service.setup.access import AccessStore, Holder, mark_of
 
 VIEWS = "/api/audit/incidents/views"
 

@@ -19,7 +19,7 @@ from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
 from service.read.people import human_scores
-from service.setup.access.access import AccessStore, Holder
+from service.setup.access import AccessStore, Holder
 from streams.engine.engine import Engine
 
 SCORE = "/api/audit/ops/scores/score s:1/human"

@@ -19,7 +19,7 @@ from support.forking import forked
 from support.servers import LONG, until
 
 from service.read.queries import pool as query_pool
-from service.setup.access.access import AccessStore, Holder
+from service.setup.access import AccessStore, Holder
 from service.web.bounds import ApiSettings
 from streams.engine.engine import Engine
 

@@ -11,12 +11,11 @@ from support.api_server import PATIENT, BodyBuilder, Call, Tokens
 from support.pages import Elements, cookie, from_page, signed_in
 
 from service.server.app import ROUTERS
-from service.setup.access.access import AccessStore, Holder
-from service.setup.access.audit_log import Write
+from service.setup.access import AccessStore, Holder, Write
 from service.text.words import WORDS
 from service.web.bounds import DRY_RUNS, ApiSettings
 from service.web.request_layers import READS
-from service.write.policy_file import SKELETON
+from service.write.policies import SKELETON
 
 PAGES = (
     "/admin",

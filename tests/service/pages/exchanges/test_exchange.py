@@ -19,7 +19,7 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import DimensionScore, Exchange, Judgement, Score
 from service.pages.rendering import MAX_SHOWN
-from service.setup.access.access import AccessStore, Holder
+from service.setup.access import AccessStore, Holder
 from service.text.links import Links
 from streams.engine.engine import Engine
 

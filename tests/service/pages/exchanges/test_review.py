@@ -16,7 +16,7 @@ from support.watch_histories import put
 from analytics.store.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
-from service.setup.access.access import AccessStore, Holder
+from service.setup.access import AccessStore, Holder
 from streams.engine.engine import Engine
 
 REVIEW = "/projects/ops/review"

@@ -23,8 +23,7 @@ from schemas.errors import InputError
 from schemas.records import Incident
 from service.pages.inbox import DONE, HEADINGS, ORDERS, PAGE
 from service.read.incidents import ANY, FIELDS, LIVE_STATES, SORTS, filter_of, read_address
-from service.setup.access.access import AccessStore, Holder
-from service.setup.access.sign_ins import mark_of
+from service.setup.access import AccessStore, Holder, mark_of
 from service.text.links import Links
 
 LINKS = Links()

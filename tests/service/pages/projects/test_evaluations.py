@@ -19,7 +19,7 @@ from analytics.store.store import Store
 from schemas.records import DeadLetter, Evaluation, Heartbeat
 from service.pages import listing
 from service.pages.rendering import MAX_SHOWN
-from service.setup.access.access import AccessStore, Holder
+from service.setup.access import AccessStore, Holder
 
 LIST = "/projects/shop/evaluations"
 

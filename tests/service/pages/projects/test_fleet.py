@@ -18,7 +18,7 @@ from support.watch_histories import JUDGED, fallen, history, put, steady
 
 from analytics.store.store import Store
 from service.read.project import ENOUGH
-from service.setup.access.access import AccessStore, Holder
+from service.setup.access import AccessStore, Holder
 
 
 def test_an_empty_server_says_what_to_do_first(call: Call, access: AccessStore) -> None:

@@ -21,7 +21,7 @@ from support.watch_histories import JUDGED, fallen, history, put
 from analytics.store.store import Store
 from schemas.records import Baseline, Incident, TierStatistics
 from service.pages.rendering import NOTHING
-from service.setup.access.access import AccessStore, Holder
+from service.setup.access import AccessStore, Holder
 from service.text.words import WORDS
 
 HOSTILE = '"><img src=x onerror=alert(1)><script>alert(1)</script>\u202eexe'

@@ -18,7 +18,7 @@ from analytics.store.store import Store
 from schemas.records import DimensionScore, Erasure, Heartbeat, Label, Redaction
 from service.pages.run_view import STEPS
 from service.pages.session import STEPS_ALONE, TEXT_SHOWN, TURNS
-from service.setup.access.access import AccessStore, Holder
+from service.setup.access import AccessStore, Holder
 from service.text.links import Links
 from streams.engine.engine import Engine
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from schemas.errors import InputError, SettingsError, StoreError
 from service.cli.commands.access import connections_app, operators_app
-from service.setup.access.access import _MIGRATIONS, SCOPES, AccessStore, Holder, access_file, new_token
+from service.setup.access import _MIGRATIONS, SCOPES, AccessStore, Holder, access_file, new_token
 from service.setup.settings import load_settings
 
 NORTH = Holder("connection", "north", "ops", "cleo")

@@ -8,9 +8,8 @@ from datetime import timedelta
 import pytest
 from support.clocks import ManualClock
 
-from service.setup.access import audit_log
-from service.setup.access.access import AccessStore
-from service.setup.access.audit_log import KEPT, Write
+from service.setup import access as access_module
+from service.setup.access import LINES_KEPT, AccessStore, Write
 
 RETRY = Write(
     kind="operator", name="root", token="0f3a77c1b2d4", method="POST", route="/api/audit/{project}/rejudge", project="ops"
@@ -40,17 +39,17 @@ def test_a_line_that_is_complete_stays_as_it_is(access: AccessStore) -> None:
 
 def test_lines_go_when_they_are_old(access: AccessStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept for ever is a file that grows for ever."""
-    monkeypatch.setattr(audit_log, "PRUNED_EVERY", 2)
+    monkeypatch.setattr(access_module, "PRUNED_EVERY", 2)
     access.audit_log.begin(RETRY)
-    clock.now += KEPT + timedelta(seconds=1)
+    clock.now += LINES_KEPT + timedelta(seconds=1)
     access.audit_log.begin(RETRY)
     assert [line.id for line in access.audit_log.lines(10)] == [2]
 
 
 def test_lines_go_when_there_are_too_many(access: AccessStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script that writes without end fills no disk; numbers are not given again."""
-    monkeypatch.setattr(audit_log, "PRUNED_EVERY", 2)
-    monkeypatch.setattr(audit_log, "MAX_LINES", 3)
+    monkeypatch.setattr(access_module, "PRUNED_EVERY", 2)
+    monkeypatch.setattr(access_module, "MAX_LINES", 3)
     for _ in range(8):
         access.audit_log.begin(RETRY)
     assert [line.id for line in access.audit_log.lines(10)] == [8, 7, 6]

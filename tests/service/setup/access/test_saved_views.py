@@ -9,8 +9,7 @@ import pytest
 from support.api_server import NOW
 
 from schemas.errors import InputError
-from service.setup.access.access import AccessStore
-from service.setup.access.saved_views import MAX_VIEW_NAME, MAX_VIEWS, View
+from service.setup.access import MAX_VIEW_NAME, MAX_VIEWS, AccessStore, View
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from audit.policy import Policy
-from service.write.policy_file import EVERY_OTHER, FLEET, changes, effective
+from service.write.policies import EVERY_OTHER, FLEET, changes, effective
 
 
 def policy(**fields: Any) -> Policy:

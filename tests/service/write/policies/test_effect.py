@@ -15,8 +15,7 @@ from audit.exchanges.sampling import SAMPLING_SKIP
 from audit.policy import Sampling
 from audit.redaction import Redactor
 from schemas.records import Exchange
-from service.write.policy_effect import effects
-from service.write.policy_file import changes
+from service.write.policies import changes, effects
 from streams.log.admission import Accepted, Admission
 
 SAMPLINGS = st.builds(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from audit.policy import Policy
-from service.write.policy_file import (
+from service.write.policies import (
     SKELETON,
     PolicyFile,
     PolicyProblem,
@@ -77,7 +77,7 @@ def test_why_a_file_cannot_be_written_is_said(file: PolicyFile, monkeypatch: pyt
     assert "DRIFTLINE_POLICY" in PolicyFile(None).why_read_only()
     assert "does not exist" in PolicyFile(Path("nowhere.yaml")).why_read_only()
     assert file.why_read_only() == ""
-    monkeypatch.setattr("service.write.policy_file.os.access", lambda *_: False)
+    monkeypatch.setattr("service.write.policies.os.access", lambda *_: False)
     assert "ConfigMap" in file.why_read_only()
     with pytest.raises(ReadOnlyError, match="read-only"):
         file.save("version: 1 # b\n", fingerprint(SKELETON))
@@ -90,7 +90,7 @@ def test_a_disk_that_is_full_changes_nothing(file: PolicyFile, monkeypatch: pyte
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("service.write.policy_file.os.fsync", full)
+    monkeypatch.setattr("service.write.policies.os.fsync", full)
     with pytest.raises(ReadOnlyError, match="No space left"):
         file.save("version: 1 # b\n", fingerprint(SKELETON))
     assert file.path

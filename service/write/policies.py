@@ -1,10 +1,12 @@
-"""The policy file of a server: reading it, comparing and checking another text, and saving that text.
+"""The policy file of a server: comparing and checking another text, estimating its effect, and saving it.
 
 1. A text is checked completely before it is written, relative to the folder of the file, because methodologies are files beside it.
 2. The text is written to a file beside it and renamed, so a reader finds either the old or the new text. The previous text is kept
    under the same name with the suffix `.previous`, and can be restored in the same way.
 3. A save names the text on which it is based. If the file has changed meanwhile, nothing is written.
 4. A running server keeps its policy until it restarts: see `service.server.server_lifecycle`.
+5. The effect is the share of the last days' exchanges that another policy would have judged, and the cost per month. Both policies are
+   applied to a sample of stored sessions with the code of intake: `audit.exchanges.tier1` and `audit.exchanges.sampling`.
 """
 
 from __future__ import annotations
@@ -15,20 +17,47 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta
 
-from audit.policy import Policy, load_policy
+from analytics.queries import query_rows
+from audit.cost import ModelPrice, Usage, usd_of
+from audit.exchanges.sampling import Candidate, SamplingState, close, decide
+from audit.exchanges.tier1 import check_structure
+from audit.policy import Policy, ProjectPolicy, load_policy
 from schemas.errors import DriftlineError, PolicyError
+from schemas.lazy import duckdb
 from service.text.answers import Answer
+from streams.stage_batches import named_session
 
 EVERY_OTHER = ""
 """Stands for the projects that neither policy names."""
 FLEET = "*"
 """Stands for the settings that belong to no project: redaction, prices, the session gap, spans on Kafka."""
+NO_FILE = "The server was started without a policy file, so every default is in force. Set DRIFTLINE_POLICY to a file."
+SKELETON = "version: 1\n"
+"""The initial text if there is no file: every default."""
+CONTEXT_LINES = 3
+"""Unchanged lines around each change of a comparison."""
+EFFECT_DAYS = 7
+"""Days that an estimate rests on."""
+DAYS_OF_MONTH = 30
+"""Days of a month."""
+EFFECT_PROJECTS = 20
+"""Projects that are estimated."""
+SAMPLED_EXCHANGES = 5_000
+"""Exchanges in the sample of a project. A share has a standard error of 0.7 points, a little more if sessions differ."""
+NO_RECORD = b"-"
+"""Stands for the encoded exchange, which sampling only passes through."""
+ESTIMATED_SETTINGS = ("enabled", "judgeModel", "prices.", "sampling.")
+"""Prefixes of the settings whose effect is estimated. The effects of cap and gate depend on the judge's answers."""
+Row = Mapping[str, Any]
+_writing = threading.Lock()
 
 
 class SettingChange(Answer, frozen=True):
@@ -63,26 +92,18 @@ def effective(policy: Policy, project: str) -> dict[str, Any]:
         parts = policy.model_dump(
             mode="json", by_alias=True, include={"redaction", "collector", "prices", "session_gap_minutes"}
         )
-        return dict(_flat("", parts))
+        return dict(_flatten("", parts))
     resolved = policy.for_project(project)
-    settings = dict(_flat("", resolved.settings.model_dump(mode="json", by_alias=True)))
+    settings = dict(_flatten("", resolved.settings.model_dump(mode="json", by_alias=True)))
     return settings | {"methodology": f"{resolved.settings.methodology} ({resolved.methodology.digest[:8]})"}
 
 
-def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _flatten(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, dict) or not value:
         yield path, value
         return
     for name, inner in value.items():
-        yield from _flat(f"{path}.{name}" if path else str(name), inner)
-
-
-NO_FILE = "The server was started without a policy file, so every default is in force. Set DRIFTLINE_POLICY to a file."
-SKELETON = "version: 1\n"
-"""The initial text if there is no file: every default."""
-CONTEXT_LINES = 3
-"""Unchanged lines around each change of a comparison."""
-_writing = threading.Lock()
+        yield from _flatten(f"{path}.{name}" if path else str(name), inner)
 
 
 class StaleError(DriftlineError):
@@ -151,11 +172,11 @@ class PolicyFile:
 
     def text(self) -> str:
         """Return the text of the file; the shortest policy if there is none. PolicyError if it cannot be read."""
-        return SKELETON if self.path is None else _read(self.path)
+        return SKELETON if self.path is None else _read_text(self.path)
 
     def previous(self) -> str | None:
         """Return the text from before the last save; None if there is none."""
-        return None if self.path is None or not _before(self.path).is_file() else _read(_before(self.path))
+        return None if self.path is None or not _previous_path(self.path).is_file() else _read_text(_previous_path(self.path))
 
     def why_read_only(self) -> str:
         """Return the reason why the file cannot be written; empty if it can."""
@@ -181,12 +202,12 @@ class PolicyFile:
         if self.path is None:  # pragma: no cover - said by why_read_only
             raise ReadOnlyError(NO_FILE)
         with _writing:
-            before = _read(self.path)
+            before = _read_text(self.path)
             if fingerprint(before) != base:
                 raise StaleError("the policy file was changed meanwhile")
             try:
-                _replace(_before(self.path), before)
-                _replace(self.path.resolve(), text)
+                _replace_text(_previous_path(self.path), before)
+                _replace_text(self.path.resolve(), text)
             except OSError as error:
                 raise ReadOnlyError(f"{self.path}: {error.strerror}") from error
 
@@ -199,7 +220,7 @@ def check(file: PolicyFile, text: str, known: Collection[str]) -> Policy | list[
     try:
         return load_policy(file.place, text.encode(), confined=known)
     except PolicyError as error:
-        return _problems(file.place, str(error))
+        return _find_problems(file.place, str(error))
     except UnicodeEncodeError:
         return [PolicyProblem(None, "half of a surrogate pair is no text")]
 
@@ -215,7 +236,7 @@ def compared(before: str, after: str) -> list[str]:
     return list(lines)[2:]
 
 
-def _problems(place: Path, message: str) -> list[PolicyProblem]:
+def _find_problems(place: Path, message: str) -> list[PolicyProblem]:
     """Return the problems in a PolicyError's message; lines without a position belong to the previous problem."""
     start = re.compile(rf"{re.escape(str(place))}:(\d+): (.*)", re.DOTALL)
     found: list[PolicyProblem] = []
@@ -230,12 +251,12 @@ def _problems(place: Path, message: str) -> list[PolicyProblem]:
     return found
 
 
-def _before(path: Path) -> Path:
+def _previous_path(path: Path) -> Path:
     target = path.resolve()
     return target.with_name(f"{target.name}.previous")
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except OSError as error:
@@ -244,7 +265,7 @@ def _read(path: Path) -> str:
         raise PolicyError(f"{path}: is not UTF-8", hint="Save the file as UTF-8.") from error
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace_text(path: Path, text: str) -> None:
     """Replace a file in one step, keeping its permissions; durable on return."""
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -264,3 +285,108 @@ def _replace(path: Path, text: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+class PolicyEffect(Answer, frozen=True):
+    """A rough estimate for a project, from its exchanges of the last days."""
+
+    project: str
+    exchanges: int
+    judged_before: Annotated[float, Meta(description="Share of the exchanges.")]
+    judged_after: float
+    usd_per_month_before: Annotated[float | None, Meta(description="null: the price or the use is unknown.")]
+    usd_per_month_after: float | None
+
+
+class PolicyTrial(Answer, frozen=True):
+    """The result of a trial; nothing was saved."""
+
+    valid: bool
+    problems: list[PolicyProblem]
+    comparison: Annotated[list[str], Meta(description="Lines of a unified diff against the file.")]
+    changes: Annotated[list[SettingChange], Meta(description="Against the file, by setting.")]
+    effects: Annotated[list[PolicyEffect], Meta(description=f"From the last {EFFECT_DAYS} days.")]
+
+
+def effects(
+    cursor: duckdb.DuckDBPyConnection,
+    before: Policy,
+    after: Policy,
+    *,
+    found: Sequence[SettingChange],
+    projects: Sequence[str],
+    now: datetime,
+) -> list[PolicyEffect]:
+    """Return the effect on those `projects` that have exchanges and are affected by a change, at most EFFECT_PROJECTS."""
+    named = {*before.projects, *after.projects}
+    concerned = {one for change in found if change.setting.startswith(ESTIMATED_SETTINGS) for one in change.projects}
+    wanted = [one for one in projects if one in concerned or (EVERY_OTHER in concerned and one not in named)]
+    estimates = (
+        _estimate_effect(cursor, one, before.for_project(one), after.for_project(one), now) for one in wanted[:EFFECT_PROJECTS]
+    )
+    return [one for one in estimates if one is not None]
+
+
+def _estimate_effect(
+    cursor: duckdb.DuckDBPyConnection, project: str, before: ProjectPolicy, after: ProjectPolicy, now: datetime
+) -> PolicyEffect | None:
+    start = now - timedelta(days=EFFECT_DAYS)
+    sample = query_rows(cursor, "session_sample", {"project": project, "from": start, "to": now, "limit": SAMPLED_EXCHANGES})
+    if not sample:
+        return None
+    was, will = _count_judged(sample, before), _count_judged(sample, after)
+    spent = _read_usage(cursor, project, start, now)
+    known, factor = _cost_per_month(spent, before.price), will / was if was else None
+    changed = before.settings.judge_model != after.settings.judge_model or before.price != after.price
+    per_sample = _cost_per_month(spent, after.price) if changed else known
+    return PolicyEffect(
+        project=project,
+        exchanges=sample[0]["total"],
+        judged_before=was / len(sample),
+        judged_after=will / len(sample),
+        usd_per_month_before=known,
+        usd_per_month_after=None if per_sample is None or factor is None else per_sample * factor,
+    )
+
+
+def _count_judged(sample: Sequence[Row], policy: ProjectPolicy) -> int:
+    """Return the number of exchanges of a sample that a policy would have judged, if sessions end with the sample."""
+    if not policy.settings.enabled:
+        return 0
+    sessions = groupby(sample, key=lambda row: named_session(row["connection"], row["session_id"]))
+    return sum(len(_judge_session(key, rows, policy)) for key, rows in sessions)
+
+
+def _judge_session(session: str, rows: Iterable[Row], policy: ProjectPolicy) -> set[str]:
+    """Return the ids of a session's exchanges that a policy would have judged."""
+    state, judged = SamplingState(), set[str]()
+    for row in rows:
+        tier1 = check_structure(row["user_message"], row["agent_response"], policy.methodology)
+        candidate = Candidate(
+            session=session,
+            exchange_id=row["exchange_id"],
+            revision=0,
+            turn_number=row["turn_number"],
+            agent_response=row["agent_response"],
+            output_tokens=row["output_tokens"],
+            tier1_flags=tier1.flags,
+            record=NO_RECORD,
+        )
+        decision, state = decide(state, candidate, policy.settings.sampling)
+        if decision.sampled:
+            judged.add(candidate.exchange_id)
+    last, _ = close(state, policy.settings.sampling)
+    return judged.union(parked.exchange_id for parked in last)
+
+
+def _read_usage(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime) -> Usage:
+    """Return the tokens of the judge's calls in a period."""
+    rows = query_rows(cursor, "judge_costs", {"by": "project", "project": project, "from": start, "to": end})
+    row = rows[0] if rows else dict.fromkeys(("input_tokens", "output_tokens", "cache_write_tokens", "cache_read_tokens"), 0)
+    return Usage(row["input_tokens"], row["output_tokens"], row["cache_write_tokens"], row["cache_read_tokens"])
+
+
+def _cost_per_month(spent: Usage, price: ModelPrice | None) -> float | None:
+    """Return the monthly cost in USD of this many tokens in `EFFECT_DAYS` days; None without a price. Rates of long prompts cannot be applied to sums."""
+    plain = None if price is None else price.model_copy(update={"steps": ()}).cost(spent)
+    return None if plain is None else usd_of(plain) * DAYS_OF_MONTH / EFFECT_DAYS

@@ -1,0 +1,706 @@
+"""Access: connections, operators and their tokens, sign-ins, saved views and the audit log, in a SQLite file of its own.
+
+DuckDB's file belongs to one process, but this file is shared, so that commands work while the server runs.
+
+Tokens (`AccessStore`):
+1. A token is `dl_<prefix>_<secret>`. The prefix (48 random bits) is public and the key of the look-up; the secret has 256 random
+   bits. A token is shown once. Only its SHA-256 is stored, and compared as bytes in constant time.
+2. A connection's token may deliver records, and decides their connection and project. An operator's token has the rights of its
+   scopes, everywhere or in one project.
+3. A holder has at most two live tokens, so that one can be replaced while the other still works. Names are never reused: records
+   filed under a name stay with its project.
+
+Sign-ins to the pages (`SignIns`):
+4. A sign-in is a random cookie that stands for a token for a limited time. It is useless without this file, expires, and ends with
+   its token. Only its SHA-256 is stored.
+5. Browsers send cookies by themselves, so a writing request must prove that one of our pages made it, by repeating a mark that only
+   our pages can read.
+
+The audit log (`AuditLog`): changes by operators over HTTP and by commands on access, one line each.
+6. A line is written before the change is made, and completed with the outcome. A line without an outcome was interrupted, for example
+   by a kill: look up whether its change was made.
+7. A line names the author, the time, the token (by its public prefix), the action (method and route template, or command), the project
+   and the subject. Bodies are not kept.
+8. A completed line cannot be changed. Lines are deleted by age, and the oldest ones if there are too many.
+
+Saved views of the inbox (`SavedViews`) are personal settings and no audited data: they are not replayed, and they outlive the tokens of
+their owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
+
+from msgspec import Meta
+
+from audit.anchors import is_reserved
+from schemas.bounds import NAME
+from schemas.errors import InputError, StoreError
+from service.text.answers import Answer, Moment
+
+MARK = "dl"
+"""The beginning of every token; no holder's name begins with it and an underscore."""
+_PREFIX = re.compile(rb"dl_([0-9a-f]{12})_[A-Za-z0-9_-]{1,64}")
+Kind = Literal["connection", "operator"]
+Scope = Literal["read", "review", "query", "admin"]
+"""Rights of an operator: read; score and decide as a person; run SQL; change, purge and give access."""
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+MAX_LIVE = 2
+MAX_VIEWS = 50
+"""Views of one person."""
+MAX_VIEW_NAME = 64
+"""Characters of a name."""
+VIEWS_TABLE = """CREATE TABLE inbox_views (
+    owner TEXT NOT NULL, name TEXT NOT NULL, query TEXT NOT NULL, is_shared INTEGER NOT NULL, created_at TEXT NOT NULL,
+    PRIMARY KEY (owner, name)
+) STRICT"""
+_MIGRATIONS = (
+    (
+        """CREATE TABLE holders (
+            kind TEXT NOT NULL CHECK (kind IN ('connection', 'operator')), name TEXT NOT NULL, project TEXT, agent TEXT,
+            created_at TEXT NOT NULL, PRIMARY KEY (kind, name)
+        ) STRICT""",
+        """CREATE TABLE tokens (
+            prefix TEXT PRIMARY KEY, digest BLOB NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, created_at TEXT NOT NULL,
+            expires_at TEXT, revoked_at TEXT, FOREIGN KEY (kind, name) REFERENCES holders (kind, name)
+        ) STRICT""",
+    ),
+    (
+        "ALTER TABLE holders ADD COLUMN scopes TEXT",
+        # Before scopes existed, an operator had every right.
+        "UPDATE holders SET scopes = 'read review query admin' WHERE kind = 'operator'",
+        """CREATE TABLE writes (
+            id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, kind TEXT NOT NULL CHECK (kind IN ('operator', 'command')),
+            name TEXT NOT NULL, token TEXT, method TEXT NOT NULL, route TEXT NOT NULL, project TEXT, subject TEXT,
+            request_id TEXT, status INTEGER, outcome TEXT CHECK (outcome IN ('done', 'refused', 'failed'))
+        ) STRICT""",
+        """CREATE TRIGGER writes_stay BEFORE UPDATE ON writes WHEN old.outcome IS NOT NULL OR new.outcome IS NULL
+        BEGIN SELECT RAISE(ABORT, 'a line of the audit log stays as it is'); END""",
+    ),
+    (
+        """CREATE TABLE sign_ins (
+            digest BLOB PRIMARY KEY, prefix TEXT NOT NULL REFERENCES tokens (prefix), created_at TEXT NOT NULL, expires_at TEXT NOT NULL
+        ) STRICT""",
+    ),
+    ("ALTER TABLE tokens ADD COLUMN last_used_at TEXT",),
+    (VIEWS_TABLE,),
+)
+_LIVE = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :now)"
+NOBODY_DIGEST = hashlib.sha256(b"").digest()
+_HOLDER = "h.kind, h.name, h.project, h.agent, h.scopes"
+SIGN_IN_LASTS = timedelta(hours=12)
+"""Duration of a sign-in."""
+HALF_LENGTH = 32
+"""Characters of a salt, and of the digest made with it."""
+SECRET_FORM = re.compile(rb"[A-Za-z0-9_-]{43}")
+Outcome = Literal["done", "refused", "failed"]
+LINES_KEPT = timedelta(days=400)
+"""The time that lines are kept: a year, plus some time to review it."""
+MAX_LINES = 1_000_000
+PRUNED_EVERY = 1000
+LINE_COLUMNS = "id, at, kind, name, 'dl_' || token, method, route, project, subject, request_id, status, outcome"
+Migrations = Sequence[Sequence[str]]
+"""The statements that migrate each version of the file to the next. Released ones never change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The holder of a token. `project` is None for an operator of every project; `scopes` have no meaning for a connection."""
+
+    kind: Kind
+    name: str
+    project: str | None
+    agent: str | None = None
+    scopes: frozenset[str] = frozenset(SCOPES)
+
+
+class _TokenRow(NamedTuple):
+    """The holder of a valid token, and the version of the file in which it is valid."""
+
+    holder: Holder
+    expires_at: str | None
+    version: int
+    prefix: str
+
+
+class Token(Answer, frozen=True):
+    """A token, without its secret."""
+
+    token: Annotated[str, Meta(description="Its public prefix.", examples=["dl_0f3a77c1b2d4"])]
+    state: Literal["live", "expired", "revoked"]
+    created_at: Moment
+    expires_at: Annotated[Moment | None, Meta(description="When the token expires.")]
+    last_used_at: Annotated[Moment | None, Meta(description="When it last opened anything, to the minute; null: not yet.")]
+
+
+def access_file(database: Path) -> Path:
+    """Return the file of a database's tokens, which is beside it."""
+    return database.with_suffix(".access")
+
+
+def scopes_of(names: Iterable[str]) -> frozenset[str]:
+    """Return the scopes of these names; InputError for an unknown one, or if there are none."""
+    given = frozenset(names)
+    if not given or not given <= set(SCOPES):
+        unknown = ", ".join(sorted(given - set(SCOPES)))[:64]
+        raise InputError(f"scopes: {unknown or 'none'} cannot be granted", hint=f"Use some of {', '.join(SCOPES)}.")
+    return given
+
+
+class AccessStore:
+    """The open file; created if missing, readable for its owner alone. It can be shared between threads.
+
+    StoreError when the file cannot be used.
+    """
+
+    def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
+        self.path = path
+        self._now = now
+        self._file = SharedFile(path, _MIGRATIONS)
+        self._found: dict[bytes, _TokenRow] = {}
+        self._used: set[str] = set()
+        self.audit_log = AuditLog(self._file, now)
+        """The changes by operators and commands."""
+        self.sign_ins = SignIns(self._file, now)
+        """The sign-ins to the pages."""
+        self.saved_views = SavedViews(self._file, now)
+        """The saved views of the inbox."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def add(self, holder: Holder, lasts: timedelta | None = None) -> str:
+        """Add a connection or operator; return its first token, which expires after `lasts`, or never.
+
+        InputError if the name is taken or invalid.
+        """
+        for name in (holder.name, holder.project):
+            if name is not None and not re.fullmatch(NAME, name):
+                raise InputError(f"{name[:64]!r} is no name", hint="Use a-z, 0-9, _ . - and at most 63 characters.")
+            if name is not None and is_reserved(name):
+                raise InputError(
+                    f"{name!r} is a name for anchors", hint="It is reserved; choose a name with another beginning."
+                )
+        if holder.name.startswith(f"{MARK}_"):
+            raise InputError(f"{holder.name!r} looks like a token", hint="Names do not begin with dl_.")
+        scopes = " ".join(one for one in SCOPES if one in scopes_of(holder.scopes)) if holder.kind == "operator" else None
+        row = {"kind": holder.kind, "name": holder.name, "project": holder.project, "agent": holder.agent, "scopes": scopes}
+        with self._file.transaction() as cursor:
+            cursor.execute(
+                "INSERT OR IGNORE INTO holders (kind, name, project, agent, created_at, scopes) "
+                "VALUES (:kind, :name, :project, :agent, :now, :scopes)",
+                {**row, "now": self._stamp()},
+            )
+            if not cursor.rowcount:
+                hint = f"driftline {holder.kind}s rotate {holder.name} prints another token; names are not reused."
+                raise InputError(f"there is {_article(holder.kind)} {holder.name} already", hint=hint)
+            return self._issue(cursor, holder.kind, holder.name, lasts)
+
+    def rotate(self, kind: Kind, name: str, grace: timedelta | None = None, lasts: timedelta | None = None) -> str:
+        """Issue another token, which expires after `lasts`, or never. The old one stays valid until it is revoked, or for the time of grace.
+
+        InputError if there is no such holder, or if it already has two live tokens.
+        """
+        with self._file.transaction() as cursor:
+            live = self._live(cursor, kind, name)
+            if len(live) >= MAX_LIVE:
+                shown = " and ".join(f"{MARK}_{prefix}" for prefix in live)
+                hint = f"Revoke one of them first: driftline {kind}s revoke {MARK}_{live[0]}"
+                raise InputError(f"{kind} {name} has {len(live)} live tokens: {shown}", hint=hint)
+            if grace is not None:
+                cursor.execute(
+                    "UPDATE tokens SET expires_at = min(coalesce(expires_at, :end), :end) WHERE kind = :kind AND name = :name "
+                    "AND revoked_at IS NULL",
+                    {"kind": kind, "name": name, "end": stamped(self._now() + grace)},
+                )
+            return self._issue(cursor, kind, name, lasts)
+
+    def revoke(self, kind: Kind, which: str) -> int:
+        """Revoke the tokens of a holder, or one by `dl_<prefix>`; return the number of live ones. InputError if nothing matches."""
+        values = {"kind": kind, "now": self._stamp(), "which": which.split("_")[1] if which.startswith(f"{MARK}_") else which}
+        column = "prefix" if which.startswith(f"{MARK}_") else "name"
+        with self._file.transaction() as cursor:
+            known = f"SELECT 1 FROM {'tokens' if column == 'prefix' else 'holders'} WHERE kind = :kind AND {column} = :which"  # noqa: S608 - two literals
+            if cursor.execute(known, values).fetchone() is None:
+                raise InputError(f"there is no {kind} or token {which[:32]!r}", hint=f"`driftline {kind}s list` shows them.")
+            cursor.execute(
+                f"UPDATE tokens SET revoked_at = :now WHERE kind = :kind AND {column} = :which AND {_LIVE}",  # noqa: S608 - literals
+                values,
+            )
+            return cursor.rowcount
+
+    def holders(self, kind: Kind) -> list[tuple[Holder, list[Token]]]:
+        """Return all holders of a kind by name, with their tokens, oldest first."""
+        now = self._stamp()
+        rows = self._file.rows(f"SELECT {_HOLDER} FROM holders h WHERE kind = ? ORDER BY name", [kind])  # noqa: S608 - a literal
+        tokens = self._file.rows(
+            "SELECT name, prefix, created_at, expires_at, revoked_at, last_used_at FROM tokens WHERE kind = ? ORDER BY created_at, rowid",
+            [kind],
+        )
+        tokens_of: dict[str, list[Token]] = {}
+        for name, prefix, created, expires, revoked, used in tokens:
+            token = Token(
+                token=f"{MARK}_{prefix}",
+                state="revoked" if revoked else "expired" if expires and expires <= now else "live",
+                created_at=datetime.fromisoformat(created),
+                expires_at=expires and datetime.fromisoformat(expires),
+                last_used_at=used and datetime.fromisoformat(used),
+            )
+            tokens_of.setdefault(name, []).append(token)
+        holders = [_read_holder(row) for row in rows]
+        return [(holder, tokens_of.get(holder.name, [])) for holder in holders]
+
+    def projects(self) -> set[str]:
+        """Return the projects of connections and operators."""
+        return {project for (project,) in self._file.rows("SELECT DISTINCT project FROM holders WHERE project IS NOT NULL")}
+
+    def connected_projects(self) -> set[str]:
+        """Return the projects that connections may send records to."""
+        return {holder.project for holder, _ in self.holders("connection") if holder.project}
+
+    def holder(self, kind: Kind, name: str) -> Holder | None:
+        """Return the holder of that name."""
+        rows = self._file.rows(f"SELECT {_HOLDER} FROM holders h WHERE kind = ? AND name = ?", [kind, name])  # noqa: S608 - a literal
+        return _read_holder(rows[0]) if rows else None
+
+    def version(self) -> int:
+        """Return a number that changes with every change of the file."""
+        return self._file.version()
+
+    def find(self, token: bytes, version: int | None = None) -> Holder | None:
+        """Return the holder of a token; None if it is unknown, malformed, expired or revoked, whatever its bytes.
+
+        Valid tokens are cached by digest until the file changes. `version` is the file's version if the caller has just read it.
+        """
+        given, version = digest_of(token), self.version() if version is None else version
+        found = self._found.get(given)
+        if found is not None and found.version == version and (found.expires_at is None or found.expires_at > self._stamp()):
+            self._used.add(found.prefix)
+            return found.holder
+        rows = self._file.rows(
+            f"SELECT digest, expires_at, prefix, {_HOLDER} FROM tokens JOIN holders h USING (kind, name) WHERE prefix = :prefix AND {_LIVE}",  # noqa: S608 - literals
+            {"prefix": prefix_of(token), "now": self._stamp()},
+        )
+        digest, expires_at, prefix, *holder = rows[0] if rows else (NOBODY_DIGEST, None, "")
+        if not (hmac.compare_digest(digest, given) and rows):
+            return None
+        # Read the version before the row: a change in between makes the cached version too old, never too new.
+        self._found[given] = _TokenRow(_read_holder(holder), expires_at, version, prefix)
+        self._used.add(prefix)
+        return self._found[given].holder
+
+    def signed_in(self, cookie: bytes) -> tuple[Holder, str] | None:
+        """Return the operator signed in with this cookie, and the token's prefix; None without one, or if the token ended."""
+        prefix = self.sign_ins.prefix_of(cookie)
+        if prefix is None:
+            return None
+        rows = self._file.rows(
+            f"SELECT {_HOLDER} FROM tokens JOIN holders h USING (kind, name) WHERE prefix = :prefix AND {_LIVE}",  # noqa: S608 - literals
+            {"prefix": prefix, "now": self._stamp()},
+        )
+        if not rows:
+            return None
+        self._used.add(prefix)
+        return _read_holder(rows[0]), prefix
+
+    def note_use(self) -> int:
+        """Record the tokens used since the last call, all with the same time; return their number."""
+        used, self._used = self._used, set()
+        if used:
+            with self._file.transaction() as cursor:
+                rows = [(self._stamp(), prefix) for prefix in sorted(used)]
+                cursor.executemany("UPDATE tokens SET last_used_at = ? WHERE prefix = ?", rows)
+        return len(used)
+
+    def _issue(self, cursor: sqlite3.Cursor, kind: Kind, name: str, lasts: timedelta | None) -> str:
+        token = new_token()
+        expires = None if lasts is None else stamped(self._now() + lasts)
+        values = [prefix_of(token.encode()), digest_of(token.encode()), kind, name, self._stamp(), expires]
+        cursor.execute(
+            "INSERT INTO tokens (prefix, digest, kind, name, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?)", values
+        )
+        return token
+
+    def _live(self, cursor: sqlite3.Cursor, kind: Kind, name: str) -> list[str]:
+        values = {"kind": kind, "name": name, "now": self._stamp()}
+        if cursor.execute("SELECT 1 FROM holders WHERE kind = :kind AND name = :name", values).fetchone() is None:
+            raise InputError(f"there is no {kind} {name[:64]!r}", hint=f"`driftline {kind}s list` shows them.")
+        statement = f"SELECT prefix FROM tokens WHERE kind = :kind AND name = :name AND {_LIVE} ORDER BY created_at"  # noqa: S608 - a literal
+        return [prefix for (prefix,) in cursor.execute(statement, values)]
+
+    def _stamp(self) -> str:
+        return stamped(self._now())
+
+
+def _read_holder(row: Sequence[Any]) -> Holder:
+    kind, name, project, agent, scopes = row
+    return Holder(kind, name, project, agent, frozenset(SCOPES if scopes is None else scopes.split()))
+
+
+def _article(kind: Kind) -> str:
+    return "an operator" if kind == "operator" else "a connection"
+
+
+def new_token() -> str:
+    """Return a token with a prefix of 48 random bits and a secret of 256."""
+    return f"{MARK}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
+
+
+def prefix_of(token: bytes) -> str | None:
+    """Return the public part of a token; None if it is not one, whatever its bytes."""
+    found = _PREFIX.fullmatch(token)
+    return found.group(1).decode() if found else None
+
+
+def digest_of(token: bytes) -> bytes:
+    """Return the SHA-256 of a token. The secret is random, so that no salt and no slow hash are needed."""
+    return hashlib.sha256(token).digest()
+
+
+class SignIn(Answer, frozen=True):
+    """An active sign-in."""
+
+    name: Annotated[str, Meta(description="The operator.", examples=["root"])]
+    token: Annotated[str, Meta(description="Public prefix of the token.", examples=["dl_0f3a77c1b2d4"])]
+    created_at: Moment
+    expires_at: Annotated[Moment, Meta(description="When it ends by itself.")]
+
+
+class SignIns:
+    """The sign-ins in the file of tokens. It can be shared between threads."""
+
+    def __init__(self, file: SharedFile, now: Callable[[], datetime]) -> None:
+        self._file = file
+        self._now = now
+
+    def begin(self, prefix: str) -> str:
+        """Sign in with the token of this prefix; return the cookie. Also deletes ended sign-ins."""
+        secret = secrets.token_urlsafe(32)
+        now = self._now()
+        with self._file.transaction() as cursor:
+            cursor.execute("DELETE FROM sign_ins WHERE expires_at <= ?", [stamped(now)])
+            cursor.execute(
+                "INSERT INTO sign_ins VALUES (?, ?, ?, ?)",
+                [_digest_secret(secret.encode()), prefix, stamped(now), stamped(now + SIGN_IN_LASTS)],
+            )
+        return secret
+
+    def prefix_of(self, secret: bytes) -> str | None:
+        """Return the token prefix behind a cookie; None if the cookie is unknown, malformed or ended."""
+        if not SECRET_FORM.fullmatch(secret):
+            return None
+        values = [_digest_secret(secret), stamped(self._now())]
+        rows = self._file.rows("SELECT prefix FROM sign_ins WHERE digest = ? AND expires_at > ?", values)
+        return str(rows[0][0]) if rows else None
+
+    def going_on(self) -> list[SignIn]:
+        """Return the sign-ins that have not ended and whose token is live, newest first."""
+        rows = self._file.rows(
+            "SELECT t.name, 'dl_' || s.prefix, s.created_at, s.expires_at FROM sign_ins s JOIN tokens t USING (prefix) "
+            "WHERE s.expires_at > :now AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > :now) "
+            "ORDER BY s.created_at DESC, s.rowid DESC",
+            {"now": stamped(self._now())},
+        )
+        return [SignIn(name, token, *map(datetime.fromisoformat, times)) for name, token, *times in rows]
+
+    def end_all(self, name: str) -> int:
+        """End every sign-in of an operator; return the number of active ones."""
+        before = sum(one.name == name for one in self.going_on())
+        with self._file.transaction() as cursor:
+            cursor.execute(
+                "DELETE FROM sign_ins WHERE prefix IN (SELECT prefix FROM tokens WHERE kind = 'operator' AND name = ?)", [name]
+            )
+        return before
+
+    def end(self, secret: bytes) -> None:
+        """Sign out."""
+        with self._file.transaction() as cursor:
+            cursor.execute("DELETE FROM sign_ins WHERE digest = ?", [_digest_secret(secret)])
+
+
+def mark_of(secret: bytes, page: str) -> str:
+    """Return the mark that a page repeats in every writing request: derived from the cookie without disclosing it.
+
+    It begins with a salt that depends on the page's text. The length of a compressed page reveals repetitions in it, so no two different
+    pages share a mark that could be guessed from their lengths.
+    """
+    salt = _keyed(secret, "salt", page)
+    return salt + _keyed(secret, "page", salt)
+
+
+def is_mark(given: bytes, secret: bytes) -> bool:
+    """Tell whether this is a mark derived from the cookie, for any page; compared in constant time."""
+    salt = given[:HALF_LENGTH].decode("latin-1")
+    return hmac.compare_digest(given, (salt + _keyed(secret, "page", salt)).encode("latin-1"))
+
+
+def _keyed(secret: bytes, purpose: str, text: str) -> str:
+    return hmac.new(secret, f"driftline {purpose}\n{text}".encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[
+        :HALF_LENGTH
+    ]
+
+
+def _digest_secret(secret: bytes) -> bytes:
+    return hashlib.sha256(secret).digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """A requested change."""
+
+    kind: Literal["operator", "command"]
+    name: str
+    """The operator, or the account of the machine that ran the command."""
+    token: str | None = None
+    method: str
+    route: str
+    project: str | None = None
+    subject: str | None = None
+    request_id: str | None = None
+
+
+class AuditLine(Answer, frozen=True):
+    """A requested change."""
+
+    id: int
+    at: Moment
+    kind: Annotated[Literal["operator", "command"], Meta(description="Over HTTP, or by a command on the server's machine.")]
+    name: Annotated[str, Meta(description="The operator, or the account of the machine.", examples=["root"])]
+    token: Annotated[str | None, Meta(description="Public prefix of the token.", examples=["dl_0f3a77c1b2d4"])]
+    method: Annotated[str, Meta(examples=["POST"])]
+    route: Annotated[
+        str, Meta(description="Template of the address, or the command.", examples=["/api/audit/{project}/rejudge"])
+    ]
+    project: str | None
+    subject: Annotated[str | None, Meta(description="Subject of the change: an id or a name.")]
+    request_id: Annotated[str | None, Meta(description="As in X-Request-Id and in the server's log.")]
+    status: Annotated[int | None, Meta(description="Status of the HTTP answer.", examples=[202])]
+    outcome: Annotated[Outcome | None, Meta(description="null: not finished, or interrupted.")]
+
+
+class AuditLog:
+    """The table `writes` of the file."""
+
+    def __init__(self, file: SharedFile, now: Callable[[], datetime]) -> None:
+        self._file = file
+        self._now = now
+
+    def begin(self, write: Write) -> int:
+        """Record a requested change; return the number of its line. StoreError on failure."""
+        values = [
+            stamped(self._now()),
+            write.kind,
+            write.name,
+            write.token,
+            write.method,
+            write.route,
+            write.project,
+            write.subject,
+            write.request_id,
+        ]
+        with self._file.transaction() as cursor:
+            cursor.execute(
+                "INSERT INTO writes (at, kind, name, token, method, route, project, subject, request_id) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                values,
+            )
+            line = cursor.lastrowid or 0
+            if line % PRUNED_EVERY == 0:
+                oldest = [stamped(self._now() - LINES_KEPT), line - MAX_LINES]
+                cursor.execute("DELETE FROM writes WHERE at < ? OR id <= ?", oldest)
+            return line
+
+    def end(self, line: int, outcome: Outcome, status: int | None = None, subject: str | None = None) -> None:
+        """Complete a line: the outcome, the status over HTTP, and its subject if that was not known before."""
+        with self._file.transaction() as cursor:
+            cursor.execute(
+                "UPDATE writes SET outcome = ?, status = ?, subject = coalesce(subject, ?) WHERE id = ?",
+                [outcome, status, subject, line],
+            )
+
+    def lines(
+        self, limit: int, before: int | None = None, *, name: str | None = None, project: str | None = None
+    ) -> list[AuditLine]:
+        """Return lines, newest first, optionally before a line number, of one name, and of one project."""
+        rows = self._file.rows(
+            f"SELECT {LINE_COLUMNS} FROM writes WHERE (:before IS NULL OR id < :before) AND (:name IS NULL OR name = :name) "  # noqa: S608 - a literal
+            "AND (:project IS NULL OR project = :project) ORDER BY id DESC LIMIT :limit",
+            {"before": before, "limit": limit, "name": name, "project": project},
+        )
+        return [AuditLine(number, datetime.fromisoformat(at), *others) for number, at, *others in rows]
+
+
+class View(Answer, frozen=True):
+    """A saved view."""
+
+    name: str
+    owner: str
+    query: str
+    shared: bool
+
+
+class ViewList(Answer, frozen=True):
+    """Your own views, then views shared by others."""
+
+    views: list[View]
+    count: int
+
+
+class SavedViews:
+    """The saved views in the file of tokens. It can be shared between threads."""
+
+    def __init__(self, file: SharedFile, now: Callable[[], datetime]) -> None:
+        self._file = file
+        self._now = now
+
+    def seen_by(self, owner: str) -> list[View]:
+        """Return a person's own views, then views shared by others, each by name."""
+        rows = self._file.rows(
+            "SELECT name, owner, query, is_shared FROM inbox_views WHERE owner = :owner OR is_shared "
+            "ORDER BY owner <> :owner, name COLLATE NOCASE, owner",
+            {"owner": owner},
+        )
+        return [View(name, owner, query, bool(is_shared)) for name, owner, query, is_shared in rows]
+
+    def save(self, view: View) -> None:
+        """Save a view, or replace the owner's view of the same name. InputError for an invalid name, or one view too many."""
+        name = checked_name(view.name)
+        with self._file.transaction() as cursor:
+            count = "SELECT count(*) FROM inbox_views WHERE owner = ? AND name <> ?"
+            (others,) = cursor.execute(count, [view.owner, name]).fetchone()
+            if others >= MAX_VIEWS:
+                raise InputError(f"name: you have {MAX_VIEWS} views already", hint="Delete one that you do not need.")
+            cursor.execute(
+                "INSERT INTO inbox_views VALUES (?, ?, ?, ?, ?) ON CONFLICT (owner, name) "
+                "DO UPDATE SET query = excluded.query, is_shared = excluded.is_shared",
+                [view.owner, name, view.query, int(view.shared), stamped(self._now())],
+            )
+
+    def delete(self, owner: str, name: str) -> bool:
+        """Delete a view; tell whether there was one."""
+        with self._file.transaction() as cursor:
+            cursor.execute("DELETE FROM inbox_views WHERE owner = ? AND name = ?", [owner, name])
+            return cursor.rowcount > 0
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a view, stripped; InputError if it is invalid."""
+    said = name.strip()
+    if not said:
+        raise InputError("name: is blank", hint="Call the view something.")
+    if len(said) > MAX_VIEW_NAME:
+        raise InputError(f"name: has {len(said)} characters; at most {MAX_VIEW_NAME} are taken", hint="Shorten it.")
+    if "/" in said or not said.isprintable():
+        raise InputError("name: has a slash or a character that does not print", hint="Use letters, digits and blanks.")
+    return said
+
+
+class SharedFile:
+    """The open file; created if missing. It can be shared between threads. StoreError if it cannot be used.
+
+    Readers have their own connection, so that they never wait for a writer, neither for its disk nor in another process.
+    """
+
+    def __init__(self, path: Path, migrations: Migrations) -> None:
+        self.path = path
+        self._lock, self._reading_lock = threading.Lock(), threading.Lock()
+        with self._told():
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            path.chmod(0o600)
+            self._connection = _open_connection(path)
+        try:
+            with self._told():
+                self._migrate(migrations)
+                self._reading = _open_connection(path)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._reading_lock, self._lock:
+            self._reading.close()
+            self._connection.close()
+
+    def rows(self, statement: str, values: Mapping[str, Any] | Sequence[Any] = ()) -> list[Any]:
+        """Return the rows of a reading statement over committed data."""
+        with self._reading_lock, self._told():
+            return self._reading.execute(statement, values).fetchall()
+
+    def version(self) -> int:
+        """Return a number that changes with every commit of any process. Reading it is far cheaper than reading a row."""
+        with self._reading_lock, self._told():
+            (version,) = self._reading.execute("PRAGMA data_version").fetchone()
+            return int(version)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Cursor]:
+        """Open a cursor whose changes are committed together."""
+        with self._lock, self._told(), contextlib.closing(self._connection.cursor()) as cursor:
+            cursor.execute("BEGIN IMMEDIATE")
+            try:
+                yield cursor
+            except BaseException:
+                cursor.execute("ROLLBACK")
+                raise
+            cursor.execute("COMMIT")
+
+    def _migrate(self, migrations: Migrations) -> None:
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA foreign_keys = ON")
+        with self.transaction() as cursor:
+            (version,) = cursor.execute("PRAGMA user_version").fetchone()
+            if version > len(migrations):
+                raise StoreError(f"{self.path}: written by a newer Driftline", hint="Upgrade, or use that version.")
+            for statements in migrations[version:]:
+                for statement in statements:
+                    cursor.execute(statement)
+            cursor.execute(f"PRAGMA user_version = {len(migrations)}")
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Convert an error of SQLite or the system into one of our errors."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(
+                f"{self.path}: {error}", hint="Check the path, its permissions and that it holds tokens."
+            ) from error
+
+
+def copy_shared(source: Path, target: Path) -> None:
+    """Copy such a file as of one moment, even while others have it open. StoreError if it cannot be read."""
+    try:
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        with contextlib.closing(_open_connection(source)) as reading, contextlib.closing(_open_connection(target)) as writing:
+            reading.backup(writing)
+    except sqlite3.Error as error:
+        raise StoreError(f"{source}: {error}", hint="Check its permissions and that it holds tokens.") from error
+
+
+def stamped(moment: datetime) -> str:
+    """Format a time so that texts sort like times."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def _open_connection(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
