@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from openclaw.provider import MODEL, Provider
+from support.model_apis.messages import MODEL, Provider
 from support.npm import package, path_with_node
 
 VERSION = "2.1.330"

@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from openclaw.provider import Provider
+from support.model_apis.messages import Provider
 from support.npm import node, package, path_with_node
 from support.servers import until
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openclaw.provider import stand_in
+from support.model_apis import responses
+from support.model_apis.messages import stand_in
 from support.npm import or_skip
 
-from agents import claude_code, codex, responses
+from agents import claude_code, codex
 from agents.claude_code import ClaudeCode
 from agents.codex import Codex
 from agents.plays import CLAUDE_CODE, CODEX

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openclaw.provider import SUMMARY, Call, Play, Step
+from support.model_apis.messages import SUMMARY, Call, Play, Step
 
 NEVER = 10_000
 """Failures that no program outlasts."""

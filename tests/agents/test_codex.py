@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from openclaw.provider import SUMMARY
+from support.model_apis.messages import SUMMARY
 
 from agents.codex import Codex
 from agents.conftest import Read, read_all

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from otlp.captured import Captured, requests_of
-from otlp.spans import attributes
 from support import builders as build
 from support.clocks import NOW
 from support.otel_collector import nanoseconds, traces, turn
+from support.otlp_captures import Captured, requests_of
+from support.otlp_spans import attributes
 
 from audit.policy import Collector, CollectorRoute, Policy, ProjectSettings
 from audit.redaction import Redactor

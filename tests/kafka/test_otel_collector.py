@@ -14,10 +14,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from otlp.captured import Captured, requests_of
 from support.clients import bearer
 from support.kafka_workers import until_committed
 from support.otel_collector import UnavailableError, collector, exporting
+from support.otlp_captures import Captured, requests_of
 from support.processes import free_port
 from support.servers import PATIENCE, ROOT, Child, Home, Nursery, nursery, until
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
-from otlp.captured import records_of
-from otlp.spans import agent, chat, request, tool
 from support.clocks import NOW
 from support.engines import rows
 from support.kafka_sinks import MakeTopics, gateway_over
+from support.otlp_captures import records_of
+from support.otlp_spans import agent, chat, request, tool
 
 from analytics.store.store import Store
 from schemas.registry import topics

@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support.model_apis.messages import Play, Provider, stand_in
+
 from openclaw.install import Installed, installed
 from openclaw.instance import PROVIDER, Gateway, Instance
 from openclaw.plays import PLANTS, SMALL, Conversation, healthy, planted
-from openclaw.provider import Play, Provider, stand_in
 
 RUNS = "runs.json"
 """Name of the file beside the state folder that says what each session is."""

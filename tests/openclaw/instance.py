@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
+from support.model_apis.messages import MODEL, Provider
 from support.npm import path_with_node
 from support.processes import free_port
 
 from openclaw.install import Installed
-from openclaw.provider import MODEL, Provider
 
 PATIENCE = 300.0
 """Seconds after which a turn or a start is given up; a busy machine takes a minute."""

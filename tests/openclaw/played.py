@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.model_apis.messages import MODEL, Provider, Step, stand_in
 from support.processes import locked
 
 from openclaw import scenarios
 from openclaw.install import CURRENT_SQLITE, JSONL, NEWEST, Installed, Version
 from openclaw.instance import PROVIDER, Gateway, Instance
-from openclaw.provider import MODEL, Provider, Step, stand_in
 from openclaw.scenarios import Scenario
 
 PATIENCE = 600.0

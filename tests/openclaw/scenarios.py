@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx2 as httpx
+from support.model_apis.messages import Call, Play, Step
 
 from openclaw.instance import Gateway
-from openclaw.provider import Call, Play, Step
 
 WRAPPER = "tool_call"
 """The tool through which the tools of the catalogue are called since 2026.9."""

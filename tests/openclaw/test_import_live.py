@@ -21,11 +21,11 @@ from typing import Any
 import duckdb
 import pytest
 from support.effort import times
+from support.model_apis.messages import Play, Step, stand_in
 
 from openclaw.install import NEWEST, Installed, Version
 from openclaw.instance import Instance
 from openclaw.played import DATABASE, Played
-from openclaw.provider import Play, Step, stand_in
 from schemas.registry import current_schemas
 from service.write.importing import stamp_of
 

@@ -21,6 +21,7 @@ from typing import Any
 import httpx2
 import pytest
 from support.invariants import rows
+from support.model_apis.messages import Call, Play, Provider, Step, stand_in
 from support.openclaw_host import ALLOWED, PLUGIN
 from support.processes import free_port
 from support.servers import Child, Home, Nursery, nursery, until
@@ -28,7 +29,6 @@ from support.servers import Child, Home, Nursery, nursery, until
 from analytics.store.store import Store
 from openclaw.install import Installed
 from openclaw.instance import Gateway, Instance
-from openclaw.provider import Call, Play, Provider, Step, stand_in
 from openclaw.queues import Queue, identity
 
 pytestmark = pytest.mark.slow

@@ -17,6 +17,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from random import Random
 
+from support.model_apis.messages import Call, Play, Step, stand_in
 from support.openclaw_host import ALLOWED, PLUGIN
 from support.processes import free_port
 from support.servers import Home, Nursery, nursery, until
@@ -24,7 +25,6 @@ from support.servers import Home, Nursery, nursery, until
 from driftline_trial.simulator import running
 from openclaw.install import Installed, installed
 from openclaw.instance import Instance
-from openclaw.provider import Call, Play, Step, stand_in
 from openclaw.queues import Queue
 
 DAYS = 7

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from otlp.captured import Captured, assembled, records_of
+from support.otlp_captures import Captured, assembled, records_of
+
 from otlp.capturing.frameworks import FRAMEWORK_CAPTURES
 from otlp.capturing.programs import numbers
 from otlp.capturing.readable import Json

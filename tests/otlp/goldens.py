@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from otlp.captured import Json, assembled, dialects, records_of, requests_of
+from support.otlp_captures import Json, assembled, dialects, records_of, requests_of
+
 from schemas.records import AgentEvent, Exchange
 from streams.sources.otlp.trace_records import Assembly
 

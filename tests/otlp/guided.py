@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from agents import chat_completions, responses
-from openclaw import provider
+from support.model_apis import chat_completions, responses
+from support.model_apis import messages as provider
 
 from otlp.capturing.dialects import StandIn
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from support.otlp_captures import Json, assembled, dialects, records_of, requests_of
 
-from otlp.captured import Json, assembled, dialects, records_of, requests_of
 from otlp.capturing.programs import scenario
 from otlp.goldens import golden_of, stored
 from schemas.records import AgentEvent, Exchange

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from otlp.captured import Captured, Json, assembled, records_of
-from otlp.spans import agent, attributes
+from support.otlp_captures import Captured, Json, assembled, records_of
+from support.otlp_spans import agent, attributes
 
 
 def request(resource: dict[str, Any], scope: Json, **fields: Any) -> Captured:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue as Attribute
+from support.otlp_captures import LABELS, NOW, OWNER, REDACTOR, Captured, assembled, records_of
+from support.otlp_spans import agent, body, messages, request, span, tool
 
-from otlp.captured import LABELS, NOW, OWNER, REDACTOR, Captured, assembled, records_of
 from otlp.capturing.readable import message
-from otlp.spans import agent, body, messages, request, span, tool
 from schemas.bounds import MAX_ID
 from schemas.records import Span
 from streams.log.admission import admissible

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.otlp_captures import LABELS, NOW, OWNER, REDACTOR, Captured, Json, records_of
+from support.otlp_spans import START, TRACE, agent, body, request, span, span_id, tool
 
-from otlp.captured import LABELS, NOW, OWNER, REDACTOR, Captured, Json, records_of
-from otlp.spans import START, TRACE, agent, body, request, span, span_id, tool
 from schemas.errors import InputError
 from streams.sources.otlp.kept_spans import kept_span, span_record
 from streams.sources.otlp.request import SIGNALS, Observed, Refused

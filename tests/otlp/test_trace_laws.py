@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.otlp_captures import NOW, Captured, Json, assembled, dialects, records_of, requests_of
+from support.otlp_spans import TRACE, agent, body, chat, request, span, tool
 
-from otlp.captured import NOW, Captured, Json, assembled, dialects, records_of, requests_of
-from otlp.spans import TRACE, agent, body, chat, request, span, tool
 from streams.sources.otlp.request import SIGNALS, Refused
 
 _LEVELS = {"traces": ("resourceSpans", "scopeSpans", "spans"), "logs": ("resourceLogs", "scopeLogs", "logRecords")}

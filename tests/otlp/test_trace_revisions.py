@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.otlp_captures import CAPTURES, NOW, Json, records_of, requests_of
+from support.otlp_spans import agent, chat, request, span, tool
 
-from otlp.captured import CAPTURES, NOW, Json, records_of, requests_of
-from otlp.spans import agent, chat, request, span, tool
 from schemas.records import AgentEvent, Exchange, Span
 from streams.judging.rejudging import TOLD
 from streams.sources.otlp.trace_records import Decision, EarlierEvent, assemble

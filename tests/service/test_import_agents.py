@@ -16,7 +16,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from agents import claude_code_lines, codex_lines
+from support import claude_code_lines, codex_lines
 from support.effort import times
 from support.servers import LONG, ROOT, Child, Home, Nursery, nursery
 

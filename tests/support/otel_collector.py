@@ -18,9 +18,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import yaml
-from otlp.captured import Captured, Json
-from otlp.spans import attributes, body, messages
 from support.effort import SOAK
+from support.otlp_captures import Captured, Json
+from support.otlp_spans import attributes, body, messages
 from support.processes import free_port, locked, tied, untie
 from support.servers import PATIENCE, until
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from openclaw.provider import Call, Step
+from support.model_apis.messages import Call, Step
 
 SERVICES = ("billing", "search", "ingest", "mailer", "thumbnails", "checkout", "inventory", "auth", "reports", "webhooks")
 HOSTS = ("atlas", "boreas", "cygnus", "draco", "electra", "fornax", "gemini", "hydra")

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from support.model_apis.messages import Call, Step
+
 from openclaw.plays.content import Conversation, Desk, Turn, asks, command, long_text, read, wrapped
 from openclaw.plays.working import (
     advice,
@@ -25,7 +27,6 @@ from openclaw.plays.working import (
     weekday,
     write_up,
 )
-from openclaw.provider import Call, Step
 
 EXPORTS = ("orders", "refunds", "visits", "signups")
 """Names of files that a service exports."""

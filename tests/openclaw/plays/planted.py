@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from support.model_apis.messages import Step
+
 from openclaw.plays.content import Conversation, Desk, Turn, asks, command, long_text, read, wrapped
-from openclaw.provider import Step
 
 Plant = Callable[[Desk], list[Turn]]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from support.model_apis.messages import Call, Step
+
 from openclaw.plays.content import Desk, Turn, asks, command, long_text, read
-from openclaw.provider import Call, Step
 
 
 def tests(desk: Desk) -> list[Turn]:

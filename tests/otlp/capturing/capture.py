@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
-from openclaw.provider import Provider
+from support.model_apis.messages import Provider
 from support.receivers import receiving
 
 from otlp.capturing.dialects import Dialect

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
-from agents import chat_completions, responses
-from openclaw import provider
-from openclaw.provider import Play, Provider
+from support.model_apis import chat_completions, responses
+from support.model_apis import messages as provider
+from support.model_apis.messages import Play, Provider
 
 from otlp.capturing.plays import plays
 from otlp.capturing.programs import scenario

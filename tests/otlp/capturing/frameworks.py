@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from agents import any_api
-from openclaw.provider import Play
+from support.model_apis import any_api
+from support.model_apis.messages import Play
 
 from otlp.capturing.capture import CAPTURES
 from otlp.capturing.dialects import Dialect

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from agents.plays import NEVER
-from openclaw.provider import Call, Play, Step
+from support.model_apis.messages import Call, Play, Step
 
 from otlp.capturing.programs import numbers, scenario
 

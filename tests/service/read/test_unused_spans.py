@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from otlp.captured import assembled, records_of
-from otlp.spans import agent, body, request, span
 from support.api_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
 from support.api_server import NOW, Call, Tokens
+from support.otlp_captures import assembled, records_of
+from support.otlp_spans import agent, body, request, span
 from support.pages import cookie, signed_in
 
 from analytics.store.store import Store

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from agents import claude_code_lines, codex_lines
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import claude_code_lines, codex_lines
 from support.effort import examples
 
 from audit.policy import RedactionSettings

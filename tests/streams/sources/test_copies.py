@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import claude_code_lines, codex_lines
+from support import claude_code_lines, codex_lines
 
 from streams.sources.source import EVERY_SESSION, ReadingContext
 from streams.sources.transcript_sources import CLAUDE_CODE, CODEX, OPENCLAW, TranscriptSource

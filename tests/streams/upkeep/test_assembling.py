@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from otlp.captured import LABELS, OWNER, REDACTOR, Json
-from otlp.spans import START, TRACE, agent, attributes, chat, request, span, span_id, tool
 from support.builders import event
 from support.clocks import NOW
 from support.engines import engine_over, rows, runner_over
+from support.otlp_captures import LABELS, OWNER, REDACTOR, Json
+from support.otlp_spans import START, TRACE, agent, attributes, chat, request, span, span_id, tool
 
 from analytics.identity.identity_index import KnownIdentities
 from analytics.queries import query_rows

@@ -15,9 +15,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-from otlp.captured import Captured
-from otlp.spans import agent, body, chat, span
 from support.api_server import Tokens
+from support.otlp_captures import Captured
+from support.otlp_spans import agent, body, chat, span
 
 from analytics.store.store import Store
 from schemas.errors import BrokerError, BusyError, SettingsError

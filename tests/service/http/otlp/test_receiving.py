@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from otlp.captured import dialects, requests_of
-from otlp.spans import agent, request, span
 from support.effort import examples
+from support.otlp_captures import dialects, requests_of
+from support.otlp_spans import agent, request, span
 
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor

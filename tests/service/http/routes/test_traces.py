@@ -14,9 +14,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-from otlp.captured import Captured, Json
-from otlp.spans import agent, body, chat, span, tool
 from support.api_server import Call, Tokens
+from support.otlp_captures import Captured, Json
+from support.otlp_spans import agent, body, chat, span, tool
 
 from analytics.store.store import Store
 from schemas.errors import BrokerError, BusyError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import claude_code_lines, codex_lines
+from support import claude_code_lines, codex_lines
 
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace

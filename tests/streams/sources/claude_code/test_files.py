@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents.claude_code_lines import SESSION, Lines, call, everything, text, thinking
+from support.claude_code_lines import SESSION, Lines, call, everything, text, thinking
 
 from streams.sources.claude_code_dialect import ClaudeCodeDialect
 from streams.sources.claude_code_files import NOTHING_COPIED, find_claude_code, read_claude_code, read_copied

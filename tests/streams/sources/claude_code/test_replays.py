@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents.claude_code_lines import Lines, call, text, thinking
+from support.claude_code_lines import Lines, call, text, thinking
 
 from streams.sources.claude_code_files import find_claude_code, read_claude_code
 from streams.sources.source import Reading, ReadingContext

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents.claude_code_lines import call, text
+from support.claude_code_lines import call, text
 
 from audit.file_kinds import unlike_claude_code
 from streams.sources.source import EVERY_SESSION, Reading, ReadingContext

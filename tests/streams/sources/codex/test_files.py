@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents.codex_lines import SESSION, Lines, everything, exec_output
+from support.codex_lines import SESSION, Lines, everything, exec_output
 
 from schemas.errors import InputError
 from streams.sources.codex import CodexDialect, find_codex, read_codex

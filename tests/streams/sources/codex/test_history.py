@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents.codex_lines import Lines, exec_output
+from support.codex_lines import Lines, exec_output
 
 from schemas.errors import InputError
 from service.write.import_files import require

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from otlp.captured import assembled, records_of
-from otlp.spans import request, span
+from support.otlp_captures import assembled, records_of
+from support.otlp_spans import request, span
 
 from schemas.records import Exchange
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from otlp.captured import Json, assembled, records_of
-from otlp.spans import agent, request, span
 from support.effort import examples
+from support.otlp_captures import Json, assembled, records_of
+from support.otlp_spans import agent, request, span
 
 from schemas.records import Exchange
 from streams.sources.otlp.messages import Message, is_repr, messages_of, text_of, unflattened

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from otlp.captured import assembled, records_of
-from otlp.spans import agent, chat, request, span, tool
+from support.otlp_captures import assembled, records_of
+from support.otlp_spans import agent, chat, request, span, tool
 
 from streams.sources.otlp.trace_records import Assembly
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from otlp.captured import Captured, Json, assembled, records_of
-from otlp.spans import TRACE, attributes, request, span, span_id
+from support.otlp_captures import Captured, Json, assembled, records_of
+from support.otlp_spans import TRACE, attributes, request, span, span_id
 
 from schemas.records import AgentEvent, Exchange
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from otlp.captured import NOW, Json, records_of
-from otlp.spans import START, agent, chat, request, span, tool
+from support.otlp_captures import NOW, Json, records_of
+from support.otlp_spans import START, agent, chat, request, span, tool
 
 from schemas.records import Span
 from streams.sources.otlp.kept_spans import kept_span

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from otlp.captured import Json, assembled, records_of
-from otlp.spans import agent, chat, request, span
+from support.otlp_captures import Json, assembled, records_of
+from support.otlp_spans import agent, chat, request, span
 
 from streams.sources.otlp.span_facts import SpanFacts, ToolCall
 from streams.sources.otlp.trace import KeptSpan

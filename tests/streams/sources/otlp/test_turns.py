@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from otlp.captured import Json, assembled, records_of
-from otlp.spans import agent, chat, messages, request, span, tool
+from support.otlp_captures import Json, assembled, records_of
+from support.otlp_spans import agent, chat, messages, request, span, tool
 
 from schemas.records import AgentEvent, Exchange
 from streams.sources.otlp.kinds import names_helper

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from otlp.captured import assembled, records_of
-from otlp.spans import agent, chat, messages, request, span, tool
+from support.otlp_captures import assembled, records_of
+from support.otlp_spans import agent, chat, messages, request, span, tool
 
 from schemas.records import TraceAssembly, UnusedSpans
 from streams.sources.otlp.trace_records import MAX_GROUPS

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from otlp.captured import assembled, records_of
-from otlp.spans import agent, chat, request
+from support.otlp_captures import assembled, records_of
+from support.otlp_spans import agent, chat, request
 
 from schemas.bounds import MAX_COUNT
 from streams.sources.otlp.kinds import present_in

@@ -1,6 +1,6 @@
 """A stand-in for a paid model, that of Codex for one: a server on loopback that speaks the OpenAI Responses API and plays a script.
 
-It plays what `openclaw.provider` plays, and finds the play and its step as that does: by the text of the user's message, and by how
+It plays what `support.model_apis.messages` plays, and finds the play and its step as that does: by the text of the user's message, and by how
 many answers of the model follow it in the request.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from openclaw.provider import CHARACTERS_PER_TOKEN, Play, PlayedApi, Provider, Step, serving
+from support.model_apis.messages import CHARACTERS_PER_TOKEN, Play, PlayedApi, Provider, Step, serving
 
 Json = dict[str, Any]
 

@@ -1,10 +1,10 @@
-"""A stand-in for a paid model: Gemini's `generateContent`, which plays what `openclaw.provider` plays."""
+"""A stand-in for a paid model: Gemini's `generateContent`, which plays what `support.model_apis.messages` plays."""
 
 from __future__ import annotations
 
 import json
 
-from openclaw.provider import Json, PlayedApi, Provider, Step
+from support.model_apis.messages import Json, PlayedApi, Provider, Step
 
 
 class GenerateContent(PlayedApi):

@@ -1,6 +1,6 @@
 """A stand-in for a paid model: a server on loopback that speaks the OpenAI Chat Completions API and plays a script.
 
-It plays what `openclaw.provider` plays, and finds the play and its step as that does.
+It plays what `support.model_apis.messages` plays, and finds the play and its step as that does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from openclaw.provider import CHARACTERS_PER_TOKEN, Json, Play, PlayedApi, Provider, Step, serving
+from support.model_apis.messages import CHARACTERS_PER_TOKEN, Json, Play, PlayedApi, Provider, Step, serving
 
 RELEASE = "-2026-03-05"
 """What a model's name in an answer has beyond that in the request: answers name the release."""

@@ -8,15 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from otlp.capturing.readable import message
+
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
-from otlp.capturing.readable import message
 from schemas.records import Span
 from streams.sources.otlp.kept_spans import SpanOwner, span_record
 from streams.sources.otlp.request import SIGNALS, Refused
 from streams.sources.otlp.trace_records import Assembly, Decision, assemble
 
-CAPTURES = Path(__file__).parent / "captures"
+CAPTURES = Path(__file__).parents[1] / "otlp" / "captures"
 NOW = datetime(2027, 11, 26, 12, 0, tzinfo=UTC)
 """When the spans come: later than all captures, as what lies in the future is refused."""
 OWNER = SpanOwner("north", "ops")

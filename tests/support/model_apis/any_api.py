@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from openclaw.provider import Json, Messages, Play, PlayedApi, Provider, serving
-
-from agents.chat_completions import ChatCompletions
-from agents.generate_content import GenerateContent
-from agents.responses import Responses
+from support.model_apis.chat_completions import ChatCompletions
+from support.model_apis.generate_content import GenerateContent
+from support.model_apis.messages import Json, Messages, Play, PlayedApi, Provider, serving
+from support.model_apis.responses import Responses
 
 APIS: Mapping[str, type[PlayedApi]] = {
     "chat/completions": ChatCompletions,

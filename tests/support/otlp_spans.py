@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from otlp.captured import Captured, Json
+from support.otlp_captures import Captured, Json
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 START = int(datetime(2026, 10, 1, 11, 0, tzinfo=UTC).timestamp()) * 1_000_000_000
