@@ -1,4 +1,4 @@
-"""[codex_files] Codex rollouts: `<root>/sessions/<year>/<month>/<day>/rollout-<time>-<id>.jsonl`, old ones compressed, archived ones elsewhere.
+"""Codex rollouts: `<root>/sessions/<year>/<month>/<day>/rollout-<time>-<id>.jsonl`, old ones compressed, archived ones elsewhere.
 
 The first versions wrote `<root>/sessions/rollout-<date>-<id>.json`, one JSON object, whole each time.
 
@@ -12,7 +12,7 @@ A fork or a subagent may begin with the history of another session:
 3. Where the other rollout is gone, an older fork of the same session stands in for it. Where there is none, the copy is all there is,
    and counts.
 
-[codex_dialect] Lines of a Codex rollout as entries.
+Lines become entries:
 
 1. A rollout is a list, not a tree: each entry continues the one before it. Its id is the line's `ordinal`, or its number in versions
    before there was one. `session_meta` names the session, and by `source` or `parent_thread_id` a subagent's.
@@ -25,7 +25,7 @@ A fork or a subagent may begin with the history of another session:
    later, has the usage of one response by its id; only this line reports requests that compact the history, and it may come before or after
    the other. Each response counts once.
 5. A message with a summary for a compaction (`compaction_output`) is no answer; its usage counts all the same.
-6. Lines that were copied from another session (`codex_files`) give the others their place, and count there.
+6. Lines that were copied from another session give the others their place, and count there.
 7. A turn that failed (`task_complete` with an error, `error`) ended in an error, `turn_aborted` in an interruption. The program does not
    write down what it tries again by itself, except for `stream_error`.
 8. Until the middle of 2025 lines had no envelope of a type and a payload. The first line was the bare header, `{"id", "timestamp",
@@ -48,7 +48,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
-import zstandard
 
 from audit.surrogates import mended
 from streams.sources.agent_transcripts import (
@@ -80,6 +79,7 @@ from streams.sources.media import placeholders_in
 from streams.sources.openclaw.entry import TURN_END, Entry, blocks_of, mended_body
 from streams.sources.openclaw.text import text_of
 from streams.sources.source import Reading, ReadingContext
+from streams.sources.zstd import zstd
 
 DOCUMENT = ".json"
 """Suffix of a rollout that is one JSON object."""
@@ -115,7 +115,7 @@ def read_codex(path: Path, context: ReadingContext) -> Reading:
         return read_agent_file(path, context, CodexDialect(), session_id=session_id, agent=SOURCE, lines_of=_document_lines)
     try:
         copied = _count_copied(path)
-    except (OSError, zstandard.ZstdError):
+    except (OSError, zstd.ZstdError):
         copied = 0  # the reading itself says what is wrong
     return read_agent_file(path, context, CodexDialect(copied), session_id=session_id, agent=SOURCE)
 
@@ -143,7 +143,7 @@ def _matching_lines(path: Path, original: Path) -> int:
     try:
         stat = original.stat()
         positions = _positions_in(original, stat.st_size, stat.st_mtime_ns)
-    except (OSError, zstandard.ZstdError):
+    except (OSError, zstd.ZstdError):
         return 0
     copied, reached = 0, 0
     for number, content in _contents(path):
@@ -237,7 +237,7 @@ def _rollouts_beside(path: Path) -> list[Path]:
 def _header_or_none(path: Path) -> Header | None:
     try:
         return read_header(path)
-    except (OSError, zstandard.ZstdError):
+    except (OSError, zstd.ZstdError):
         return None
 
 
