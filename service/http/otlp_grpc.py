@@ -96,20 +96,20 @@ class Receiver:
 
     async def _caller(self, context: Context) -> Holder:
         """Return the calling connection; abort a call without a valid token of a connection."""
-        given = [_bytes(value) for name, value in context.invocation_metadata() or () if name == "authorization"]
-        token = bearer_token(given)
+        credentials = [_bytes(value) for name, value in context.invocation_metadata() or () if name == "authorization"]
+        token = bearer_token(credentials)
         caller = self._services.access.find(token) if token else None
         if caller is None:
-            await self._refuse(given, context)
+            await self._refuse(credentials, context)
         if caller.kind != "connection":
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this needs the token of a connection")
         return caller
 
-    async def _refuse(self, given: list[bytes], context: Context) -> NoReturn:
+    async def _refuse(self, credentials: list[bytes], context: Context) -> NoReturn:
         wait = self._failures.count(_address(context.peer()))
         if wait:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"too many wrong tokens; wait {wait} s")
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, why_refused(given))
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, why_refused(credentials))
 
 
 def _bytes(value: Any) -> bytes:

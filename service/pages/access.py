@@ -85,13 +85,13 @@ async def give(request: Request, viewer: Administrator, services: Services) -> H
 @router.get("/admin/access/people/{name}")
 async def person(request: Request, viewer: Administrator, services: Services, name: Name) -> HTMLResponse:
     """Show an operator: its tokens, sign-ins and last changes."""
-    found = _one(services, "operator", name)
+    shown_holder = _one(services, "operator", name)
     values = {
-        "one": found,
+        "one": shown_holder,
         "sign_ins": [one for one in services.access.sign_ins.going_on() if one.name == name],
         "deeds": [deed_of(line, services.access.holder) for line in services.access.audit_log.lines(SHOWN_LINES, name=name)],
-        "may_rotate": found.holder.scopes <= viewer.scopes,
-        "is_full": len(found.live) >= MAX_LIVE,
+        "may_rotate": shown_holder.holder.scopes <= viewer.scopes,
+        "is_full": len(shown_holder.live) >= MAX_LIVE,
         "expiries": EXPIRIES,
     }
     return page(request, "admin/person.html", values)
@@ -100,8 +100,8 @@ async def person(request: Request, viewer: Administrator, services: Services, na
 @router.get("/admin/access/connections/{name}")
 async def connection(request: Request, _: Administrator, services: Services, name: Name) -> HTMLResponse:
     """Show a connection and its tokens."""
-    found = _one(services, "connection", name)
-    values = {"one": found, "is_full": len(found.live) >= MAX_LIVE, "expiries": EXPIRIES}
+    shown_holder = _one(services, "connection", name)
+    values = {"one": shown_holder, "is_full": len(shown_holder.live) >= MAX_LIVE, "expiries": EXPIRIES}
     return page(request, "admin/connection.html", values)
 
 
@@ -113,10 +113,10 @@ def _shown(services: ApiContext, kind: Kind, signed_in: Counter[str]) -> list[Sh
 
 
 def _one(services: ApiContext, kind: Kind, name: str) -> Shown:
-    found: Sequence[Shown] = [one for one in _shown(services, kind, Counter()) if one.holder.name == name]
-    if not found:
+    matching: Sequence[Shown] = [one for one in _shown(services, kind, Counter()) if one.holder.name == name]
+    if not matching:
         raise ApiError(404, "not_found", f"There is no {kind} {name}.")
-    return found[0]
+    return matching[0]
 
 
 SHOWN = 100
@@ -135,8 +135,8 @@ async def audit_log(
 ) -> HTMLResponse:
     """Show changes by operators and commands: of one of them, of a project, or all."""
     before = None if cursor is None else cursor.number
-    found = await asyncio.to_thread(services.access.audit_log.lines, SHOWN + 1, before, name=name, project=project)
-    shown, following = page_of(found, SHOWN, lambda line: Place(line.at, "", line.id))
+    lines = await asyncio.to_thread(services.access.audit_log.lines, SHOWN + 1, before, name=name, project=project)
+    shown, following = page_of(lines, SHOWN, lambda line: Place(line.at, "", line.id))
     values = {
         "deeds": [deed_of(line, services.access.holder) for line in shown],
         "name": name,
@@ -159,28 +159,28 @@ class Deed(NamedTuple):
     path: str
 
 
-def deed_of(line: AuditLine, known: Known) -> Deed:
+def deed_of(line: AuditLine, find_holder: Known) -> Deed:
     """Describe a line; an action that is not in the table is described by its address or command."""
     path = f"{line.method} {line.route}"
-    told = WORDS["deeds"].get(path)
-    if told is None:
+    template = WORDS["deeds"].get(path)
+    if template is None:
         return Deed(line, path, path)
     subject = line.subject or "something unnamed"
-    words = told.replace("{project}", line.project or "every project").replace("{grant}", _grant(line, known))
-    words = words.replace("{subject}", subject)
-    return Deed(line, words if line.outcome == "done" else _tried(words), path)
+    description = template.replace("{project}", line.project or "every project").replace("{grant}", _grant(line, find_holder))
+    description = description.replace("{subject}", subject)
+    return Deed(line, description if line.outcome == "done" else _tried(description), path)
 
 
-def _tried(words: str) -> str:
+def _tried(description: str) -> str:
     """Describe a refused, failed or unfinished action as an attempt."""
-    verb, _, rest = words.partition(" ")
+    verb, _, rest = description.partition(" ")
     return " ".join(filter(None, ("Tried to", WORDS["verbs"].get(verb, verb.lower()), rest)))
 
 
-def _grant(line: AuditLine, known: Known) -> str:
+def _grant(line: AuditLine, find_holder: Known) -> str:
     """Describe the rights given to a new operator or connection, which never change; empty if no holder has that name."""
     kind: Kind = "connection" if "connections" in line.route else "operator"
-    holder = known(kind, line.subject) if line.subject and line.outcome == "done" else None
+    holder = find_holder(kind, line.subject) if line.subject and line.outcome == "done" else None
     if holder is None:
         return ""
     if kind == "connection":

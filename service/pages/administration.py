@@ -47,8 +47,8 @@ def _administrator(viewer: Viewer, services: Services) -> Holder:
         return viewer
     scopes = ", ".join(scope for scope in SCOPES if scope in viewer.scopes)
     whose = f"for the project {viewer.project}" if viewer.project else "for every project"
-    words = f"Administration needs the scope admin for every project. {viewer.name} has {scopes} {whose}. {_who_gives(services.access)}"
-    raise ApiError(HTTPStatus.FORBIDDEN, "scope_required", words)
+    message = f"Administration needs the scope admin for every project. {viewer.name} has {scopes} {whose}. {_who_gives(services.access)}"
+    raise ApiError(HTTPStatus.FORBIDDEN, "scope_required", message)
 
 
 def _who_gives(access: AccessStore) -> str:
@@ -59,8 +59,8 @@ def _who_gives(access: AccessStore) -> str:
         if is_administrator(one) and any(token.state == "live" for token in tokens)
     ]
     others = f" or {len(live) - NAMED} more" if len(live) > NAMED else ""
-    asked = f"Ask {' or '.join(live[:NAMED])}{others}, or run" if live else "Run"
-    return f"{asked} on the server: driftline operators add NAME"
+    advice = f"Ask {' or '.join(live[:NAMED])}{others}, or run" if live else "Run"
+    return f"{advice} on the server: driftline operators add NAME"
 
 
 def _sender(request: Request, services: Services) -> Holder:

@@ -37,8 +37,8 @@ def known(value: float | None) -> float | None:
 
 def short(value: float | None) -> float | None:
     """Round a number to the digits that a chart can show, the same on every machine."""
-    found = known(value)
-    return None if found is None else float(f"{found:.{_DIGITS}g}")
+    drawable = known(value)
+    return None if drawable is None else float(f"{drawable:.{_DIGITS}g}")
 
 
 def visible(text: str) -> str:
@@ -70,11 +70,11 @@ def marks_within(
     cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime, step: timedelta
 ) -> list[Mark]:
     """Return the marks in a period, oldest first; `step` is the length of a chart's points, an hour or a day."""
-    found = [_deployment(deployed) for deployed in deployed_versions(cursor, project, start, end)]
+    marks = [_deployment(deployed) for deployed in deployed_versions(cursor, project, start, end)]
     rows = _made_with(cursor, project, start - _BACK, end)
     for kind, name in _MADE_WITH.items():
-        found += [one for one in _changes(kind, rows, name, step) if start <= one.at < end]
-    return sorted(found, key=lambda one: (one.at, one.kind, one.words))
+        marks += [one for one in _changes(kind, rows, name, step) if start <= one.at < end]
+    return sorted(marks, key=lambda one: (one.at, one.kind, one.words))
 
 
 def _made_with(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime) -> list[dict[str, Any]]:
@@ -91,10 +91,10 @@ def _made_with(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime,
 
 def run_policies(cursor: duckdb.DuckDBPyConnection, project: str, agent: str, start: datetime, end: datetime) -> list[Mark]:
     """Return the changes of policy among an agent's runs in a period; runs depend on no other part of the scoring."""
-    asked = {"project": project, "agent": agent, "since": start - _BACK, "until": end}
-    rows = [{**row, "exchanges": row["runs"]} for row in query_rows(cursor, "run_policies", asked)]
-    found = _changes("policy", rows, lambda row: row["policy_digest"][:_DIGEST], timedelta(days=1))
-    return [one for one in found if start <= one.at < end]
+    params = {"project": project, "agent": agent, "since": start - _BACK, "until": end}
+    rows = [{**row, "exchanges": row["runs"]} for row in query_rows(cursor, "run_policies", params)]
+    changes = _changes("policy", rows, lambda row: row["policy_digest"][:_DIGEST], timedelta(days=1))
+    return [one for one in changes if start <= one.at < end]
 
 
 def judge_moves(incidents: Iterable[Incident], start: datetime, end: datetime) -> list[Mark]:
@@ -423,8 +423,8 @@ def _placed(chart: Chart, points: Sequence[Point]) -> list[tuple[Mark, float]]:
     times = [point.at for point in points if point.at is not None]
     if len(times) < len(points):
         return []
-    found = [(mark, place_of(mark, times, chart.step)) for mark in chart.marks]
-    return [(mark, place) for mark, place in found if place is not None]
+    positions = [(mark, place_of(mark, times, chart.step)) for mark in chart.marks]
+    return [(mark, place) for mark, place in positions if place is not None]
 
 
 def _change_columns(points: Sequence[Point], placed: Sequence[tuple[Mark, float]]) -> Iterator[Column]:
@@ -471,12 +471,12 @@ def _table(chart: Chart, points: Sequence[Point], columns: Sequence[Column]) -> 
     ).format(chart.key, shown(chart.title), visible(chart.title), chart.first, Markup(head), Markup(body))  # noqa: S704
 
 
-def spark(values: Sequence[float | None], words: str) -> Markup:
+def spark(values: Sequence[float | None], description: str) -> Markup:
     """Return the element in which a script draws a small line without axes; `words` describe it. Empty for fewer than two numbers."""
     if sum(known(value) is not None for value in values) < 2:
         return Markup("")
     return Markup('<span class="spark" data-spark="{}" role="img" aria-label="{}"></span>').format(
-        json.dumps([short(value) for value in values], separators=(",", ":")), visible(words)
+        json.dumps([short(value) for value in values], separators=(",", ":")), visible(description)
     )
 
 

@@ -83,17 +83,17 @@ async def connect(
     request: Request, viewer: Viewer, services: Services, stack: str = "", connection: ConnectionName | None = None
 ) -> HTMLResponse:
     """Show how to connect an agent, and what has come from a connection."""
-    known = stacks()
-    chosen = next((one for one in known.stacks if one.key == stack), known.stacks[0])
+    available = stacks()
+    chosen = next((one for one in available.stacks if one.key == stack), available.stacks[0])
     filled = {"url": str(request.base_url).rstrip("/"), "token": UNKNOWN}
     shown = None if connection is None else _named(services, viewer, connection)
     connections = [one for one, _ in services.access.holders("connection") if _is_visible(viewer, one)]
     values = {
-        "stacks": known.stacks,
+        "stacks": available.stacks,
         "chosen": chosen,
-        "environment": fill(known.environment + chosen.variables, filled),
-        "content": known.content,
-        "lines": known.lines(chosen, filled),
+        "environment": fill(available.environment + chosen.variables, filled),
+        "content": available.content,
+        "lines": available.lines(chosen, filled),
         "may_add": viewer.project is None and "admin" in viewer.scopes,
         "connection": shown,
         "connections": connections[:SHOWN],
@@ -117,8 +117,8 @@ def _arrived(cursor: duckdb.DuckDBPyConnection, connection: str, now: datetime) 
 
 def _named(services: ApiContext, viewer: Holder, name: str) -> Holder | None:
     """Return the connection of that name, if the viewer may see it."""
-    found = (one for one, _ in services.access.holders("connection") if one.name == name and _is_visible(viewer, one))
-    return next(found, None)
+    matching = (one for one, _ in services.access.holders("connection") if one.name == name and _is_visible(viewer, one))
+    return next(matching, None)
 
 
 def _is_visible(viewer: Holder, connection: Holder) -> bool:

@@ -71,8 +71,8 @@ async def text(
 ) -> Response:
     """Return the full text of an exchange as a download, which no browser renders."""
     record = await _known(services, project, score_id, at)
-    found = whole_text(record, services.engine.policy.for_project(project), name)
-    if found is None:
+    content = whole_text(record, services.engine.policy.for_project(project), name)
+    if content is None:
         raise ApiError(404, "not_found", "The exchange has no such text.")
     kind = name if name in TEXTS else name.partition(":")[0]
     file = _PLAIN.sub("-", f"{project}-{record.score.turn_number}-{kind}.txt")
@@ -81,7 +81,7 @@ async def text(
         "Content-Security-Policy": "default-src 'none'; sandbox",
         "Cache-Control": "no-store",
     }
-    return Response(found.encode("utf-8", "replace"), media_type="text/plain; charset=utf-8", headers=headers)
+    return Response(content.encode("utf-8", "replace"), media_type="text/plain; charset=utf-8", headers=headers)
 
 
 async def _known(services: ApiContext, project: str, score_id: str, at: datetime | None) -> ExchangeRecord:
@@ -90,10 +90,10 @@ async def _known(services: ApiContext, project: str, score_id: str, at: datetime
     def asked(cursor: duckdb.DuckDBPyConnection) -> ExchangeRecord | None:
         return exchange_record(cursor, project, score_id, at, services.score_times)
 
-    found = await services.ask(asked)
-    if found is None:
+    record = await services.ask(asked)
+    if record is None:
         raise ApiError(404, "not_found", _NO_EXCHANGE)
-    return found
+    return record
 
 
 Whole = Callable[[str], str]
@@ -181,16 +181,16 @@ def _semantic(score: Score) -> Iterator[tuple[str, str]]:
 
 
 def _thinking(score: Score) -> Iterator[tuple[str, str]]:
-    found = {"Sycophancy": score.tier2_5_sycophancy, "Suppressed advocacy": score.tier2_5_advocacy_suppression}
-    yield from ((label, _SAYS[value]) for label, value in found.items() if value is not None)
+    concerns = {"Sycophancy": score.tier2_5_sycophancy, "Suppressed advocacy": score.tier2_5_advocacy_suppression}
+    yield from ((label, _SAYS[value]) for label, value in concerns.items() if value is not None)
     if score.tier2_5_reasoning:
         yield "The judge's words", score.tier2_5_reasoning
 
 
 def _behavioural(score: Score) -> Iterator[tuple[str, str]]:
     if score.tier3_anomaly:
-        said = score.tier3_anomaly_reason or "it gives no reason"
-        yield "The judge calls the exchange anomalous", f"{said} (this alone is not an anomaly)"
+        reason = score.tier3_anomaly_reason or "it gives no reason"
+        yield "The judge calls the exchange anomalous", f"{reason} (this alone is not an anomaly)"
 
 
 _JUDGED: Mapping[str, tuple[str, str, Callable[[Score], Iterator[tuple[str, str]]]]] = {
@@ -309,8 +309,8 @@ def exchange_record(
         return None
     score = revisions[0]
     session = {"connection": score.connection, "session": score.session_id}
-    place = {"project": project, "at": score.exchange_at, "turn": score.turn_number, "score": score_id}
-    sides = {row["is_after"]: row for row in query_rows(cursor, "session_neighbours", session | place)}
+    params = {"project": project, "at": score.exchange_at, "turn": score.turn_number, "score": score_id}
+    sides = {row["is_after"]: row for row in query_rows(cursor, "session_neighbours", session | params)}
     runs = [row["run_id"] for row in query_rows(cursor, "session_run", session) if row["project"] == project]
     return ExchangeRecord(
         revisions=revisions,
@@ -327,13 +327,13 @@ def revisions_of(
     cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None, times: ScoreTimes
 ) -> list[Score]:
     """Return the revisions of a score, the current one first; a wrong time only makes the look-up slower."""
-    if at is not None and (found := _revisions_at(cursor, project, score_id, at)):
-        return found
-    known = times.find(cursor, project, score_id)
-    if known is None:
+    if at is not None and (revisions := _revisions_at(cursor, project, score_id, at)):
+        return revisions
+    stored_times = times.find(cursor, project, score_id)
+    if stored_times is None:
         return []
     # An id that was erased and sent again may have another time than the cached one.
-    return _revisions_at(cursor, project, score_id, known) or _revisions_at(cursor, project, score_id, None)
+    return _revisions_at(cursor, project, score_id, stored_times) or _revisions_at(cursor, project, score_id, None)
 
 
 def _revisions_at(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None) -> list[Score]:
@@ -343,8 +343,8 @@ def _revisions_at(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str
 def exchange_of(cursor: duckdb.DuckDBPyConnection, score: Score) -> Exchange | None:
     """Return the exchange of a score; None if it was deleted."""
     named = {"connection": score.connection, "exchange": score.exchange_id, "at": score.exchange_at}
-    found = query_records(cursor, "exchange_of", Exchange, named)
-    return next((one for one in found if one.project == score.project), None)
+    exchanges = query_records(cursor, "exchange_of", Exchange, named)
+    return next((one for one in exchanges if one.project == score.project), None)
 
 
 def judgements_of(cursor: duckdb.DuckDBPyConnection, revisions: list[Score]) -> list[Judgement]:

@@ -157,7 +157,7 @@ def _failure_y(lanes: int, failure: int) -> int:
 def _lanes(events: GraphEvents) -> tuple[tuple[str, ...], dict[str, int]]:
     """Return the names of the lanes in the order of their types, and the lane of each type."""
     counts = Counter(events.types)
-    telling = {events.types[place - events.first] for place in events.evidence if _is_within(events, place)}
+    telling = {events.types[position - events.first] for position in events.evidence if _is_within(events, position)}
     kept = set(sorted(counts, key=lambda name: (name not in telling, -counts[name], name))[:LANES])
     names = tuple(name for name in counts if name in kept)
     return (names if len(kept) == len(counts) else (*names, OTHERS)), {
@@ -165,19 +165,19 @@ def _lanes(events: GraphEvents) -> tuple[tuple[str, ...], dict[str, int]]:
     }
 
 
-def _is_within(events: GraphEvents, place: int) -> bool:
-    return 0 <= place - events.first < len(events.types)
+def _is_within(events: GraphEvents, position: int) -> bool:
+    return 0 <= position - events.first < len(events.types)
 
 
 def _groups(events: GraphEvents, columns: int) -> list[Group]:
     """Return the first and last place of each column."""
     places = range(events.first, events.first + len(events.types))
     if len(places) <= columns:
-        return [(place, place) for place in places]
+        return [(position, position) for position in places]
     groups = list(_runs(events, places))
     if len(groups) == 1:
         step = -(-len(places) // columns)
-        return [(place, min(place + step, places.stop) - 1) for place in places[::step]]
+        return [(position, min(position + step, places.stop) - 1) for position in places[::step]]
     step = max(1, len(groups) // columns)
     joined = [(groups[at][0], groups[min(at + step, len(groups)) - 1][1]) for at in range(0, len(groups), step)]
     return _fewer(events, joined, columns)
@@ -186,14 +186,14 @@ def _groups(events: GraphEvents, columns: int) -> list[Group]:
 def _runs(events: GraphEvents, places: range) -> Iterable[Group]:
     """Return single events, with runs of ordinary events joined into blocks."""
     start = places.start
-    for place in (*sorted({*events.evidence, *events.failed}.intersection(places)), places.stop):
-        if place - start >= SHORTEST_BLOCK:
-            yield start, place - 1
+    for position in (*sorted({*events.evidence, *events.failed}.intersection(places)), places.stop):
+        if position - start >= SHORTEST_BLOCK:
+            yield start, position - 1
         else:
-            yield from ((dull, dull) for dull in range(start, place))
-        if place < places.stop:
-            yield place, place
-        start = place + 1
+            yield from ((dull, dull) for dull in range(start, position))
+        if position < places.stop:
+            yield position, position
+        start = position + 1
 
 
 def _fewer(events: GraphEvents, groups: list[Group], columns: int) -> list[Group]:
@@ -227,10 +227,10 @@ def _within(places: Sequence[int], group: Group) -> int:
     return bisect_right(places, group[1]) - bisect_left(places, group[0])
 
 
-def _column_of(columns: Sequence[Column], place: int) -> int:
+def _column_of(columns: Sequence[Column], position: int) -> int:
     """Return the column of a place; -1 if it is not in the drawing."""
-    at = bisect_right(columns, place, key=lambda column: column.first) - 1
-    return at if at >= 0 and place <= columns[at].last else -1
+    at = bisect_right(columns, position, key=lambda column: column.first) - 1
+    return at if at >= 0 and position <= columns[at].last else -1
 
 
 def _ports(events: GraphEvents, columns: Sequence[Column], lanes: int) -> Iterable[Port]:
@@ -238,8 +238,8 @@ def _ports(events: GraphEvents, columns: Sequence[Column], lanes: int) -> Iterab
     order = {name: index for index, name in enumerate(events.failures)}
     counts = Counter(
         (index, order[name])
-        for place, names in events.evidence.items()
-        if (index := _column_of(columns, place)) >= 0
+        for position, names in events.evidence.items()
+        if (index := _column_of(columns, position)) >= 0
         for name in names
         if name in order
     )
@@ -255,7 +255,7 @@ def _arcs(events: GraphEvents, columns: Sequence[Column], ports: Sequence[Port])
     port_of = {(port.column, port.failure): index for index, port in enumerate(ports)}
     counts: Counter[tuple[int, int]] = Counter()
     for edge in dict.fromkeys(events.reinforcing):
-        ends = [port_of.get((_column_of(columns, place), order.get(edge.failure, -1))) for place in edge[:2]]
+        ends = [port_of.get((_column_of(columns, position), order.get(edge.failure, -1))) for position in edge[:2]]
         if ends[0] is not None and ends[1] is not None and ends[0] != ends[1]:
             counts[ends[0], ends[1]] += 1
     return (Arc(source, target, count) for (source, target), count in counts.items())
@@ -290,16 +290,16 @@ class Drawing:
     ends: Markup
 
 
-def draw(placed: Layout, told: Callable[[int], str], words: Callable[[str], str], addresses: Addresses) -> Drawing:
+def draw(placed: Layout, describe: Callable[[int], str], title_of: Callable[[str], str], addresses: Addresses) -> Drawing:
     """Draw a layout: `told` describes the event at a place, `words` names a failure."""
-    failures = [words(name) for name in placed.failures]
+    failures = [title_of(name) for name in placed.failures]
     marks = [
         *_lane_lines(placed),
         *_trunks(placed),
         *_precedes(placed),
         *(_drop(placed, port) for port in placed.ports),
         *(_arc(placed.ports, arc) for arc in placed.arcs),
-        *_nodes(placed, told, failures, addresses),
+        *_nodes(placed, describe, failures, addresses),
         *(_port(placed, port, failures, addresses) for port in placed.ports),
     ]
     return Drawing(
@@ -309,9 +309,9 @@ def draw(placed: Layout, told: Callable[[int], str], words: Callable[[str], str]
     )  # fmt: skip
 
 
-def _svg(kind: str, width: int, height: int, marks: Iterable[Markup], said: str) -> Markup:
+def _svg(kind: str, width: int, height: int, marks: Iterable[Markup], description: str) -> Markup:
     opened = Element('<svg class="graph-{}" width="{}" height="{}" viewBox="0 0 {} {}" {}>{}</svg>')
-    return opened.format(kind, width, height, width, height, Markup(said), Markup("").join(marks))  # noqa: S704 - our own words
+    return opened.format(kind, width, height, width, height, Markup(description), Markup("").join(marks))  # noqa: S704 - our own words
 
 
 def _names(placed: Layout, failures: Sequence[str]) -> Iterable[Markup]:
@@ -424,7 +424,7 @@ def _address(column: Column, addresses: Addresses) -> str:
 
 
 def _nodes(
-    placed: Layout, told: Callable[[int], str], failures: Sequence[str], addresses: Addresses
+    placed: Layout, describe: Callable[[int], str], failures: Sequence[str], addresses: Addresses
 ) -> Iterable[Markup]:  # fmt: skip
     """Draw every column as a link with a description."""
     of: dict[int, list[str]] = {}
@@ -434,19 +434,19 @@ def _nodes(
     for index, column in enumerate(placed.columns):
         evidence = of.get(index, [])
         kinds = [name for name, holds in (("evidence", bool(evidence)), ("failed", bool(column.failed))) if holds]
-        said = _said(placed, column, told, evidence)
+        description = _said(placed, column, describe, evidence)
         shape = _block(placed, column) if column.is_block else _event(placed, column, is_evidence=bool(evidence))
-        yield node.format(" ".join(["node", *kinds]), _address(column, addresses), said, said, shape)
+        yield node.format(" ".join(["node", *kinds]), _address(column, addresses), description, description, shape)
 
 
-def _said(placed: Layout, column: Column, told: Callable[[int], str], evidence: Sequence[str]) -> str:
+def _said(placed: Layout, column: Column, describe: Callable[[int], str], evidence: Sequence[str]) -> str:
     if column.is_block:
         parts = [
             ", ".join(f"{count} {visible(placed.lanes[lane])}" for lane, count in column.lanes),
             f"{column.failed} failed" if column.failed else "",
         ]
     else:
-        parts = [visible(told(column.first)), "failed" if column.failed else ""]
+        parts = [visible(describe(column.first)), "failed" if column.failed else ""]
     parts.append(f"evidence of {', '.join(evidence)}" if evidence else "")
     return f"{_named(column)}: {'; '.join(part for part in parts if part)}"
 

@@ -96,63 +96,63 @@ class Heading(NamedTuple):
 @router.get(INBOX_PAGE)
 async def show_inbox(request: Request, viewer: Viewer, services: Services, cursor: Cursor = None) -> HTMLResponse:
     """Show the incidents that match, worst first or in another order."""
-    asked = asked_of(request, viewer)
-    return page(request, "inbox.html", await inbox_values(request, services, viewer, asked, cursor), forms=True)
+    view = asked_of(request, viewer)
+    return page(request, "inbox.html", await inbox_values(request, services, viewer, view, cursor), forms=True)
 
 
 def asked_of(request: Request, viewer: Holder) -> Asked:
     """Return the request in an address; ApiError 400 names a wrong field, 403 for a project that the viewer may not see."""
     try:
-        asked = read_address(request.query_params.multi_items())
+        fields = read_address(request.query_params.multi_items())
     except InputError as error:
         raise ApiError(400, "invalid", str(error)) from None
-    for project in asked.get("project", ()):
+    for project in fields.get("project", ()):
         require_project(viewer, project)
-    return asked
+    return fields
 
 
 async def inbox_values(
-    request: Request, services: ApiContext, viewer: Holder, asked: Asked, cursor: Place | None
+    request: Request, services: ApiContext, viewer: Holder, view: Asked, cursor: Place | None
 ) -> dict[str, Any]:
     """Return the values of the page; its period is the time in which incidents were found."""
     now = services.engine.now()
-    window = listed_window(range_of({name: values[0] for name, values in asked.items()}), now)
+    window = listed_window(range_of({name: values[0] for name, values in view.items()}), now)
     since, until = bounds(window)
-    wanted = dataclasses.replace(filter_of(asked, viewer.project, viewer.name), since=since, until=until)
-    found, known = await asyncio.gather(
+    wanted = dataclasses.replace(filter_of(view, viewer.project, viewer.name), since=since, until=until)
+    listed_page, possible = await asyncio.gather(
         services.ask(lambda reading: inbox(reading, wanted, cursor, PAGE + 1, outlined=True)),
         services.ask(lambda reading: choices(reading, viewer.project)),
     )
-    shown, following = page_of(found.listed, PAGE, lambda one: one.place)
+    shown, following = page_of(listed_page.listed, PAGE, lambda one: one.place)
     saved = views_of(services, viewer)
     people = people_of(services.access, viewer.project)
     return {
         "incidents": [(one.incident, since_of(one.incident)) for one in shown],
-        "total": found.total,
+        "total": listed_page.total,
         "following": following,
         "is_first": cursor is None,
-        "asked": asked,
-        "given": {name: ",".join(asked.get(name, ())) for name in FIELDS},
-        "is_narrowed": any(name != "sort" for name in asked),
+        "asked": view,
+        "given": {name: ",".join(view.get(name, ())) for name in FIELDS},
+        "is_narrowed": any(name != "sort" for name in view),
         "range": range_control(request, window, now, has_all=True, has_comparison=False),
-        "all_time": {name: values for name, values in asked.items() if name not in {"window", "until"}},
+        "all_time": {name: values for name, values in view.items() if name not in {"window", "until"}},
         "order": ORDERS[wanted.sort],
         "is_worst_first": wanted.sort == "worst",
-        "headings": _headings(asked, wanted.sort),
-        "views": [(name, Links().inbox(**fields), _is_view(asked, fields)) for name, fields in USUAL_VIEWS],
-        "saved": [(one, Links().inbox(**read_query(one.query)), read_query(one.query) == asked) for one in saved],
-        "query": query_of(asked),
+        "headings": _headings(view, wanted.sort),
+        "views": [(name, Links().inbox(**fields), _is_view(view, fields)) for name, fields in USUAL_VIEWS],
+        "saved": [(one, Links().inbox(**read_query(one.query)), read_query(one.query) == view) for one in saved],
+        "query": query_of(view),
         "max_view_name": MAX_VIEW_NAME,
         "statuses": STATUSES,
         "types": TYPES,
         "severities": SEVERITIES,
-        "projects": _suggested(known.projects),
-        "agents": _suggested(known.agents),
-        "people": sorted({*people, *_suggested(known.assignees)} - {viewer.name})[:MOST_CHOICES],
+        "projects": _suggested(possible.projects),
+        "agents": _suggested(possible.agents),
+        "people": sorted({*people, *_suggested(possible.assignees)} - {viewer.name})[:MOST_CHOICES],
         "max_text": MAX_TEXT,
         "max_comment": MAX_COMMENT,
         "may_review": "review" in viewer.scopes,
-        "here": Links().inbox(**asked, cursor=None if cursor is None else encode_place(cursor)),
+        "here": Links().inbox(**view, cursor=None if cursor is None else encode_place(cursor)),
         "usual": USUAL[True],
         "result": None,
         "own_project": viewer.project,
@@ -164,21 +164,21 @@ def _suggested(counts: Mapping[str, int]) -> list[str]:
     return sorted(sorted(counts, key=lambda value: (-counts[value], value))[:MOST_CHOICES])
 
 
-def _headings(asked: Asked, sort: str) -> list[Heading]:
-    return [_heading(asked, sort, *one) for one in HEADINGS]
+def _headings(view: Asked, sort: str) -> list[Heading]:
+    return [_heading(view, sort, *one) for one in HEADINGS]
 
 
-def _heading(asked: Asked, sort: str, words: str, order: str, reverse: str | None) -> Heading:
+def _heading(view: Asked, sort: str, label: str, order: str, reverse: str | None) -> Heading:
     wanted = reverse if sort == order and reverse else order
-    address = Links().inbox(**{**asked, "sort": [wanted] if wanted != "worst" else None})
+    address = Links().inbox(**{**view, "sort": [wanted] if wanted != "worst" else None})
     is_ascending = sort == reverse or order in {"project", "assignee"}
-    return Heading(words, address, ("ascending" if is_ascending else "descending") if sort in {order, reverse} else None)
+    return Heading(label, address, ("ascending" if is_ascending else "descending") if sort in {order, reverse} else None)
 
 
-def _is_view(asked: Asked, fields: Mapping[str, str | Sequence[str]]) -> bool:
+def _is_view(view: Asked, fields: Mapping[str, str | Sequence[str]]) -> bool:
     """Tell whether the address is a view's."""
-    given = {name: [value] if isinstance(value, str) else list(value) for name, value in fields.items()}
-    return dict(asked) == given
+    lists = {name: [value] if isinstance(value, str) else list(value) for name, value in fields.items()}
+    return dict(view) == lists
 
 
 ASSIGN, COMMENT = "assign", "comment"
@@ -228,10 +228,10 @@ async def change_selected_incidents(
     """Change the selected incidents, and show the list again with how that went."""
     if "review" not in viewer.scopes:
         raise ApiError(403, "scope_required", "the token lacks the scope review")
-    asked = asked_of(request, viewer)
+    view = asked_of(request, viewer)
     with durable_or_refused():
         result = await _applied(request, services, viewer, form)
-    values = await inbox_values(request, services, viewer, asked, cursor)
+    values = await inbox_values(request, services, viewer, view, cursor)
     return page(request, "inbox.html", {**values, "result": result}, 200 if result.problem is None else 400, forms=True)
 
 
@@ -282,6 +282,6 @@ def _problem(chosen: Sequence[str], reason: str, action: str, form: Fields) -> s
 def _change(action: str, reason: str, form: Fields, viewer: Holder, redactor: Redactor) -> Change:
     comment = redactor.redact(reason)[0] if reason else None
     if action == ASSIGN:
-        given = form["assignee"][0]
-        return Change(assigns=True, assignee={ME: viewer.name, NOBODY: None}.get(given, given), comment=comment)
+        assignee = form["assignee"][0]
+        return Change(assigns=True, assignee={ME: viewer.name, NOBODY: None}.get(assignee, assignee), comment=comment)
     return Change(decision=None if action == COMMENT else action, comment=comment)

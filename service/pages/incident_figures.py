@@ -322,8 +322,8 @@ def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetim
     first, last = seen.since, seen.until
     end = now if is_live(incident) else min(now, datetime.combine(last, datetime.min.time(), UTC) + AFTER)
     days = min(max((end.date() - first + BEFORE).days + 1, 1), MOST_DAYS)
-    asked = {"project": incident.project, "as_of": end, "days": days}
-    values = _values(cursor, asked, incident)
+    params = {"project": incident.project, "as_of": end, "days": days}
+    values = _values(cursor, params, incident)
     known = sorted(values)
     span = [known[0] + timedelta(days=number) for number in range((known[-1] - known[0]).days + 1)] if known else []
     points = [_point(incident.project, day, values.get(day)) for day in span]
@@ -333,19 +333,19 @@ def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetim
     return drawn if marks or not span else drawn + _UNMARKED
 
 
-def _values(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], incident: Incident) -> dict[date, Row]:
+def _values(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], incident: Incident) -> dict[date, Row]:
     if incident.rule == RUNS:
         of_runs = {"agent": incident.agent or "", "series": incident.tier}
-        return {row["day"]: Row(row["mean"], row["runs"]) for row in query_rows(cursor, "run_days", {**asked, **of_runs})}
-    return _anomalies(cursor, asked) if incident.tier is None else _averages(cursor, asked, incident)
+        return {row["day"]: Row(row["mean"], row["runs"]) for row in query_rows(cursor, "run_days", {**params, **of_runs})}
+    return _anomalies(cursor, params) if incident.tier is None else _averages(cursor, params, incident)
 
 
 def _point(project: str, day: date, value: Row | None) -> Point:
     """Return the point of a day, with a link to its hours."""
     at = datetime.combine(day, datetime.min.time(), UTC)
     link = Links(Window("24h", at + _DAY, is_pinned=True).asked).project(project)
-    found = value or Row(None)
-    return Point(f"{day}", found.value, f"{day:%m-%d}", at=at, count=found.count, half=found.half, link=link)
+    row = value or Row(None)
+    return Point(f"{day}", row.value, f"{day:%m-%d}", at=at, count=row.count, half=row.half, link=link)
 
 
 def _marks(cursor: duckdb.DuckDBPyConnection, incident: Incident, span: list[date]) -> list[Mark]:
@@ -353,11 +353,11 @@ def _marks(cursor: duckdb.DuckDBPyConnection, incident: Incident, span: list[dat
     if not span:
         return []
     start, end = (datetime.combine(day, datetime.min.time(), UTC) for day in (span[0], span[-1] + _DAY))
-    found = [*marks_within(cursor, incident.project, start, end, _DAY), *judge_moves([incident], start, end)]
+    marks = [*marks_within(cursor, incident.project, start, end, _DAY), *judge_moves([incident], start, end)]
     # If exchanges are scored too, their hours have already shown a change of the policy.
-    if incident.rule == RUNS and not any(one.kind == "policy" for one in found):
-        found += run_policies(cursor, incident.project, incident.agent or "", start, end)
-    return found
+    if incident.rule == RUNS and not any(one.kind == "policy" for one in marks):
+        marks += run_policies(cursor, incident.project, incident.agent or "", start, end)
+    return marks
 
 
 def _chart(incident: Incident, first: date, last: date, marks: Sequence[Mark]) -> Chart:
@@ -391,16 +391,16 @@ def _is_share(incident: Incident) -> bool:
     return incident.rule == RUNS and incident.tier != TRUST
 
 
-def _averages(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any], incident: Incident) -> dict[date, Row]:
+def _averages(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], incident: Incident) -> dict[date, Row]:
     column = "weighted_mean" if incident.rule == _WEIGHTED else "mean"
-    rows = query_days(cursor, "daily_averages", asked)
+    rows = query_days(cursor, "daily_averages", params)
     return {row["day"]: Row(row[column], row["count"], row["half"]) for row in rows if row["tier"] == incident.tier}
 
 
-def _anomalies(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, Any]) -> dict[date, Row]:
+def _anomalies(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any]) -> dict[date, Row]:
     return {
         row["day"]: Row(row["anomaly_count"] / row["exchange_count"], row["exchange_count"])
-        for row in query_days(cursor, "trends", asked)
+        for row in query_days(cursor, "trends", params)
         if row["exchange_count"]
     }
 

@@ -105,16 +105,16 @@ async def incidents(
             confidence=confidence_of(confirmed=confirmed),
             outlined=True,
         )
-        found, last = listed_of(before=after(cursor), between=bounds(window), limit=PAGE + 1), None
-        if window is not None and not found and cursor is None:
+        records, last = listed_of(before=after(cursor), between=bounds(window), limit=PAGE + 1), None
+        if window is not None and not records and cursor is None:
             older = listed_of(between=(None, window.start), limit=1)
             last = last_period(window, older[0].detected_at if older else None)
-        return found, last, counts_of(reading, project, window)
+        return records, last, counts_of(reading, project, window)
 
     engine = services.engine
     checked = await services.ask(lambda reading: read_project(reading, engine.policy, now, project))
-    found, last, counts = await services.ask(asked)
-    shown, following = page_of(found, PAGE, lambda one: Place(one.detected_at, one.incident_id))
+    records, last, counts = await services.ask(asked)
+    shown, following = page_of(records, PAGE, lambda one: Place(one.detected_at, one.incident_id))
     values = {
         "project": project,
         "range": range_control(request, window, now, has_all=True, last=last),
@@ -141,11 +141,11 @@ async def incident(
     request: Request, viewer: Viewer, project: ShownProject, services: Services, incident_id: Annotated[Id, Path()]
 ) -> HTMLResponse:
     """Show one incident."""
-    found = await services.watch.incident(project, incident_id)
-    if found is None:
+    record = await services.watch.incident(project, incident_id)
+    if record is None:
         raise ApiError(404, "not_found", "The project has no incident with this id.")
     now = services.engine.now()
-    facts = Facts(found)
+    facts = Facts(record)
     evidence = facts.evidence
     runs = _runs(evidence)
 
@@ -160,35 +160,35 @@ async def incident(
 
     # Reading the evidence of twins takes longest.
     twins, chart, more = await asyncio.gather(
-        services.ask(lambda cursor: _twins(cursor, found)),
-        services.ask(lambda cursor: chart_of(cursor, found, now)),
+        services.ask(lambda cursor: _twins(cursor, record)),
+        services.ask(lambda cursor: chart_of(cursor, record, now)),
         services.ask(asked),
     )
     values = {
         "project": project,
-        "incident": found,
-        "assignee": assignee_of(found),
-        "blind": more["blind"] if is_live(found) else [],
+        "incident": record,
+        "assignee": assignee_of(record),
+        "blind": more["blind"] if is_live(record) else [],
         "people": people_of(services.access, project),
         "has_decisions": any(event.kind == "decision" for event in more["history"]),
         "evidence": evidence,
         **_explained(facts),
-        "again": found_again(found, evidence),
+        "again": found_again(record, evidence),
         "may_ask": "query" in viewer.scopes and viewer.project is None,
         "runs": runs,
-        "usual": USUAL[is_live(found)],
-        "is_live": is_live(found),
+        "usual": USUAL[is_live(record)],
+        "is_live": is_live(record),
         "series": evidence.moved,
-        "sightings": _sightings(found, evidence),
+        "sightings": _sightings(record, evidence),
         "since": facts.since,
-        "cause": cause_in_words(found.cause, evidence),
-        "tier": None if found.tier is None else tier_name(found.tier),
-        "agent": found.agent,
+        "cause": cause_in_words(record.cause, evidence),
+        "tier": None if record.tier is None else tier_name(record.tier),
+        "agent": record.agent,
         "deployed": evidence.deployments,
         "sampling": WORDS["sampling"],
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,
-        "suspected_cause": suspected_cause(found, twins),
+        "suspected_cause": suspected_cause(record, twins),
         "latest_comment": next((event for event in reversed(more["history"]) if event.comment), None),
         "first_moved": FIRST_MOVED,
         "max_reason": MAX_REASON,
@@ -258,8 +258,10 @@ def _sightings(incident: Incident, evidence: Evidence) -> list[Sighting]:
 
 def _blind_spots(cursor: duckdb.DuckDBPyConnection, services: ApiContext, project: str) -> list[str]:
     """Describe a project's blind spots."""
-    [found] = with_blind_spots(cursor, [read_project(cursor, services.engine.policy, services.engine.now(), project)], project)
-    return found.check.not_compared
+    [summary] = with_blind_spots(
+        cursor, [read_project(cursor, services.engine.policy, services.engine.now(), project)], project
+    )
+    return summary.check.not_compared
 
 
 TITLES: Mapping[str, str] = {
@@ -325,8 +327,8 @@ class Again:
 
 def found_again(incident: Incident, evidence: Evidence) -> list[Again]:
     """Return the queries named in an incident's evidence."""
-    found = [_again(incident, evidence, query) for query in evidence.queries]
-    return sorted(found, key=lambda one: not one.sql)
+    reproduced = [_again(incident, evidence, query) for query in evidence.queries]
+    return sorted(reproduced, key=lambda one: not one.sql)
 
 
 def _again(incident: Incident, evidence: Evidence, query: NamedQuery) -> Again:
@@ -340,8 +342,8 @@ def _again(incident: Incident, evidence: Evidence, query: NamedQuery) -> Again:
 
 def command(name: str, values: Values) -> str:
     """Return the command that runs a query with these values, quoted for a shell."""
-    given = " ".join(f"--set {shlex.quote(f'{key}={_written(value)}')}" for key, value in values.items())
-    return f"driftline sql {shlex.quote(name)} {given}".rstrip()
+    settings = " ".join(f"--set {shlex.quote(f'{key}={_written(value)}')}" for key, value in values.items())
+    return f"driftline sql {shlex.quote(name)} {settings}".rstrip()
 
 
 def _written(value: Any) -> str:
@@ -366,8 +368,8 @@ def _statements(incident: Incident, evidence: Evidence, query: NamedQuery) -> It
 def _means(tier: str, values: Values) -> tuple[str, dict[str, str]]:
     until = datetime.fromisoformat(values["as_of"]) - timedelta(microseconds=1)
     first = until.date() - timedelta(days=int(values["days"]) - 1)
-    asked = {"project": values["project"], "first": f"{first}", "as_of": values["as_of"]}
-    return _MEANS.format(tier=tier, weighted=_WEIGHTED[tier]), asked
+    params = {"project": values["project"], "first": f"{first}", "as_of": values["as_of"]}
+    return _MEANS.format(tier=tier, weighted=_WEIGHTED[tier]), params
 
 
 def _moved(values: Values) -> tuple[str, dict[str, str]]:
@@ -377,5 +379,5 @@ def _moved(values: Values) -> tuple[str, dict[str, str]]:
     counts = "weight" if weight == "weight" else f"{weight} AS weight"
     up, down = f"{score} - $expected::DOUBLE", f"$expected::DOUBLE - {score}"
     distance = {"up": up, "down": down}.get(values["direction"], f"abs({up})")
-    asked = {name: str(values[name]) for name in ("project", "since", "until", "expected")}
-    return _MOVED.format(score=score, weight=weight, counts=counts, distance=distance, limit=int(values["limit"])), asked
+    params = {name: str(values[name]) for name in ("project", "since", "until", "expected")}
+    return _MOVED.format(score=score, weight=weight, counts=counts, distance=distance, limit=int(values["limit"])), params

@@ -145,8 +145,8 @@ class Asked:
         """Return the query string with changed parameters."""
         changes = {"cursor": None, **changed}
         kept = [(name, value) for name, value in self.params if name not in changes]
-        told = [*kept, *((name, value) for name, value in changes.items() if value is not None)]
-        return f"?{urlencode(told, quote_via=quote)}" if told else ""
+        changed_params = [*kept, *((name, value) for name, value in changes.items() if value is not None)]
+        return f"?{urlencode(changed_params, quote_via=quote)}" if changed_params else ""
 
     def field(self, name: str) -> Markup:
         """Return the text of a filter for a form field, with invisible and direction characters as references."""
@@ -180,77 +180,79 @@ class Listing:
 
 def asked_of(of: ListOf, params: QueryParams, path: str = "") -> Asked:
     """Parse the request for a list from an address; ApiError (400) names the invalid parameter."""
-    given = [(name, value) for name, value in params.multi_items() if value][:_KEPT]
-    told = dict(given)
-    sort = told.get("sort", of.sort)
+    params_given = [(name, value) for name, value in params.multi_items() if value][:_KEPT]
+    values_by_name = dict(params_given)
+    sort = values_by_name.get("sort", of.sort)
     if sort not in of.sorts:
         raise ApiError(400, "invalid", f"sort: must be one of {', '.join(of.sorts)}")
-    down = _flag("down", told["down"]) if "down" in told else of.sorts[sort].down
-    given_texts = {one.name: [text for name, text in given if name == one.name] for one in of.filters}
+    down = _flag("down", values_by_name["down"]) if "down" in values_by_name else of.sorts[sort].down
+    given_texts = {one.name: [text for name, text in params_given if name == one.name] for one in of.filters}
     texts = {name: ", ".join(found) for name, found in given_texts.items() if found}
     values = {one.many or one.name: _values(one, given_texts[one.name]) for one in of.filters}
     return Asked(
         of=of,
-        params=given,
+        params=params_given,
         path=path,
         sort=sort,
         down=down,
         values={**values, **of.prepare(texts), **of.constant},
         texts=texts,
-        last=_last(told.get("cursor"), sort, down=down),
+        last=_last(values_by_name.get("cursor"), sort, down=down),
     )
 
 
 def read_list(
-    cursor: duckdb.DuckDBPyConnection, project: str, asked: Asked, bounds: Bounds, *, limit: int, last: Last | None
+    cursor: duckdb.DuckDBPyConnection, project: str, request: Asked, bounds: Bounds, *, limit: int, last: Last | None
 ) -> list[Row]:
     """Return rows of a list within a period, after a place."""
     since, until = bounds
-    place = {f"last_{name}": getattr(last, name) if last else None for name in ("number", "text", "id")}
-    given = {
+    last_params = {f"last_{name}": getattr(last, name) if last else None for name in ("number", "text", "id")}
+    query_params = {
         "project": project,
-        **asked.values,
+        **request.values,
         "since": since,
         "until": until,
-        "sort": asked.sort,
-        "down": asked.down,
-        **place,
+        "sort": request.sort,
+        "down": request.down,
+        **last_params,
         "limit": limit,
     }
     return (
-        query_days(cursor, asked.of.query, given)
-        if asked.of.reach is None
-        else _read_near(cursor, asked.of, asked.of.reach, given)
+        query_days(cursor, request.of.query, query_params)
+        if request.of.reach is None
+        else _read_near(cursor, request.of, request.of.reach, query_params)
     )
 
 
-def _read_near(cursor: duckdb.DuckDBPyConnection, of: ListOf, reach: str, given: Mapping[str, Any]) -> list[Row]:
+def _read_near(cursor: duckdb.DuckDBPyConnection, of: ListOf, reach: str, query_params: Mapping[str, Any]) -> list[Row]:
     """Return the first rows of a long list: read a bounded prefix of the sort order, and widen it until the page is full."""
-    skip = _AHEAD * given["limit"]
+    skip = _AHEAD * query_params["limit"]
     while True:
-        asked = {name: value for name, value in {**given, "skip": skip}.items() if name in queries()[reach].parameters}
-        found = query_rows(cursor, reach, asked)
-        number, text = (found[0]["number"], found[0]["text"]) if found else (None, None)
-        rows = query_rows(cursor, of.query, {**given, "reach_number": number, "reach_text": text, "skip": skip})
-        if len(rows) >= given["limit"] or not found:
+        reach_params = {
+            name: value for name, value in {**query_params, "skip": skip}.items() if name in queries()[reach].parameters
+        }
+        reached = query_rows(cursor, reach, reach_params)
+        number, text = (reached[0]["number"], reached[0]["text"]) if reached else (None, None)
+        rows = query_rows(cursor, of.query, {**query_params, "reach_number": number, "reach_text": text, "skip": skip})
+        if len(rows) >= query_params["limit"] or not reached:
             return rows
         skip *= _FARTHER
 
 
 def page_of_list(
-    cursor: duckdb.DuckDBPyConnection, project: str, asked: Asked, bounds: Bounds, *, most: int | None = None
+    cursor: duckdb.DuckDBPyConnection, project: str, request: Asked, bounds: Bounds, *, most: int | None = None
 ) -> Listing:
     """Return the requested page, with at most `most` rows (None: the default)."""
     limit = most or SHOWN
-    rows = read_list(cursor, project, asked, bounds, limit=limit + 1, last=asked.last)
+    rows = read_list(cursor, project, request, bounds, limit=limit + 1, last=request.last)
     shown, more = rows[:limit], len(rows) > limit
-    following = asked.address(cursor=encoded(place_of(shown[-1], asked))) if more else None
-    return Listing(asked=asked, rows=shown, following=following, first=asked.address() if asked.last else None)
+    following = request.address(cursor=encoded(place_of(shown[-1], request))) if more else None
+    return Listing(asked=request, rows=shown, following=following, first=request.address() if request.last else None)
 
 
-def place_of(row: Row, asked: Asked) -> Last:
+def place_of(row: Row, request: Asked) -> Last:
     """Return the place of a row in the requested order."""
-    return Last(asked.sort, asked.down, row["sort_number"], row["sort_text"], row["sort_id"])
+    return Last(request.sort, request.down, row["sort_number"], row["sort_text"], row["sort_id"])
 
 
 def encoded(last: Last) -> str:
@@ -271,21 +273,21 @@ def _last(cursor: str | None, sort: str, *, down: bool) -> Last | None:
     return last
 
 
-def _values(one: Filter, texts: Sequence[str]) -> Any:
+def _values(of_filter: Filter, texts: Sequence[str]) -> Any:
     """Return the query's value of a filter: None without a value, a list if the filter can be repeated, otherwise the last value."""
-    found = [_value(one, text) for text in texts[:_KEPT]]
-    return (found if one.many else found[-1]) if found else None
+    values = [_value(of_filter, text) for text in texts[:_KEPT]]
+    return (values if of_filter.many else values[-1]) if values else None
 
 
-def _value(one: Filter, text: str) -> Any:
+def _value(of_filter: Filter, text: str) -> Any:
     if len(text) > MAX_FILTER:
-        raise ApiError(400, "invalid", f"{one.name}: must have at most {MAX_FILTER} characters")
-    if one.choices is not None and text not in one.choices:
-        raise ApiError(400, "invalid", f"{one.name}: must be one of {', '.join(one.choices)}")
+        raise ApiError(400, "invalid", f"{of_filter.name}: must have at most {MAX_FILTER} characters")
+    if of_filter.choices is not None and text not in of_filter.choices:
+        raise ApiError(400, "invalid", f"{of_filter.name}: must be one of {', '.join(of_filter.choices)}")
     try:
-        return one.read(text)
+        return of_filter.read(text)
     except ValueError as error:
-        raise ApiError(400, "invalid", f"{one.name}: {error}") from None
+        raise ApiError(400, "invalid", f"{of_filter.name}: {error}") from None
 
 
 def _flag(name: str, text: str) -> bool:
@@ -322,27 +324,27 @@ _JSON = msgspec.json.Encoder()
 
 
 async def pieces(
-    services: ApiContext, asked: Asked, *, project: str, bounds: Bounds, kind: str, first: Sequence[Row]
+    services: ApiContext, request: Asked, *, project: str, bounds: Bounds, kind: str, first: Sequence[Row]
 ) -> AsyncIterator[bytes]:
     """Yield the file of a list: its first rows, which are already read, then the remaining ones."""
     write = WRITERS[kind]
     rows, count = list(first), 0
-    yield write.head(asked.of.columns)
+    yield write.head(request.of.columns)
     while rows:
-        yield write.body(asked.of.columns, rows, count == 0)
+        yield write.body(request.of.columns, rows, count == 0)
         count += len(rows)
-        last = place_of(rows[-1], asked)
+        last = place_of(rows[-1], request)
         limit = min(AT_ONCE, MOST_ROWS - count)
         if len(rows) < AT_ONCE or limit <= 0:
             break
-        rows = await services.ask(_after(project, asked, bounds, last, limit))
+        rows = await services.ask(_after(project, request, bounds, last, limit))
     yield write.foot
 
 
 def _after(
-    project: str, asked: Asked, bounds: Bounds, last: Any, limit: int
+    project: str, request: Asked, bounds: Bounds, last: Any, limit: int
 ) -> Callable[[duckdb.DuckDBPyConnection], list[Row]]:
-    return lambda cursor: read_list(cursor, project, asked, bounds, limit=limit, last=last)
+    return lambda cursor: read_list(cursor, project, request, bounds, limit=limit, last=last)
 
 
 def keys_of(columns: Sequence[Column]) -> list[str]:

@@ -275,14 +275,14 @@ async def export(
     """Return a list as a file, such as exchanges.csv: with the filters and the order of its address, from the first row on."""
     name, _dot, kind = file.rpartition(".")
     if name not in LISTS or kind not in WRITERS:
-        known = ", ".join(f"{one}.{other}" for one in LISTS for other in WRITERS)
-        raise ApiError(404, "not_found", f"There is no such file; there are {known}.")
-    asked = asked_of(LISTS[name], request.query_params)
+        available = ", ".join(f"{one}.{other}" for one in LISTS for other in WRITERS)
+        raise ApiError(404, "not_found", f"There is no such file; there are {available}.")
+    list_request = asked_of(LISTS[name], request.query_params)
     now = services.engine.now()
 
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Bounds, list[dict[str, Any]]]:
-        _window, between = time_of(asked.of, days, now=now, since=first_day(request, since))
-        return between, read_list(cursor, project, asked, between, limit=min(AT_ONCE, MOST_ROWS), last=None)
+        _window, between = time_of(list_request.of, days, now=now, since=first_day(request, since))
+        return between, read_list(cursor, project, list_request, between, limit=min(AT_ONCE, MOST_ROWS), last=None)
 
     between, first = await services.ask(read)
     headers = {
@@ -290,7 +290,7 @@ async def export(
         "Content-Security-Policy": "default-src 'none'; sandbox",
         "Cache-Control": "no-store",
     }
-    body = pieces(services, asked, project=project, bounds=between, kind=kind, first=first)
+    body = pieces(services, list_request, project=project, bounds=between, kind=kind, first=first)
     return StreamingResponse(body, media_type=WRITERS[kind].media_type, headers=headers)
 
 
@@ -303,11 +303,11 @@ def time_of(of: ListOf, days: AskedRange, *, now: datetime, since: date | None) 
     return window, bounds(window)
 
 
-def last_with_rows(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedList, window: Window) -> Window | None:
+def last_with_rows(cursor: duckdb.DuckDBPyConnection, project: str, list_request: AskedList, window: Window) -> Window | None:
     """Return the last period before a window, of the same length, in which a list has rows; None if it has none."""
-    by_time = dataclasses.replace(asked, sort=BY_TIME, down=True, last=None)
+    by_time = dataclasses.replace(list_request, sort=BY_TIME, down=True, last=None)
     rows = read_list(cursor, project, by_time, (EARLIEST, window.start), limit=1, last=None)
-    return last_period(window, rows[0][asked.of.sorts[BY_TIME].key] if rows else None)
+    return last_period(window, rows[0][list_request.of.sorts[BY_TIME].key] if rows else None)
 
 
 def first_day(request: Request, since: date | None) -> date | None:
@@ -331,14 +331,14 @@ async def listed(
     beside: Callable[[duckdb.DuckDBPyConnection, Window | None], dict[str, Any]] = lambda _cursor, _window: {},
 ) -> dict[str, Any]:
     """Return the values of a page with a list of at most `most` rows; `beside` reads further values for the same period."""
-    asked = asked_of(of, request.query_params, request.url.path)
+    list_request = asked_of(of, request.query_params, request.url.path)
     now = services.engine.now()
 
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Window | None, Window | None, Listing, dict[str, Any]]:
         window, between = time_of(of, days, now=now, since=first_day(request, since))
-        listing = page_of_list(cursor, project, asked, between, most=most)
-        is_empty = window is not None and not listing.rows and asked.last is None
-        last = last_with_rows(cursor, project, asked, window) if window is not None and is_empty else None
+        listing = page_of_list(cursor, project, list_request, between, most=most)
+        is_empty = window is not None and not listing.rows and list_request.last is None
+        last = last_with_rows(cursor, project, list_request, window) if window is not None and is_empty else None
         return window, last, listing, beside(cursor, window)
 
     window, last, listing, more = await services.ask(read)

@@ -133,8 +133,8 @@ def _named(length: str) -> tuple[str, str]:
 def _address(request: Request, time: Mapping[str, str]) -> str:
     """Return the address of the page with another period."""
     others: Iterable[tuple[str, str]] = request.query_params.multi_items()
-    asked = [(name, value) for name, value in others if name not in _REPLACED] + list(time.items())
-    return f"{request.url.path}?{urlencode(asked)}" if asked else request.url.path
+    params = [(name, value) for name, value in others if name not in _REPLACED] + list(time.items())
+    return f"{request.url.path}?{urlencode(params)}" if params else request.url.path
 
 
 def compared(value: float | None, before: float | None, written: Callable[[float | None], str]) -> str:

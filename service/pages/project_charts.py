@@ -215,11 +215,11 @@ def _normal(tier: str, baseline: Baseline | None) -> str:
     if baseline is None or statistics is None or statistics.mean is None:
         return ""
     last = (baseline.window_end - timedelta(microseconds=1)).date()
-    told = f"{'' if tier == _UNWEIGHTED else ', as sampled'}, {baseline.window_start.date()} to {last}"
+    sentence = f"{'' if tier == _UNWEIGHTED else ', as sampled'}, {baseline.window_start.date()} to {last}"
     band = _band(statistics)
     if band is None:
-        return f"Baseline so far {number(statistics.mean, 2)}, of 1 score{told}"
-    return f"Baseline {number(band.mean, 2)} ± {number(band.sigma, 2)} over {number(statistics.count)} scores{told}"
+        return f"Baseline so far {number(statistics.mean, 2)}, of 1 score{sentence}"
+    return f"Baseline {number(band.mean, 2)} ± {number(band.sigma, 2)} over {number(statistics.count)} scores{sentence}"
 
 
 def _band(statistics: TierStatistics | None) -> Band | None:

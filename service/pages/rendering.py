@@ -238,9 +238,9 @@ def _as_page(otherwise: Any) -> Answers:
         answer: Response = await otherwise(request, error)
         if not _wants_page(request) or answer.status_code < HTTPStatus.BAD_REQUEST:
             return answer
-        words = json.loads(bytes(answer.body))["error"]
+        message = json.loads(bytes(answer.body))["error"]
         title = _TITLES.get(answer.status_code, "Something went wrong")
-        return page(request, "problem.html", {"title": title, "words": words}, answer.status_code)
+        return page(request, "problem.html", {"title": title, "words": message}, answer.status_code)
 
     return told
 

@@ -49,10 +49,10 @@ async def review(
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[ReviewItem | None, list[dict[str, Any]]]:
         times = services.score_times.of_people(cursor, project, viewer.name)
         waiting = query_rows(cursor, "review_waiting", {"project": project, "rater": viewer.name, "times": times})
-        found = None if closed else next_to_review(cursor, project, viewer.name, skipped, blind=blind)
-        if found:
-            services.score_times.learn(project, found.score_id, found.exchange_at)
-        return found, waiting
+        item = None if closed else next_to_review(cursor, project, viewer.name, skipped, blind=blind)
+        if item:
+            services.score_times.learn(project, item.score_id, item.exchange_at)
+        return item, waiting
 
     item, waiting = await services.ask(read)
     here = _links.review(project)
@@ -83,11 +83,11 @@ async def agreement(
     """Show how far people and the judge agree on the exchanges of some days."""
     back = int(days)
     start = services.engine.now() - timedelta(days=back) if back else None
-    found = await services.ask(lambda cursor: project_agreement(cursor, project, start, times=services.score_times))
-    rows = [("All people", found.overall), *((estimate.rater, estimate) for estimate in found.raters)]
+    measured = await services.ask(lambda cursor: project_agreement(cursor, project, start, times=services.score_times))
+    rows = [("All people", measured.overall), *((estimate.rater, estimate) for estimate in measured.raters)]
     values = {
         "project": project,
-        "found": found,
+        "found": measured,
         "rows": rows,
         "days": back,
         "windows": WINDOWS,
@@ -116,5 +116,5 @@ def _why_closed(services: ApiContext, project: str) -> PolicyError | None:
 
 
 def _address(here: str, skipped: list[str], *, blind: bool) -> str:
-    asked = [*([("blind", "true")] if blind else []), *(("skip", one) for one in skipped[-SKIPPED_KEPT:])]
-    return f"{here}?{urlencode(asked)}" if asked else here
+    params = [*([("blind", "true")] if blind else []), *(("skip", one) for one in skipped[-SKIPPED_KEPT:])]
+    return f"{here}?{urlencode(params)}" if params else here

@@ -86,21 +86,21 @@ async def run(
     graph: Part = None,
 ) -> HTMLResponse:
     """Show one run: its verdict, its causes, its events and their causal graph."""
-    asked = Asked(type=type or None, only=only or None, at=at)
-    found = await services.ask(lambda cursor: find_run(cursor, project, run_id))
-    if found is None:
+    wanted_events = Asked(type=type or None, only=only or None, at=at)
+    recorded = await services.ask(lambda cursor: find_run(cursor, project, run_id))
+    if recorded is None:
         raise ApiError(404, "not_found", NO_RUN)
-    record, diagnosis = found
+    record, diagnosis = recorded
 
     def shown_events(
         cursor: duckdb.DuckDBPyConnection,
     ) -> tuple[RunEvents, dict[int, list[tuple[int, str, int]]], Timeline, dict[int, Row]]:
         located = finding_events(cursor, diagnosis)
         events = read_events(cursor, diagnosis, located)
-        shown = timeline(events, asked)
+        shown = timeline(events, wanted_events)
         return (
             events,
-            read_findings(cursor, found, located),
+            read_findings(cursor, recorded, located),
             shown,
             payloads_of(
                 cursor,
@@ -116,7 +116,7 @@ async def run(
         services.ask(lambda cursor: read_context(cursor, record)), services.ask(shown_events)
     )
     read = RunRead(run=record, diagnosis=diagnosis, context=context, events=events, turns=turns)
-    address = Address(project=project, run_id=run_id, asked=asked, graph=_window(graph, len(events.ids)))
+    address = Address(project=project, run_id=run_id, asked=wanted_events, graph=_window(graph, len(events.ids)))
     return page(request, "run.html", {"project": project, **run_values(read, address, shown, payloads)})
 
 
@@ -155,10 +155,10 @@ async def diagnosis(project: ShownProject, services: Services, run_id: RunId) ->
 async def event(project: ShownProject, services: Services, run_id: RunId, offset: Offset) -> Response:
     """Return one event of the run, whole, by its place in its topic."""
     record = await _run(services, project, run_id)
-    found = await services.ask(lambda cursor: payloads_of(cursor, record.connection, record.session_id, [offset], _WHOLE))
-    if offset not in found:
+    payloads = await services.ask(lambda cursor: payloads_of(cursor, record.connection, record.session_id, [offset], _WHOLE))
+    if offset not in payloads:
         raise ApiError(404, "not_found", "the run has no event at this place")
-    return Response(_written(found[offset]["payload"]), media_type=_JSON, headers=_headers(f"{run_id}-event-{offset}.json"))
+    return Response(_written(payloads[offset]["payload"]), media_type=_JSON, headers=_headers(f"{run_id}-event-{offset}.json"))
 
 
 async def _run(services: ApiContext, project: str, run_id: str) -> Run:

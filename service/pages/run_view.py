@@ -44,22 +44,24 @@ TURNS_NAMED = 20
 _links = Links()
 
 
-def finding_links(place: SessionPlace, finding: Finding) -> list[tuple[int, str, int]]:
+def finding_links(session: SessionPlace, finding: Finding) -> list[tuple[int, str, int]]:
     """Return the first turns of a finding: place, address, and number of the finding's events."""
-    return [(turn.turn, _turn_link(place, turn), turn.event_count) for turn in finding.turns[:TURNS_NAMED]]
+    return [(turn.turn, _turn_link(session, turn), turn.event_count) for turn in finding.turns[:TURNS_NAMED]]
 
 
-def _turn_link(place: SessionPlace, turn: MarkedTurn) -> str:
+def _turn_link(session: SessionPlace, turn: MarkedTurn) -> str:
     """Return the address of a marked turn, or of its first marked event for events outside of turns."""
     if not turn.turn:
-        return event_link(place, 0, turn.events[0])
-    return _links.session(place.project, place.session_id, place.connection, fragment=f"turn-title-{turn.turn}", turn=turn.turn)
+        return event_link(session, 0, turn.events[0])
+    return _links.session(
+        session.project, session.session_id, session.connection, fragment=f"turn-title-{turn.turn}", turn=turn.turn
+    )
 
 
-def event_link(place: SessionPlace, turn: int, event: MarkedEvent) -> str:
+def event_link(session: SessionPlace, turn: int, event: MarkedEvent) -> str:
     """Return the address of an event: in the conversation, or on the page of its turn's events if there are many."""
-    asked = {"turn": turn or 1} if place.has_turns and event.row <= STEPS else {"part": turn, "step": event.row}
-    return _links.session(place.project, place.session_id, place.connection, fragment=f"step-{event.place}", **asked)
+    params = {"turn": turn or 1} if session.has_turns and event.row <= STEPS else {"part": turn, "step": event.row}
+    return _links.session(session.project, session.session_id, session.connection, fragment=f"step-{event.place}", **params)
 
 
 EVENTS_READ = 20_000
@@ -94,10 +96,10 @@ class RunEvents:
     failures: tuple[str, ...]
     """Every failure type in the diagnosis, in the order of the record."""
 
-    def told(self, place: int) -> str:
+    def told(self, position: int) -> str:
         """Describe an event in a few words: its type, and its tool if any."""
-        tool = self.tools[place]
-        return f"{self.types[place]}: {tool}" if tool else self.types[place]
+        tool = self.tools[position]
+        return f"{self.types[position]}: {tool}" if tool else self.types[position]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,12 +149,12 @@ def read_context(cursor: duckdb.DuckDBPyConnection, run: Run) -> RunContext:
 def _around(cursor: duckdb.DuckDBPyConnection, run: Run) -> list[Row]:
     """Return the runs around one, searching within days of its end first, and farther if some are missing."""
     at = run.last_at
-    asked = {"project": run.project, "number": run.place.number, "agent": run.agent, "at": at, "limit": HISTORY}
-    found = query_rows(cursor, "runs_around", {**asked, "since": at - _NEAR, "until": at + _NEAR})
-    is_whole_before = _id_of(found, "is_previous") and sum(one["of_agent"] for one in found) == HISTORY
-    if is_whole_before and _id_of(found, "is_following"):
-        return found
-    return query_rows(cursor, "runs_around", {**asked, "since": at - _NEAR if is_whole_before else None, "until": None})
+    params = {"project": run.project, "number": run.place.number, "agent": run.agent, "at": at, "limit": HISTORY}
+    rows = query_rows(cursor, "runs_around", {**params, "since": at - _NEAR, "until": at + _NEAR})
+    is_whole_before = _id_of(rows, "is_previous") and sum(one["of_agent"] for one in rows) == HISTORY
+    if is_whole_before and _id_of(rows, "is_following"):
+        return rows
+    return query_rows(cursor, "runs_around", {**params, "since": at - _NEAR if is_whole_before else None, "until": None})
 
 
 def _id_of(around: Sequence[Row], role: str) -> str | None:
@@ -161,16 +163,16 @@ def _id_of(around: Sequence[Row], role: str) -> str | None:
 
 def read_events(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis, located: Sequence[FindingEvents | None]) -> RunEvents:
     """Return the events of a diagnosed session, with marks on evidence and on events that report a failure."""
-    asked = {"connection": diagnosis.connection, "session": diagnosis.session_id}
-    frame = run_query(cursor, "session_timeline", {**asked, "limit": EVENTS_READ})
+    params = {"connection": diagnosis.connection, "session": diagnosis.session_id}
+    frame = run_query(cursor, "session_timeline", {**params, "limit": EVENTS_READ})
     shown = {name: frame[name].to_list() for name in ("event_id", "event", "tool", "status", "occurred_at", "place")}
-    place_of = {event_id: place for place, event_id in enumerate(shown["event_id"])}
+    place_of = {event_id: position for position, event_id in enumerate(shown["event_id"])}
     marks: dict[int, dict[str, None]] = {}
     reinforcing: dict[Reinforcing, None] = {}
     for cause, events in zip(diagnosis.failure_causes, located, strict=True):
         places = [place_of[event_id] for event_id in (events.ids if events else ()) if event_id in place_of]
-        for place in places:
-            marks.setdefault(place, {})[cause.type] = None
+        for position in places:
+            marks.setdefault(position, {})[cause.type] = None
         reinforcing.update(dict.fromkeys(Reinforcing(*pair, cause.type) for pair in pairwise(places)))
     return RunEvents(
         ids=shown["event_id"],
@@ -179,8 +181,8 @@ def read_events(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis, located
         statuses=shown["status"],
         times=shown["occurred_at"],
         offsets=shown["place"],
-        evidence={place: tuple(names) for place, names in sorted(marks.items())},
-        failed=_failed(cursor, asked, shown["place"]),
+        evidence={position: tuple(names) for position, names in sorted(marks.items())},
+        failed=_failed(cursor, params, shown["place"]),
         reinforcing=tuple(reinforcing),
         failures=tuple(dict.fromkeys(cause.type for cause in diagnosis.failure_causes)),
     )
@@ -191,19 +193,19 @@ def read_findings(
 ) -> dict[int, list[tuple[int, str, int]]]:
     """Return the turns of each finding of a run by the finding's number: place, address, and number of its events."""
     run = recorded.run
-    for place in session_places(cursor, run.session_id, [run.project], run.connection):
-        findings = session_findings(cursor, place.bounded, recorded, located).findings
-        return {finding.number: finding_links(place, finding) for finding in findings}
+    for session in session_places(cursor, run.session_id, [run.project], run.connection):
+        findings = session_findings(cursor, session.bounded, recorded, located).findings
+        return {finding.number: finding_links(session, finding) for finding in findings}
     return {}
 
 
-def _failed(cursor: duckdb.DuckDBPyConnection, asked: Mapping[str, str], offsets: Sequence[int]) -> frozenset[int]:
+def _failed(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, str], offsets: Sequence[int]) -> frozenset[int]:
     """Return the places of the events that report a failure."""
     if not offsets:
         return frozenset()
     limits = {"last": offsets[-1], "statuses": "|".join(sorted(FAILED_STATUSES)), "longest": _LOOKED_AT, "limit": _DOUBTFUL}
-    found = {row["place"] for row in query_rows(cursor, "doubtful_events", {**asked, **limits}) if tells_of_failure(row)}
-    return frozenset(place for place, offset in enumerate(offsets) if offset in found) if found else frozenset()
+    failing = {row["place"] for row in query_rows(cursor, "doubtful_events", {**params, **limits}) if tells_of_failure(row)}
+    return frozenset(place for place, offset in enumerate(offsets) if offset in failing) if failing else frozenset()
 
 
 def tells_of_failure(row: Mapping[str, Any]) -> bool:
@@ -220,8 +222,8 @@ def payloads_of(
     """Return the payloads of some events of a session by their place in the topic, each cut to `longest` characters."""
     if not offsets:
         return {}
-    asked = {"connection": connection, "session": session_id, "places": list(offsets), "longest": longest}
-    return {one["place"]: one for one in query_rows(cursor, "event_payloads", asked)}
+    params = {"connection": connection, "session": session_id, "places": list(offsets), "longest": longest}
+    return {one["place"]: one for one in query_rows(cursor, "event_payloads", params)}
 
 
 PAGE = 50
@@ -259,10 +261,12 @@ class Timeline:
     """Number of the first event of the next page; None on the last page."""
 
 
-def timeline(events: RunEvents, asked: Asked, page: int = PAGE) -> Timeline:
+def timeline(events: RunEvents, selection: Asked, page: int = PAGE) -> Timeline:
     """Return the page of the matching events that contains the event `at`."""
-    fitting = [place for place in _chosen(events, asked.only) if asked.type is None or events.types[place] == asked.type]
-    before = sum(place < asked.at - 1 for place in fitting)
+    fitting = [
+        place for place in _chosen(events, selection.only) if selection.type is None or events.types[place] == selection.type
+    ]
+    before = sum(place < selection.at - 1 for place in fitting)
     start = min(before, max(0, len(fitting) - 1)) // page * page
     shown = fitting[start : start + page]
     return Timeline(
@@ -319,13 +323,13 @@ class Address:
 
     def to(self, part: str = "", **changed: str | None) -> str:
         """Return the same page with changed parameters, None to drop one."""
-        said = {
+        params = {
             "type": self.asked.type,
             "only": self.asked.only,
             "at": str(self.asked.at) if self.asked.at > 1 else None,
             "graph": str(self.graph) if self.graph else None,
         }
-        return links.run(self.project, self.run_id, part, **(said | changed))
+        return links.run(self.project, self.run_id, part, **(params | changed))
 
 
 def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mapping[int, Row]) -> dict[str, Any]:
@@ -402,7 +406,7 @@ def _history(project: str, runs: Sequence[Row], marks: Sequence[Mark]) -> dict[s
     """Return the agent's history up to this run."""
     this, before = runs[0], runs[1:]
     last = before[0] if before else None
-    known = [run["trust_score"] for run in before if run["trust_score"] is not None]
+    scores = [run["trust_score"] for run in before if run["trust_score"] is not None]
     chart = Chart(
         key="trust",
         title="Trust of the agent's runs up to this one",
@@ -421,7 +425,7 @@ def _history(project: str, runs: Sequence[Row], marks: Sequence[Mark]) -> dict[s
         "last": last,
         "change": _change(this["trust_score"], last["trust_score"] if last else None),
         "is_repeated": last is not None and this["primary_failure_type"] in {last["primary_failure_type"]} - {None},
-        "mean": sum(known) / len(known) if known else None,
+        "mean": sum(scores) / len(scores) if scores else None,
         "runs": len(before),
         "is_cut": len(runs) == HISTORY,
         "chart": line(chart, points, marked=unsafe) if before else None,
@@ -438,25 +442,25 @@ def _change(now: float | None, before: float | None) -> float | None:
     return None if now is None or before is None else now - before
 
 
-def _event(events: RunEvents, place: int, payloads: Mapping[int, Row]) -> dict[str, Any]:
+def _event(events: RunEvents, position: int, payloads: Mapping[int, Row]) -> dict[str, Any]:
     """Return a row of the timeline."""
-    kept = payloads.get(events.offsets[place], {"payload": "", "characters": 0})
+    kept = payloads.get(events.offsets[position], {"payload": "", "characters": 0})
     is_cut = kept["characters"] > PAYLOAD_SHOWN
-    is_failed = place in events.failed or (not is_cut and tells_of_failure({"event": events.types[place], **kept}))
+    is_failed = position in events.failed or (not is_cut and tells_of_failure({"event": events.types[position], **kept}))
     return {
-        "number": place + 1,
-        "id": events.ids[place],
-        "at": events.times[place],
-        "type": events.types[place],
-        "tool": events.tools[place],
-        "status": events.statuses[place],
-        "failures": events.evidence.get(place, ()),
+        "number": position + 1,
+        "id": events.ids[position],
+        "at": events.times[position],
+        "type": events.types[position],
+        "tool": events.tools[position],
+        "status": events.statuses[position],
+        "failures": events.evidence.get(position, ()),
         "is_failed": is_failed,
         "payload": kept["payload"] if is_cut else indented(kept["payload"]),
         "gist": gist(kept["payload"], is_cut=is_cut),
         "characters": kept["characters"],
         "is_cut": is_cut,
-        "file": f"events/{events.offsets[place]}.json",
+        "file": f"events/{events.offsets[position]}.json",
     }
 
 
@@ -466,10 +470,10 @@ def gist(payload: str, *, is_cut: bool) -> str:
         text = _IN_COLUMNS_WRITTEN.sub("", payload)
     else:
         try:
-            told = {name: value for name, value in raw_event(payload).items() if name not in _IN_COLUMNS}
+            fields = {name: value for name, value in raw_event(payload).items() if name not in _IN_COLUMNS}
         except InputError:
             return ""
-        text = json.dumps(told, ensure_ascii=False)[:-1]
+        text = json.dumps(fields, ensure_ascii=False)[:-1]
     text = text.removeprefix("{").replace('"', "")
     return text if len(text) <= GIST_SHOWN else f"{text[: GIST_SHOWN - 1]}\N{HORIZONTAL ELLIPSIS}"
 
@@ -522,9 +526,9 @@ def _words(name: str) -> str:
     return TERMS.get(name, name)
 
 
-def _to_event(address: Address, place: int) -> str:
+def _to_event(address: Address, position: int) -> str:
     """Return the timeline at an event, without filters."""
-    return address.to(f"event-{place + 1}", at=str(place + 1), type=None, only=None)
+    return address.to(f"event-{position + 1}", at=str(position + 1), type=None, only=None)
 
 
 def _beside(first: int, width: int, count: int) -> str:
@@ -546,10 +550,10 @@ _FAILING = {
 
 def because(diagnosis: Diagnosis) -> str:
     """Return the reason of a run's readiness level as a clause; empty if there is none or it is not recorded."""
-    found = next((rule for rule in RULES if rule[0] == diagnosis.readiness_level), None)
-    if found is None or diagnosis.trust_score is None:
+    rule = next((rule for rule in RULES if rule[0] == diagnosis.readiness_level), None)
+    if rule is None or diagnosis.trust_score is None:
         return ""
-    _, least, severity = found
+    _, least, severity = rule
     failures = sum(cause.severity == severity for cause in diagnosis.failure_causes)
     low = [f"trust is below {least}"] if diagnosis.trust_score < least else []
     return " and ".join([*low, *([_FAILING[severity][failures > 1].format(failures)] if failures else [])])

@@ -66,7 +66,7 @@ async def session(
     step: Place = 1,
 ) -> HTMLResponse:
     """Show a session: some of its turns, or the events of one part of it."""
-    asked = Asked(only=only or None, turn=turn, exchange=exchange, part=part, step=step)
+    selection = Asked(only=only or None, turn=turn, exchange=exchange, part=part, step=step)
     places = await services.ask(lambda cursor: session_places(cursor, session_id, [project], connection))
     if not places:
         raise ApiError(404, "not_found", await _why_gone(services, project, session_id))
@@ -75,9 +75,9 @@ async def session(
     # Read in two threads: half of the time is DuckDB's planning, which is single-threaded.
     read, shown = await asyncio.gather(
         services.ask(lambda cursor: read_session(cursor, places[0])),
-        services.ask(lambda cursor: shown_part(cursor, places[0], asked)),
+        services.ask(lambda cursor: shown_part(cursor, places[0], selection)),
     )
-    answer = page(request, "session.html", session_values(read, shown, asked))
+    answer = page(request, "session.html", session_values(read, shown, selection))
     # The page quotes agents' conversations, so no cache may store it.
     answer.headers["Cache-Control"] = "no-store"
     return answer
@@ -170,7 +170,7 @@ class Turn:
     steps: Steps | None
 
 
-def session_values(read: SessionRead, shown: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
+def session_values(read: SessionRead, shown: Mapping[str, Any], selection: Asked) -> dict[str, Any]:
     """Return every value of the template; `shown` are the values of `shown_part`."""
     return {
         "project": read.place.project,
@@ -181,34 +181,34 @@ def session_values(read: SessionRead, shown: Mapping[str, Any], asked: Asked) ->
         "findings": read.findings,
         "links_of": partial(finding_links, read.place),
         "link_to_event": partial(event_link, read.place),
-        "asked": asked,
+        "asked": selection,
         "tokens": _known(read.session.input_tokens, read.session.output_tokens),
         **shown,
     }
 
 
-def shown_part(cursor: duckdb.DuckDBPyConnection, place: SessionPlace, asked: Asked) -> dict[str, Any]:
+def shown_part(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, selection: Asked) -> dict[str, Any]:
     """Return the requested part of the session: turns with their events, or only the events of one part.
 
     A session without turns has a single part of events.
     """
-    alone = asked.part if asked.part is not None or place.has_turns else 0
-    shown = _turns(cursor, place, asked) if alone is None else _alone(cursor, place, alone, asked.step)
+    alone = selection.part if selection.part is not None or of_session.has_turns else 0
+    shown = _turns(cursor, of_session, selection) if alone is None else _alone(cursor, of_session, alone, selection.step)
     return {"alone": alone, **shown}
 
 
-def _turns(cursor: duckdb.DuckDBPyConnection, place: SessionPlace, asked: Asked) -> dict[str, Any]:
-    skip, anomalies = (asked.turn - 1) // TURNS * TURNS, asked.only == "anomalies"
-    part = Part(skip=skip, exchange=asked.exchange, limit=TURNS, anomalies=anomalies, longest=TEXT_SHOWN)
-    rows = session_turns(cursor, place, part)
+def _turns(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, selection: Asked) -> dict[str, Any]:
+    skip, anomalies = (selection.turn - 1) // TURNS * TURNS, selection.only == "anomalies"
+    part = Part(skip=skip, exchange=selection.exchange, limit=TURNS, anomalies=anomalies, longest=TEXT_SHOWN)
+    rows = session_turns(cursor, of_session, part)
     parts = {row["place"] for row in rows}
     if rows and rows[0]["place"] == 1:
         parts.add(0)
-    steps = _steps(cursor, place, parts, (1, STEPS))
+    steps = _steps(cursor, of_session, parts, (1, STEPS))
     total, first = (rows[0]["places"], rows[0]["row"]) if rows else (0, 1)
     return {
         "opening": steps.get(0),
-        "turns": [_turn(place.project, row, steps.get(row["place"])) for row in rows],
+        "turns": [_turn(of_session.project, row, steps.get(row["place"])) for row in rows],
         "turn_count": total,
         "first_turn": first,
         "previous_turn": first - TURNS if first > TURNS else None,
@@ -216,9 +216,9 @@ def _turns(cursor: duckdb.DuckDBPyConnection, place: SessionPlace, asked: Asked)
     }
 
 
-def _alone(cursor: duckdb.DuckDBPyConnection, place: SessionPlace, part: int, step: int) -> dict[str, Any]:
+def _alone(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, part: int, step: int) -> dict[str, Any]:
     first = (step - 1) // STEPS_ALONE * STEPS_ALONE + 1
-    steps = _steps(cursor, place, {part}, (first, first + STEPS_ALONE - 1)).get(part)
+    steps = _steps(cursor, of_session, {part}, (first, first + STEPS_ALONE - 1)).get(part)
     events = steps.events if steps else 0
     return {
         "steps": steps,
@@ -228,11 +228,13 @@ def _alone(cursor: duckdb.DuckDBPyConnection, place: SessionPlace, part: int, st
     }
 
 
-def _steps(cursor: duckdb.DuckDBPyConnection, place: SessionPlace, parts: set[int], rows: tuple[int, int]) -> dict[int, Steps]:
-    found = session_steps(cursor, place, parts, rows)
-    offsets = [step["place"] for row in found.values() for step in row["steps"]]
-    payloads = payloads_of(cursor, place.connection, place.session_id, offsets, PAYLOAD_SHOWN)
-    return {part: _part(part, row, payloads) for part, row in found.items()}
+def _steps(
+    cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, parts: set[int], rows: tuple[int, int]
+) -> dict[int, Steps]:
+    steps = session_steps(cursor, of_session, parts, rows)
+    offsets = [step["place"] for row in steps.values() for step in row["steps"]]
+    payloads = payloads_of(cursor, of_session.connection, of_session.session_id, offsets, PAYLOAD_SHOWN)
+    return {part: _part(part, row, payloads) for part, row in steps.items()}
 
 
 def _part(part: int, row: Row, payloads: Mapping[int, Row]) -> Steps:
@@ -278,5 +280,5 @@ def _turn(project: str, row: Row, steps: Steps | None) -> Turn:
 
 def _known(*numbers: int | None) -> int | None:
     """Return the sum of the known values; None if all are unknown."""
-    told = [one for one in numbers if one is not None]
-    return sum(told) if told else None
+    numbers_known = [one for one in numbers if one is not None]
+    return sum(numbers_known) if numbers_known else None

@@ -27,8 +27,8 @@ async def _viewer(request: Request, services: Services) -> Holder:
     caller: Holder | None = getattr(request.state, "caller", None)
     if caller is None:
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        place = {"Location": f"{Links.sign_in}?next={quote(here, safe='')}"}
-        raise ApiError(HTTPStatus.SEE_OTHER, "signed_out", "sign in first", place)
+        headers = {"Location": f"{Links.sign_in}?next={quote(here, safe='')}"}
+        raise ApiError(HTTPStatus.SEE_OTHER, "signed_out", "sign in first", headers)
     if caller.kind != "operator" or "read" not in caller.scopes:
         raise ApiError(HTTPStatus.FORBIDDEN, "scope_required", "the token lacks the scope read")
     request.state.open_incidents = await services.open_incidents(caller.project)
@@ -97,10 +97,10 @@ async def sign_in(request: Request, next: str = "/") -> HTMLResponse:  # noqa: A
 @router.get("/static/{name:path}")
 def static(request: Request, name: str) -> Response:
     """Return a file that pages load."""
-    found = _files().get(name)
-    if found is None:
+    file = _files().get(name)
+    if file is None:
         raise ApiError(404, "not_found", "there is no such file")
-    content, small, kind, tag = found
+    content, small, kind, tag = file
     headers = {"ETag": f"W/{tag}", "Cache-Control": "no-cache", "Vary": VARIES}
     if request.headers.get("if-none-match") in {tag, f"W/{tag}"}:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
@@ -112,10 +112,10 @@ def static(request: Request, name: str) -> Response:
 @cache
 def _files() -> dict[str, tuple[bytes, bytes, str, str]]:
     """Return content, compressed content, type and ETag of each file."""
-    found = {}
+    files = {}
     for path in sorted(_FILES.rglob("*")):
         if path.suffix in _KINDS:
             content = path.read_bytes()
             tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-            found[path.relative_to(_FILES).as_posix()] = (content, packed(content), _KINDS[path.suffix], tag)
-    return found
+            files[path.relative_to(_FILES).as_posix()] = (content, packed(content), _KINDS[path.suffix], tag)
+    return files

@@ -136,17 +136,17 @@ def evaluation_page(
 def evaluation_state(cursor: duckdb.DuckDBPyConnection, evaluation_id: str) -> RequestedEvaluation | None:
     """Return an evaluation with the prompts behind its result; None if no evaluation of this id was requested."""
     evaluation = next(query_records(cursor, "evaluations_by_id", Evaluation, {"evaluations": [evaluation_id]}), None)
-    asked = next(iter(query_rows(cursor, "evaluation_detail", {"evaluation": evaluation_id})), None)
-    project = evaluation.project if evaluation else asked["project"] if asked else None
+    row = next(iter(query_rows(cursor, "evaluation_detail", {"evaluation": evaluation_id})), None)
+    project = evaluation.project if evaluation else row["project"] if row else None
     if project is None:
         return None
     current = -1 if evaluation is None else evaluation.revision
-    made = asked["result_revision"] if asked else None
+    made = row["result_revision"] if row else None
     done = current if made is None else max(made, current)
-    attempt = asked["attempt"] if asked else done
+    attempt = row["attempt"] if row else done
     is_done = done >= attempt
-    set_aside = asked["set_aside"] if asked and not is_done else None
-    prompts = asked if asked and is_done else {"system_prompt": None, "user_prompt": None}
+    set_aside = row["set_aside"] if row and not is_done else None
+    prompts = row if row and is_done else {"system_prompt": None, "user_prompt": None}
     return RequestedEvaluation(
         project,
         OneEvaluation(

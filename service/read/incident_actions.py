@@ -560,35 +560,41 @@ WHEN_OVER = ("read_sessions", "read_runs")
 """The actions that remain once an incident is resolved or dismissed."""
 
 
-def _clearest(found: Sequence[Exchange], besides: AbstractSet[str] = frozenset()) -> list[Exchange]:
+def _clearest(exchanges: Sequence[Exchange], besides: AbstractSet[str] = frozenset()) -> list[Exchange]:
     """Return the first examples from different sessions, leaving out the sessions in `besides`."""
     first: dict[str, Exchange] = {}
-    for one in found:
+    for one in exchanges:
         if one.session_id not in besides:
             first.setdefault(one.session_id, one)
     return list(first.values())[:EXAMPLES]
 
 
-def _exchange(facts: Facts, one: Exchange, prefix: str) -> Target:
+def _exchange(facts: Facts, exchange: Exchange, prefix: str) -> Target:
     project = facts.incident.project
-    measured = "" if facts.is_spike else f"{_series(facts)} {one.score:.2f}, "
+    measured = "" if facts.is_spike else f"{_series(facts)} {exchange.score:.2f}, "
     return Target(
-        f"{prefix}{measured}{_moment(one.exchange_timestamp)}, turn {one.turn_number}",
-        _LINKS.session(project, one.session_id, one.connection, exchange=one.exchange_id, fragment=f"score-{one.score_id}"),
-        plain(one.reason, MAX_NOTE),
-        _command("scores", project=project, session=one.session_id),
+        f"{prefix}{measured}{_moment(exchange.exchange_timestamp)}, turn {exchange.turn_number}",
+        _LINKS.session(
+            project,
+            exchange.session_id,
+            exchange.connection,
+            exchange=exchange.exchange_id,
+            fragment=f"score-{exchange.score_id}",
+        ),
+        plain(exchange.reason, MAX_NOTE),
+        _command("scores", project=project, session=exchange.session_id),
     )
 
 
-def _run(project: str, one: Run) -> Target:
-    trust = "" if one.trust_score is None else f", trust {one.trust_score:g}"
-    failures = ", ".join(name.replace("_", " ") for name in one.failures)
-    ended = "" if one.ended_at is None else f", {_moment(one.ended_at)}"
+def _run(project: str, run: Run) -> Target:
+    trust = "" if run.trust_score is None else f", trust {run.trust_score:g}"
+    failures = ", ".join(name.replace("_", " ") for name in run.failures)
+    ended = "" if run.ended_at is None else f", {_moment(run.ended_at)}"
     return Target(
-        f"{one.run_id}{ended}{trust}",
-        _LINKS.run(project, one.run_id),
+        f"{run.run_id}{ended}{trust}",
+        _LINKS.run(project, run.run_id),
         plain(failures, MAX_NOTE),
-        _command("run", one.run_id, project=project),
+        _command("run", run.run_id, project=project),
     )
 
 

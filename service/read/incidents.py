@@ -356,10 +356,10 @@ def inbox(
 
 def choices(cursor: duckdb.DuckDBPyConnection, project: str | None) -> Choices:
     """Return the values by which the incidents of a project (None: all) can be filtered."""
-    found: dict[str, dict[str, int]] = {"project": {}, "agent": {}, "assignee": {}}
+    counts: dict[str, dict[str, int]] = {"project": {}, "agent": {}, "assignee": {}}
     for row in query_rows(cursor, "inbox_choices", {"project": project}):
-        found[row["kind"]][row["value"]] = row["live"]
-    return Choices(found["project"], found["agent"], found["assignee"])
+        counts[row["kind"]][row["value"]] = row["live"]
+    return Choices(counts["project"], counts["agent"], counts["assignee"])
 
 
 def open_incidents(cursor: duckdb.DuckDBPyConnection, project: str | None) -> OpenIncidents:
@@ -376,11 +376,11 @@ def _place(row: Mapping[str, Any]) -> Place:
     return Place(row["detected_at"], f"{row['sort_text']}{_SEPARATOR}{row['incident_id']}", row["sort_number"])
 
 
-def _split(place: Place | None) -> tuple[str | None, str | None]:
+def _split(last: Place | None) -> tuple[str | None, str | None]:
     """Split the text of a place into the order's text and the id."""
-    if place is None:
+    if last is None:
         return None, None
-    text, _, identity = place.id.rpartition(_SEPARATOR)
+    text, _, identity = last.id.rpartition(_SEPARATOR)
     return text, identity
 
 
@@ -408,22 +408,22 @@ def read_address(pairs: Iterable[tuple[str, str]]) -> Asked:
 
     Several states are given as repeated fields or separated by commas.
     """
-    asked: Asked = {}
+    params: Asked = {}
     for name, value in pairs:
         said = value.strip()
         if name not in FIELDS or not said:
             continue
         if name == "status":
-            asked[name] = [*asked.get(name, []), *(_checked(name, current_status(one.strip())) for one in said.split(","))]
-        elif name in asked:
+            params[name] = [*params.get(name, []), *(_checked(name, current_status(one.strip())) for one in said.split(","))]
+        elif name in params:
             raise InputError(f"{name}: is given twice", hint="Give it once.")
         else:
-            asked[name] = [_checked(name, said)]
-    if states := set(asked.pop("status", ())):
-        asked["status"] = [ANY] if ANY in states else [one for one in STATUSES if one in states]
+            params[name] = [_checked(name, said)]
+    if states := set(params.pop("status", ())):
+        params["status"] = [ANY] if ANY in states else [one for one in STATUSES if one in states]
     # The default of the list needs no field in the address.
     usual = {"status": list(LIVE_STATES), "sort": ["worst"], "window": [ALL]}
-    return {name: asked[name] for name in FIELDS if name in asked and asked[name] != usual.get(name)}
+    return {name: params[name] for name in FIELDS if name in params and params[name] != usual.get(name)}
 
 
 def read_query(query: str) -> Asked:
@@ -435,18 +435,18 @@ def read_query(query: str) -> Asked:
     return read_address(pairs)
 
 
-def query_of(asked: Mapping[str, list[str]]) -> str:
+def query_of(params: Mapping[str, list[str]]) -> str:
     """Return the fields as the part of an address after its question mark."""
-    return urlencode(asked, doseq=True, quote_via=quote)
+    return urlencode(params, doseq=True, quote_via=quote)
 
 
-def filter_of(asked: Mapping[str, list[str]], own_project: str | None, caller: str) -> InboxFilter:
+def filter_of(params: Mapping[str, list[str]], own_project: str | None, caller: str) -> InboxFilter:
     """Return the filter of an address; without a state it selects the incidents that wait for a decision.
 
     `own_project` is the only one that the caller may see, None for all.
     """
-    one: dict[str, Any] = {name: values[0] for name, values in asked.items()}
-    statuses = asked.get("status") or LIVE_STATES
+    one: dict[str, Any] = {name: values[0] for name, values in params.items()}
+    statuses = params.get("status") or LIVE_STATES
     return InboxFilter(
         project=own_project or one.get("project"),
         statuses=() if ANY in statuses else tuple(statuses),

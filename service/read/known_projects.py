@@ -47,22 +47,22 @@ def named_projects(policy: Policy, access: AccessStore | None) -> set[str]:
     return {*policy.projects, *(access.projects() if access is not None else ())}
 
 
-def nearest(project: str, known: Sequence[str]) -> str:
+def nearest(project: str, projects: Sequence[str]) -> str:
     """Return `did you mean support?`, or the list of known projects if none is near; empty without known projects."""
-    near = difflib.get_close_matches(project, known, n=1)
+    near = difflib.get_close_matches(project, projects, n=1)
     if near:
         return f"did you mean {near[0]}?"
-    more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
-    return f"there are {', '.join(known[:NAMED])}{more}" if known else ""
+    more = f" and {len(projects) - NAMED} more" if len(projects) > NAMED else ""
+    return f"there are {', '.join(projects[:NAMED])}{more}" if projects else ""
 
 
-def unknown_project(project: str, known: Sequence[str], *, place: str = "--project") -> InputError:
+def unknown_project(project: str, projects: Sequence[str], *, place: str = "--project") -> InputError:
     """Return the error for an unknown project; `place` is the option or argument that names it."""
-    words = f"{place}: there is no project {plain(project, 64)!r}"
-    if not known:
-        return InputError(f"{words}: the database is empty", hint=IMPORT_FIRST)
-    said = nearest(project, known)
-    return InputError(words, hint=f"{said[0].upper()}{said[1:]}{'' if said.endswith('?') else '.'}")
+    message = f"{place}: there is no project {plain(project, 64)!r}"
+    if not projects:
+        return InputError(f"{message}: the database is empty", hint=IMPORT_FIRST)
+    suggestion = nearest(project, projects)
+    return InputError(message, hint=f"{suggestion[0].upper()}{suggestion[1:]}{'' if suggestion.endswith('?') else '.'}")
 
 
 def require_known(workspace: Workspace, project: str | None, *, place: str = "--project") -> None:

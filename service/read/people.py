@@ -225,8 +225,8 @@ def project_agreement(
     times: ScoreTimes | None = None,
 ) -> Agreement:
     """Return the agreement of people and judge in a project, for exchanges from `start` (inclusive) to `end` (exclusive)."""
-    asked = {"project": project, "from": start, "to": end, "times": known_times(times, cursor, project)}
-    rows = query_days(cursor, "agreement_pairs", asked)
+    params = {"project": project, "from": start, "to": end, "times": known_times(times, cursor, project)}
+    rows = query_days(cursor, "agreement_pairs", params)
     judged = [row for row in rows if row["judge_score"] is not None]
     labels = [
         Label(

@@ -270,8 +270,8 @@ def read_projects(
 
 def read_project(cursor: duckdb.DuckDBPyConnection, policy: Policy, now: datetime, project: str) -> Project:
     """Return one project; an empty one if it is unknown."""
-    [found] = read_projects(cursor, policy, now, project=project, connected=[project])
-    return found
+    [project_read] = read_projects(cursor, policy, now, project=project, connected=[project])
+    return project_read
 
 
 def project_of(name: str, row: Row, policy: Policy, until: date) -> Project:
@@ -348,8 +348,8 @@ def _reasons(row: Row, recent: Recent, check: ProjectCheck) -> list[Reason]:
         "too_few": recent.scores < ENOUGH and row["runs_with_evidence"] < ENOUGH,
         "unchecked": check.state in _UNCHECKED,
     }
-    found: list[Reason] = [reason for reason, holds in faults.items() if holds]
-    return found or ([reason for reason, holds in doubts.items() if holds] if _has_data(row) else [])
+    reasons: list[Reason] = [reason for reason, holds in faults.items() if holds]
+    return reasons or ([reason for reason, holds in doubts.items() if holds] if _has_data(row) else [])
 
 
 def _health(row: Row, reasons: Sequence[Reason]) -> Health:

@@ -147,7 +147,7 @@ def worst_runs(
 ) -> list[Run]:
     """Return a page of a project's runs by readiness, worst first, then by trust, lowest first; from the start or after a place."""
     level, trust, number = after or (None, None, None)
-    asked = {
+    params = {
         "project": project,
         "readiness": wanted.readiness,
         "agents": list(wanted.agents) if wanted.agents else None,
@@ -158,7 +158,7 @@ def worst_runs(
         "after_number": number,
         "limit": limit,
     }
-    return [Run.of(row) for row in query_rows(cursor, "worst_runs", asked)]
+    return [Run.of(row) for row in query_rows(cursor, "worst_runs", params)]
 
 
 def find_run(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> RecordedRun | None:

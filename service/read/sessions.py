@@ -528,49 +528,49 @@ def session_places(
     cursor: duckdb.DuckDBPyConnection, session: str, projects: Sequence[str] | None = None, connection: str | None = None
 ) -> list[SessionPlace]:
     """Return the sessions with an id, in some projects or in any, last heard first; ids are only unique within a connection."""
-    asked = {"session": session, "projects": None if projects is None else list(projects), "connection": connection}
-    return [SessionPlace(session_id=session, **row) for row in query_rows(cursor, "session_places", asked)]
+    params = {"session": session, "projects": None if projects is None else list(projects), "connection": connection}
+    return [SessionPlace(session_id=session, **row) for row in query_rows(cursor, "session_places", params)]
 
 
-def read_session(cursor: duckdb.DuckDBPyConnection, place: SessionPlace) -> SessionRead:
+def read_session(cursor: duckdb.DuckDBPyConnection, session: SessionPlace) -> SessionRead:
     """Return a session without its turns and events."""
-    totals = next(iter(query_rows(cursor, "session_totals", place.bounded)), _NO_TOTALS)
-    evaluations = evaluation_page(cursor, place.project, session=place.session_id, limit=_EVALUATIONS)
-    before, after = _beside(cursor, place, totals["agents"][0] if totals["agents"] else None)
-    recorded = _run(cursor, place)
-    findings = session_findings(cursor, place.bounded, recorded)
+    totals = next(iter(query_rows(cursor, "session_totals", session.bounded)), _NO_TOTALS)
+    evaluations = evaluation_page(cursor, session.project, session=session.session_id, limit=_EVALUATIONS)
+    before, after = _beside(cursor, session, totals["agents"][0] if totals["agents"] else None)
+    recorded = _run(cursor, session)
+    findings = session_findings(cursor, session.bounded, recorded)
     labels: dict[str, list[str]] = {}
     for label in totals["labels"]:
         labels.setdefault(label["name"], []).append(label["value"])
-    session = Session.of(
+    answer = Session.of(
         totals,
-        project=place.project,
-        connection=place.connection,
-        session_id=place.session_id,
-        state=place.state,
-        first_at=place.first_at,
-        last_at=place.last_at,
-        closed_at=place.closed_at,
-        closed_reason=place.reason,
+        project=session.project,
+        connection=session.connection,
+        session_id=session.session_id,
+        state=session.state,
+        first_at=session.first_at,
+        last_at=session.last_at,
+        closed_at=session.closed_at,
+        closed_reason=session.reason,
         labels=labels,
         run=None if recorded is None else SessionRun.of(msgspec.structs.asdict(recorded.run)),
         findings=finding_answers(findings),
         findings_left_out=findings.left_out,
-        incidents=[SessionIncident.of(row) for row in query_rows(cursor, "session_incidents", place.named)],
+        incidents=[SessionIncident.of(row) for row in query_rows(cursor, "session_incidents", session.named)],
         previous=before,
         next=after,
     )
     return SessionRead(
-        place=place,
-        session=session,
+        place=session,
+        session=answer,
         findings=findings,
-        evaluations=[run for run in evaluations if run.connection == place.connection],
+        evaluations=[run for run in evaluations if run.connection == session.connection],
     )
 
 
-def session_with_turns(cursor: duckdb.DuckDBPyConnection, place: SessionPlace, part: Part) -> SessionWithTurns:
+def session_with_turns(cursor: duckdb.DuckDBPyConnection, session: SessionPlace, part: Part) -> SessionWithTurns:
     """Return a session with some of its turns."""
-    rows, read = session_turns(cursor, place, part), read_session(cursor, place)
+    rows, read = session_turns(cursor, session, part), read_session(cursor, session)
     return SessionWithTurns(
         session=read.session,
         turns=[_turn(row, read.findings) for row in rows],
@@ -589,52 +589,54 @@ def _turn(row: Row, findings: SessionFindings) -> SessionTurn:
     )
 
 
-def session_turns(cursor: duckdb.DuckDBPyConnection, place: SessionPlace, part: Part) -> list[Row]:
+def session_turns(cursor: duckdb.DuckDBPyConnection, session: SessionPlace, part: Part) -> list[Row]:
     """Return some turns of a session, in order, as rows of the query `session_turns`; empty after the last one."""
-    asked = {
-        **place.bounded,
+    params = {
+        **session.bounded,
         "anomalies": part.anomalies,
         "exchange": part.exchange,
         "skip": part.skip,
         "limit": part.limit,
         "longest": part.longest,
     }
-    return query_rows(cursor, "session_turns", asked)
+    return query_rows(cursor, "session_turns", params)
 
 
 def session_steps(
-    cursor: duckdb.DuckDBPyConnection, place: SessionPlace, parts: Collection[int], rows: tuple[int, int]
+    cursor: duckdb.DuckDBPyConnection, session: SessionPlace, parts: Collection[int], rows: tuple[int, int]
 ) -> dict[int, Row]:
     """Return the events of some parts of a session, by part, within a range of rows (first and last inclusive).
 
     Part 0 has the events before the first turn, or all events of a session without turns.
     """
-    if not parts or not place.events:
+    if not parts or not session.events:
         return {}
-    asked = {**place.bounded, "parts": sorted(parts), "from_row": rows[0], "to_row": rows[1]}
-    return {row["part"]: row for row in query_rows(cursor, "session_steps", asked)}
+    params = {**session.bounded, "parts": sorted(parts), "from_row": rows[0], "to_row": rows[1]}
+    return {row["part"]: row for row in query_rows(cursor, "session_steps", params)}
 
 
 def run_findings(cursor: duckdb.DuckDBPyConnection, run: Run) -> SessionFindings:
     """Return the findings of a run, with their places in the session."""
-    for place in session_places(cursor, run.session_id, [run.project], run.connection):
-        return session_findings(cursor, place.bounded, _run(cursor, place))
+    for session in session_places(cursor, run.session_id, [run.project], run.connection):
+        return session_findings(cursor, session.bounded, _run(cursor, session))
     return SessionFindings()
 
 
-def _run(cursor: duckdb.DuckDBPyConnection, place: SessionPlace) -> RecordedRun | None:
-    return None if place.diagnosis is None else read_run(cursor, {**place.named, "number": None, "place": place.diagnosis})
+def _run(cursor: duckdb.DuckDBPyConnection, session: SessionPlace) -> RecordedRun | None:
+    return (
+        None if session.diagnosis is None else read_run(cursor, {**session.named, "number": None, "place": session.diagnosis})
+    )
 
 
 def _beside(
-    cursor: duckdb.DuckDBPyConnection, place: SessionPlace, agent: str | None
+    cursor: duckdb.DuckDBPyConnection, session: SessionPlace, agent: str | None
 ) -> tuple[SessionNamed | None, SessionNamed | None]:
     """Return the agent's sessions directly before and after one."""
-    asked = {**place.named, "agent": agent, "start": place.first_at}
+    params = {**session.named, "agent": agent, "start": session.first_at}
     sides: dict[bool, SessionNamed] = {}
     for hours in _HOURS:
         missing = {name: 0 if is_after in sides else hours for name, is_after in _SIDES.items()}
-        sides |= {row["is_after"]: SessionNamed.of(row) for row in query_rows(cursor, "session_beside", {**asked, **missing})}
+        sides |= {row["is_after"]: SessionNamed.of(row) for row in query_rows(cursor, "session_beside", {**params, **missing})}
         if len(sides) == len(_SIDES):
             break
     return sides.get(False), sides.get(True)

@@ -102,7 +102,7 @@ def _without_incidents(
     for incident in incidents:
         first = (incident.first_day or incident.detected_at).date()
         last = None if incident.last_day is None else incident.last_day.date()
-        outside = [place for place in kept if not first <= place["last_at"].date() <= (last or date.max)]
+        outside = [position for position in kept if not first <= position["last_at"].date() <= (last or date.max)]
         if len(outside) < len(kept):
             left_out.append(RunsLeftOut(incident.incident_id, first, last, len(kept) - len(outside)))
         kept = outside
@@ -113,16 +113,19 @@ def _folded(
     cursor: duckdb.DuckDBPyConnection, places: Sequence[dict[str, Any]], profiles: dict[ProfileName, Profile]
 ) -> Iterator[tuple[ProfileName, int, SessionEvidence]]:
     """Yield the evidence of some runs in order, each with its profile."""
-    runs = [{"run": place["number"], "connection": place["connection"], "session_id": place["session_id"]} for place in places]
+    runs = [
+        {"run": position["number"], "connection": position["connection"], "session_id": position["session_id"]}
+        for position in places
+    ]
     compared = any(SessionEvidence.held_to(profile.thresholds).reads_payloads for profile in profiles.values())
     frame = with_payloads(cursor, run_query(cursor, "run_evidence", {"runs": runs}), runs, wanted=compared)
     parts = frame.partition_by("run", as_dict=True, maintain_order=True)
-    for place in places:
-        events = parts.get((place["number"],))
+    for position in places:
+        events = parts.get((position["number"],))
         if events is None:
             continue
         name = profile_name(source_of(events["source"]))
         evidence = SessionEvidence.held_to(profiles[name].thresholds, reference_limit=0)
         rows = events.select("run", *FOLD_COLUMNS[1:]).iter_rows()
-        fold_columns({place["number"]: evidence}, rows)
-        yield name, place["number"], evidence
+        fold_columns({position["number"]: evidence}, rows)
+        yield name, position["number"], evidence

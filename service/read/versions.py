@@ -237,15 +237,15 @@ def agent_versions(
 
     With more than MOST_EXCHANGES in the period, only some sessions are read; with more than _REACH, only sessions of the newest days.
     """
-    asked = {"project": project, "labels": list(VERSIONS), "until": until}
-    found = query_rows(cursor, "version_days", {**asked, "since": since, "most": MOST_EXCHANGES, "reach": _REACH})
-    if not found or not found[0]["is_versioned"]:
+    params = {"project": project, "labels": list(VERSIONS), "until": until}
+    rows = query_rows(cursor, "version_days", {**params, "since": since, "most": MOST_EXCHANGES, "reach": _REACH})
+    if not rows or not rows[0]["is_versioned"]:
         return Compared([])
-    start, one_in = found[0]["since"], found[0]["one_in"]
-    asked |= {"since": start, "one_in": one_in, "agent": agent}
+    start, one_in = rows[0]["since"], rows[0]["one_in"]
+    params |= {"since": start, "one_in": one_in, "agent": agent}
 
     def of_tier(tier: str) -> list[AgentVersions]:
-        return versions_of(query_rows(cursor, "agent_versions", {**asked, "tier": tier}), tier)
+        return versions_of(query_rows(cursor, "agent_versions", {**params, "tier": tier}), tier)
 
     judged = of_tier(_JUDGED)
     if not all(one.is_scored for one in judged):
@@ -260,7 +260,7 @@ def versions_of(rows: Iterable[Row], tier: str) -> list[AgentVersions]:
     for row in rows:
         labels[row["agent"]][row["label"]].append(Version(row))
     return [
-        AgentVersions(agent, tier, max(by_label.values(), key=lambda found: (len(found) > 1, found[0].began_at)))
+        AgentVersions(agent, tier, max(by_label.values(), key=lambda rows: (len(rows) > 1, rows[0].began_at)))
         for agent, by_label in labels.items()
     ]
 
@@ -276,5 +276,5 @@ def _scored(version: Version) -> str:
     return f"{grouped_count(version.row['judged'], 'score')} of {grouped_count(version.row['sessions'], 'session')}"
 
 
-def _lower(words: str) -> str:
-    return f"{words[:1].lower()}{words[1:]}"
+def _lower(sentence: str) -> str:
+    return f"{sentence[:1].lower()}{sentence[1:]}"

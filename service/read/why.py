@@ -85,10 +85,10 @@ def statements(facts: Facts) -> list[Statement]:
     return [Statement(UNEXPLAINED, _NO_REASON), *found]
 
 
-def _with_part(found: Sequence[Statement]) -> list[Statement]:
+def _with_part(statements: Sequence[Statement]) -> list[Statement]:
     """Return the reasons with the changed slice and its deployment placed directly after the first symptom."""
-    part = [one for one in found if one.kind in PART]
-    others = [one for one in found if one.kind not in PART]
+    part = [one for one in statements if one.kind in PART]
+    others = [one for one in statements if one.kind not in PART]
     symptoms = 1 if others and others[0].kind in _TELLING else 0
     return [*others[:symptoms], *part, *others[symptoms:]]
 
@@ -142,25 +142,25 @@ def _judge_flags(facts: Facts) -> Iterator[Statement]:
 
 def _dimensions(facts: Facts) -> Iterator[Statement]:
     """Name the dimensions that changed most, with the number of turns behind the means."""
-    found = facts.dimensions[:MOST_NAMED]
-    if not found:
+    changed = facts.dimensions[:MOST_NAMED]
+    if not changed:
         return
     verb = "rose" if facts.incident.direction == "up" else "fell"
-    parts = [f"{_named(_term(one.dimension))} {one.mean_before:.2f} → {one.mean_after:.2f}" for one in found]
-    first = found[0]
+    parts = [f"{_named(_term(one.dimension))} {one.mean_before:.2f} → {one.mean_after:.2f}" for one in changed]
+    first = changed[0]
     turns = f"{grouped(first.judged_after)} judged turns since the change, {grouped(first.judged_before)} before"
     then = f", then {', '.join(parts[1:])}" if parts[1:] else ""
     yield Statement("dimensions", f"The judge's scores {verb} most in {parts[0]} ({turns}){then}.")
 
 
 def _failures(facts: Facts) -> Iterator[Statement]:
-    found = facts.risen(facts.evidence.failures, fewest=2)[:MOST_NAMED]
-    if not found:
+    changed = facts.risen(facts.evidence.failures, fewest=2)[:MOST_NAMED]
+    if not changed:
         return
-    rest = "".join(f"; {_named(_term(one.name))} in {grouped(one.after)}, before {grouped(one.before)}" for one in found[1:])
-    first = found[0]
+    rest = "".join(f"; {_named(_term(one.name))} in {grouped(one.after)}, before {grouped(one.before)}" for one in changed[1:])
+    first = changed[0]
     text = f"{_named(_term(first.name))} in {_of(first)} runs, {_before(first)}{rest}."
-    yield Statement.resting_on("failures", text, found)
+    yield Statement.resting_on("failures", text, changed)
 
 
 def _slices(facts: Facts) -> Iterator[Statement]:
@@ -205,9 +205,9 @@ def _moved(facts: Facts) -> Iterator[Statement]:
 
 
 def _cause(facts: Facts) -> Iterator[Statement]:
-    words = facts.mix_words or facts.cause.words
-    if facts.incident.cause and words:
-        yield Statement("cause", words)
+    change = facts.mix_words or facts.cause.words
+    if facts.incident.cause and change:
+        yield Statement("cause", change)
 
 
 def _policy(facts: Facts) -> Iterator[Statement]:
@@ -339,11 +339,11 @@ def suspected_cause(incident: Incident, twins: Sequence[Incident]) -> Incident |
     return telling[0] if len({one.cause for one in telling}) == 1 else None
 
 
-def _are_twins(one: Incident, other: Incident) -> bool:
-    first, second = _first_day(one), _first_day(other)
-    if one.project != other.project or first is None or second is None or abs(first - second) > APART:
+def _are_twins(incident: Incident, other: Incident) -> bool:
+    first, second = _first_day(incident), _first_day(other)
+    if incident.project != other.project or first is None or second is None or abs(first - second) > APART:
         return False
-    return first <= _last_day(other) and second <= _last_day(one) and _may_share_agents(_agents(one), _agents(other))
+    return first <= _last_day(other) and second <= _last_day(incident) and _may_share_agents(_agents(incident), _agents(other))
 
 
 def _first_day(incident: Incident) -> date | None:

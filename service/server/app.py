@@ -101,8 +101,8 @@ async def _busy(_: Request, error: Exception) -> JSONResponse:
 async def _without_broker(_: Request, error: Exception) -> JSONResponse:
     # Details about brokers and addresses are for the server's log, not for its callers.
     log.warning("a record was refused: %s", error)
-    words = "the log cannot take records at the moment"
-    return error_response(ApiError(503, "log_unavailable", words, {"Retry-After": RETRY_BROKER}))
+    message = "the log cannot take records at the moment"
+    return error_response(ApiError(503, "log_unavailable", message, {"Retry-After": RETRY_BROKER}))
 
 
 def _operation_id(route: APIRoute) -> str:

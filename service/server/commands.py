@@ -208,12 +208,12 @@ class CommandOperations:
 
     async def _publish(self, topic: str, messages: Sequence[bytes], admission: Admission, conflicting: Accepted) -> Outcome:
         written: Counter[str] = Counter()
-        known, conflicts, start = 0, list[int](), 0
+        duplicates, conflicts, start = 0, list[int](), 0
         for name, part in _parts(messages):
             records = await asyncio.to_thread(lambda: [decode(message) for message in part])  # noqa: B023 - awaited here
             published = await self._when_not_busy(topic, records)
             written[schema_of(name).table] += published.written
-            known += published.known
+            duplicates += published.known
             if published.conflicts:
                 in_conflict = [part[index] for index in published.conflicts]
                 differing = await asyncio.to_thread(self._differing_fields, topic, in_conflict)
@@ -221,7 +221,7 @@ class CommandOperations:
                     admission.set_aside_conflict(conflicting, topic, decode(message), fields)
                 conflicts += [start + index for index in published.conflicts]
             start += len(part)
-        return Outcome(dict(written), known, conflicts)
+        return Outcome(dict(written), duplicates, conflicts)
 
     async def _when_not_busy(self, topic: str, records: Sequence[Record]) -> Any:
         while True:

@@ -163,9 +163,9 @@ def _taking(spans: Receiver | None) -> contextlib.AbstractAsyncContextManager[No
 def api_settings(settings: Settings, names: Sequence[str]) -> ApiSettings:
     """Return the host names that the server answers to, and the ones behind a TLS proxy."""
     public = urlsplit(settings.public_url or "")
-    known = LOOPBACK_NAMES | {settings.host} | set(names) | ({public.hostname} if public.hostname else set())
+    allowed = LOOPBACK_NAMES | {settings.host} | set(names) | ({public.hostname} if public.hostname else set())
     encrypted = frozenset({public.netloc.lower().removesuffix(":443")} if public.scheme == "https" else ())
-    return ApiSettings(allowed_hosts=frozenset(known), encrypted_hosts=encrypted, policy_file=settings.policy)
+    return ApiSettings(allowed_hosts=frozenset(allowed), encrypted_hosts=encrypted, policy_file=settings.policy)
 
 
 def _engine(workspace: Workspace, opened: OpenedJudge) -> Engine:
@@ -247,8 +247,8 @@ class HttpServer(uvicorn.Server):
             last = connection.cycle
             if last is not None and not last.response_complete:
                 continue
-            known, since = before.get(connection, (last, now))
-            if known is not last:
+            last_seen, since = before.get(connection, (last, now))
+            if last_seen is not last:
                 since = now
             self._without_request[connection] = last, since
             if now - since > self.head_seconds:

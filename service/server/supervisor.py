@@ -97,8 +97,8 @@ def _failed(name: str, how: str, log: Path) -> ChildError:
     with log.open("rb") as stream:
         stream.seek(max(0, log.stat().st_size - _LOG_END))
         lines = stream.read().decode("utf-8", "replace").splitlines()
-    said = [line.removeprefix("error: ").strip() for line in lines if line.startswith("error: ")] or [*map(str.strip, lines)]
-    last = next(filter(None, reversed(said)), "it logged nothing")
+    errors = [line.removeprefix("error: ").strip() for line in lines if line.startswith("error: ")] or [*map(str.strip, lines)]
+    last = next(filter(None, reversed(errors)), "it logged nothing")
     return ChildError(f"driftline {name} {how}: {last}", hint=f"Its log is {log}.")
 
 

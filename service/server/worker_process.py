@@ -139,11 +139,14 @@ def _collector(topics: Mapping[str, str], parts: _Parts) -> Sequence[KafkaStage]
 
 async def _work(worker: Worker, patient: Sequence[str], grace: float, orphaned: int | None) -> int:
     """Work until stopped, or until the worker fails; a second signal hurries the stop. `patient` are topics whose stages may wait without a time limit."""
-    asked = asyncio.Queue[str]()
-    with handled_in_loop(lambda number: asked.put_nowait(f"signal {number.name}")), _ended_with(orphaned, asked):
+    stop_requests = asyncio.Queue[str]()
+    with (
+        handled_in_loop(lambda number: stop_requests.put_nowait(f"signal {number.name}")),
+        _ended_with(orphaned, stop_requests),
+    ):
         await worker.start()
         watchdog = Watchdog(worker.stages, worker.consumer.waiting, patient=patient)
-        stop, fail = asyncio.create_task(asked.get()), asyncio.create_task(worker.failed())
+        stop, fail = asyncio.create_task(stop_requests.get()), asyncio.create_task(worker.failed())
         with _background([watchdog.run()]):
             await asyncio.wait([stop, fail], return_when=asyncio.FIRST_COMPLETED)
         if fail.done():
@@ -152,14 +155,14 @@ async def _work(worker: Worker, patient: Sequence[str], grace: float, orphaned: 
             os._exit(STUCK)
         log.info("stopping: %s", stop.result())
         fail.cancel()
-        await _stop(worker, grace, asked)
+        await _stop(worker, grace, stop_requests)
     return 0
 
 
-async def _stop(worker: Worker, grace: float, asked: asyncio.Queue[str]) -> None:
+async def _stop(worker: Worker, grace: float, stop_requests: asyncio.Queue[str]) -> None:
     # Without a broker the client never finishes leaving its group, and without a supervisor nobody else ends the process.
     asyncio.get_running_loop().call_later(grace + LEAVING_SECONDS, os._exit, STUCK)
-    stopping, again = asyncio.create_task(worker.stop(grace)), asyncio.create_task(asked.get())
+    stopping, again = asyncio.create_task(worker.stop(grace)), asyncio.create_task(stop_requests.get())
     await asyncio.wait([stopping, again], return_when=asyncio.FIRST_COMPLETED)
     if again.done():
         log.info("hurrying: %s", again.result())
@@ -169,11 +172,11 @@ async def _stop(worker: Worker, grace: float, asked: asyncio.Queue[str]) -> None
 
 
 @contextlib.contextmanager
-def _ended_with(supervisor: int | None, asked: asyncio.Queue[str]) -> Iterator[None]:
+def _ended_with(supervisor: int | None, stop_requests: asyncio.Queue[str]) -> Iterator[None]:
     """Stop when our supervisor ends, if there is one: the descriptor `supervisor` then reaches its end."""
     loop = asyncio.get_running_loop()
     if supervisor is not None:
-        loop.add_reader(supervisor, _hear_end, loop, supervisor, asked)
+        loop.add_reader(supervisor, _hear_end, loop, supervisor, stop_requests)
     try:
         yield
     finally:
@@ -181,10 +184,10 @@ def _ended_with(supervisor: int | None, asked: asyncio.Queue[str]) -> Iterator[N
             loop.remove_reader(supervisor)
 
 
-def _hear_end(loop: asyncio.AbstractEventLoop, orphaned: int, asked: asyncio.Queue[str]) -> None:
+def _hear_end(loop: asyncio.AbstractEventLoop, orphaned: int, stop_requests: asyncio.Queue[str]) -> None:
     if not os.read(orphaned, 1):
         loop.remove_reader(orphaned)
-        asked.put_nowait("the supervisor is gone")
+        stop_requests.put_nowait("the supervisor is gone")
 
 
 @contextlib.contextmanager

@@ -100,10 +100,10 @@ def decode_place(text: Any) -> Place:
     return Place(at, identity, number)
 
 
-def page_of(entries: Sequence[Entry], limit: int, place: Callable[[Entry], Place]) -> tuple[list[Entry], str | None]:
+def page_of(entries: Sequence[Entry], limit: int, place_of: Callable[[Entry], Place]) -> tuple[list[Entry], str | None]:
     """Return the first `limit` entries, and the next page's cursor if there are more: callers read one entry more than they show."""
     shown = list(entries[:limit])
-    return shown, encode_place(place(shown[-1])) if len(entries) > limit else None
+    return shown, encode_place(place_of(shown[-1])) if len(entries) > limit else None
 
 
 def after(cursor: Place | None) -> tuple[datetime, str] | None:

@@ -55,9 +55,9 @@ def inline(text: object, limit: int = MAX_SHOWN) -> str:
     """
     line = plain(" ".join(str(text).split()), limit)
     parts, at = [], 0
-    for found in _LINKED.finditer(line):
-        parts += [_escaped(line[at : found.start()]), f"`{found.group()}`"]
-        at = found.end()
+    for match in _LINKED.finditer(line):
+        parts += [_escaped(line[at : match.start()]), f"`{match.group()}`"]
+        at = match.end()
     return _START.sub(r"\1\\", "".join([*parts, _escaped(line[at:])]))
 
 
@@ -71,7 +71,7 @@ def fenced(text: str, language: str = "") -> str:
 
 
 def _escaped(text: str) -> str:
-    marked = _MARKS.sub(lambda found: f"\\{found.group()}", text)
+    marked = _MARKS.sub(lambda match: f"\\{match.group()}", text)
     return "".join(_TAGS.get(character, character) for character in marked)
 
 

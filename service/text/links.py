@@ -80,25 +80,25 @@ class Links:
         """The policy: the file, and what is in force for a project."""
         return _asked("/admin/policy", {"project": project})
 
-    def deletion(self, **asked: str | None) -> str:
+    def deletion(self, **params: str | None) -> str:
         """Retention and erasure; with a `connection`, or one `session` of it, a dry run of its erasure."""
-        return _asked("/admin/deletion", asked)
+        return _asked("/admin/deletion", params)
 
     def retention_plan(self, days: int | None = None) -> str:
         """A dry run of retention, by the policy or keeping this number of days."""
         return _asked("/admin/deletion/plan", {"days": None if days is None else str(days)})
 
-    def audit_log(self, **asked: str | None) -> str:
+    def audit_log(self, **params: str | None) -> str:
         """The audit log: by a `name`, in a `project`, from a `cursor` on."""
-        return _asked("/admin/audit-log", asked)
+        return _asked("/admin/audit-log", params)
 
     def static(self, name: str) -> str:
         """A file that pages load."""
         return f"/static/{name}"
 
-    def fleet_of(self, **asked: str | None) -> str:
+    def fleet_of(self, **params: str | None) -> str:
         """The fleet; `asked` has the filters, the order and the view."""
-        return _asked(self.fleet, asked)
+        return _asked(self.fleet, params)
 
     def project(self, project: str) -> str:
         """A project."""
@@ -119,9 +119,9 @@ class Links:
             ("Evaluations", self.evaluations(project)),
         )
 
-    def costs(self, project: str, **asked: str | None) -> str:
+    def costs(self, project: str, **params: str | None) -> str:
         """The cost of judging by session."""
-        return self._within(f"{_project(project)}/costs", asked)
+        return self._within(f"{_project(project)}/costs", params)
 
     def details(self, project: str) -> str:
         """The less urgent parts of a project: costs, sampling, runs, unscored exchanges."""
@@ -131,58 +131,58 @@ class Links:
         """An incident."""
         return self._within(f"{_project(project)}/incidents/{_part(incident)}")
 
-    def runs(self, project: str, **asked: str | Sequence[str] | None) -> str:
+    def runs(self, project: str, **params: str | Sequence[str] | None) -> str:
         """The finished runs of a project by readiness, agent, days and cursor, None for any; `sort` can be trust."""
-        return self._within_list(f"{_project(project)}/runs", asked)
+        return self._within_list(f"{_project(project)}/runs", params)
 
-    def run(self, project: str, run: str, part: str = "", **asked: str | None) -> str:
+    def run(self, project: str, run: str, part: str = "", **params: str | None) -> str:
         """A finished run, by its id such as run_001, or a `part` of its page: the timeline `at` an event, of a `type`, `only` some; a part of the `graph`."""
-        path = self._within(_run(project, run), asked)
+        path = self._within(_run(project, run), params)
         return f"{path}#{quote(part)}" if part else path
 
     def run_file(self, project: str, run: str, name: str) -> str:
         """A file of a run: session.json, diagnosis.json, or an event's by its place in its topic."""
         return f"{_run(project, run)}/{quote(name)}"
 
-    def sessions(self, project: str, **asked: str | None) -> str:
+    def sessions(self, project: str, **params: str | None) -> str:
         """The sessions of a project; `asked` filters and sorts the list."""
-        return self._within(f"{_project(project)}/sessions", asked)
+        return self._within(f"{_project(project)}/sessions", params)
 
-    def exchanges(self, project: str, **asked: str | None) -> str:
+    def exchanges(self, project: str, **params: str | None) -> str:
         """The exchanges of a project; `asked` filters and sorts the list."""
-        return self._within(f"{_project(project)}/exchanges", asked)
+        return self._within(f"{_project(project)}/exchanges", params)
 
     def list_file(self, project: str, name: str) -> str:
         """A list of a project as a file, such as exchanges.csv."""
         return f"{_project(project)}/lists/{quote(name)}"
 
     def session(
-        self, project: str, session: str, connection: str | None = None, *, fragment: str = "", **asked: str | int | None
+        self, project: str, session: str, connection: str | None = None, *, fragment: str = "", **params: str | int | None
     ) -> str:
         """A session, or a place on its page: from a `turn`, around an `exchange` (by id), the events of a `part` from a `step`, `only` anomalies."""
-        said = {"connection": connection} | {name: None if value is None else str(value) for name, value in asked.items()}
-        path = self._within(f"{_project(project)}/sessions/{_part(session)}", said)
+        present = {"connection": connection} | {name: None if value is None else str(value) for name, value in params.items()}
+        path = self._within(f"{_project(project)}/sessions/{_part(session)}", present)
         return f"{path}#{quote(fragment)}" if fragment else path
 
-    def agents(self, project: str, **asked: str | None) -> str:
+    def agents(self, project: str, **params: str | None) -> str:
         """The health of a project's agents, run by run: over the last `runs`, or of one `agent`."""
-        return self._within_list(f"{_project(project)}/agents", asked)
+        return self._within_list(f"{_project(project)}/agents", params)
 
-    def anomalies(self, project: str, **asked: str | None) -> str:
+    def anomalies(self, project: str, **params: str | None) -> str:
         """The exchanges of a project with an anomaly, and the reasons."""
-        return self._within_list(f"{_project(project)}/anomalies", asked)
+        return self._within_list(f"{_project(project)}/anomalies", params)
 
-    def wrap_quality(self, project: str, **asked: str | None) -> str:
+    def wrap_quality(self, project: str, **params: str | None) -> str:
         """The wrap quality of a project's sessions; `limit` is the number per page."""
-        return self._within_list(f"{_project(project)}/wrap-quality", asked)
+        return self._within_list(f"{_project(project)}/wrap-quality", params)
 
-    def watched(self, **asked: str | None) -> str:
+    def watched(self, **params: str | None) -> str:
         """The open sessions, and the alerts; `asked` narrows them."""
-        return _asked(self.telemetry, asked)
+        return _asked(self.telemetry, params)
 
-    def evaluations(self, project: str, **asked: str | None) -> str:
+    def evaluations(self, project: str, **params: str | None) -> str:
         """The evaluated runs of a project; `asked` narrows the list."""
-        return self._within_list(f"{_project(project)}/evaluations", asked)
+        return self._within_list(f"{_project(project)}/evaluations", params)
 
     def evaluation(self, project: str, evaluation: str) -> str:
         """An evaluated run, by the id of the evaluation."""
@@ -196,21 +196,21 @@ class Links:
         """The review queue."""
         return self._within(f"{_project(project)}/review")
 
-    def agreement(self, project: str, **asked: str | None) -> str:
+    def agreement(self, project: str, **params: str | None) -> str:
         """The agreement of people and judge, over some `days`."""
-        return self._within(f"{_project(project)}/agreement", asked)
+        return self._within(f"{_project(project)}/agreement", params)
 
     def scoring(self, project: str, score: str) -> str:
         """The endpoint for a human score, by the id of the judge's."""
         return f"/api/audit/{quote(project)}/scores/{_part(score)}/human"
 
-    def incidents(self, project: str, **asked: str | Sequence[str] | None) -> str:
+    def incidents(self, project: str, **params: str | Sequence[str] | None) -> str:
         """The incidents of a project: of a `status` or several, a `type` and `confirmed` or not, from a `cursor` on; None is any."""
-        return self._within_list(f"{_project(project)}/incidents", asked)
+        return self._within_list(f"{_project(project)}/incidents", params)
 
-    def inbox(self, **asked: str | Sequence[str] | None) -> str:
+    def inbox(self, **params: str | Sequence[str] | None) -> str:
         """The incidents of all projects: of a `status` or several, a `project`, `type`, `severity`, `agent`, `assignee`, `text`, `sort`; None is any."""
-        return _asked(INBOX_PAGE, asked)
+        return _asked(INBOX_PAGE, params)
 
     def deciding(self, project: str, incident: str) -> str:
         """The endpoint for a decision on an incident."""
@@ -224,17 +224,17 @@ class Links:
         """A text of an exchange in full, as a file."""
         return _asked(f"{_project(project)}/exchanges/{_part(score)}/texts/{_part(name)}", {"at": time_text(at)})
 
-    def _within_list(self, path: str, asked: Mapping[str, str | Sequence[str] | None]) -> str:
+    def _within_list(self, path: str, params: Mapping[str, str | Sequence[str] | None]) -> str:
         """Return the address of a project's list that can show all time, with the kept period unless it has its own."""
-        said = {name: value for name, value in asked.items() if value is not None}
-        return _asked(path, said if said.keys() & OWN_TIME else {**said, **self._kept})
+        present = {name: value for name, value in params.items() if value is not None}
+        return _asked(path, present if present.keys() & OWN_TIME else {**present, **self._kept})
 
-    def _within(self, path: str, asked: Mapping[str, str | Sequence[str] | None] | None = None) -> str:
+    def _within(self, path: str, params: Mapping[str, str | Sequence[str] | None] | None = None) -> str:
         """Return the address of a project's page that shows a period, with the kept one unless it has its own."""
-        said = {name: value for name, value in (asked or {}).items() if value is not None}
+        present = {name: value for name, value in (params or {}).items() if value is not None}
         # "All time" is not a period: pages that show a period fall back to the default one.
-        keeps = not said.keys() & OWN_TIME and self._kept.get("window") != ALL
-        return _asked(path, {**said, **self._kept} if keeps else said)
+        keeps = not present.keys() & OWN_TIME and self._kept.get("window") != ALL
+        return _asked(path, {**present, **self._kept} if keeps else present)
 
 
 def _project(project: str) -> str:
@@ -253,7 +253,7 @@ def _part(text: str) -> str:
     return quote(text, safe="")
 
 
-def _asked(path: str, asked: Mapping[str, str | Sequence[str] | None]) -> str:
+def _asked(path: str, params: Mapping[str, str | Sequence[str] | None]) -> str:
     """Return a path with its parameters."""
-    said = {name: value for name, value in asked.items() if value is not None}
-    return f"{path}?{urlencode(said, doseq=True, quote_via=quote)}" if said else path
+    present = {name: value for name, value in params.items() if value is not None}
+    return f"{path}?{urlencode(present, doseq=True, quote_via=quote)}" if present else path

@@ -273,17 +273,17 @@ def read_until(text: object) -> date | datetime | None:
     if text is None or isinstance(text, date):
         return text
     try:
-        found = date.fromisoformat(str(text)) if len(str(text)) == _DAY_TEXT else datetime.fromisoformat(str(text))
+        moment = date.fromisoformat(str(text)) if len(str(text)) == _DAY_TEXT else datetime.fromisoformat(str(text))
     except ValueError:
         raise ValueError(_NO_TIME) from None
-    if isinstance(found, datetime):
-        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found
-        if not datetime.combine(_FIRST, time(), UTC) <= found <= datetime.combine(_LAST, time(), UTC):
+    if isinstance(moment, datetime):
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+        if not datetime.combine(_FIRST, time(), UTC) <= moment <= datetime.combine(_LAST, time(), UTC):
             raise ValueError(_BOUNDS)
-        return found.astimezone(UTC)
-    if not _FIRST <= found <= _LAST:
+        return moment.astimezone(UTC)
+    if not _FIRST <= moment <= _LAST:
         raise ValueError(_BOUNDS)
-    return found
+    return moment
 
 
 def read_day(text: object) -> date | None:

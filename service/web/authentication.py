@@ -80,22 +80,22 @@ class Authentication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on with its caller, or refuse it with 401 or 429."""
         if scope["type"] == "http":
-            given = list(header_values(scope, b"authorization"))
+            credentials = list(header_values(scope, b"authorization"))
             cookie = cookie_of(scope, self._encrypted_hosts)
-            error = self._by_token(scope, given) if given or not cookie else self._by_cookie(scope, cookie)
+            error = self._by_token(scope, credentials) if credentials or not cookie else self._by_cookie(scope, cookie)
             if error is not None:
                 await refuse(error, scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _by_token(self, scope: Scope, given: list[bytes]) -> ApiError | None:
+    def _by_token(self, scope: Scope, credentials: list[bytes]) -> ApiError | None:
         """Set the caller by the Authorization headers; return the refusal if a token is needed and none is valid."""
-        if not (_is_api(scope) or (scope["path"] == METRICS and given)):
+        if not (_is_api(scope) or (scope["path"] == METRICS and credentials)):
             return None
-        token = bearer_token(given)
+        token = bearer_token(credentials)
         caller = self._access.find(token, self._file_version())
         if caller is None:
-            return self._refusal(scope, given)
+            return self._refusal(scope, credentials)
         scope.setdefault("state", {}).update(caller=caller, token=prefix_of(token))
         return None
 
@@ -124,11 +124,11 @@ class Authentication:
         scope.setdefault("state", {}).update(caller=caller, token=prefix, cookie=cookie)
         return None
 
-    def _refusal(self, scope: Scope, given: list[bytes]) -> ApiError:
+    def _refusal(self, scope: Scope, credentials: list[bytes]) -> ApiError:
         wait = self._failures.count(client_address(scope))
         if wait:
             return ApiError(429, "too_many_failures", f"too many wrong tokens; wait {wait} s", {"Retry-After": str(wait)})
-        return ApiError(401, "unauthorized", why_refused(given), CHALLENGE)
+        return ApiError(401, "unauthorized", why_refused(credentials), CHALLENGE)
 
 
 def client_address(scope: Scope) -> str:

@@ -110,10 +110,10 @@ class ApiContext:
         end = self.engine.store.end_of("judgements")
         if self._of_judges[0] != end:
             self._of_judges = (end, {})
-        known = self._of_judges[1]
-        if project not in known:
-            known[project] = await self.ask(lambda cursor: unreadable_judges(cursor, project, self.engine.now()))
-        return known[project]
+        cached = self._of_judges[1]
+        if project not in cached:
+            cached[project] = await self.ask(lambda cursor: unreadable_judges(cursor, project, self.engine.now()))
+        return cached[project]
 
     async def worst_incidents(self, project: str | None) -> Mapping[str, Mapping[str, Any]]:
         """Return the worst incident of each project (None: all), read again only if incidents have changed."""
@@ -125,10 +125,10 @@ class ApiContext:
         end = self.engine.store.end_of("incidents")
         if self._of_incidents[0] != end:
             self._of_incidents = (end, {})
-        known = self._of_incidents[1]
-        if (read, project) not in known:
-            known[read, project] = await self.ask(lambda cursor: read(cursor, project))
-        found: Found = known[read, project]
+        cached = self._of_incidents[1]
+        if (read, project) not in cached:
+            cached[read, project] = await self.ask(lambda cursor: read(cursor, project))
+        found: Found = cached[read, project]
         return found
 
     async def require_project(self, project: str) -> None:
@@ -136,9 +136,9 @@ class ApiContext:
         named = named_projects(self.engine.policy, self.access)
         if project in named or await self.ask(lambda cursor: is_known(cursor, project, named)):
             return
-        known = await self.ask(lambda cursor: known_projects(cursor, named))
-        said = nearest(project, known) or "there are no projects yet"
-        raise ApiError(404, "not_found", f"there is no project {project}; {said}")
+        projects = await self.ask(lambda cursor: known_projects(cursor, named))
+        suggestion = nearest(project, projects) or "there are no projects yet"
+        raise ApiError(404, "not_found", f"there is no project {project}; {suggestion}")
 
 
 @contextlib.contextmanager

@@ -86,9 +86,9 @@ def problems_in_words(errors: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(told) + (f"; and {len(errors) - MAX_PROBLEMS} more" if len(errors) > MAX_PROBLEMS else "")
 
 
-def problems_at(place: int, error: ValidationError) -> str:
+def problems_at(index: int, error: ValidationError) -> str:
     """Describe the problems of one value among many, each with the value's index and the field."""
-    return problems_in_words([{**one, "loc": (place, *one["loc"])} for one in error.errors(include_url=False)])
+    return problems_in_words([{**one, "loc": (index, *one["loc"])} for one in error.errors(include_url=False)])
 
 
 def _words_of(error: Mapping[str, Any]) -> str:

@@ -83,8 +83,8 @@ class BulkBody(ChangeBody):
     incidents: Annotated[list[Selected], Field(min_length=1, max_length=MAX_SELECTED)]
 
 
-def _assignee(given: str | None, caller: Holder) -> str | None:
-    return {None: None, NOBODY: None, ME: caller.name}.get(given, given)
+def _assignee(assignee: str | None, caller: Holder) -> str | None:
+    return {None: None, NOBODY: None, ME: caller.name}.get(assignee, assignee)
 
 
 log = logging.getLogger(__name__)

@@ -72,10 +72,10 @@ def _moment(value: Any) -> datetime:
 
 def _moment_of_query(text: Any) -> datetime:
     """Parse a time in a query string, where numbers are texts, and an unescaped plus is a space."""
-    said = str(text).strip()
-    if _NUMBER.fullmatch(said):
-        return _moment(float(said) if "." in said else int(said))
-    return _moment(_LOST_PLUS.sub(r"\1+\2", said))
+    sent = str(text).strip()
+    if _NUMBER.fullmatch(sent):
+        return _moment(float(sent) if "." in sent else int(sent))
+    return _moment(_LOST_PLUS.sub(r"\1+\2", sent))
 
 
 NO_MOMENT = "must be a time in ISO 8601, or in seconds, milli- or microseconds since 1970, of the years 2000 to 2099"
@@ -303,10 +303,10 @@ async def refuse_unknown(request: Request) -> None:
     _refuse_other_bytes(request)
     if not request.query_params:
         return
-    known = sorted(set(_names(route.dependant)))
-    unknown = next((name for name in request.query_params if name not in known), None)
+    accepted = sorted(set(_names(route.dependant)))
+    unknown = next((name for name in request.query_params if name not in accepted), None)
     if unknown is not None:
-        takes = f"this call takes {', '.join(known)}" if known else "this call takes no parameters"
+        takes = f"this call takes {', '.join(accepted)}" if accepted else "this call takes no parameters"
         raise ApiError(400, "invalid", f"{unknown[:100]}: unknown parameter; {takes}")
 
 

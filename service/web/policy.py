@@ -56,16 +56,16 @@ async def tried(services: ApiContext, text: str) -> PolicyTrial:
     """Describe the effect of a text in place of the file."""
     file = policy_file(services)
     now = await asyncio.to_thread(standing, file)
-    found = await asyncio.to_thread(check, file, text, known_files(services, now.policy))
+    policy = await asyncio.to_thread(check, file, text, known_files(services, now.policy))
     comparison = compared(now.text, text)
-    if isinstance(found, list):
-        return PolicyTrial(valid=False, problems=found, comparison=comparison, changes=[], effects=[])
+    if isinstance(policy, list):
+        return PolicyTrial(valid=False, problems=policy, comparison=comparison, changes=[], effects=[])
     before = now.policy or services.engine.policy
-    differences = await asyncio.to_thread(changes, before, found)
+    differences = await asyncio.to_thread(changes, before, policy)
 
     def estimated(cursor: Any) -> list[PolicyEffect]:
         projects = known_projects(cursor, named_projects(before, services.access))
-        return effects(cursor, before, found, found=differences, projects=projects, now=services.engine.now())
+        return effects(cursor, before, policy, found=differences, projects=projects, now=services.engine.now())
 
     return PolicyTrial(
         valid=True, problems=[], comparison=comparison, changes=differences, effects=await services.ask(estimated)

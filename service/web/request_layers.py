@@ -138,7 +138,7 @@ async def read_body(receive: Receive, limit: int, seconds: float) -> bytes:
 
 def header_values(scope: Scope, name: bytes) -> Iterator[bytes]:
     """Return the values of a header, one for each occurrence."""
-    return (value for given, value in scope["headers"] if given == name)
+    return (value for sent, value in scope["headers"] if sent == name)
 
 
 def is_same_origin(scope: Scope) -> bool:
@@ -183,8 +183,8 @@ def _has_body(scope: Scope) -> bool:
 
 def body_kind(scope: Scope) -> bytes | None:
     """Return the media type of a body, such as JSON or JSON lines; None if it is missing, given twice, or not accepted by the path."""
-    given = list(header_values(scope, b"content-type"))
-    kind = _media_type(given[0]) if len(given) == 1 else None
+    sent = list(header_values(scope, b"content-type"))
+    kind = _media_type(sent[0]) if len(sent) == 1 else None
     return kind if kind in _taken(scope) else None
 
 
@@ -300,8 +300,8 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = message["headers"]
-            given = {name for name, _ in headers}
-            added = [pair for pair in RAW_HEADERS if pair[0] not in given]
+            sent = {name for name, _ in headers}
+            added = [pair for pair in RAW_HEADERS if pair[0] not in sent]
             message = {**message, "headers": [*headers, *added, (REQUEST_ID, self._request_id.encode())]}
         await self._send(message)
 
@@ -321,8 +321,8 @@ _PAGE = "text/html"
 
 def takes_gzip(scope: Scope) -> bool:
     """Tell whether the caller accepts answers compressed with gzip."""
-    given = b",".join(header_values(scope, b"accept-encoding")).decode("latin-1").lower()
-    parts = (part.partition(";") for part in given.split(","))
+    sent = b",".join(header_values(scope, b"accept-encoding")).decode("latin-1").lower()
+    parts = (part.partition(";") for part in sent.split(","))
     return any(
         name.strip() == "gzip" and weight.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
         for name, _, weight in parts
@@ -376,9 +376,9 @@ class Etags:
 class _Held:
     """Buffers an answer with status 200 until it is complete, and compresses it if it is a page; passes other answers on."""
 
-    def __init__(self, send: Send, known: list[bytes], *, takes_gzip: bool) -> None:
+    def __init__(self, send: Send, tags: list[bytes], *, takes_gzip: bool) -> None:
         self._send = send
-        self._known = known
+        self._known = tags
         self._takes_gzip = takes_gzip
         self._start: Message | None = None
         self._body = bytearray()

@@ -149,16 +149,16 @@ class RevokeBody(OperatorBody):
 def connections(_: FleetAdmin, services: Services, response: Response, project: InProject = None) -> ConnectionList:
     """List the connections and the state of their tokens."""
     response.headers["Cache-Control"] = "no-store"
-    found = connection_list(services.access, project)
-    return ConnectionList(connections=found, count=len(found))
+    listed = connection_list(services.access, project)
+    return ConnectionList(connections=listed, count=len(listed))
 
 
 @router.get(f"{API}/operators", responses=documented())
 def operators(_: FleetAdmin, services: Services, response: Response, project: InProject = None) -> OperatorList:
     """List the operators, their scopes and the state of their tokens."""
     response.headers["Cache-Control"] = "no-store"
-    found = operator_list(services.access, project)
-    return OperatorList(operators=found, count=len(found))
+    listed = operator_list(services.access, project)
+    return OperatorList(operators=listed, count=len(listed))
 
 
 @router.post(f"{API}/connections", status_code=201, responses=documented(*WRITES, 409))

@@ -64,10 +64,10 @@ async def withdraw_anchor(
 ) -> OneAnchor:
     """Stop judging an anchor; its results so far are kept."""
     with durable_or_refused():
-        found = await withdraw(services.engine, project, anchor_id, caller.name)
-    if found is None:
+        withdrawn = await withdraw(services.engine, project, anchor_id, caller.name)
+    if withdrawn is None:
         raise ApiError(404, "not_found", "the project has no anchor with this id")
-    return OneAnchor(anchor=anchored_exchange(found))
+    return OneAnchor(anchor=anchored_exchange(withdrawn))
 
 
 @router.post(f"{ANCHORS_PATH}/run", status_code=202, responses=documented(400, 404, 408, 409, 413, 415))

@@ -125,12 +125,12 @@ def _system_prompt(text: str | None) -> str:
     return text
 
 
-def _read(model: type[Model], value: Mapping[str, Any], *place: str | int) -> Model:
+def _read(model: type[Model], value: Mapping[str, Any], *path: str | int) -> Model:
     """Return the model parsed from JSON text: only from text do strict models accept lists for tuples."""
     try:
         return model.model_validate_json(json_bytes(value))
     except ValidationError as error:
-        problems = [{**one, "loc": (*place, *_own(one, value))} for one in error.errors(include_url=False)]
+        problems = [{**one, "loc": (*path, *_own(one, value))} for one in error.errors(include_url=False)]
         raise ApiError(400, "invalid", problems_in_words(problems)) from None
 
 
@@ -147,8 +147,8 @@ def _own(problem: Mapping[str, Any], value: Any) -> tuple[str | int, ...]:
     return tuple(own) if last in ("", "[key]") else (*own, last)
 
 
-def _refusal(field: str, words: str) -> ApiError:
-    return ApiError(400, "invalid", f"{field}: {words}")
+def _refusal(field: str, message: str) -> ApiError:
+    return ApiError(400, "invalid", f"{field}: {message}")
 
 
 router = APIRouter(route_class=JsonRoute, tags=["evaluations"])
@@ -206,24 +206,24 @@ async def evaluations(
     cursor: Cursor = None,
 ) -> Evaluations:
     """List the evaluations of a project, the one judged last first; `model` is that of the audited agent."""
-    found = await services.ask(
+    listed = await services.ask(
         lambda reading: evaluation_page(
             reading, project, case=case, model=model, session=session, before=after(cursor), limit=limit + 1
         )
     )
-    shown, following = page_of(found, limit, lambda run: Place(run.evaluated_at, run.evaluation_id))
+    shown, following = page_of(listed, limit, lambda run: Place(run.evaluated_at, run.evaluation_id))
     return Evaluations(evaluations=shown, count=len(shown), next_cursor=following)
 
 
 @router.get(f"{EVALUATIONS}/{{evaluation_id}}", responses=documented(404))
 async def evaluation(caller: Reader, services: Services, evaluation_id: EvaluationId, response: Response) -> OneEvaluation:
     """Return one evaluation: its result, every answer of the judge, and the messages to it."""
-    found = await services.ask(lambda cursor: evaluation_state(cursor, evaluation_id))
-    if found is None or (caller.project is not None and caller.project != found.project):
+    state = await services.ask(lambda cursor: evaluation_state(cursor, evaluation_id))
+    if state is None or (caller.project is not None and caller.project != state.project):
         raise ApiError(404, "not_found", "there is no evaluation with this id")
     # The prompt quotes agents' conversations, so no cache may store it.
     response.headers["Cache-Control"] = "no-store"
-    return found.answer
+    return state.answer
 
 
 async def _prepared(services: ApiContext, terms: Terms, wanted: Wanted, *, retry_failed: bool) -> Prepared:
@@ -270,8 +270,8 @@ def _check_number(sessions: Sequence[FinishedSession], terms: Terms) -> None:
 
 async def _diagnosed(services: ApiContext, sessions: Sequence[FinishedSession]) -> None:
     """Wait a while for the sessions' diagnoses, which checks and the subject view use."""
-    asked: dict[str, Any] = {"sessions": [{"connection": one.connection, "session_id": one.session_id} for one in sessions]}
+    params: dict[str, Any] = {"sessions": [{"connection": one.connection, "session_id": one.session_id} for one in sessions]}
     for _ in range(int(DIAGNOSED_SECONDS / _LOOK)):
-        if not await services.ask(lambda cursor: query_rows(cursor, "undiagnosed_sessions", asked)):
+        if not await services.ask(lambda cursor: query_rows(cursor, "undiagnosed_sessions", params)):
             return
         await asyncio.sleep(_LOOK)

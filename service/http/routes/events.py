@@ -63,8 +63,8 @@ class EventBatch:
     def refuse(self, index: int, raw: Any, problem: Problem, admission: Admission) -> None:
         """Refuse an event with a dead letter."""
         self.refused.append(RefusedEvent(index=index, error=problem.detail))
-        place, refusal = Place(self.source, self.first + index), Refusal("http", problem.reason, problem.detail)
-        admission.set_aside(self.letters, place, refusal, json_bytes(raw))
+        source, refusal = Place(self.source, self.first + index), Refusal("http", problem.reason, problem.detail)
+        admission.set_aside(self.letters, source, refusal, json_bytes(raw))
 
 
 @router.post(EVENTS, status_code=201, responses=documented(400, 408, 413, 415))
@@ -113,11 +113,11 @@ def require_own_ids(events: Sequence[Any]) -> None:
             continue  # refused separately, with or without an id
         event_id = own_id(event)
         if event_id is None:
-            words = f"events[{index}].event_id: is missing; give each event its own id, or the batch its first_seq"
-            raise ApiError(400, "invalid", words)
+            message = f"events[{index}].event_id: is missing; give each event its own id, or the batch its first_seq"
+            raise ApiError(400, "invalid", message)
         if event_id in seen:
-            words = f"events[{index}].event_id: is used by another event of the batch; make it unique, or send first_seq"
-            raise ApiError(400, "invalid", words)
+            message = f"events[{index}].event_id: is used by another event of the batch; make it unique, or send first_seq"
+            raise ApiError(400, "invalid", message)
         seen.add(event_id)
 
 
@@ -154,8 +154,8 @@ def _conflict(body: EventsBody, index: int, differing: Sequence[str]) -> Problem
     if body.first_seq is None or own_id(body.events[index]) is not None:
         return Problem(CONFLICTING_ID, f"events[{index}].event_id: {other_content(differing)}")
     position = body.first_seq + index
-    words = f"the log has another event at place {position} of the session (first_seq {body.first_seq})"
-    return Problem(CONFLICTING_ID, f"events[{index}]: {words}")
+    message = f"the log has another event at place {position} of the session (first_seq {body.first_seq})"
+    return Problem(CONFLICTING_ID, f"events[{index}]: {message}")
 
 
 def other_content(differing: Sequence[str]) -> str:

@@ -131,10 +131,10 @@ async def list_incidents_of_all_projects(
         text=text,
         sort=sort,
     )
-    found = await services.ask(lambda reading: inbox(reading, wanted, cursor, limit + 1))
-    shown, following = page_of(found.listed, limit, lambda one: one.place)
-    told = [incident_answer(listed.incident, with_sql=False) for listed in shown]
-    return Inbox(told, len(told), found.total, following)
+    listed_page = await services.ask(lambda reading: inbox(reading, wanted, cursor, limit + 1))
+    shown, following = page_of(listed_page.listed, limit, lambda one: one.place)
+    answers = [incident_answer(listed.incident, with_sql=False) for listed in shown]
+    return Inbox(answers, len(answers), listed_page.total, following)
 
 
 @router.post(INBOX_BULK, responses=documented(400, 408, 413, 415))
@@ -153,16 +153,16 @@ async def change_incidents(caller: Reviewer, request: Request, services: Service
     return ChangeOutcomes(results, done, len(results) - done)
 
 
-def _outcome(one: Outcome) -> ChangeOutcome:
-    now = one.incident
+def _outcome(outcome: Outcome) -> ChangeOutcome:
+    now = outcome.incident
     return ChangeOutcome(
-        project=one.project,
-        id=one.incident_id,
-        done=one.error is None,
+        project=outcome.project,
+        id=outcome.incident_id,
+        done=outcome.error is None,
         status=None if now is None else cast(IncidentStatus, current_status(now.status)),
         assignee=None if now is None else assignee_of(now),
-        code=one.code,
-        error=one.error,
+        code=outcome.code,
+        error=outcome.error,
     )
 
 
@@ -224,7 +224,7 @@ async def incidents(
     cursor: Cursor = None,
 ) -> Incidents:
     """List the incidents of a project, newest first, without the texts of their queries."""
-    found = await services.ask(
+    answers = await services.ask(
         lambda reading: [
             incident_answer(one, with_sql=False)
             for one in incident_records(
@@ -238,17 +238,17 @@ async def incidents(
             )
         ]
     )
-    shown, following = page_of(found, limit, _place)
+    shown, following = page_of(answers, limit, _place)
     return Incidents(shown, len(shown), following)
 
 
 @router.get(f"{PROJECT}/incidents/{{incident_id}}", responses=documented(404))
 async def incident(_: Reader, project: VisibleProject, services: Services, incident_id: IncidentId) -> OneIncident:
     """Return one incident with its evidence and the texts of its queries."""
-    found = await services.watch.incident(project, incident_id)
-    if found is None:
+    record = await services.watch.incident(project, incident_id)
+    if record is None:
         raise ApiError(404, "not_found", PROBLEMS["not_found"])
-    return await _with_history(services, found)
+    return await _with_history(services, record)
 
 
 @router.put(f"{PROJECT}/incidents/{{incident_id}}", responses=documented(400, 404, 408, 409, 413, 415))
@@ -279,10 +279,10 @@ async def check(_: Admin, project: VisibleProject, services: Services) -> DriftC
     return drift_check(checked[0], version)
 
 
-async def _with_history(services: Services, found: Incident) -> OneIncident:
-    history = await services.ask(lambda reading: history_of(reading, found.incident_id))
-    return one_incident(found, history)
+async def _with_history(services: Services, incident: Incident) -> OneIncident:
+    history = await services.ask(lambda reading: history_of(reading, incident.incident_id))
+    return one_incident(incident, history)
 
 
-def _place(found: IncidentAnswer) -> Place:
-    return Place(found.detected_at, found.id)
+def _place(incident: IncidentAnswer) -> Place:
+    return Place(incident.detected_at, incident.id)

@@ -175,9 +175,9 @@ def _content_digest(body: IngestBody, labels: tuple[Label, ...], clean: Clean) -
 def conflict_words(differing: Sequence[str]) -> str:
     """Explain to the sender that another exchange already has the id; `differing` are fields of the record."""
     named = ", ".join(_SENT_AS[name] for name in differing if name in _SENT_AS)
-    words = f" (it differs in {named})" if named else ""
+    differences = f" (it differs in {named})" if named else ""
     return (
-        f"exchange.id: the log has an exchange with this id and other content, or of another session{words}. That one is kept; "
+        f"exchange.id: the log has an exchange with this id and other content, or of another session{differences}. That one is kept; "
         "send another exchange under another id"
     )
 

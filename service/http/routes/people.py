@@ -53,20 +53,20 @@ async def score_by_a_person(
     """Record a human score, beside the judge's. The newest of each reviewer counts. 409 if the project takes none."""
     engine = services.engine
     _require_human_scores(services, project)
-    known = await _score(services, project, score_id)
+    score = await _score(services, project, score_id)
     rater = body.rater or caller.name
-    said = human_score(project, score_id, rater, body.score, body.comment, redactor=engine.redactor, now=engine.now())
+    record = human_score(project, score_id, rater, body.score, body.comment, redactor=engine.redactor, now=engine.now())
     with durable_or_refused():
-        await engine.publish(REVIEWS, [said])
-    return OneScore(score=with_human_score(known, said))
+        await engine.publish(REVIEWS, [record])
+    return OneScore(score=with_human_score(score, record))
 
 
 @router.get(f"{PROJECT}/scores/{{score_id}}/human", responses=documented(400, 404))
 async def history(project: VisibleProject, score_id: ScoreId, _: Reader, services: Services) -> HumanScores:
     """List all human scores of an exchange, newest first."""
     await _score(services, project, score_id)
-    found = await services.ask(lambda cursor: human_scores(cursor, project, score_id))
-    return HumanScores(human_scores=found, count=len(found))
+    scores = await services.ask(lambda cursor: human_scores(cursor, project, score_id))
+    return HumanScores(human_scores=scores, count=len(scores))
 
 
 @router.get(f"{PROJECT}/review/next", responses=documented(400, 404, 409))
@@ -82,8 +82,8 @@ async def next_review(
     """Return the exchange most worth reviewing; a skipped one comes later. 409 if the project takes no human scores."""
     _require_human_scores(services, project)
     who = rater or caller.name
-    found = await services.ask(lambda cursor: next_to_review(cursor, project, who, skip or (), blind=blind))
-    return NextReview(review=found)
+    item = await services.ask(lambda cursor: next_to_review(cursor, project, who, skip or (), blind=blind))
+    return NextReview(review=item)
 
 
 @router.get(f"{PROJECT}/agreement", responses=documented(400, 404))
@@ -102,7 +102,7 @@ def _require_human_scores(services: ApiContext, project: str) -> None:
 async def _score(services: ApiContext, project: str, score_id: str) -> Score:
     """Return the score; 404 if the project has no score of this id."""
     at = services.score_times.time_of(project, score_id)
-    found = await services.ask(lambda cursor: score_by_id(cursor, project, score_id, at))
-    if found is None:
+    score = await services.ask(lambda cursor: score_by_id(cursor, project, score_id, at))
+    if score is None:
         raise ApiError(404, "not_found", "the project has no score with this id")
-    return found
+    return score

@@ -62,10 +62,10 @@ async def query(body: QueryBody, _: Querier, request: Request) -> Response:
     X-Driftline-Rows, X-Driftline-Truncated and X-Driftline-As-Of. For operators of every project with the scope `query`.
     """
     began = time.monotonic()
-    asked: query_pool.QueryPool = request.app.state.query_pool
+    pool: query_pool.QueryPool = request.app.state.query_pool
     question = Question(body.sql, body.parameters, body.format, body.limit)
     try:
-        answer = await _while_wanted(request, asked.answer(question))
+        answer = await _while_wanted(request, pool.answer(question))
     except QueryError as error:
         raise ApiError(400, "query_refused", f"{error}\n{error.hint}".strip()) from None
     except StoreError as error:

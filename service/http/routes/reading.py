@@ -92,9 +92,9 @@ async def costs(
     return await _costs(services, {"by": by, "project": project, "start": start, "end": end}, limit, cursor)
 
 
-async def _costs(services: ApiContext, asked: Mapping[str, Any], limit: int, cursor: Place | None) -> CostList:
+async def _costs(services: ApiContext, grouping: Mapping[str, Any], limit: int, cursor: Place | None) -> CostList:
     skip = 0 if cursor is None else max(cursor.number, 0)
-    groups = await services.ask(lambda connection: judge_costs(connection, **asked, skip=skip, limit=limit + 1))
+    groups = await services.ask(lambda connection: judge_costs(connection, **grouping, skip=skip, limit=limit + 1))
     shown, following = page_of(groups, limit, lambda _: Place(EARLIEST, "", skip + limit))
     return CostList(costs=shown, count=len(shown), next_cursor=following)
 
@@ -116,14 +116,14 @@ async def exchange(
     connection: OfConnection = None,
 ) -> ExchangeDetail:
     """Return one exchange with its texts, score and judgements. 409 if several connections of the project have the id."""
-    found = await services.ask(lambda cursor: exchanges_by_id(cursor, project, exchange_id, connection))
-    if not found:
+    exchanges = await services.ask(lambda cursor: exchanges_by_id(cursor, project, exchange_id, connection))
+    if not exchanges:
         raise ApiError(404, "not_found", "the project has no exchange with this id")
-    if len(found) > 1:
-        names = ", ".join(detail.exchange.connection for detail in found[:5])
+    if len(exchanges) > 1:
+        names = ", ".join(detail.exchange.connection for detail in exchanges[:5])
         raise ApiError(409, "ambiguous", f"connection: is missing; several have an exchange with this id: {names}")
     response.headers["Cache-Control"] = "no-store"
-    return found[0]
+    return exchanges[0]
 
 
 MAX_PROJECTS = 5000
@@ -146,8 +146,8 @@ async def projects(
 
     Recent figures count back from today, also for a project that has fallen silent; `until` selects the days up to another one.
     """
-    found = await projects_of(services, caller.project, until)
-    wanted = [one for one in found if health in (None, one.health) and (cursor is None or one.project > cursor.id)]
+    visible = await projects_of(services, caller.project, until)
+    wanted = [one for one in visible if health in (None, one.health) and (cursor is None or one.project > cursor.id)]
     shown, following = page_of(wanted, limit, lambda one: Place(EARLIEST, one.project))
     shown = await with_their_changes(services, shown, caller.project)
     told = await services.ask(lambda asked: with_blind_spots(asked, shown, caller.project))
@@ -158,20 +158,20 @@ async def projects(
 async def runs(_: Reader, project: VisibleProject, services: Services, limit: Limit = 100, cursor: Cursor = None) -> Runs:
     """List the finished runs of a project, the one that ended last first."""
     before = None if cursor is None else (cursor.at, cursor.number)
-    found = await services.ask(lambda asked: run_page(asked, project, before, limit + 1))
-    shown, following = page_of(found, limit, lambda run: run.place)
+    entries = await services.ask(lambda asked: run_page(asked, project, before, limit + 1))
+    shown, following = page_of(entries, limit, lambda run: run.place)
     return Runs(runs=shown, count=len(shown), next_cursor=following)
 
 
 @router.get(f"{PROJECT}/runs/{{run_id}}", responses=documented(404))
 async def run(_: Reader, project: VisibleProject, services: Services, run_id: RunId, response: Response) -> DiagnosedRun:
     """Return one run with its diagnosis: failures, their events, where they lie, and the causal graph."""
-    found = await services.ask(lambda cursor: diagnosed_run(cursor, project, run_id))
-    if found is None:
+    diagnosed = await services.ask(lambda cursor: diagnosed_run(cursor, project, run_id))
+    if diagnosed is None:
         raise ApiError(404, "not_found", "the project has no run with this id")
     # The evidence quotes agents' conversations, so no cache may store it.
     response.headers["Cache-Control"] = "no-store"
-    return found
+    return diagnosed
 
 
 From = Annotated[QueryMoment | None, Query(alias="from", description="Only exchanges at or after this time.")]
@@ -209,31 +209,31 @@ async def scores(
     _: Reader,
     project: VisibleProject,
     services: Services,
-    asked: Asked,
+    wanted: Asked,
     anomalies: Annotated[bool, Query(description="Only exchanges with an anomaly.")] = False,
 ) -> Scores:
     """List the scores of a project, newest exchange first."""
-    found, following = await _scores(services, project, dataclasses.replace(asked, anomalies=anomalies))
-    return Scores(scores=found, count=len(found), next_cursor=following)
+    page, following = await _scores(services, project, dataclasses.replace(wanted, anomalies=anomalies))
+    return Scores(scores=page, count=len(page), next_cursor=following)
 
 
 @router.get(f"{PROJECT}/anomalies", responses=documented(404))
-async def anomalies(_: Reader, project: VisibleProject, services: Services, asked: Asked) -> Anomalies:
+async def anomalies(_: Reader, project: VisibleProject, services: Services, wanted: Asked) -> Anomalies:
     """List the scores of a project that have an anomaly, newest exchange first.
 
     An exchange is listed once it has a score, moments after the ingest has answered with the result of Tier 1.
     """
-    found, following = await _scores(services, project, dataclasses.replace(asked, anomalies=True))
-    return Anomalies(anomalies=found, count=len(found), next_cursor=following)
+    page, following = await _scores(services, project, dataclasses.replace(wanted, anomalies=True))
+    return Anomalies(anomalies=page, count=len(page), next_cursor=following)
 
 
 @router.get(f"{PROJECT}/scores/{{score_id}}", responses=documented(404))
 async def score(_: Reader, project: VisibleProject, services: Services, score_id: ScoreId) -> OneScore:
     """Return one score in its latest revision."""
-    found = await services.ask(lambda cursor: score_by_id(cursor, project, score_id))
-    if found is None:
+    entry = await services.ask(lambda cursor: score_by_id(cursor, project, score_id))
+    if entry is None:
         raise ApiError(404, "not_found", "the project has no score with this id")
-    return OneScore(score=found)
+    return OneScore(score=entry)
 
 
 @router.get(f"{PROJECT}/summary", responses=documented(404))
@@ -250,15 +250,15 @@ async def banner(_: Reader, project: VisibleProject, services: Services) -> str:
     """Return the banner for an agent at the start of its session, with the settings in force."""
     settings = services.engine.policy.for_project(project).settings
     engine = services.engine
-    found = await services.ask(lambda cursor: read_project(cursor, engine.policy, engine.now(), project))
-    return banner_text(settings, found.open_incidents, engine.judge_name, check_words(found))
+    summary = await services.ask(lambda cursor: read_project(cursor, engine.policy, engine.now(), project))
+    return banner_text(settings, summary.open_incidents, engine.judge_name, check_words(summary))
 
 
-async def _scores(services: ApiContext, project: str, asked: Wanted) -> tuple[list[Score], str | None]:
+async def _scores(services: ApiContext, project: str, wanted: Wanted) -> tuple[list[Score], str | None]:
     """Return a page of scores, and the cursor of the next one."""
-    one_more = dataclasses.replace(asked, limit=asked.limit + 1)
-    found = await services.ask(lambda cursor: project_scores(cursor, project, one_more))
-    return page_of(found, asked.limit, score_place)
+    one_more = dataclasses.replace(wanted, limit=wanted.limit + 1)
+    entries = await services.ask(lambda cursor: project_scores(cursor, project, one_more))
+    return page_of(entries, wanted.limit, score_place)
 
 
 def score_place(score: Score) -> Place:

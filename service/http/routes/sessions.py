@@ -84,9 +84,9 @@ async def session(
             raise ApiError(409, "ambiguous", f"connection: is missing; several have a session with this id: {names}")
         return session_with_turns(cursor, places[0], Part(skip=turn - 1, limit=limit))
 
-    found = await services.ask(asked)
+    answer = await services.ask(asked)
     response.headers["Cache-Control"] = "no-store"
-    return found
+    return answer
 
 
 def _owner(services: ApiContext, caller: Holder, connection: str | None) -> Holder | None:

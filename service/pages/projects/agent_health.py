@@ -66,13 +66,13 @@ async def agents(
     _: Viewer,
     project: ShownProject,
     services: Services,
-    asked: AskedOfList,
+    period: AskedOfList,
     agent: Annotated[str | None, Query(max_length=512, description="Only this agent.")] = None,
     runs: Annotated[int, Query(ge=1, le=LENGTHS[-1], description="Number of the project's newest runs.")] = LENGTHS[0],
 ) -> HTMLResponse:
     """Show the newest runs by agent, the agent with the most unsafe runs first."""
     now = services.engine.now()
-    window = listed_window(asked, now)
+    window = listed_window(period, now)
     end, is_pinned = (now, False) if window is None else (window.end - timedelta(microseconds=1), window.is_pinned)
     compared_in = quarter_to(end, is_pinned=is_pinned)
 
@@ -89,14 +89,14 @@ async def agents(
         services.ask(lambda cursor: agent_versions(cursor, project, compared_in.start, compared_in.end, agent)),
     )
     versions = sorted(compared.agents, key=lambda one: (_ANSWERS.index(one.verdict), one.agent))
-    found = agents_of(project, rows, marks)
-    chosen = [one for one in found if agent is None or one.name == agent]
+    agents = agents_of(project, rows, marks)
+    chosen = [one for one in agents if agent is None or one.name == agent]
     listed = [row for row in rows if agent is None or row["agent"] == agent]
     values = {
         "project": project,
         "range": range_control(request, window, now, has_all=True, has_comparison=False, last=last),
         "agent": agent,
-        "agents": found,
+        "agents": agents,
         "shown": chosen[:_AGENTS],
         "versions": versions[:_AGENTS],
         "more_versions": len(versions) - len(versions[:_AGENTS]),
@@ -128,23 +128,23 @@ def agents_of(project: str, rows: Sequence[Row], marks: Sequence[Mark] = ()) -> 
     by_agent: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_agent[row["agent"]].append(row)
-    found = [_agent(project, name, runs, place, marks=marks) for place, (name, runs) in enumerate(sorted(by_agent.items()))]
-    return sorted(found, key=lambda one: (-one.unsafe, _worst_last(one.newest["mean_of_five"]), one.name))
+    agents = [_agent(project, name, runs, place, marks=marks) for place, (name, runs) in enumerate(sorted(by_agent.items()))]
+    return sorted(agents, key=lambda one: (-one.unsafe, _worst_last(one.newest["mean_of_five"]), one.name))
 
 
 def _worst_last(mean: float | None) -> float:
     return 1000.0 if mean is None else mean
 
 
-def _agent(project: str, name: str, runs: Sequence[Row], place: int, *, marks: Sequence[Mark]) -> AgentTrust:
-    known = [row for row in runs if row["trust_score"] is not None]
-    newest = known[0] if known else runs[0]
-    worst = min(known, key=lambda row: row["trust_score"], default=None)
+def _agent(project: str, name: str, runs: Sequence[Row], position: int, *, marks: Sequence[Mark]) -> AgentTrust:
+    scored = [row for row in runs if row["trust_score"] is not None]
+    newest = scored[0] if scored else runs[0]
+    worst = min(scored, key=lambda row: row["trust_score"], default=None)
     shown = name or NAMELESS
-    points = [run_point(project, row) for row in reversed(known[:_CHARTED])]
+    points = [run_point(project, row) for row in reversed(scored[:_CHARTED])]
     unsafe = frozenset(row["run_id"] for row in runs if row["readiness_level"] == "unsafe_for_production")
     chart = Chart(
-        key=f"trust-{place}",
+        key=f"trust-{position}",
         title=f"Trust of {shown} by run",
         words=f"{len(points)} runs, the newest on the right; diamonds are runs that are unsafe for production.",
         column="Trust",

@@ -59,7 +59,7 @@ async def evaluations(
     _: Viewer,
     project: ShownProject,
     services: Services,
-    asked: AskedOfList,
+    period: AskedOfList,
     case: Of = None,
     model: Of = None,
 ) -> HTMLResponse:
@@ -82,7 +82,7 @@ async def evaluations(
             "simulated_cases": sum(period.simulated for period in quality),
         }
 
-    values = await listed(request, services, project, asked, EVALUATIONS, beside=beside)
+    values = await listed(request, services, project, period, EVALUATIONS, beside=beside)
     values |= {"case": case, "model": model, "simulated": values["simulated"] + values["simulated_cases"]}
     return page(request, "evaluations.html", values)
 
@@ -93,13 +93,13 @@ async def evaluation(
 ) -> HTMLResponse:
     """Show one evaluation: its score and its parts, every answer of the judge, and the messages to it."""
     state = await _known(services, project, evaluation_id)
-    found = state.answer.evaluation
-    run = None if found is None else await services.ask(lambda asking: _run_of(asking, found))
+    whole = state.answer.evaluation
+    run = None if whole is None else await services.ask(lambda asking: _run_of(asking, whole))
     values = {
         "project": project,
         "state": state.answer,
         "later_attempt_failed": LATER_ATTEMPT_FAILED,
-        "found": found,
+        "found": whole,
         "run": run,
         "meanings": MEANINGS,
         "prompts": {
@@ -107,7 +107,7 @@ async def evaluation(
             for name in PROMPTS
             if (text := _prompt(state, name)) is not None
         },
-        "total": _total(found),
+        "total": _total(whole),
         "max_answer": MAX_SHOWN,
     }
     answer = page(request, "evaluation.html", values)
@@ -135,10 +135,10 @@ async def prompt(
 
 async def _known(services: ApiContext, project: str, evaluation_id: str) -> RequestedEvaluation:
     """Return the evaluation; 404 if the project has no evaluation of this id."""
-    found = await services.ask(lambda cursor: evaluation_state(cursor, evaluation_id))
-    if found is None or found.project != project:
+    state = await services.ask(lambda cursor: evaluation_state(cursor, evaluation_id))
+    if state is None or state.project != project:
         raise ApiError(404, "not_found", "The project has no evaluation with this id.")
-    return found
+    return state
 
 
 def _prompt(state: RequestedEvaluation, name: str) -> str | None:
@@ -146,17 +146,17 @@ def _prompt(state: RequestedEvaluation, name: str) -> str | None:
     return text
 
 
-def _run_of(cursor: duckdb.DuckDBPyConnection, found: WholeEvaluation) -> str | None:
+def _run_of(cursor: duckdb.DuckDBPyConnection, whole: WholeEvaluation) -> str | None:
     """Return the id of the evaluated run; None if it was deleted."""
-    rows = query_rows(cursor, "session_run", {"connection": found.connection, "session": found.session_id})
-    return rows[0]["run_id"] if rows and rows[0]["project"] == found.project else None
+    rows = query_rows(cursor, "session_run", {"connection": whole.connection, "session": whole.session_id})
+    return rows[0]["run_id"] if rows and rows[0]["project"] == whole.project else None
 
 
-def _total(found: WholeEvaluation | None) -> float | None:
+def _total(whole: WholeEvaluation | None) -> float | None:
     """Return the total cost of the run and its evaluation; None if either is unknown."""
-    if found is None or found.run_cost_usd is None or found.cost_usd is None:
+    if whole is None or whole.run_cost_usd is None or whole.cost_usd is None:
         return None
-    return found.run_cost_usd + found.cost_usd
+    return whole.run_cost_usd + whole.cost_usd
 
 
 def _told(now: Row, before: Row) -> str:

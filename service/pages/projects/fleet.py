@@ -50,22 +50,22 @@ _GLANCE = 24
 @router.get("/")
 async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLResponse:
     """Show a page of the projects that the operator may see, with what changed, and sums and a square of all of them."""
-    asked = asked_of(FLEET, request.query_params, request.url.path)
+    list_request = asked_of(FLEET, request.query_params, request.url.path)
     projects = await projects_of(services, viewer.project)
     places = standings(projects, await worst_of(services, projects, viewer.project))
-    found = page_of_fleet(projects, asked, places)
+    listed = page_of_fleet(projects, list_request, places)
     has_judge = services.engine.has_judge
-    shown = await with_their_changes(services, found.projects, viewer.project)
-    told = await services.ask(lambda cursor: with_blind_spots(cursor, shown, viewer.project))
+    shown = await with_their_changes(services, listed.projects, viewer.project)
+    with_spots = await services.ask(lambda cursor: with_blind_spots(cursor, shown, viewer.project))
     now = services.engine.now()
-    cards = [_card(project, now, has_judge=has_judge) for project in told]
+    cards = [_card(project, now, has_judge=has_judge) for project in with_spots]
     newest = max((project.newest for project in projects if project.newest is not None), default=None)
     values = {
         "cards": cards,
-        "listing": found.listing,
-        "asked": asked,
-        "start": found.start,
-        "found": found.total,
+        "listing": listed.listing,
+        "asked": list_request,
+        "start": listed.start,
+        "found": listed.total,
         "tiers": TIERS,
         "scales": [(tier, SCALES[tier]) for tier in TIERS if any(tier in _terms(card) for card in cards)],
         "projects": len(projects),
@@ -74,9 +74,9 @@ async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLRes
         "newest_age": age_words(newest, now),
         "totals": _totals(projects),
         "healths": tuple(WORST),
-        "orders": orders(asked),
+        "orders": orders(list_request),
         "views": VIEWS,
-        "view": asked.values["view"] or "cards",
+        "view": list_request.values["view"] or "cards",
         "glance": _glance(worst_first(projects, places), has_judge=has_judge) if len(projects) > _GLANCE else [],
     }
     return page(request, "fleet.html", values, forms=True)
@@ -115,8 +115,8 @@ def _square(project: Project, links: Links, *, has_judge: bool) -> tuple[str, st
     incidents = f", {project.open_incidents} open" if project.open_incidents else ""
     incidents += f", {project.suspected_incidents} suspected" if project.suspected_incidents else ""
     why = reason_words(project, has_judge=has_judge)
-    words = "; ".join((f"{project.project}: {TERMS[project.health]}{incidents}", *why))
-    return links.project(project.project), project.health, words
+    description = "; ".join((f"{project.project}: {TERMS[project.health]}{incidents}", *why))
+    return links.project(project.project), project.health, description
 
 
 def change_view(project: Project, change: Change | None) -> dict[str, Any] | None:
@@ -126,7 +126,9 @@ def change_view(project: Project, change: Change | None) -> dict[str, Any] | Non
     digits = 1 if change.series == "trust" else 2
     before, after = (share(one) if change.is_share else number(one, digits) for one in (change.before, change.after))
     since = None if change.since is None else day_words(change.since, project.recent.until)
-    words = f"{TERMS.get(change.series) or 'The series'} by day, {LEVEL_DAYS} days to {project.recent.until}: {_ends(change)}"
+    description = (
+        f"{TERMS.get(change.series) or 'The series'} by day, {LEVEL_DAYS} days to {project.recent.until}: {_ends(change)}"
+    )
     return {
         "name": change.name,
         "term": change.series if change.series in TIERS else None,
@@ -136,13 +138,13 @@ def change_view(project: Project, change: Change | None) -> dict[str, Any] | Non
         "worse": change.incident is not None and change.worse > 0 and not change.is_back,
         "is_back": change.is_back,
         "link": change.incident and Links().incident(project.project, change.incident),
-        "spark": spark(change.levels, words),
+        "spark": spark(change.levels, description),
     }
 
 
 def _ends(change: Change) -> str:
-    known = [one for one in change.levels if one is not None]
-    first, last = (share(one) if change.is_share else number(one, 2) for one in (known[0], known[-1])) if known else ("", "")
+    levels = [one for one in change.levels if one is not None]
+    first, last = (share(one) if change.is_share else number(one, 2) for one in (levels[0], levels[-1])) if levels else ("", "")
     return f"first {first}, last {last}"
 
 
@@ -163,8 +165,8 @@ def day_words(day: date, newest: date | None) -> str:
 def _tiers(project: Project) -> list[tuple[str, float, float | None]]:
     """Return the means of the last days and of the days before, for the judge's tiers, or for Tier 1 without a judge."""
     means = [(tier, project.recent.level(tier), project.before.level(tier)) for tier in ("tier1", "tier2", "tier3")]
-    known = [(tier, mean, before) for tier, mean, before in means if mean is not None]
-    return [one for one in known if one[0] != "tier1"] or known
+    measured = [(tier, mean, before) for tier, mean, before in means if mean is not None]
+    return [one for one in measured if one[0] != "tier1"] or measured
 
 
 def _totals(projects: Sequence[Project]) -> dict[str, int]:
@@ -231,28 +233,28 @@ class Found(NamedTuple):
     """How many projects match."""
 
 
-def page_of_fleet(projects: Sequence[Project], asked: Asked, places: Mapping[str, Standing]) -> Found:
+def page_of_fleet(projects: Sequence[Project], list_request: Asked, places: Mapping[str, Standing]) -> Found:
     """Return the requested page; `places` are the `standings` of the projects with an incident."""
-    found = in_order([project for project in projects if _fits(project, asked)], asked, places)
-    start = 0 if asked.last is None else max(0, int(asked.last.number or 0))
+    matching = in_order([project for project in projects if _fits(project, list_request)], list_request, places)
+    start = 0 if list_request.last is None else max(0, int(list_request.last.number or 0))
     end = start + SHOWN
     listing = Listing(
-        asked=asked,
+        asked=list_request,
         rows=[],
-        following=page_from(end, asked) if end < len(found) else None,
-        first=asked.address() if start else None,
-        previous=page_from(start - SHOWN, asked) if start > SHOWN else None,
+        following=page_from(end, list_request) if end < len(matching) else None,
+        first=list_request.address() if start else None,
+        previous=page_from(start - SHOWN, list_request) if start > SHOWN else None,
     )
-    return Found(listing, found[start:end], start, len(found))
+    return Found(listing, matching[start:end], start, len(matching))
 
 
-def orders(asked: Asked) -> dict[str, str]:
+def orders(list_request: Asked) -> dict[str, str]:
     """Return the orders in words; the current one can be reversed."""
-    turned = asked.down != FLEET.sorts[asked.sort].down
-    return {name: words[turned and name == asked.sort] for name, words in _ORDERS.items()}
+    turned = list_request.down != FLEET.sorts[list_request.sort].down
+    return {name: words[turned and name == list_request.sort] for name, words in _ORDERS.items()}
 
 
-def in_order(projects: Sequence[Project], asked: Asked, places: Mapping[str, Standing]) -> list[Project]:
+def in_order(projects: Sequence[Project], list_request: Asked, places: Mapping[str, Standing]) -> list[Project]:
     """Sort projects, which come by name. Ties stay in order of name, and projects without a value come last."""
     keys: Mapping[str, Callable[[Project], Any]] = {
         "worst": partial(badness, places),
@@ -262,10 +264,10 @@ def in_order(projects: Sequence[Project], asked: Asked, places: Mapping[str, Sta
         "last": _newest,
         "name": attrgetter("project"),
     }
-    key = keys[asked.sort]
+    key = keys[list_request.sort]
     keyed = [(key(project), project) for project in projects]
-    known = sorted((one for one in keyed if one[0] is not None), key=itemgetter(0), reverse=asked.down)
-    return [project for _, project in known] + [project for value, project in keyed if value is None]
+    with_value = sorted((one for one in keyed if one[0] is not None), key=itemgetter(0), reverse=list_request.down)
+    return [project for _, project in with_value] + [project for value, project in keyed if value is None]
 
 
 def _newest(project: Project) -> datetime | None:
@@ -273,14 +275,14 @@ def _newest(project: Project) -> datetime | None:
     return max((at for at in (project.last_exchange_at, project.last_run_at) if at), default=None)
 
 
-def _fits(project: Project, asked: Asked) -> bool:
-    text, health = asked.values["q"], asked.values["health"]
+def _fits(project: Project, list_request: Asked) -> bool:
+    text, health = list_request.values["q"], list_request.values["health"]
     return (not text or text in project.project) and health in (None, project.health)
 
 
-def page_from(start: int, asked: Asked) -> str:
+def page_from(start: int, list_request: Asked) -> str:
     """Return the address of the page that begins after this number of projects."""
-    return asked.address(cursor=encoded(Last(asked.sort, asked.down, start, None, "")))
+    return list_request.address(cursor=encoded(Last(list_request.sort, list_request.down, start, None, "")))
 
 
 _DAY = timedelta(days=1)
@@ -299,8 +301,8 @@ def reason_words(project: Project, *, has_judge: bool) -> list[str]:
 def _unscored(project: Project, has_judge: bool) -> str:
     recent = project.recent
     due = number(recent.scored + recent.unscored)
-    words = f"{number(recent.unscored)} of {due} exchanges due to be judged in {RECENT_DAYS} days are unscored"
-    return words if has_judge else f"{words}: this server has no judge"
+    sentence = f"{number(recent.unscored)} of {due} exchanges due to be judged in {RECENT_DAYS} days are unscored"
+    return sentence if has_judge else f"{sentence}: this server has no judge"
 
 
 def _unsafe(project: Project, _: bool) -> str:
@@ -346,5 +348,5 @@ def silence_words(days: Sequence[datetime], last_at: datetime | None, now: datet
     if not pauses:
         return f"{came} Whether that is usual is not known: no earlier day of that quarter has exchanges."
     longest = max(pauses)
-    told = f"the longest time between two days with exchanges was {grouped_count(longest.days, 'day')} that quarter"
-    return f"{came} That is {'usual' if ago <= longest + _DAY else 'unusual'}: {told}."
+    usual = f"the longest time between two days with exchanges was {grouped_count(longest.days, 'day')} that quarter"
+    return f"{came} That is {'usual' if ago <= longest + _DAY else 'unusual'}: {usual}."

@@ -78,36 +78,36 @@ class _Days:
 
 
 @router.get("/projects/{project}")
-async def project(request: Request, _: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
+async def project(request: Request, _: Viewer, project: ShownProject, services: Services, period: Asked) -> HTMLResponse:
     """Show the state of a project."""
     now = services.engine.now()
-    found, days, (opened, latest) = await asyncio.gather(
+    summary, days, (opened, latest) = await asyncio.gather(
         services.ask(lambda reading: read_project(reading, services.engine.policy, now, project)),
-        services.ask(lambda reading: _days(reading, project, asked, now)),
+        services.ask(lambda reading: _days(reading, project, period, now)),
         services.ask(lambda reading: _incidents(reading, project)),
     )
     settings = services.engine.policy.for_project(project).settings
-    has_data = bool(found.exchanges or found.scores) or await _has_costs(services, project, days.window)
+    has_data = bool(summary.exchanges or summary.scores) or await _has_costs(services, project, days.window)
     incidents = list({one.incident_id: one for one in [*opened, *latest]}.values())
     marks = [*days.marks, *judge_moves(incidents, days.window.start, days.window.end)]
     values = {
         "project": project,
         "enabled": settings.enabled,
-        "health": found.health,
-        "why": reason_words(found, has_judge=services.engine.has_judge),
-        "critical": found.critical_incidents,
-        "banner": banner_text(settings, found.open_incidents, services.engine.judge_name, check_words(found)),
-        "check": check_words(found),
-        "blind": (await services.ask(lambda reading: with_blind_spots(reading, [found], project)))[0].check.not_compared,
-        "check_by_hand": check_by_hand(found),
+        "health": summary.health,
+        "why": reason_words(summary, has_judge=services.engine.has_judge),
+        "critical": summary.critical_incidents,
+        "banner": banner_text(settings, summary.open_incidents, services.engine.judge_name, check_words(summary)),
+        "check": check_words(summary),
+        "blind": (await services.ask(lambda reading: with_blind_spots(reading, [summary], project)))[0].check.not_compared,
+        "check_by_hand": check_by_hand(summary),
         "checked_days": DAYS,
         "has_data": has_data,
-        "is_empty": not (has_data or found.runs or found.open_incidents or found.suspected_incidents),
-        "counts": found,
+        "is_empty": not (has_data or summary.runs or summary.open_incidents or summary.suspected_incidents),
+        "counts": summary,
         "details": Links(days.window.asked).details(project),
-        "opened": found.open_incidents,
-        "suspected": found.suspected_incidents,
-        "unknown_asked": asked.unknown,
+        "opened": summary.open_incidents,
+        "suspected": summary.suspected_incidents,
+        "unknown_asked": period.unknown,
         "listed": _listed(opened),
         "has_decided": any(not is_live(one) for one in latest),
         "wraps": settings.wrap_quality_scoring,
@@ -115,7 +115,7 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         "window": days.window,
         "window_exchanges": Links(days.window.asked).exchanges(project),
         "range": range_control(request, days.window, now, last=days.last),
-        "silence": silence_words(days.heard, found.last_exchange_at, now),
+        "silence": silence_words(days.heard, summary.last_exchange_at, now),
         **_day_values(stretch_of(project, days.window, marks), days, incidents),
     }
     return page(request, "project.html", values)
@@ -166,8 +166,8 @@ def _mean(days: _Days, tier: str) -> str | None:
     return f"mean {number(now, 2)}, {compared_means(now, before)}"
 
 
-def _days(cursor: duckdb.DuckDBPyConnection, project: str, asked: AskedRange, now: datetime) -> _Days:
-    window = window_of(asked, now)
+def _days(cursor: duckdb.DuckDBPyConnection, project: str, period: AskedRange, now: datetime) -> _Days:
+    window = window_of(period, now)
     points = points_of(cursor, project, window)
     values = {"project": project, "from": window.start, "to": window.end}
     newest = None if points else newest_score(cursor, project, window.start)
@@ -212,10 +212,12 @@ _RUNS = 8
 
 
 @router.get("/projects/{project}/details")
-async def details(request: Request, *, viewer: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
+async def details(
+    request: Request, *, viewer: Viewer, project: ShownProject, services: Services, period: Asked
+) -> HTMLResponse:
     """Show the less urgent parts of a project, over the days that its page shows."""
     now = services.engine.now()
-    window = window_of(asked, now)
+    window = window_of(period, now)
     summary, these, before, marks, runs = await asyncio.gather(
         services.ask(lambda reading: project_summary(reading, project)),
         services.ask(lambda reading: _of_window(reading, project, window)),
@@ -306,8 +308,8 @@ def _unknown_costs(label: str, period: _Period) -> str | None:
 
 
 def _sampling(row: Row) -> dict[str, Any]:
-    words = WORDS["sampling_reasons"].get(row["sampling_reason"], row["sampling_reason"])
-    return {**row, "words": words, "bar": share_bar(row["share"], "" if row["disposition"] == "scored" else "left")}
+    reason = WORDS["sampling_reasons"].get(row["sampling_reason"], row["sampling_reason"])
+    return {**row, "words": reason, "bar": share_bar(row["share"], "" if row["disposition"] == "scored" else "left")}
 
 
 def _unscored(summary: ProjectSummary) -> list[dict[str, Any]]:

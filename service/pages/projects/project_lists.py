@@ -30,23 +30,25 @@ _REASONS = 30
 
 
 @router.get("/projects/{project}/anomalies")
-async def anomalies(request: Request, _: Viewer, project: ShownProject, services: Services, asked: AskedOfList) -> HTMLResponse:
+async def anomalies(
+    request: Request, _: Viewer, project: ShownProject, services: Services, period: AskedOfList
+) -> HTMLResponse:
     """Show the anomalies of a project, newest exchange first or in another order, and why exchanges are anomalous."""
 
     def beside(cursor: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:
         counts = [row["anomalies"] for row in counts_of(cursor, project, window)]
-        told = f"{number(counts[0])} anomalies, {compared(counts[0], counts[1], number)}" if counts else None
-        return {"told": told, "reasons": _reasons(cursor, project, window)}
+        comparison = f"{number(counts[0])} anomalies, {compared(counts[0], counts[1], number)}" if counts else None
+        return {"told": comparison, "reasons": _reasons(cursor, project, window)}
 
-    values = await listed(request, services, project, asked, ANOMALIES, beside=beside)
+    values = await listed(request, services, project, period, ANOMALIES, beside=beside)
     return page(request, "project_anomalies.html", values)
 
 
 def _reasons(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | None) -> list[Document]:
     """Return the reasons with their most frequent agents; bars are relative to the most frequent reason."""
     start, end = bounds(window)
-    found = query_rows(cursor, "anomaly_reasons", {"project": project, "from": start, "to": end})
-    rows = sorted(found, key=lambda row: -row["exchanges"])[:_REASONS]
+    reasons = query_rows(cursor, "anomaly_reasons", {"project": project, "from": start, "to": end})
+    rows = sorted(reasons, key=lambda row: -row["exchanges"])[:_REASONS]
     most: int = max((row["exchanges"] for row in rows), default=1)
     return [_reason(row, most) for row in rows]
 
@@ -56,7 +58,7 @@ def _reason(row: dict[str, Any], most: int) -> Document:
 
 
 @router.get("/projects/{project}/costs")
-async def costs(request: Request, _: Viewer, project: ShownProject, services: Services, asked: Asked) -> HTMLResponse:
+async def costs(request: Request, _: Viewer, project: ShownProject, services: Services, period: Asked) -> HTMLResponse:
     """Show the sessions by what judging them cost, the most expensive first."""
 
     def beside(cursor: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:
@@ -65,7 +67,7 @@ async def costs(request: Request, _: Viewer, project: ShownProject, services: Se
         now, before = (known_sum(costs_of(cursor, project, one)) for one in (window, window.before))
         return {"spent": f"{usd(now)} in all, {compared(now, before, usd)}"}
 
-    return page(request, "project_costs.html", await listed(request, services, project, asked, COSTS, beside=beside))
+    return page(request, "project_costs.html", await listed(request, services, project, period, COSTS, beside=beside))
 
 
 _SHOWN = 25
@@ -79,12 +81,12 @@ async def wrap_quality(
     _: Viewer,
     project: ShownProject,
     services: Services,
-    asked: AskedOfList,
+    period: AskedOfList,
     limit: Annotated[int, Query(ge=1, le=_SHOWN, description="Sessions per page.")] = _SHOWN,
 ) -> HTMLResponse:
     """Show a page of sessions, the newest first or in another order, their steps of a wrap-up, and the run of each."""
     is_on = services.engine.policy.for_project(project).settings.wrap_quality_scoring
-    values = await listed(request, services, project, asked, WRAPS, most=limit)
+    values = await listed(request, services, project, period, WRAPS, most=limit)
     listing: Listing = values["listing"]
     rows = await services.ask(lambda reading: with_run_ids(reading, project, listing.rows if is_on else []))
     shown = [{**row, "bar": share_bar(row["score"]), "has_ended": has_ended(row)} for row in rows]

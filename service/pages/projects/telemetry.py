@@ -42,7 +42,7 @@ async def telemetry(
     """Show the watched sessions, of one project or all, and the alerts for operators of every project."""
     if project is not None:
         require_project(viewer, project)
-    asked = {"project": project, "status": status, "alerts": alerts}
+    filters = {"project": project, "status": status, "alerts": alerts}
     everything = await _sessions(services, viewer)
     chosen = [one for one in everything if project in (None, one.session.project)]
     counts = Counter(one.session.status for one in chosen)
@@ -58,11 +58,14 @@ async def telemetry(
         "alert_status": alerts,
         "listening": listening_of(services.engine),
         "paged": cursor is not None,
-        "following": following and Links().watched(**asked, cursor=following),
-        "asked": asked,
+        "following": following and Links().watched(**filters, cursor=following),
+        "asked": filters,
     }
-    told = None if viewer.project is not None else await _alerts(services, alerts, alerts_from)
-    values |= {"told": told and told[0], "told_following": told and told[1] and Links().watched(**asked, alertsFrom=told[1])}
+    alert_values = None if viewer.project is not None else await _alerts(services, alerts, alerts_from)
+    values |= {
+        "told": alert_values and alert_values[0],
+        "told_following": alert_values and alert_values[1] and Links().watched(**filters, alertsFrom=alert_values[1]),
+    }
     return page(request, "telemetry.html", values)
 
 

@@ -249,8 +249,8 @@ class Snapshots:
             self._state = replace(self._state, since=None, step="")
             self._making = None
 
-    def _step(self, words: str, progress: Callable[[], str] = str) -> None:
-        self._state, self._progress = replace(self._state, step=words), progress
+    def _step(self, description: str, progress: Callable[[], str] = str) -> None:
+        self._state, self._progress = replace(self._state, step=description), progress
 
     def _words_of(self, error: Exception) -> str:
         """Return the first line of an error, without the database's folder."""
