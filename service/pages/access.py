@@ -61,10 +61,10 @@ async def people(request: Request, _: Administrator, services: Services) -> HTML
     """Show who has access, who is signed in, who reviews, and the connections."""
     signed_in = Counter(one.name for one in services.access.sign_ins.going_on())
     reviewers = await services.ask(lambda cursor: query_rows(cursor, "reviewers"))
-    operators = _shown(services, "operator", signed_in)
+    operators = _list_holders(services, "operator", signed_in)
     values = {
         "people": sorted(operators, key=lambda one: not one.live),
-        "connections": _shown(services, "connection", signed_in),
+        "connections": _list_holders(services, "connection", signed_in),
         "reviewers": reviewers,
     }
     return page(request, "admin/people.html", values)
@@ -85,7 +85,7 @@ async def give(request: Request, viewer: Administrator, services: Services) -> H
 @router.get("/admin/access/people/{name}")
 async def person(request: Request, viewer: Administrator, services: Services, name: Name) -> HTMLResponse:
     """Show an operator: its tokens, sign-ins and last changes."""
-    shown_holder = _one(services, "operator", name)
+    shown_holder = _require_holder_shown(services, "operator", name)
     values = {
         "one": shown_holder,
         "sign_ins": [one for one in services.access.sign_ins.going_on() if one.name == name],
@@ -100,20 +100,20 @@ async def person(request: Request, viewer: Administrator, services: Services, na
 @router.get("/admin/access/connections/{name}")
 async def connection(request: Request, _: Administrator, services: Services, name: Name) -> HTMLResponse:
     """Show a connection and its tokens."""
-    shown_holder = _one(services, "connection", name)
+    shown_holder = _require_holder_shown(services, "connection", name)
     values = {"one": shown_holder, "is_full": len(shown_holder.live) >= MAX_LIVE, "expiries": EXPIRIES}
     return page(request, "admin/connection.html", values)
 
 
-def _shown(services: ApiContext, kind: Kind, signed_in: Counter[str]) -> list[Shown]:
+def _list_holders(services: ApiContext, kind: Kind, signed_in: Counter[str]) -> list[Shown]:
     return [
         Shown(holder, tuple(reversed(tokens)), signed_in[holder.name] if kind == "operator" else 0)
         for holder, tokens in services.access.holders(kind)
     ]
 
 
-def _one(services: ApiContext, kind: Kind, name: str) -> Shown:
-    matching: Sequence[Shown] = [one for one in _shown(services, kind, Counter()) if one.holder.name == name]
+def _require_holder_shown(services: ApiContext, kind: Kind, name: str) -> Shown:
+    matching: Sequence[Shown] = [one for one in _list_holders(services, kind, Counter()) if one.holder.name == name]
     if not matching:
         raise ApiError(404, "not_found", f"There is no {kind} {name}.")
     return matching[0]
@@ -166,18 +166,20 @@ def deed_of(line: AuditLine, find_holder: Known) -> Deed:
     if template is None:
         return Deed(line, path, path)
     subject = line.subject or "something unnamed"
-    description = template.replace("{project}", line.project or "every project").replace("{grant}", _grant(line, find_holder))
+    description = template.replace("{project}", line.project or "every project").replace(
+        "{grant}", _describe_grant(line, find_holder)
+    )
     description = description.replace("{subject}", subject)
-    return Deed(line, description if line.outcome == "done" else _tried(description), path)
+    return Deed(line, description if line.outcome == "done" else _describe_attempt(description), path)
 
 
-def _tried(description: str) -> str:
+def _describe_attempt(description: str) -> str:
     """Describe a refused, failed or unfinished action as an attempt."""
     verb, _, rest = description.partition(" ")
     return " ".join(filter(None, ("Tried to", WORDS["verbs"].get(verb, verb.lower()), rest)))
 
 
-def _grant(line: AuditLine, find_holder: Known) -> str:
+def _describe_grant(line: AuditLine, find_holder: Known) -> str:
     """Describe the rights given to a new operator or connection, which never change; empty if no holder has that name."""
     kind: Kind = "connection" if "connections" in line.route else "operator"
     holder = find_holder(kind, line.subject) if line.subject and line.outcome == "done" else None

@@ -42,16 +42,16 @@ def is_administrator(holder: Holder) -> bool:
     return holder.kind == "operator" and "admin" in holder.scopes and holder.project is None
 
 
-def _administrator(viewer: Viewer, services: Services) -> Holder:
+def _require_administrator(viewer: Viewer, services: Services) -> Holder:
     if is_administrator(viewer):
         return viewer
     scopes = ", ".join(scope for scope in SCOPES if scope in viewer.scopes)
     whose = f"for the project {viewer.project}" if viewer.project else "for every project"
-    message = f"Administration needs the scope admin for every project. {viewer.name} has {scopes} {whose}. {_who_gives(services.access)}"
+    message = f"Administration needs the scope admin for every project. {viewer.name} has {scopes} {whose}. {_name_administrators(services.access)}"
     raise ApiError(HTTPStatus.FORBIDDEN, "scope_required", message)
 
 
-def _who_gives(access: AccessStore) -> str:
+def _name_administrators(access: AccessStore) -> str:
     """Name who can grant the scope: an admin, or a command on the server."""
     live = [
         one.name
@@ -63,16 +63,16 @@ def _who_gives(access: AccessStore) -> str:
     return f"{advice} on the server: driftline operators add NAME"
 
 
-def _sender(request: Request, services: Services) -> Holder:
+def _require_sender(request: Request, services: Services) -> Holder:
     caller: Holder | None = getattr(request.state, "caller", None)
     if caller is None:
         raise ApiError(HTTPStatus.UNAUTHORIZED, "signed_out", "the sign-in has ended; sign in again")
-    return _administrator(caller, services)
+    return _require_administrator(caller, services)
 
 
-Administrator = Annotated[Holder, Depends(_administrator)]
+Administrator = Annotated[Holder, Depends(_require_administrator)]
 """The admin of every project who views a page; 403 for others, naming people who can help."""
-Sender = Annotated[Holder, Depends(_sender)]
+Sender = Annotated[Holder, Depends(_require_sender)]
 """The same for writing requests: without a sign-in the answer is an error, because scripts follow no redirects."""
 
 
@@ -116,7 +116,7 @@ async def policy(request: Request, _: Administrator, services: Services, project
         "kafka": is_fed_by_kafka(services.engine.store),
         "project": project,
         "projects": await services.ask(lambda cursor: known_projects(cursor, named)),
-        "settings": _settings(running, project or EVERY_OTHER),
+        "settings": _list_settings(running, project or EVERY_OTHER),
         "digest": running.for_project(project or EVERY_OTHER).digest,
         "max_length": MAX_FILE_BYTES,
         "names": NAMES,
@@ -143,7 +143,7 @@ def written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _settings(running: Policy, project: str) -> list[tuple[str, Any, Any]]:
+def _list_settings(running: Policy, project: str) -> list[tuple[str, Any, Any]]:
     """Return the settings in force by name, each with its value and Driftline's default."""
     shipped = effective(Policy(), EVERY_OTHER)
     return [(name, value, shipped.get(name)) for name, value in effective(running, project).items()]

@@ -70,14 +70,16 @@ def marks_within(
     cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime, step: timedelta
 ) -> list[Mark]:
     """Return the marks in a period, oldest first; `step` is the length of a chart's points, an hour or a day."""
-    marks = [_deployment(deployed) for deployed in deployed_versions(cursor, project, start, end)]
-    rows = _made_with(cursor, project, start - _BACK, end)
+    marks = [_mark_deployment(deployed) for deployed in deployed_versions(cursor, project, start, end)]
+    rows = _read_scoring_versions(cursor, project, start - _BACK, end)
     for kind, name in _MADE_WITH.items():
-        marks += [one for one in _changes(kind, rows, name, step) if start <= one.at < end]
+        marks += [one for one in _find_changes(kind, rows, name, step) if start <= one.at < end]
     return sorted(marks, key=lambda one: (one.at, one.kind, one.words))
 
 
-def _made_with(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime) -> list[dict[str, Any]]:
+def _read_scoring_versions(
+    cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime
+) -> list[dict[str, Any]]:
     """Return, by hour within a period, the versions that scores were made with; empty if they never changed."""
     # Cutting the last day would mean adding up its single scores, which is not needed if the whole day has the same versions.
     night = datetime.combine(end.astimezone(UTC).date() + timedelta(days=1), time(), UTC)
@@ -93,7 +95,7 @@ def run_policies(cursor: duckdb.DuckDBPyConnection, project: str, agent: str, st
     """Return the changes of policy among an agent's runs in a period; runs depend on no other part of the scoring."""
     params = {"project": project, "agent": agent, "since": start - _BACK, "until": end}
     rows = [{**row, "exchanges": row["runs"]} for row in query_rows(cursor, "run_policies", params)]
-    changes = _changes("policy", rows, lambda row: row["policy_digest"][:_DIGEST], timedelta(days=1))
+    changes = _find_changes("policy", rows, lambda row: row["policy_digest"][:_DIGEST], timedelta(days=1))
     return [one for one in changes if start <= one.at < end]
 
 
@@ -126,7 +128,7 @@ def place_of(mark: Mark, times: Sequence[datetime], step: timedelta | None) -> f
     return point - 0.5 + (mark.at - times[point]) / step
 
 
-def _deployment(deployed: DeployedVersion) -> Mark:
+def _mark_deployment(deployed: DeployedVersion) -> Mark:
     of = f" of {deployed.agent}" if deployed.agent else ""
     return Mark(deployed.at, "deployment", f"deployed {deployed.label} {deployed.version}{of}")
 
@@ -135,7 +137,7 @@ def _is_changed(rows: Sequence[Row], name: Callable[[Row], str]) -> bool:
     return len(set(map(name, rows)) - {None, ""}) > 1
 
 
-def _changes(kind: str, rows: Sequence[Row], name: Callable[[Row], str], step: timedelta) -> Iterator[Mark]:
+def _find_changes(kind: str, rows: Sequence[Row], name: Callable[[Row], str], step: timedelta) -> Iterator[Mark]:
     """Yield the changes of one part of the scoring."""
     if not _is_changed(rows, name):
         return
@@ -155,19 +157,19 @@ def _changes(kind: str, rows: Sequence[Row], name: Callable[[Row], str], step: t
             yield Mark(begun, kind, f"{kind} changed from {was} to {now}")
 
 
-def _judge(row: Row) -> str:
+def _name_judge(row: Row) -> str:
     simulated = " (simulated)" if row["simulated"] else ""
     return f"{row['judge_model']}{simulated}" if row["judge_model"] else ""
 
 
-def _policy(row: Row) -> str:
+def _name_policy(row: Row) -> str:
     methodology = f"{row['methodology']} {row['methodology_version']}".strip()
     digest = row["policy_digest"][:_DIGEST]
     return f"{digest} ({methodology})" if methodology else digest
 
 
 _COLUMNS = ("hour", "judge_model", "simulated", "policy_digest", "methodology", "methodology_version", "exchanges")
-_MADE_WITH: Mapping[str, Callable[[Row], str]] = {"policy": _policy, "judge": _judge}
+_MADE_WITH: Mapping[str, Callable[[Row], str]] = {"policy": _name_policy, "judge": _name_judge}
 
 
 Form = Callable[[float | None], str]
@@ -265,19 +267,19 @@ def line(
     """
     values = [known(point.value) for point in points]
     if not any(value is not None for value in (*values, *(previous or ()))):
-        return _empty(chart)
+        return _draw_empty(chart)
     bands = band if isinstance(band, Sequence) else [band] * len(points)
     stands_out = [point.label in marked for point in points]
     columns = [
         (chart.column, [chart.written(value) for value in values]),
-        *_counts(chart, points),
-        *_previous(chart, previous),
+        *_count_columns(chart, points),
+        *_previous_column(chart, previous),
         *([(chart.marked.capitalize(), [chart.marked if out else "" for out in stands_out])] if any(stands_out) else []),
     ]
     drawn = {
         "kind": "line",
         "series": [[short(value) for value in values]],
-        "band": list(_levels(bands)),
+        "band": list(_band_levels(bands)),
         "before": [short(level) for level in before] if any(level is not None for level in before) else [],
     }
     legend = [("line", chart.column)] * (previous is not None)
@@ -286,7 +288,7 @@ def line(
         drawn["before"]
     )
     legend += [("marked", chart.marked.capitalize())] * any(stands_out)
-    return _figure(chart, points, drawn, columns, legend, marked=stands_out, previous=previous)
+    return _build_figure(chart, points, drawn, columns, legend, marked=stands_out, previous=previous)
 
 
 def bars(
@@ -310,29 +312,29 @@ def stacked_bars(
     Beyond seven parts the last ones are drawn as one, but the table has all of them. `previous` are the sums of the preceding period.
     """
     exact = {name: [known(value) for value in values] for name, values in series.items()}
-    parts = _parts(exact)
+    parts = _merge_parts(exact)
     if not any(value is not None for values in (*exact.values(), previous or ()) for value in values):
-        return _empty(chart)
+        return _draw_empty(chart)
     columns: list[Column] = [(name, [chart.written(value) for value in values]) for name, values in exact.items()]
     stands_out = [point.label in marked for point in points]
-    columns += [*_previous(chart, previous)]
+    columns += [*_previous_column(chart, previous)]
     columns += [(chart.marked.capitalize(), [chart.marked if out else "" for out in stands_out])] if any(stands_out) else []
     drawn = {"kind": "bars", "series": [[short(value) for value in values] for values in parts.values()]}
     legend = [(f"part-{place}", name) for place, name in enumerate(parts)] if len(parts) > 1 or previous is not None else []
     legend += [("previous", "The period before")] * (previous is not None)
     legend += [("bad", chart.marked.capitalize())] * any(stands_out)
-    return _figure(chart, points, drawn, columns, legend, marked=stands_out, previous=previous)
+    return _build_figure(chart, points, drawn, columns, legend, marked=stands_out, previous=previous)
 
 
-def _counts(chart: Chart, points: Sequence[Point]) -> Iterator[Column]:
+def _count_columns(chart: Chart, points: Sequence[Point]) -> Iterator[Column]:
     """Yield the columns with the number behind each mean and with its interval, if any point has them."""
     if any(point.count is not None for point in points):
         yield chart.counted, [NOTHING if point.count is None else number(point.count) for point in points]
     if any(point.half is not None for point in points):
-        yield "95 % interval", [_interval(chart, point) for point in points]
+        yield "95 % interval", [_format_interval(chart, point) for point in points]
 
 
-def _interval(chart: Chart, point: Point) -> str:
+def _format_interval(chart: Chart, point: Point) -> str:
     if point.half is None or point.value is None:
         return NOTHING
     low, high = (
@@ -345,23 +347,23 @@ def _interval(chart: Chart, point: Point) -> str:
     return f"{chart.written(low)} to {chart.written(high)}"
 
 
-def _previous(chart: Chart, previous: Sequence[float | None] | None) -> Iterator[Column]:
+def _previous_column(chart: Chart, previous: Sequence[float | None] | None) -> Iterator[Column]:
     if previous is not None:
         yield "Period before", [chart.written(known(value)) for value in previous]
 
 
-def _levels(bands: Sequence[Band | None]) -> Iterator[list[float]]:
+def _band_levels(bands: Sequence[Band | None]) -> Iterator[list[float]]:
     """Yield the bands: first and last point, lower end, middle and upper end; there is a step where the band changes."""
-    place = 0
+    position = 0
     for band, run in groupby(bands):
         count = len(list(run))
         if band is not None:
             levels = (short(level) for level in (band.mean - band.sigma, band.mean, band.mean + band.sigma))
-            yield [place, place + count - 1, *(level or 0.0 for level in levels)]
-        place += count
+            yield [position, position + count - 1, *(level or 0.0 for level in levels)]
+        position += count
 
 
-def _parts(series: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
+def _merge_parts(series: Mapping[str, Sequence[float | None]]) -> dict[str, list[float | None]]:
     """Return the parts to draw; if there are too many, the last ones are merged."""
     names = list(series)
     if len(names) <= _SERIES:
@@ -373,13 +375,13 @@ def _parts(series: Mapping[str, Sequence[float | None]]) -> dict[str, list[float
     return {name: list(series[name]) for name in own} | {f"{_OTHER} ({len(rest)})": others}
 
 
-def _empty(chart: Chart) -> Markup:
+def _draw_empty(chart: Chart) -> Markup:
     return Markup('<p class="soft"><span class="visually-hidden">{}: </span>There are no numbers to show.</p>').format(
         shown(chart.title)
     )
 
 
-def _figure(
+def _build_figure(
     chart: Chart,
     points: Sequence[Point],
     drawn: Mapping[str, Any],
@@ -390,8 +392,8 @@ def _figure(
     previous: Sequence[float | None] | None,
 ) -> Markup:
     """Return the figure: the data for the script, the legend and the table."""
-    placed = _placed(chart, points)
-    told = {
+    placed = _place_marks(chart, points)
+    drawn_values = {
         **drawn,
         "title": visible(chart.title),
         "labels": [visible(point.short or point.label) for point in points],
@@ -404,7 +406,7 @@ def _figure(
         "digits": chart.digits,
         "group": chart.group,
     }
-    kept = {name: value for name, value in told.items() if value not in (None, [], "", ())}
+    kept = {name: value for name, value in drawn_values.items() if value not in (None, [], "", ())}
     kinds = [(f"mark {kind}", name) for kind, name in KINDS.items() if any(mark.kind == kind for mark, _ in placed)]
     return Markup(
         '<figure class="drawn" id="{}-chart" data-chart="{}" aria-label="{}"><p class="visually-hidden">{}</p>{}{}</figure>'
@@ -413,12 +415,12 @@ def _figure(
         json.dumps(kept, separators=(",", ":"), ensure_ascii=False),
         visible(chart.title),
         visible(chart.words),
-        _legend([*legend, *kinds]),
-        _table(chart, points, [*columns, *_change_columns(points, placed)]),
+        _build_legend([*legend, *kinds]),
+        _build_table(chart, points, [*columns, *_build_change_columns(points, placed)]),
     )
 
 
-def _placed(chart: Chart, points: Sequence[Point]) -> list[tuple[Mark, float]]:
+def _place_marks(chart: Chart, points: Sequence[Point]) -> list[tuple[Mark, float]]:
     """Return the marks of a chart with their places among its points."""
     times = [point.at for point in points if point.at is not None]
     if len(times) < len(points):
@@ -427,7 +429,7 @@ def _placed(chart: Chart, points: Sequence[Point]) -> list[tuple[Mark, float]]:
     return [(mark, place) for mark, place in positions if place is not None]
 
 
-def _change_columns(points: Sequence[Point], placed: Sequence[tuple[Mark, float]]) -> Iterator[Column]:
+def _build_change_columns(points: Sequence[Point], placed: Sequence[tuple[Mark, float]]) -> Iterator[Column]:
     """Yield the column with the marks at each point, the earliest first."""
     if placed:
         at = [(int(place + 0.5), mark) for mark, place in placed]
@@ -437,7 +439,7 @@ def _change_columns(points: Sequence[Point], placed: Sequence[tuple[Mark, float]
         )
 
 
-def _legend(entries: Sequence[tuple[str, str]]) -> Markup:
+def _build_legend(entries: Sequence[tuple[str, str]]) -> Markup:
     entry = Markup('<li><span class="swatch {}"></span> {}</li>')
     items = Markup("").join(entry.format(kind, shown(name)) for kind, name in entries)
     return Markup('<ul class="legend">{}</ul>').format(items) if entries else Markup("")
@@ -447,7 +449,7 @@ def _label(point: Point) -> str:
     return f'<a href="{escape(point.link)}">{shown(point.label)}</a>' if point.link else shown(point.label)
 
 
-def _cells(points: Sequence[Point], written: Sequence[str], *, is_first: bool) -> list[str]:
+def _build_cells(points: Sequence[Point], written: Sequence[str], *, is_first: bool) -> list[str]:
     """Return the cells of a column as markup."""
     return [
         f'<td class="number"><a href="{escape(point.listed)}">{escape(text)}</a></td>'
@@ -457,11 +459,11 @@ def _cells(points: Sequence[Point], written: Sequence[str], *, is_first: bool) -
     ]
 
 
-def _table(chart: Chart, points: Sequence[Point], columns: Sequence[Column]) -> Markup:
+def _build_table(chart: Chart, points: Sequence[Point], columns: Sequence[Column]) -> Markup:
     """Return the numbers of a chart as a table, one point per row."""
     # Build plain text from escaped parts: a table has hundreds of cells, and Markup.format is slow.
     head = "".join(f'<th scope="col" class="number">{shown(name)}</th>' for name, _ in columns)
-    cells = [_cells(points, written, is_first=place == 0) for place, (_, written) in enumerate(columns)]
+    cells = [_build_cells(points, written, is_first=place == 0) for place, (_, written) in enumerate(columns)]
     rows = zip(points, zip(*cells, strict=True), strict=True)
     body = "".join(f'<tr><th scope="row">{_label(point)}</th>{"".join(row)}</tr>' for point, row in rows)
     return Markup(

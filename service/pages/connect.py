@@ -86,7 +86,7 @@ async def connect(
     available = stacks()
     chosen = next((one for one in available.stacks if one.key == stack), available.stacks[0])
     filled = {"url": str(request.base_url).rstrip("/"), "token": UNKNOWN}
-    shown = None if connection is None else _named(services, viewer, connection)
+    shown = None if connection is None else _find_connection(services, viewer, connection)
     connections = [one for one, _ in services.access.holders("connection") if _is_visible(viewer, one)]
     values = {
         "stacks": available.stacks,
@@ -98,12 +98,16 @@ async def connect(
         "connection": shown,
         "connections": connections[:SHOWN],
         "more": max(0, len(connections) - SHOWN),
-        **({} if shown is None else await services.ask(partial(_arrived, connection=shown.name, now=services.engine.now()))),
+        **(
+            {}
+            if shown is None
+            else await services.ask(partial(_read_arrivals, connection=shown.name, now=services.engine.now()))
+        ),
     }
     return page(request, "connect.html", values)
 
 
-def _arrived(cursor: duckdb.DuckDBPyConnection, connection: str, now: datetime) -> dict[str, Any]:
+def _read_arrivals(cursor: duckdb.DuckDBPyConnection, connection: str, now: datetime) -> dict[str, Any]:
     """Return the data received from a connection: its records, unused spans, and refused spans."""
     unused = read_unused_spans(cursor, now, connection)
     return {
@@ -115,7 +119,7 @@ def _arrived(cursor: duckdb.DuckDBPyConnection, connection: str, now: datetime) 
     }
 
 
-def _named(services: ApiContext, viewer: Holder, name: str) -> Holder | None:
+def _find_connection(services: ApiContext, viewer: Holder, name: str) -> Holder | None:
     """Return the connection of that name, if the viewer may see it."""
     matching = (one for one, _ in services.access.holders("connection") if one.name == name and _is_visible(viewer, one))
     return next(matching, None)

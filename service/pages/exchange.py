@@ -43,7 +43,7 @@ async def exchange(
     request: Request, viewer: Viewer, project: ShownProject, services: Services, *, score_id: ScoreId, at: At = None
 ) -> HTMLResponse:
     """Show the exchange of a score."""
-    record = await _known(services, project, score_id, at)
+    record = await _require_record(services, project, score_id, at)
     policy = services.engine.policy.for_project(project)
 
     def whole(name: str) -> str:
@@ -70,7 +70,7 @@ async def text(
     _: Viewer, project: ShownProject, services: Services, score_id: ScoreId, name: Annotated[Id, Path()], at: At = None
 ) -> Response:
     """Return the full text of an exchange as a download, which no browser renders."""
-    record = await _known(services, project, score_id, at)
+    record = await _require_record(services, project, score_id, at)
     content = whole_text(record, services.engine.policy.for_project(project), name)
     if content is None:
         raise ApiError(404, "not_found", "The exchange has no such text.")
@@ -84,7 +84,7 @@ async def text(
     return Response(content.encode("utf-8", "replace"), media_type="text/plain; charset=utf-8", headers=headers)
 
 
-async def _known(services: ApiContext, project: str, score_id: str, at: datetime | None) -> ExchangeRecord:
+async def _require_record(services: ApiContext, project: str, score_id: str, at: datetime | None) -> ExchangeRecord:
     """Return the exchange; 404 if the project has no such exchange."""
 
     def asked(cursor: duckdb.DuckDBPyConnection) -> ExchangeRecord | None:
@@ -154,15 +154,15 @@ def tiers_of(score: Score) -> list[Tier]:
         score=score.tier1_score,
         scale="0 to 1",
     )
-    return [structure, *(_judged(score, tier) for tier in _JUDGED)]
+    return [structure, *(_describe_judged_tier(score, tier) for tier in _JUDGED)]
 
 
-def _judged(score: Score, tier: str) -> Tier:
+def _describe_judged_tier(score: Score, tier: str) -> Tier:
     column, scale, notes = _JUDGED[tier]
     return Tier(
         name=tier,
         state=getattr(score, f"{tier}_state"),
-        why=_why(score, tier),
+        why=_explain_state(score, tier),
         score=getattr(score, column),
         scale=scale,
         notes=list(notes(score)),
@@ -170,33 +170,33 @@ def _judged(score: Score, tier: str) -> Tier:
     )
 
 
-def _why(score: Score, tier: str) -> str:
+def _explain_state(score: Score, tier: str) -> str:
     reason = getattr(score, f"{tier}_reason")
     return WORDS["reasons"].get(reason, reason or "The reason was not recorded.")
 
 
-def _semantic(score: Score) -> Iterator[tuple[str, str]]:
+def _describe_semantic(score: Score) -> Iterator[tuple[str, str]]:
     if score.tier2_flagged:
         yield "Flagged", score.tier2_flag_reason or "Yes, without a reason"
 
 
-def _thinking(score: Score) -> Iterator[tuple[str, str]]:
+def _describe_thinking(score: Score) -> Iterator[tuple[str, str]]:
     concerns = {"Sycophancy": score.tier2_5_sycophancy, "Suppressed advocacy": score.tier2_5_advocacy_suppression}
     yield from ((label, _SAYS[value]) for label, value in concerns.items() if value is not None)
     if score.tier2_5_reasoning:
         yield "The judge's words", score.tier2_5_reasoning
 
 
-def _behavioural(score: Score) -> Iterator[tuple[str, str]]:
+def _describe_behaviour(score: Score) -> Iterator[tuple[str, str]]:
     if score.tier3_anomaly:
         reason = score.tier3_anomaly_reason or "it gives no reason"
         yield "The judge calls the exchange anomalous", f"{reason} (this alone is not an anomaly)"
 
 
 _JUDGED: Mapping[str, tuple[str, str, Callable[[Score], Iterator[tuple[str, str]]]]] = {
-    "tier2": ("tier2_score", "0 to 1", _semantic),
-    "tier2_5": ("tier2_5_alignment", "0 to 1", _thinking),
-    "tier3": ("tier3_score", "1 to 5", _behavioural),
+    "tier2": ("tier2_score", "0 to 1", _describe_semantic),
+    "tier2_5": ("tier2_5_alignment", "0 to 1", _describe_thinking),
+    "tier3": ("tier3_score", "1 to 5", _describe_behaviour),
 }
 """The tiers that a judge scores: the column of the score, its scale, and their further columns."""
 
@@ -220,12 +220,12 @@ def _call(judgement: Judgement, record: ExchangeRecord, policy: ProjectPolicy, w
         judgement=judgement,
         counts=counts,
         answer=None if answer is None else excerpt(answer, whole(f"{ANSWER}:{judgement.judgement_id}")),
-        prompt=None if question is None else _prompt(question, whole, f"{PROMPT}:{judgement.judgement_id}"),
-        no_prompt="" if question is not None else _no_prompt(judgement, record, policy),
+        prompt=None if question is None else _describe_prompt(question, whole, f"{PROMPT}:{judgement.judgement_id}"),
+        no_prompt="" if question is not None else _explain_missing_prompt(judgement, record, policy),
     )
 
 
-def _prompt(question: Question, whole: Whole, name: str) -> Prompt:
+def _describe_prompt(question: Question, whole: Whole, name: str) -> Prompt:
     address = whole(name)
     return Prompt(
         instructions=excerpt(question.instructions, address),
@@ -236,7 +236,7 @@ def _prompt(question: Question, whole: Whole, name: str) -> Prompt:
     )
 
 
-def _no_prompt(judgement: Judgement, record: ExchangeRecord, policy: ProjectPolicy) -> str:
+def _explain_missing_prompt(judgement: Judgement, record: ExchangeRecord, policy: ProjectPolicy) -> str:
     """Explain why the prompt cannot be shown."""
     if record.exchange is None:
         return WORDS["no_prompt"]["deleted"]
@@ -259,10 +259,10 @@ def whole_text(record: ExchangeRecord, policy: ProjectPolicy, name: str) -> str 
     if kind == ANSWER:
         return judgement.answer
     question = None if exchange is None else rebuilt(exchange, policy, judgement)
-    return None if question is None else _in_full(question)
+    return None if question is None else _write_in_full(question)
 
 
-def _in_full(question: Question) -> str:
+def _write_in_full(question: Question) -> str:
     schema = canonical_json(question.schema)
     parts = ("Instructions", question.instructions), ("Message", question.content(BOUNDARY)), ("Schema of the answer", schema)
     return "\n\n".join(f"{title}:\n\n{text}" for title, text in parts) + "\n"
@@ -327,16 +327,16 @@ def revisions_of(
     cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None, times: ScoreTimes
 ) -> list[Score]:
     """Return the revisions of a score, the current one first; a wrong time only makes the look-up slower."""
-    if at is not None and (revisions := _revisions_at(cursor, project, score_id, at)):
+    if at is not None and (revisions := _read_revisions(cursor, project, score_id, at)):
         return revisions
     stored_times = times.find(cursor, project, score_id)
     if stored_times is None:
         return []
     # An id that was erased and sent again may have another time than the cached one.
-    return _revisions_at(cursor, project, score_id, stored_times) or _revisions_at(cursor, project, score_id, None)
+    return _read_revisions(cursor, project, score_id, stored_times) or _read_revisions(cursor, project, score_id, None)
 
 
-def _revisions_at(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None) -> list[Score]:
+def _read_revisions(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None) -> list[Score]:
     return list(query_records(cursor, "score_revisions", Score, {"project": project, "score": score_id, "at": at}))
 
 

@@ -135,16 +135,16 @@ class Layout:
 
 def layout(events: GraphEvents, columns: int = COLUMNS) -> Layout:
     """Place events, failures and the links between them; `columns` is their maximum number, at least 2."""
-    lanes, lane_of = _lanes(events)
-    groups = _groups(events, columns)
-    placed = tuple(_columns(events, groups, lane_of))
-    ports = tuple(_ports(events, placed, len(lanes)))
+    lanes, lane_of = _order_lanes(events)
+    groups = _group_places(events, columns)
+    placed = tuple(_build_columns(events, groups, lane_of))
+    ports = tuple(_build_ports(events, placed, len(lanes)))
     return Layout(
         columns=placed,
         lanes=lanes,
         failures=tuple(events.failures),
         ports=ports,
-        arcs=tuple(_arcs(events, placed, ports)),
+        arcs=tuple(_build_arcs(events, placed, ports)),
         width=placed[-1].x + placed[-1].width + GAP if placed else GAP,
         height=_failure_y(len(lanes), len(events.failures)) - FAILURE // 2 + TOP,
     )
@@ -154,7 +154,7 @@ def _failure_y(lanes: int, failure: int) -> int:
     return TOP + lanes * LANE + failure * FAILURE + FAILURE * 3 // 4
 
 
-def _lanes(events: GraphEvents) -> tuple[tuple[str, ...], dict[str, int]]:
+def _order_lanes(events: GraphEvents) -> tuple[tuple[str, ...], dict[str, int]]:
     """Return the names of the lanes in the order of their types, and the lane of each type."""
     counts = Counter(events.types)
     telling = {events.types[position - events.first] for position in events.evidence if _is_within(events, position)}
@@ -169,21 +169,21 @@ def _is_within(events: GraphEvents, position: int) -> bool:
     return 0 <= position - events.first < len(events.types)
 
 
-def _groups(events: GraphEvents, columns: int) -> list[Group]:
+def _group_places(events: GraphEvents, columns: int) -> list[Group]:
     """Return the first and last place of each column."""
     places = range(events.first, events.first + len(events.types))
     if len(places) <= columns:
         return [(position, position) for position in places]
-    groups = list(_runs(events, places))
+    groups = list(_split_runs(events, places))
     if len(groups) == 1:
         step = -(-len(places) // columns)
         return [(position, min(position + step, places.stop) - 1) for position in places[::step]]
     step = max(1, len(groups) // columns)
     joined = [(groups[at][0], groups[min(at + step, len(groups)) - 1][1]) for at in range(0, len(groups), step)]
-    return _fewer(events, joined, columns)
+    return _merge_columns(events, joined, columns)
 
 
-def _runs(events: GraphEvents, places: range) -> Iterable[Group]:
+def _split_runs(events: GraphEvents, places: range) -> Iterable[Group]:
     """Return single events, with runs of ordinary events joined into blocks."""
     start = places.start
     for position in (*sorted({*events.evidence, *events.failed}.intersection(places)), places.stop):
@@ -196,14 +196,14 @@ def _runs(events: GraphEvents, places: range) -> Iterable[Group]:
         start = position + 1
 
 
-def _fewer(events: GraphEvents, groups: list[Group], columns: int) -> list[Group]:
+def _merge_columns(events: GraphEvents, groups: list[Group], columns: int) -> list[Group]:
     """Join neighbouring groups down to the limit, starting with the least evidence, then with the fewest events.
 
     Whatever the number of events, this works on at most twice as many groups as columns.
     """
     left = list(groups)
     evidence = sorted(events.evidence)
-    telling = [_within(evidence, group) for group in left]
+    telling = [_limit_columns(evidence, group) for group in left]
     while len(left) > columns:
         at = min(range(len(left) - 1), key=lambda at: (telling[at] + telling[at + 1], left[at + 1][1] - left[at][0], at))
         left[at : at + 2] = [(left[at][0], left[at + 1][1])]
@@ -211,35 +211,35 @@ def _fewer(events: GraphEvents, groups: list[Group], columns: int) -> list[Group
     return left
 
 
-def _columns(events: GraphEvents, groups: Iterable[Group], lane_of: Mapping[str, int]) -> Iterable[Column]:
+def _build_columns(events: GraphEvents, groups: Iterable[Group], lane_of: Mapping[str, int]) -> Iterable[Column]:
     x, places_failed = GAP, sorted(events.failed)
     for first, last in groups:
         counts: Counter[int] = Counter()
         for name, count in Counter(events.types[first - events.first : last + 1 - events.first]).items():
             counts[lane_of[name]] += count
-        width, failed = SINGLE if first == last else BLOCK, _within(places_failed, (first, last))
+        width, failed = SINGLE if first == last else BLOCK, _limit_columns(places_failed, (first, last))
         yield Column(first=first, last=last, x=x, width=width, lanes=tuple(sorted(counts.items())), failed=failed)
         x += width + GAP
 
 
-def _within(places: Sequence[int], group: Group) -> int:
+def _limit_columns(places: Sequence[int], group: Group) -> int:
     """Count the sorted places that lie in a column."""
     return bisect_right(places, group[1]) - bisect_left(places, group[0])
 
 
-def _column_of(columns: Sequence[Column], position: int) -> int:
+def _find_column(columns: Sequence[Column], position: int) -> int:
     """Return the column of a place; -1 if it is not in the drawing."""
     at = bisect_right(columns, position, key=lambda column: column.first) - 1
     return at if at >= 0 and position <= columns[at].last else -1
 
 
-def _ports(events: GraphEvents, columns: Sequence[Column], lanes: int) -> Iterable[Port]:
+def _build_ports(events: GraphEvents, columns: Sequence[Column], lanes: int) -> Iterable[Port]:
     """Return the ports, ordered by column and then by failure."""
     order = {name: index for index, name in enumerate(events.failures)}
     counts = Counter(
         (index, order[name])
         for position, names in events.evidence.items()
-        if (index := _column_of(columns, position)) >= 0
+        if (index := _find_column(columns, position)) >= 0
         for name in names
         if name in order
     )
@@ -249,13 +249,13 @@ def _ports(events: GraphEvents, columns: Sequence[Column], lanes: int) -> Iterab
         yield Port(column=index, failure=failure, x=x, y=y, count=count)
 
 
-def _arcs(events: GraphEvents, columns: Sequence[Column], ports: Sequence[Port]) -> Iterable[Arc]:
+def _build_arcs(events: GraphEvents, columns: Sequence[Column], ports: Sequence[Port]) -> Iterable[Arc]:
     """Return arcs in the order of their edges; edges within a block or out of the drawing have none."""
     order = {name: index for index, name in enumerate(events.failures)}
     port_of = {(port.column, port.failure): index for index, port in enumerate(ports)}
     counts: Counter[tuple[int, int]] = Counter()
     for edge in dict.fromkeys(events.reinforcing):
-        ends = [port_of.get((_column_of(columns, position), order.get(edge.failure, -1))) for position in edge[:2]]
+        ends = [port_of.get((_find_column(columns, position), order.get(edge.failure, -1))) for position in edge[:2]]
         if ends[0] is not None and ends[1] is not None and ends[0] != ends[1]:
             counts[ends[0], ends[1]] += 1
     return (Arc(source, target, count) for (source, target), count in counts.items())
@@ -294,27 +294,27 @@ def draw(placed: Layout, describe: Callable[[int], str], title_of: Callable[[str
     """Draw a layout: `told` describes the event at a place, `words` names a failure."""
     failures = [title_of(name) for name in placed.failures]
     marks = [
-        *_lane_lines(placed),
-        *_trunks(placed),
+        *_draw_lane_lines(placed),
+        *_draw_trunks(placed),
         *_precedes(placed),
         *(_drop(placed, port) for port in placed.ports),
-        *(_arc(placed.ports, arc) for arc in placed.arcs),
-        *_nodes(placed, describe, failures, addresses),
-        *(_port(placed, port, failures, addresses) for port in placed.ports),
+        *(_draw_arc(placed.ports, arc) for arc in placed.arcs),
+        *_draw_nodes(placed, describe, failures, addresses),
+        *(_draw_port(placed, port, failures, addresses) for port in placed.ports),
     ]
     return Drawing(
-        names=_svg("names", NAMES, placed.height, _names(placed, failures), 'aria-hidden="true"'),
-        drawing=_svg("events", placed.width, placed.height, marks, 'role="group" aria-label="Events in their order, and what they led to"'),
-        ends=_svg("ends", ENDS, placed.height, _ends(placed, failures, addresses), 'role="group" aria-label="Failures"'),
+        names=_wrap_svg("names", NAMES, placed.height, _draw_names(placed, failures), 'aria-hidden="true"'),
+        drawing=_wrap_svg("events", placed.width, placed.height, marks, 'role="group" aria-label="Events in their order, and what they led to"'),
+        ends=_wrap_svg("ends", ENDS, placed.height, _draw_ends(placed, failures, addresses), 'role="group" aria-label="Failures"'),
     )  # fmt: skip
 
 
-def _svg(kind: str, width: int, height: int, marks: Iterable[Markup], description: str) -> Markup:
+def _wrap_svg(kind: str, width: int, height: int, marks: Iterable[Markup], description: str) -> Markup:
     opened = Element('<svg class="graph-{}" width="{}" height="{}" viewBox="0 0 {} {}" {}>{}</svg>')
     return opened.format(kind, width, height, width, height, Markup(description), Markup("").join(marks))  # noqa: S704 - our own words
 
 
-def _names(placed: Layout, failures: Sequence[str]) -> Iterable[Markup]:
+def _draw_names(placed: Layout, failures: Sequence[str]) -> Iterable[Markup]:
     name = Element('<text class="{}" x="2" y="{}"><title>{}</title>{}</text>')
     for lane, text in enumerate(placed.lanes):
         yield name.format("lane", placed.lane_y(lane) + _MIDDLE, visible(text), _cut(text))
@@ -326,26 +326,26 @@ def _cut(text: str) -> str:
     return visible(text if len(text) <= _NAME else f"{text[: _NAME - 1]}…")
 
 
-def _ends(placed: Layout, failures: Sequence[str], addresses: Addresses) -> Iterable[Markup]:
+def _draw_ends(placed: Layout, failures: Sequence[str], addresses: Addresses) -> Iterable[Markup]:
     drawn = Element(
         '<line class="trunk" x1="0" y1="{}" x2="{}" y2="{}"/><a href="{}" aria-label="{}"><title>{}</title>'
         '<circle class="end" cx="{}" cy="{}" r="{}"/><path class="cross" d="M{} {}l8 8m0 -8l-8 8"/></a>'
     )
     middle = ENDS - _END_RADIUS - 3
     for failure, text in enumerate(failures):
-        y, said = placed.failure_y(failure), f"Failure: {text}"
+        y, description = placed.failure_y(failure), f"Failure: {text}"
         address = addresses.failure(placed.failures[failure])
         yield drawn.format(
-            y, middle - _END_RADIUS, y, address, said, said, middle, y, _END_RADIUS, middle - _MIDDLE, y - _MIDDLE
+            y, middle - _END_RADIUS, y, address, description, description, middle, y, _END_RADIUS, middle - _MIDDLE, y - _MIDDLE
         )
 
 
-def _lane_lines(placed: Layout) -> Iterable[Markup]:
+def _draw_lane_lines(placed: Layout) -> Iterable[Markup]:
     line = Element('<line class="lane" x1="0" y1="{}" x2="{}" y2="{}"/>')
     return (line.format(placed.lane_y(lane), placed.width, placed.lane_y(lane)) for lane in range(len(placed.lanes)))
 
 
-def _trunks(placed: Layout) -> Iterable[Markup]:
+def _draw_trunks(placed: Layout) -> Iterable[Markup]:
     """Draw a trunk from a failure's first port to its node, or along the whole width if its evidence lies outside the drawing."""
     line = Element('<line class="trunk {}" x1="{}" y1="{}" x2="{}" y2="{}"/>')
     for failure in range(len(placed.failures)):
@@ -391,7 +391,7 @@ def _bottom(placed: Layout) -> int:
     return placed.lane_y(len(placed.lanes) - 1) + LANE // 2 - 2
 
 
-def _arc(ports: Sequence[Port], arc: Arc) -> Markup:
+def _draw_arc(ports: Sequence[Port], arc: Arc) -> Markup:
     source, target = ports[arc.source], ports[arc.target]
     rise = 2 * max(_FLATTEST, min(_STEEPEST, abs(target.x - source.x) // 4))
     return Element('<path class="reinforces" d="M{} {}Q{} {} {} {}"/>').format(
@@ -399,9 +399,11 @@ def _arc(ports: Sequence[Port], arc: Arc) -> Markup:
     )
 
 
-def _port(placed: Layout, port: Port, failures: Sequence[str], addresses: Addresses) -> Markup:
+def _draw_port(placed: Layout, port: Port, failures: Sequence[str], addresses: Addresses) -> Markup:
     column = placed.columns[port.column]
-    said = f"{_named(column)}: evidence of {failures[port.failure]}" + (f", {port.count} times" if port.count > 1 else "")
+    description = f"{_name_column(column)}: evidence of {failures[port.failure]}" + (
+        f", {port.count} times" if port.count > 1 else ""
+    )
     dot = Element(
         '<a href="{}" aria-label="{}" tabindex="-1"><title>{}</title><circle class="port" cx="{}" cy="{}" r="{}"/>{}</a>'
     )
@@ -409,21 +411,21 @@ def _port(placed: Layout, port: Port, failures: Sequence[str], addresses: Addres
         port.x + 4, port.y + 13, port.count
     )
     return dot.format(
-        _address(column, addresses), said, said, port.x, port.y, _PORT_RADIUS, count if port.count > 1 else ""
+        _link_column(column, addresses), description, description, port.x, port.y, _PORT_RADIUS, count if port.count > 1 else ""
     )  # fmt: skip
 
 
-def _named(column: Column) -> str:
+def _name_column(column: Column) -> str:
     if column.is_block:
         return f"Events {column.first + 1} to {column.last + 1}"
     return f"Event {column.first + 1}"
 
 
-def _address(column: Column, addresses: Addresses) -> str:
+def _link_column(column: Column, addresses: Addresses) -> str:
     return addresses.block(column.first, column.last) if column.is_block else addresses.event(column.first)
 
 
-def _nodes(
+def _draw_nodes(
     placed: Layout, describe: Callable[[int], str], failures: Sequence[str], addresses: Addresses
 ) -> Iterable[Markup]:  # fmt: skip
     """Draw every column as a link with a description."""
@@ -434,12 +436,12 @@ def _nodes(
     for index, column in enumerate(placed.columns):
         evidence = of.get(index, [])
         kinds = [name for name, holds in (("evidence", bool(evidence)), ("failed", bool(column.failed))) if holds]
-        description = _said(placed, column, describe, evidence)
-        shape = _block(placed, column) if column.is_block else _event(placed, column, is_evidence=bool(evidence))
-        yield node.format(" ".join(["node", *kinds]), _address(column, addresses), description, description, shape)
+        description = _describe_column(placed, column, describe, evidence)
+        shape = _draw_block(placed, column) if column.is_block else _draw_event(placed, column, is_evidence=bool(evidence))
+        yield node.format(" ".join(["node", *kinds]), _link_column(column, addresses), description, description, shape)
 
 
-def _said(placed: Layout, column: Column, describe: Callable[[int], str], evidence: Sequence[str]) -> str:
+def _describe_column(placed: Layout, column: Column, describe: Callable[[int], str], evidence: Sequence[str]) -> str:
     if column.is_block:
         parts = [
             ", ".join(f"{count} {visible(placed.lanes[lane])}" for lane, count in column.lanes),
@@ -448,10 +450,10 @@ def _said(placed: Layout, column: Column, describe: Callable[[int], str], eviden
     else:
         parts = [visible(describe(column.first)), "failed" if column.failed else ""]
     parts.append(f"evidence of {', '.join(evidence)}" if evidence else "")
-    return f"{_named(column)}: {'; '.join(part for part in parts if part)}"
+    return f"{_name_column(column)}: {'; '.join(part for part in parts if part)}"
 
 
-def _event(placed: Layout, column: Column, *, is_evidence: bool) -> Markup:
+def _draw_event(placed: Layout, column: Column, *, is_evidence: bool) -> Markup:
     """Draw a dot, filled for evidence, with a cross for a failure, and a touch target around it."""
     x, y = _middle(column), _height(placed, column)
     cross = Element('<path class="cross" d="M{} {}l6 6m0 -6l-6 6"/>').format(x - 3, y - 3) if column.failed else ""
@@ -460,16 +462,18 @@ def _event(placed: Layout, column: Column, *, is_evidence: bool) -> Markup:
     return Element('{}{}<circle class="dot" cx="{}" cy="{}" r="{}"/>{}').format(room, ring, x, y, _RADIUS, cross)
 
 
-def _block(placed: Layout, column: Column) -> Markup:
+def _draw_block(placed: Layout, column: Column) -> Markup:
     """Draw a box over all lanes with the number of events in each."""
     top = placed.lane_y(0) - LANE // 2 + 2
     box = Element('<rect class="box" x="{}" y="{}" width="{}" height="{}" rx="8"/>')
     text = Element('<text class="count" x="{}" y="{}">{}</text>')
-    counts = (text.format(_middle(column), placed.lane_y(lane) + _MIDDLE, _short(count)) for lane, count in column.lanes)
+    counts = (
+        text.format(_middle(column), placed.lane_y(lane) + _MIDDLE, _shorten_title(count)) for lane, count in column.lanes
+    )
     return box.format(column.x, top, column.width, _bottom(placed) - top) + Markup("").join(counts)
 
 
-def _short(count: int) -> str:
+def _shorten_title(count: int) -> str:
     """Shorten a count to fit into a block."""
     if count < 10_000:
         return str(count)

@@ -138,7 +138,7 @@ async def inbox_values(
         "all_time": {name: values for name, values in view.items() if name not in {"window", "until"}},
         "order": ORDERS[wanted.sort],
         "is_worst_first": wanted.sort == "worst",
-        "headings": _headings(view, wanted.sort),
+        "headings": _build_headings(view, wanted.sort),
         "views": [(name, Links().inbox(**fields), _is_view(view, fields)) for name, fields in USUAL_VIEWS],
         "saved": [(one, Links().inbox(**read_query(one.query)), read_query(one.query) == view) for one in saved],
         "query": query_of(view),
@@ -146,9 +146,9 @@ async def inbox_values(
         "statuses": STATUSES,
         "types": TYPES,
         "severities": SEVERITIES,
-        "projects": _suggested(possible.projects),
-        "agents": _suggested(possible.agents),
-        "people": sorted({*people, *_suggested(possible.assignees)} - {viewer.name})[:MOST_CHOICES],
+        "projects": _suggest_people(possible.projects),
+        "agents": _suggest_people(possible.agents),
+        "people": sorted({*people, *_suggest_people(possible.assignees)} - {viewer.name})[:MOST_CHOICES],
         "max_text": MAX_TEXT,
         "max_comment": MAX_COMMENT,
         "may_review": "review" in viewer.scopes,
@@ -159,16 +159,16 @@ async def inbox_values(
     }
 
 
-def _suggested(counts: Mapping[str, int]) -> list[str]:
+def _suggest_people(counts: Mapping[str, int]) -> list[str]:
     """Return the values with the most undecided incidents, sorted by name."""
     return sorted(sorted(counts, key=lambda value: (-counts[value], value))[:MOST_CHOICES])
 
 
-def _headings(view: Asked, sort: str) -> list[Heading]:
-    return [_heading(view, sort, *one) for one in HEADINGS]
+def _build_headings(view: Asked, sort: str) -> list[Heading]:
+    return [_build_heading(view, sort, *one) for one in HEADINGS]
 
 
-def _heading(view: Asked, sort: str, label: str, order: str, reverse: str | None) -> Heading:
+def _build_heading(view: Asked, sort: str, label: str, order: str, reverse: str | None) -> Heading:
     wanted = reverse if sort == order and reverse else order
     address = Links().inbox(**{**view, "sort": [wanted] if wanted != "worst" else None})
     is_ascending = sort == reverse or order in {"project", "assignee"}
@@ -230,7 +230,7 @@ async def change_selected_incidents(
         raise ApiError(403, "scope_required", "the token lacks the scope review")
     view = asked_of(request, viewer)
     with durable_or_refused():
-        result = await _applied(request, services, viewer, form)
+        result = await _apply_change(request, services, viewer, form)
     values = await inbox_values(request, services, viewer, view, cursor)
     return page(request, "inbox.html", {**values, "result": result}, 200 if result.problem is None else 400, forms=True)
 
@@ -250,22 +250,22 @@ def change_views(viewer: Viewer, services: Services, form: Form) -> RedirectResp
     return RedirectResponse(address, HTTPStatus.SEE_OTHER)
 
 
-async def _applied(request: Request, services: Services, viewer: Holder, form: Fields) -> Result:
+async def _apply_change(request: Request, services: Services, viewer: Holder, form: Fields) -> Result:
     chosen = form.get("incident", [])
     reason = form.get("comment", [""])[0].strip()
     action = form.get("do", [""])[0]
     kept = Result(None, action, (), reason, frozenset(chosen))
-    if (problem := _problem(chosen, reason, action, form)) is not None:
+    if (problem := _describe_problem(chosen, reason, action, form)) is not None:
         return Result(problem, action, (), reason, kept.selected)
     places = [(project, identity) for project, _, identity in (one.partition("/") for one in chosen)]
     name_selected(request, places)
-    wanted = _change(action, reason, form, viewer, services.engine.redactor)
+    wanted = _read_change(action, reason, form, viewer, services.engine.redactor)
     outcomes = await change_selected(services, viewer, places, wanted, Person(viewer.name))
     failed = frozenset(f"{one.project}/{one.incident_id}" for one in outcomes if one.error is not None)
     return Result(None, action, outcomes, reason if failed else "", failed)
 
 
-def _problem(chosen: Sequence[str], reason: str, action: str, form: Fields) -> str | None:
+def _describe_problem(chosen: Sequence[str], reason: str, action: str, form: Fields) -> str | None:
     """Return the reason why the form cannot be applied to any incident; None if it can."""
     assignee = form.get("assignee", [""])[0]
     faults = {
@@ -279,7 +279,7 @@ def _problem(chosen: Sequence[str], reason: str, action: str, form: Fields) -> s
     return next((words for words, is_so in faults.items() if is_so), None)
 
 
-def _change(action: str, reason: str, form: Fields, viewer: Holder, redactor: Redactor) -> Change:
+def _read_change(action: str, reason: str, form: Fields, viewer: Holder, redactor: Redactor) -> Change:
     comment = redactor.redact(reason)[0] if reason else None
     if action == ASSIGN:
         assignee = form["assignee"][0]

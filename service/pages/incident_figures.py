@@ -83,8 +83,8 @@ def tier_name(tier: str) -> str:
 
 def cause_in_words(cause: str | None, evidence: Evidence) -> str:
     """Describe the cause and its evidence, or why the cause is unknown; incidents of earlier versions have less."""
-    words = with_mix(Explanation(cause, "", evidence.cause), evidence).words or evidence.cause.words
-    return words or CAUSES.get(cause or "", NO_CAUSE)
+    sentence = with_mix(Explanation(cause, "", evidence.cause), evidence).words or evidence.cause.words
+    return sentence or CAUSES.get(cause or "", NO_CAUSE)
 
 
 class Figure(NamedTuple):
@@ -100,43 +100,43 @@ def figures(rule: str, seen: Sighting) -> list[Figure]:
     return list(_FIGURES[rule](seen)) if rule in _FIGURES else []
 
 
-def _of_spread(seen: Sighting) -> Iterator[Figure]:
+def _spread_figures(seen: Sighting) -> Iterator[Figure]:
     yield Figure("Spread before", number(seen.spread_before, 3), f"{number(seen.sessions_before)} sessions")
     yield Figure("Spread after", number(seen.spread_after, 3), f"{number(seen.sessions_after)} sessions")
-    yield _first_day(seen)
+    yield _find_first_day(seen)
     yield Figure("Evidence", odds(seen.log_evidence), f"alarm at {_SUSPECTED} to 1")
 
 
-def _of_evidence(seen: Sighting) -> Iterator[Figure]:
+def _evidence_figures(seen: Sighting) -> Iterator[Figure]:
     if seen.spread_before is not None:
-        yield from _of_spread(seen)
+        yield from _spread_figures(seen)
         return
-    before = f"{number(seen.scores_before)} scores, {number(seen.sessions_before)} sessions{_compared(seen)}"
+    before = f"{number(seen.scores_before)} scores, {number(seen.sessions_before)} sessions{_format_comparison(seen)}"
     yield Figure("Mean before", number(seen.mean_before, 3), before)
     after = f"{number(seen.scores_after)} scores, {number(seen.sessions_after)} sessions"
     yield Figure("Mean after", number(seen.mean_after, 3), after)
-    yield _change(seen)
-    yield _first_day(seen)
+    yield _format_change(seen)
+    yield _find_first_day(seen)
     yield Figure("Sigma", number(seen.sigma, 3), "spread of one session's mean")
     yield Figure("Evidence", odds(seen.log_evidence), f"alarm at {_SUSPECTED} to 1")
 
 
-def _of_runs(seen: Sighting) -> Iterator[Figure]:
-    yield Figure("Mean before", number(seen.mean_before, 3), f"{number(seen.runs_before)} runs{_compared(seen)}")
+def _run_figures(seen: Sighting) -> Iterator[Figure]:
+    yield Figure("Mean before", number(seen.mean_before, 3), f"{number(seen.runs_before)} runs{_format_comparison(seen)}")
     yield Figure("Mean after", number(seen.mean_after, 3), f"{number(seen.runs_after)} runs")
-    yield _change(seen)
-    yield _first_day(seen)
+    yield _format_change(seen)
+    yield _find_first_day(seen)
     yield Figure("Evidence", odds(seen.log_evidence), f"alarm at {number(SUSPECTED * (seen.series or 1))} to 1")
 
 
-def _of_days(seen: Sighting) -> Iterator[Figure]:
+def _day_figures(seen: Sighting) -> Iterator[Figure]:
     yield Figure("Baseline mean", number(seen.mean, 3), f"{number(seen.baseline_scores)} scores")
     yield Figure("Standard deviation", number(seen.stddev, 3), "of single scores")
     yield Figure("Farthest day", f"{number(seen.deviation, 1)} \u03c3", "off the mean")
     yield Figure("Days in a row", NOTHING if seen.days is None else number(len(seen.days)), f"alarm at {SHORTEST_RUN}")
 
 
-def _of_rate(seen: Sighting) -> Iterator[Figure]:
+def _rate_figures(seen: Sighting) -> Iterator[Figure]:
     yield Figure("Rate now", share(seen.rate), f"{number(seen.anomalies)} of {number(seen.exchanges)} exchanges")
     yield Figure("Rate before", share(seen.baseline_rate), f"of {number(seen.baseline_exchanges)} exchanges")
     ratio = f"{seen.ratio:.1f}" if isinstance(seen.ratio, float) else NOTHING
@@ -146,10 +146,10 @@ def _of_rate(seen: Sighting) -> Iterator[Figure]:
 
 
 _FIGURES: Mapping[str, Callable[[Sighting], Iterator[Figure]]] = {
-    "sequential": _of_evidence,
-    "consecutive_days": _of_days,
-    "rate_ratio": _of_rate,
-    "runs": _of_runs,
+    "sequential": _evidence_figures,
+    "consecutive_days": _day_figures,
+    "rate_ratio": _rate_figures,
+    "runs": _run_figures,
 }
 
 
@@ -166,19 +166,19 @@ def odds(log_evidence: float | None) -> str:
     return f"{number(round(ratio, -places))} to 1"
 
 
-def _change(seen: Sighting) -> Figure:
+def _format_change(seen: Sighting) -> Figure:
     low_high = seen.change_interval
     interval = "" if low_high is None else f"95 %: {number(low_high[0], 3)} to {number(low_high[1], 3)}"
     return Figure("Change", number(seen.change, 3), interval)
 
 
-def _first_day(seen: Sighting) -> Figure:
+def _find_first_day(seen: Sighting) -> Figure:
     days = seen.first_day_interval
     interval = "" if days is None else f"95 %: {days[0]} to {days[1]}"
     return Figure("First day", NOTHING if seen.first_day is None else f"{seen.first_day}", interval)
 
 
-def _compared(seen: Sighting) -> str:
+def _format_comparison(seen: Sighting) -> str:
     """Return the days to which a change is compared; empty for evidence of earlier versions."""
     return "" if seen.compared_since is None else f", {seen.compared_since} until the change"
 
@@ -211,7 +211,7 @@ def before_of(tier: str, incidents: Sequence[Incident]) -> tuple[date, float, fl
     """Return the first day of a tier's newest live change, and the mean before it with one sigma; None without a live change."""
     live = (one for one in incidents if is_live(one))
     for incident in sorted(live, key=lambda one: one.detected_at, reverse=True):
-        for moved in _entries(incident, tier):
+        for moved in _read_entries(incident, tier):
             for rule, seen in [(moved.rule, moved.seen), *moved.rules.items()]:
                 expected = expected_of(rule, seen)
                 if expected is not None:
@@ -225,7 +225,7 @@ def days_of(incident: Incident, values: Days) -> frozenset[str]:
     A day shows it if a rule's finding covers the day, and its value deviates from the expected one on the incident's side by one sigma of
     the evidence-weighing rule or by half of the change, whichever is less. If the evidence has no numbers, every day in it counts.
     """
-    return _days_of(_entries(incident, incident.tier or incident.type, incident.agent), _known(values))
+    return _find_days(_read_entries(incident, incident.tier or incident.type, incident.agent), _known_entries(values))
 
 
 class Shown(NamedTuple):
@@ -237,8 +237,8 @@ class Shown(NamedTuple):
 
 def shown_by(name: str, incidents: Sequence[Incident], values: Days) -> list[Shown]:
     """Return the incidents of a tier, or of a type without a tier such as anomaly_spike, that some of the days show."""
-    days = _known(values)
-    shown = [Shown(incident, _days_of(_entries(incident, name), days)) for incident in _about(name, incidents)]
+    days = _known_entries(values)
+    shown = [Shown(incident, _find_days(_read_entries(incident, name), days)) for incident in _find_about(name, incidents)]
     return [incident for incident in shown if incident.days]
 
 
@@ -247,49 +247,49 @@ def marked_days(shown: Iterable[Shown]) -> frozenset[str]:
     return frozenset[str]().union(*(one.days for one in shown))
 
 
-def _known(values: Days) -> list[_Day]:
+def _known_entries(values: Days) -> list[_Day]:
     """Return the days with a value, in order."""
     return sorted((label[:_DAY_LENGTH], label, value) for label, value in values.items() if value is not None)
 
 
-def _days_of(entries: Iterable[Moved], days: Sequence[_Day]) -> frozenset[str]:
+def _find_days(entries: Iterable[Moved], days: Sequence[_Day]) -> frozenset[str]:
     return frozenset(
         label
         for moved in entries
         for rule, seen in moved.rules.items()
-        for label in _showing(moved.key.direction, rule, seen, days)
+        for label in _find_shown(moved.key.direction, rule, seen, days)
     )
 
 
-def _about(name: str, incidents: Sequence[Incident]) -> Iterator[Incident]:
+def _find_about(name: str, incidents: Sequence[Incident]) -> Iterator[Incident]:
     """Leave out dismissed incidents, and suspected ones that have disappeared."""
     shown = (one for one in incidents if one.status != DISMISSED and one.resolution != VANISHED)
-    return (one for one in shown if _entries(one, name))
+    return (one for one in shown if _read_entries(one, name))
 
 
-def _entries(incident: Incident, name: str, agent: str | None = None) -> list[Moved]:
+def _read_entries(incident: Incident, name: str, agent: str | None = None) -> list[Moved]:
     """Return the changed series in incidents of a tier, or of a type without a tier, for one agent's runs or the whole project."""
-    return [moved for moved in _means(incident) if agent == moved.key.agent and name == (moved.key.tier or moved.key.type)]
+    return [moved for moved in _read_means(incident) if agent == moved.key.agent and name == (moved.key.tier or moved.key.type)]
 
 
 @functools.lru_cache(maxsize=INCIDENTS_AT_HAND)
-def _means(incident: Incident) -> tuple[Moved, ...]:
+def _read_means(incident: Incident) -> tuple[Moved, ...]:
     """Return the changed means of an incident, cached because a page needs them by tier and for each chart."""
     return tuple(moved for moved in evidence_of(incident).moved if moved.kind != SPREAD)
 
 
-def _showing(direction: str | None, rule: str, seen: Sighting, days: Sequence[_Day]) -> Iterator[str]:
+def _find_shown(direction: str | None, rule: str, seen: Sighting, days: Sequence[_Day]) -> Iterator[str]:
     """Yield the days that a rule's finding covers and that show the incident."""
-    told = days[bisect_left(days, (f"{seen.since}",)) : bisect_left(days, (f"{seen.until}{_AFTER}",))]
+    stated_days = days[bisect_left(days, (f"{seen.since}",)) : bisect_left(days, (f"{seen.until}{_AFTER}",))]
     expected = expected_of(rule, seen)
     if expected is None:
-        yield from (label for _, label, _ in told)
+        yield from (label for _, label, _ in stated_days)
         return
     mean, sigma = expected
     # With many scores, a change may be smaller than one sigma.
     least = min(sigma, abs(seen.change or 0.0) / 2) if rule in _WEIGHING else 0.0
     named = {f"{one.day}" for one in seen.days or ()} if rule == "consecutive_days" else None
-    for day, label, value in told:
+    for day, label, value in stated_days:
         off = {UP: value - mean, DOWN: mean - value}.get(direction or "", abs(value - mean))
         if off > least and (named is None or day in named):
             yield label
@@ -323,24 +323,28 @@ def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetim
     end = now if is_live(incident) else min(now, datetime.combine(last, datetime.min.time(), UTC) + AFTER)
     days = min(max((end.date() - first + BEFORE).days + 1, 1), MOST_DAYS)
     params = {"project": incident.project, "as_of": end, "days": days}
-    values = _values(cursor, params, incident)
-    known = sorted(values)
-    span = [known[0] + timedelta(days=number) for number in range((known[-1] - known[0]).days + 1)] if known else []
-    points = [_point(incident.project, day, values.get(day)) for day in span]
+    values = _read_values(cursor, params, incident)
+    sorted_days = sorted(values)
+    span = (
+        [sorted_days[0] + timedelta(days=number) for number in range((sorted_days[-1] - sorted_days[0]).days + 1)]
+        if sorted_days
+        else []
+    )
+    points = [_build_point(incident.project, day, values.get(day)) for day in span]
     marked = days_of(incident, {f"{day}": row.value for day, row in values.items()})
-    marks = _marks(cursor, incident, span)
-    drawn = line(_chart(incident, first, last, marks), points, band=_band(incident, seen), marked=marked)
+    marks = _read_marks(cursor, incident, span)
+    drawn = line(_build_chart(incident, first, last, marks), points, band=_build_band(incident, seen), marked=marked)
     return drawn if marks or not span else drawn + _UNMARKED
 
 
-def _values(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], incident: Incident) -> dict[date, Row]:
+def _read_values(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], incident: Incident) -> dict[date, Row]:
     if incident.rule == RUNS:
         of_runs = {"agent": incident.agent or "", "series": incident.tier}
         return {row["day"]: Row(row["mean"], row["runs"]) for row in query_rows(cursor, "run_days", {**params, **of_runs})}
-    return _anomalies(cursor, params) if incident.tier is None else _averages(cursor, params, incident)
+    return _read_anomaly_rates(cursor, params) if incident.tier is None else _read_averages(cursor, params, incident)
 
 
-def _point(project: str, day: date, value: Row | None) -> Point:
+def _build_point(project: str, day: date, value: Row | None) -> Point:
     """Return the point of a day, with a link to its hours."""
     at = datetime.combine(day, datetime.min.time(), UTC)
     link = Links(Window("24h", at + _DAY, is_pinned=True).asked).project(project)
@@ -348,7 +352,7 @@ def _point(project: str, day: date, value: Row | None) -> Point:
     return Point(f"{day}", row.value, f"{day:%m-%d}", at=at, count=row.count, half=row.half, link=link)
 
 
-def _marks(cursor: duckdb.DuckDBPyConnection, incident: Incident, span: list[date]) -> list[Mark]:
+def _read_marks(cursor: duckdb.DuckDBPyConnection, incident: Incident, span: list[date]) -> list[Mark]:
     """Return the marks of the days shown, including the incident's first day if the judge is its cause."""
     if not span:
         return []
@@ -360,14 +364,14 @@ def _marks(cursor: duckdb.DuckDBPyConnection, incident: Incident, span: list[dat
     return marks
 
 
-def _chart(incident: Incident, first: date, last: date, marks: Sequence[Mark]) -> Chart:
+def _build_chart(incident: Incident, first: date, last: date, marks: Sequence[Mark]) -> Chart:
     measure = "Anomalies" if incident.tier is None else tier_name(incident.tier)
-    kind = "share of exchanges with an anomaly" if incident.tier is None else f"{_column(incident).lower()} of a day"
+    kind = "share of exchanges with an anomaly" if incident.tier is None else f"{_name_column(incident).lower()} of a day"
     return Chart(
         key="days",
         title=f"{measure} by day",
         words=f"{measure}, {kind}. The days that show the change are marked: its first day is {first}, the last one seen is {last}.",
-        column=_column(incident),
+        column=_name_column(incident),
         form=share if incident.tier is None or _is_share(incident) else None,
         limits=_LIMITS.get(incident.tier or "", (0.0, 1.0)),
         marked="shows the change",
@@ -377,7 +381,7 @@ def _chart(incident: Incident, first: date, last: date, marks: Sequence[Mark]) -
     )
 
 
-def _column(incident: Incident) -> str:
+def _name_column(incident: Incident) -> str:
     """Name the numbers: with different sampling probabilities there are two means, which differ."""
     if incident.tier is None or _is_share(incident):
         return "Share"
@@ -391,13 +395,13 @@ def _is_share(incident: Incident) -> bool:
     return incident.rule == RUNS and incident.tier != TRUST
 
 
-def _averages(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], incident: Incident) -> dict[date, Row]:
+def _read_averages(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], incident: Incident) -> dict[date, Row]:
     column = "weighted_mean" if incident.rule == _WEIGHTED else "mean"
     rows = query_days(cursor, "daily_averages", params)
     return {row["day"]: Row(row[column], row["count"], row["half"]) for row in rows if row["tier"] == incident.tier}
 
 
-def _anomalies(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any]) -> dict[date, Row]:
+def _read_anomaly_rates(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any]) -> dict[date, Row]:
     return {
         row["day"]: Row(row["anomaly_count"] / row["exchange_count"], row["exchange_count"])
         for row in query_days(cursor, "trends", params)
@@ -405,7 +409,7 @@ def _anomalies(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any]) -> 
     }
 
 
-def _band(incident: Incident, seen: Sighting) -> Band | None:
+def _build_band(incident: Incident, seen: Sighting) -> Band | None:
     """Return the expected range."""
     expected = expected_of(incident.rule, seen)
     return None if expected is None else Band(*expected)

@@ -147,20 +147,20 @@ async def incident(
     now = services.engine.now()
     facts = Facts(record)
     evidence = facts.evidence
-    runs = _runs(evidence)
+    runs = _select_runs(evidence)
 
     def asked(cursor: duckdb.DuckDBPyConnection) -> dict[str, Any]:
         return {
             "history": history_of(cursor, incident_id),
             "alerts": query_rows(cursor, "alerts_about", {"project": project, "subject": incident_id}),
-            "blind": _blind_spots(cursor, services, project),
+            "blind": _list_blind_spots(cursor, services, project),
             "has_runs": bool(worst_runs(cursor, project, runs, None, 1)) if runs else False,
             "first": next(iter(query_rows(cursor, "first_of_incident", {"project": project, "incident": incident_id})), None),
         }
 
     # Reading the evidence of twins takes longest.
     twins, chart, more = await asyncio.gather(
-        services.ask(lambda cursor: _twins(cursor, record)),
+        services.ask(lambda cursor: _read_twins(cursor, record)),
         services.ask(lambda cursor: chart_of(cursor, record, now)),
         services.ask(asked),
     )
@@ -172,14 +172,14 @@ async def incident(
         "people": people_of(services.access, project),
         "has_decisions": any(event.kind == "decision" for event in more["history"]),
         "evidence": evidence,
-        **_explained(facts),
+        **_explain_slices(facts),
         "again": found_again(record, evidence),
         "may_ask": "query" in viewer.scopes and viewer.project is None,
         "runs": runs,
         "usual": USUAL[is_live(record)],
         "is_live": is_live(record),
         "series": evidence.moved,
-        "sightings": _sightings(record, evidence),
+        "sightings": _list_sightings(record, evidence),
         "since": facts.since,
         "cause": cause_in_words(record.cause, evidence),
         "tier": None if record.tier is None else tier_name(record.tier),
@@ -199,7 +199,7 @@ async def incident(
     return page(request, "incident.html", values)
 
 
-def _explained(facts: Facts) -> dict[str, Any]:
+def _explain_slices(facts: Facts) -> dict[str, Any]:
     """Return the template's values about the reasons of an incident and the changed slice of the traffic."""
     return {
         "why": why_of(facts),
@@ -214,7 +214,7 @@ def _explained(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _twins(cursor: duckdb.DuckDBPyConnection, incident: Incident) -> list[Incident]:
+def _read_twins(cursor: duckdb.DuckDBPyConnection, incident: Incident) -> list[Incident]:
     """Return an incident's twins, among the incidents that were open at its time; they may have the same cause."""
     if incident.first_day is None:
         return []
@@ -227,7 +227,7 @@ def since_of(incident: Incident) -> str | None:
     return Facts(incident).since
 
 
-def _runs(evidence: Evidence) -> Wanted | None:
+def _select_runs(evidence: Evidence) -> Wanted | None:
     """Return the filter for runs of an incident's agents that ended in its days; None if the evidence names no agents."""
     seen = evidence.rules.values()
     named = [*(one.agent for one in evidence.exchanges), *(one.agent for one in evidence.runs)]
@@ -237,7 +237,7 @@ def _runs(evidence: Evidence) -> Wanted | None:
     return Wanted(agents=agents, since=min(one.since for one in seen), until=max(one.until for one in seen))
 
 
-def _sightings(incident: Incident, evidence: Evidence) -> list[Sighting]:
+def _list_sightings(incident: Incident, evidence: Evidence) -> list[Sighting]:
     """Return the findings of the rules, the one that raised the incident first."""
     made = [
         Sighting(
@@ -256,7 +256,7 @@ def _sightings(incident: Incident, evidence: Evidence) -> list[Sighting]:
     return sorted(made, key=lambda one: (not one.leads, one.rule))
 
 
-def _blind_spots(cursor: duckdb.DuckDBPyConnection, services: ApiContext, project: str) -> list[str]:
+def _list_blind_spots(cursor: duckdb.DuckDBPyConnection, services: ApiContext, project: str) -> list[str]:
     """Describe a project's blind spots."""
     [summary] = with_blind_spots(
         cursor, [read_project(cursor, services.engine.policy, services.engine.now(), project)], project
@@ -327,14 +327,14 @@ class Again:
 
 def found_again(incident: Incident, evidence: Evidence) -> list[Again]:
     """Return the queries named in an incident's evidence."""
-    reproduced = [_again(incident, evidence, query) for query in evidence.queries]
+    reproduced = [_reproduce_query(incident, evidence, query) for query in evidence.queries]
     return sorted(reproduced, key=lambda one: not one.sql)
 
 
-def _again(incident: Incident, evidence: Evidence, query: NamedQuery) -> Again:
+def _reproduce_query(incident: Incident, evidence: Evidence, query: NamedQuery) -> Again:
     name, values = query.name, query.parameters
     try:
-        sql, parameters = next(_statements(incident, evidence, query), ("", {}))
+        sql, parameters = next(_write_statements(incident, evidence, query), ("", {}))
     except (KeyError, TypeError, ValueError):
         sql, parameters = "", {}
     return Again(TITLES.get(name, name), sql, parameters, command(name, values), query.sql)
@@ -342,37 +342,37 @@ def _again(incident: Incident, evidence: Evidence, query: NamedQuery) -> Again:
 
 def command(name: str, values: Values) -> str:
     """Return the command that runs a query with these values, quoted for a shell."""
-    settings = " ".join(f"--set {shlex.quote(f'{key}={_written(value)}')}" for key, value in values.items())
+    settings = " ".join(f"--set {shlex.quote(f'{key}={_write_value(value)}')}" for key, value in values.items())
     return f"driftline sql {shlex.quote(name)} {settings}".rstrip()
 
 
-def _written(value: Any) -> str:
+def _write_value(value: Any) -> str:
     if value is None:
         return "null"
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _statements(incident: Incident, evidence: Evidence, query: NamedQuery) -> Iterator[tuple[str, dict[str, str]]]:
+def _write_statements(incident: Incident, evidence: Evidence, query: NamedQuery) -> Iterator[tuple[str, dict[str, str]]]:
     """Return the statement equivalent to a query, with its values; empty if the views cannot answer it."""
     name, values = query.name, query.parameters
     if name == "daily_averages" and incident.tier in TIERS:
-        yield _means(incident.tier, values)
+        yield _write_means(incident.tier, values)
     elif name == "incident_exchanges" and values["tier"] in (None, *TIERS):
-        yield _moved(values)
+        yield _write_moved(values)
     elif name == "anomaly_spikes":
         seen = evidence.rules["rate_ratio"]
         days = {"first": f"{seen.since}", "last": f"{seen.until}", "as_of": values["as_of"]}
         yield _ANOMALIES, {"project": values["project"], **days}
 
 
-def _means(tier: str, values: Values) -> tuple[str, dict[str, str]]:
+def _write_means(tier: str, values: Values) -> tuple[str, dict[str, str]]:
     until = datetime.fromisoformat(values["as_of"]) - timedelta(microseconds=1)
     first = until.date() - timedelta(days=int(values["days"]) - 1)
     params = {"project": values["project"], "first": f"{first}", "as_of": values["as_of"]}
     return _MEANS.format(tier=tier, weighted=_WEIGHTED[tier]), params
 
 
-def _moved(values: Values) -> tuple[str, dict[str, str]]:
+def _write_moved(values: Values) -> tuple[str, dict[str, str]]:
     tier = values["tier"]
     score = tier or "anomaly::INTEGER"
     weight = "1.0" if tier in (None, "tier1") else "weight"

@@ -185,10 +185,10 @@ def asked_of(of: ListOf, params: QueryParams, path: str = "") -> Asked:
     sort = values_by_name.get("sort", of.sort)
     if sort not in of.sorts:
         raise ApiError(400, "invalid", f"sort: must be one of {', '.join(of.sorts)}")
-    down = _flag("down", values_by_name["down"]) if "down" in values_by_name else of.sorts[sort].down
+    down = _read_flag("down", values_by_name["down"]) if "down" in values_by_name else of.sorts[sort].down
     given_texts = {one.name: [text for name, text in params_given if name == one.name] for one in of.filters}
     texts = {name: ", ".join(found) for name, found in given_texts.items() if found}
-    values = {one.many or one.name: _values(one, given_texts[one.name]) for one in of.filters}
+    values = {one.many or one.name: _read_filter(one, given_texts[one.name]) for one in of.filters}
     return Asked(
         of=of,
         params=params_given,
@@ -197,7 +197,7 @@ def asked_of(of: ListOf, params: QueryParams, path: str = "") -> Asked:
         down=down,
         values={**values, **of.prepare(texts), **of.constant},
         texts=texts,
-        last=_last(values_by_name.get("cursor"), sort, down=down),
+        last=_decode_last(values_by_name.get("cursor"), sort, down=down),
     )
 
 
@@ -260,7 +260,7 @@ def encoded(last: Last) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(last)).rstrip(b"=").decode()
 
 
-def _last(cursor: str | None, sort: str, *, down: bool) -> Last | None:
+def _decode_last(cursor: str | None, sort: str, *, down: bool) -> Last | None:
     if cursor is None:
         return None
     try:
@@ -273,13 +273,13 @@ def _last(cursor: str | None, sort: str, *, down: bool) -> Last | None:
     return last
 
 
-def _values(of_filter: Filter, texts: Sequence[str]) -> Any:
+def _read_filter(of_filter: Filter, texts: Sequence[str]) -> Any:
     """Return the query's value of a filter: None without a value, a list if the filter can be repeated, otherwise the last value."""
-    values = [_value(of_filter, text) for text in texts[:_KEPT]]
+    values = [_read_filter_value(of_filter, text) for text in texts[:_KEPT]]
     return (values if of_filter.many else values[-1]) if values else None
 
 
-def _value(of_filter: Filter, text: str) -> Any:
+def _read_filter_value(of_filter: Filter, text: str) -> Any:
     if len(text) > MAX_FILTER:
         raise ApiError(400, "invalid", f"{of_filter.name}: must have at most {MAX_FILTER} characters")
     if of_filter.choices is not None and text not in of_filter.choices:
@@ -290,7 +290,7 @@ def _value(of_filter: Filter, text: str) -> Any:
         raise ApiError(400, "invalid", f"{of_filter.name}: {error}") from None
 
 
-def _flag(name: str, text: str) -> bool:
+def _read_flag(name: str, text: str) -> bool:
     if text not in ("true", "false"):
         raise ApiError(400, "invalid", f"{name}: must be true or false")
     return text == "true"
@@ -337,11 +337,11 @@ async def pieces(
         limit = min(AT_ONCE, MOST_ROWS - count)
         if len(rows) < AT_ONCE or limit <= 0:
             break
-        rows = await services.ask(_after(project, request, bounds, last, limit))
+        rows = await services.ask(_read_after(project, request, bounds, last, limit))
     yield write.foot
 
 
-def _after(
+def _read_after(
     project: str, request: Asked, bounds: Bounds, last: Any, limit: int
 ) -> Callable[[duckdb.DuckDBPyConnection], list[Row]]:
     return lambda cursor: read_list(cursor, project, request, bounds, limit=limit, last=last)
@@ -365,11 +365,11 @@ class _Csv:
 
     @staticmethod
     def head(columns: Sequence[Column]) -> bytes:
-        return _lines([keys_of(columns)])
+        return _write_lines([keys_of(columns)])
 
     @staticmethod
     def body(columns: Sequence[Column], rows: Sequence[Row], _is_first: bool) -> bytes:
-        return _lines([[cell(row[key]) for key in keys_of(columns)] for row in rows])
+        return _write_lines([[cell(row[key]) for key in keys_of(columns)] for row in rows])
 
 
 class _Json:
@@ -381,11 +381,11 @@ class _Json:
 
     @staticmethod
     def body(columns: Sequence[Column], rows: Sequence[Row], is_first: bool) -> bytes:
-        told = (_JSON.encode({key: row[key] for key in keys_of(columns)}) for row in rows)
-        return (b"\n" if is_first else b",\n") + b",\n".join(told)
+        lines = (_JSON.encode({key: row[key] for key in keys_of(columns)}) for row in rows)
+        return (b"\n" if is_first else b",\n") + b",\n".join(lines)
 
 
-def _lines(rows: Sequence[Sequence[Any]]) -> bytes:
+def _write_lines(rows: Sequence[Sequence[Any]]) -> bytes:
     text = io.StringIO()
     csv.writer(text).writerows(rows)
     return text.getvalue().encode("utf-8", "replace")

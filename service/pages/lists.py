@@ -48,13 +48,13 @@ _TIERS = ("tier1", "tier2", "tier2_5", "tier3")
 _OUTCOMES = ("scored", "sampling_skip", "skipped_cost_cap", "unscored")
 
 
-def _words(*names: str) -> dict[str, str]:
+def _pick_words(*names: str) -> dict[str, str]:
     return {name: TERMS.get(name, name) for name in names}
 
 
 _AGENT = Filter(name="agent", label="Agent", read=unnamed, hint="its name; - for none")
 _ANOMALIES = Filter(name="anomalies", label="Anomaly", choices={"yes": "With", "no": "Without"}, read=yes_no)
-_TIER = Filter(name="tier", label="Score of", choices=_words(*_TIERS))
+_TIER = Filter(name="tier", label="Score of", choices=_pick_words(*_TIERS))
 _LEAST = Filter(name="least", label="at least", read=decimal, hint="such as 0")
 _MOST = Filter(name="most", label="at most", read=decimal, hint="such as 0.5")
 _FAILURE = Filter(
@@ -63,18 +63,18 @@ _FAILURE = Filter(
     choices={NO_FAILURE: "No failure", **{name: one.title for name, one in FAILURE_TYPES.items()}},
     read=unnamed,
 )
-_READINESS = Filter(name="readiness", label="Readiness", choices=_words(*READINESS))
+_READINESS = Filter(name="readiness", label="Readiness", choices=_pick_words(*READINESS))
 
 
-def _tier(texts: Mapping[str, str]) -> dict[str, Any]:
+def _read_tier(texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the tier of a range of scores; Tier 2 unless the address names one."""
     return {"tier": texts.get("tier", "tier2")}
 
 
-def _labelled(texts: Mapping[str, str]) -> dict[str, Any]:
+def _read_label(texts: Mapping[str, str]) -> dict[str, Any]:
     """Parse the name and value of a label, as in `agent_version=7`; a name alone stands for any value."""
     name, _, value = texts.get("label", "").partition("=")
-    return {**_tier(texts), "label": name.strip() or None, "value": value.strip() or None}
+    return {**_read_tier(texts), "label": name.strip() or None, "value": value.strip() or None}
 
 
 EXCHANGES = ListOf(
@@ -86,7 +86,7 @@ EXCHANGES = ListOf(
         _AGENT,
         _ANOMALIES,
         Filter(name="reason", label="Reason or flag", hint="a part of its words"),
-        Filter(name="outcome", label="Outcome", choices=_words(*_OUTCOMES)),
+        Filter(name="outcome", label="Outcome", choices=_pick_words(*_OUTCOMES)),
         _TIER,
         _LEAST,
         _MOST,
@@ -94,7 +94,7 @@ EXCHANGES = ListOf(
         Filter(name="label", label="Label", hint="agent_version=7"),
         Filter(name="session", label="Session", hint="its whole id"),
     ),
-    prepare=_labelled,
+    prepare=_read_label,
     columns=(
         Column(key="exchange_at", title="Exchange", cell="exchange", sort="at"),
         Column(key="anomaly_reasons", title="Findings", cell="found"),
@@ -123,7 +123,7 @@ SESSIONS = ListOf(
     query="list_sessions",
     sort="at",
     filters=(_AGENT, _ANOMALIES, _FAILURE, _READINESS, _TIER, _LEAST, _MOST),
-    prepare=_tier,
+    prepare=_read_tier,
     columns=(
         Column(key="session_id", title="Session", cell="session", sort="session", down=False),
         Column(key="last_at", title="Last record", cell="moment", sort="at"),
@@ -252,13 +252,13 @@ _DAY = timedelta(days=1)
 @router.get("/projects/{project}/exchanges")
 async def exchanges(request: Request, *, _: Viewer, project: ShownProject, services: Services, days: Asked) -> HTMLResponse:
     """Show the exchanges of a project: by agent, reason, score, outcome, model and label, in any order."""
-    return await _page(request, services, project, days, EXCHANGES)
+    return await _render_list(request, services, project, days, EXCHANGES)
 
 
 @router.get("/projects/{project}/sessions")
 async def sessions(request: Request, *, _: Viewer, project: ShownProject, services: Services, days: Asked) -> HTMLResponse:
     """Show the sessions of a project: by agent, failure, readiness and score, in any order."""
-    return await _page(request, services, project, days, SESSIONS)
+    return await _render_list(request, services, project, days, SESSIONS)
 
 
 @router.get("/projects/{project}/lists/{file}")
@@ -298,7 +298,7 @@ def time_of(of: ListOf, days: AskedRange, *, now: datetime, since: date | None) 
     """Return the window of a list, None for all time, and its bounds, which may also be a range of days, as in links from incidents to runs."""
     if of.has_all and since is not None:
         last = days.until.date() if isinstance(days.until, datetime) else days.until
-        return None, (_midnight(since), _midnight(last + _DAY) if last else None)
+        return None, (_start_of_day(since), _start_of_day(last + _DAY) if last else None)
     window = listed_window(days, now)
     return window, bounds(window)
 
@@ -315,7 +315,7 @@ def first_day(request: Request, since: date | None) -> date | None:
     return None if "window" in request.query_params else since
 
 
-def _midnight(day: date) -> datetime:
+def _start_of_day(day: date) -> datetime:
     return datetime.combine(day, time(), UTC)
 
 
@@ -353,5 +353,5 @@ async def listed(
     }
 
 
-async def _page(request: Request, services: ApiContext, project: str, days: AskedRange, of: ListOf) -> HTMLResponse:
+async def _render_list(request: Request, services: ApiContext, project: str, days: AskedRange, of: ListOf) -> HTMLResponse:
     return page(request, "list.html", await listed(request, services, project, days, of))

@@ -99,11 +99,11 @@ def range_control(
     """
     shown = window or window_of(AskedRange(), now)
     choices = [
-        Choice(*_named(one), _address(request, shown.asked_of(one)), window is not None and one == window.length)
+        Choice(*_name_length(one), _build_address(request, shown.asked_of(one)), window is not None and one == window.length)
         for one in LENGTHS
     ]
     if has_all:
-        choices.insert(0, Choice("All", "All time", _address(request, {"window": ALL}), window is None))
+        choices.insert(0, Choice("All", "All time", _build_address(request, {"window": ALL}), window is None))
     if window is None:
         return RangeControl(choices=choices, earlier=None, later=None, compare=None, words="", is_part=False, offer=None)
     turned = {name: value for name, value in window.asked.items() if name != "compare"}
@@ -111,26 +111,31 @@ def range_control(
     earlier, later = window.earlier(), window.later(now)
     return RangeControl(
         choices=choices,
-        earlier=_address(request, earlier) if earlier else None,
-        later=_address(request, later) if later else None,
+        earlier=_build_address(request, earlier) if earlier else None,
+        later=_build_address(request, later) if later else None,
         compare=Choice(
-            "Compare with before", f"Compare with before: {window.before.words}", _address(request, turned), window.compare
+            "Compare with before",
+            f"Compare with before: {window.before.words}",
+            _build_address(request, turned),
+            window.compare,
         )
         if has_comparison
         else None,
         words=window.words,
         is_part=last is not None or later is not None,
-        offer=None if last is None else Choice(last.words, _named(last.length)[1], _address(request, last.asked), False),
+        offer=None
+        if last is None
+        else Choice(last.words, _name_length(last.length)[1], _build_address(request, last.asked), False),
     )
 
 
-def _named(length: str) -> tuple[str, str]:
+def _name_length(length: str) -> tuple[str, str]:
     """Name a length such as 24h, short and in full."""
     number, unit = length[:-1], length[-1]
     return f"{number} {unit}", f"{number} {_UNITS[unit]}"
 
 
-def _address(request: Request, time: Mapping[str, str]) -> str:
+def _build_address(request: Request, time: Mapping[str, str]) -> str:
     """Return the address of the page with another period."""
     others: Iterable[tuple[str, str]] = request.query_params.multi_items()
     params = [(name, value) for name, value in others if name not in _REPLACED] + list(time.items())
@@ -146,25 +151,25 @@ def compared(value: float | None, before: float | None, written: Callable[[float
         return f"before {NOTHING}"
     if value is None:
         return f"before {written(before)}"
-    return f"before {written(before)}, {_percent(value, before)}"
+    return f"before {written(before)}, {_format_percent(value, before)}"
 
 
 def compared_means(value: float | None, before: float | None, digits: int = 2) -> str:
     """Describe the previous value and the change of a mean, in points."""
     if value is None or before is None:
         return f"before {number(before, digits)}"
-    return f"before {number(before, digits)}, {_signed(value - before, digits)}"
+    return f"before {number(before, digits)}, {_format_signed(value - before, digits)}"
 
 
-def _percent(value: float, before: float) -> str:
+def _format_percent(value: float, before: float) -> str:
     if value == before:
         return "no change"
     if not before:
         return "new"
-    return f"{_signed(100 * (value - before) / before, 0)} %"
+    return f"{_format_signed(100 * (value - before) / before, 0)} %"
 
 
-def _signed(value: float, digits: int) -> str:
+def _format_signed(value: float, digits: int) -> str:
     if not round(value, digits):
         return "no change" if digits else "±0"
     return signed(value, digits)

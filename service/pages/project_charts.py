@@ -128,9 +128,9 @@ def tier_trends(
     `baselines` are the baselines in force, oldest first; each applies until the next one, and the first also applies before it. `past` are
     the rows of the preceding period, if it is to be shown.
     """
-    held = [_held(baselines, slot.date()) for slot in stretch.window.slots()]
+    held = [_join_baselines(baselines, slot.date()) for slot in stretch.window.slots()]
     return [
-        _tier_trend(tier, stretch, rows, held, incidents, past=past)
+        _draw_tier_trend(tier, stretch, rows, held, incidents, past=past)
         for tier in TIERS
         if any(tier in row["tiers"] for row in rows)
     ]
@@ -147,13 +147,13 @@ def mean_of(points: Mapping[datetime, Row]) -> float | None:
     return sum(one["weight"] * one["mean"] for one in points.values()) / weight if weight else None
 
 
-def _held(baselines: Sequence[Baseline], day: date) -> Baseline | None:
+def _join_baselines(baselines: Sequence[Baseline], day: date) -> Baseline | None:
     """Return the baseline in force at the end of a day."""
     so_far = [one for one in baselines if one.computed_at.date() <= day]
     return next(iter([*so_far[-1:], *baselines[:1]]), None)
 
 
-def _tier_trend(
+def _draw_tier_trend(
     tier: str,
     stretch: Stretch,
     rows: Sequence[Row],
@@ -168,14 +168,17 @@ def _tier_trend(
     drifted = marked_days(shown)
     since, before, sigma = before_of(tier, incidents) or (None, None, None)
     usual = None if before is None else Band(before, max(sigma or 0.0, SMALLEST_SIGMA))
-    usually, moved = _unmoved(held, since, window)
+    usually, moved = _freeze_baselines(held, since, window)
     statistics: list[TierStatistics | None] = [getattr(one, tier) if one else None for one in usually]
-    told = ["" if moved[-1] else _normal(tier, usually[-1]), f"{BEFORE}: {number(before, 2)}" if before is not None else ""]
-    told += [f"Drift on {', '.join(sorted(drifted))}"] if drifted else []
+    remarks = [
+        "" if moved[-1] else _describe_normal(tier, usually[-1]),
+        f"{BEFORE}: {number(before, 2)}" if before is not None else "",
+    ]
+    remarks += [f"Drift on {', '.join(sorted(drifted))}"] if drifted else []
     chart = stretch.chart(
         f"{TERMS[tier]}: mean",
         key=f"trend-{tier}",
-        words=". ".join(part for part in told if part),
+        words=". ".join(part for part in remarks if part),
         column="Mean" if tier == _UNWEIGHTED else "Weighted mean",
         limits=TIERS[tier],
         reaches=_REACHES[tier],
@@ -183,46 +186,50 @@ def _tier_trend(
     )
     drawn = line(
         chart,
-        stretch.points(_means(points), points),
-        band=[usual if has_change else _band(one) for one, has_change in zip(statistics, moved, strict=True)],
+        stretch.points(_read_means(points), points),
+        band=[usual if has_change else _build_band(one) for one, has_change in zip(statistics, moved, strict=True)],
         marked=drifted,
         before=[before if since and slot.date() >= since else None for slot in window.slots()],
-        previous=stretch.before(None if past is None else _means(tier_points(past, tier))),
+        previous=stretch.before(None if past is None else _read_means(tier_points(past, tier))),
     )
     days = {label[: len("2026-11-26")] for label in drifted}
-    return TierTrend(tier, told[0], before, since, len(days), [one.incident for one in shown], drawn)
+    return TierTrend(tier, remarks[0], before, since, len(days), [one.incident for one in shown], drawn)
 
 
-def _unmoved(held: Sequence[Baseline | None], since: date | None, window: Window) -> tuple[list[Baseline | None], list[bool]]:
+def _freeze_baselines(
+    held: Sequence[Baseline | None], since: date | None, window: Window
+) -> tuple[list[Baseline | None], list[bool]]:
     """Return the baseline of each point, and whether a baseline covers days of an open change.
 
     From the first day of the change on it is the baseline from before: later baselines would follow the fall and present it as normal.
     """
-    known = list(held)
-    before = [one for one in known if since and one and one.computed_at.date() <= since]
+    levels = list(held)
+    before = [one for one in levels if since and one and one.computed_at.date() <= since]
     if before:
-        known = [before[-1] if since and slot.date() >= since else one for slot, one in zip(window.slots(), known, strict=True)]
-    return known, [bool(since and one and one.computed_at.date() > since) for one in known]
+        levels = [
+            before[-1] if since and slot.date() >= since else one for slot, one in zip(window.slots(), levels, strict=True)
+        ]
+    return levels, [bool(since and one and one.computed_at.date() > since) for one in levels]
 
 
-def _means(points: Mapping[datetime, Row]) -> dict[datetime, float | None]:
+def _read_means(points: Mapping[datetime, Row]) -> dict[datetime, float | None]:
     return {at: row["mean"] for at, row in points.items()}
 
 
-def _normal(tier: str, baseline: Baseline | None) -> str:
+def _describe_normal(tier: str, baseline: Baseline | None) -> str:
     """Describe the baseline of a tier with the days it covers; it describes the sampled scores, not the exchanges that they represent."""
     statistics: TierStatistics | None = getattr(baseline, tier) if baseline else None
     if baseline is None or statistics is None or statistics.mean is None:
         return ""
     last = (baseline.window_end - timedelta(microseconds=1)).date()
     sentence = f"{'' if tier == _UNWEIGHTED else ', as sampled'}, {baseline.window_start.date()} to {last}"
-    band = _band(statistics)
+    band = _build_band(statistics)
     if band is None:
         return f"Baseline so far {number(statistics.mean, 2)}, of 1 score{sentence}"
     return f"Baseline {number(band.mean, 2)} ± {number(band.sigma, 2)} over {number(statistics.count)} scores{sentence}"
 
 
-def _band(statistics: TierStatistics | None) -> Band | None:
+def _build_band(statistics: TierStatistics | None) -> Band | None:
     """Return the band of a baseline; None without a spread, as for a single score."""
     if statistics is None or statistics.mean is None or statistics.count == 1:
         return None
@@ -232,7 +239,7 @@ def _band(statistics: TierStatistics | None) -> Band | None:
 def anomaly_days(stretch: Stretch, rows: Sequence[Row], spikes: Collection[str], past: Sequence[Row] | None = None) -> Markup:
     """Return the number of anomalous exchanges by hour or day; points of a spike stand out."""
     chart = stretch.chart("Anomalies", key="anomalies", column="Anomalies", digits=0, marked="spike")
-    return _counted(chart, stretch, rows, "anomaly_count", past=past, marked=spikes)
+    return _count_days(chart, stretch, rows, "anomaly_count", past=past, marked=spikes)
 
 
 def anomaly_shares(window: Window, rows: Sequence[Row]) -> dict[str, float | None]:
@@ -243,7 +250,7 @@ def anomaly_shares(window: Window, rows: Sequence[Row]) -> dict[str, float | Non
 def exchange_days(stretch: Stretch, rows: Sequence[Row], past: Sequence[Row] | None = None) -> Markup:
     """Return the number of exchanges by hour or day."""
     chart = stretch.chart("Exchanges", key="exchanges", column="Exchanges", digits=0)
-    return _counted(chart, stretch, rows, "exchange_count", past=past)
+    return _count_days(chart, stretch, rows, "exchange_count", past=past)
 
 
 def cost_days(stretch: Stretch, costs: Sequence[Row], past: Sequence[Row] | None = None) -> Markup:
@@ -264,20 +271,20 @@ def cost_days(stretch: Stretch, costs: Sequence[Row], past: Sequence[Row] | None
 
 def model_costs(costs: Sequence[Row]) -> list[dict[str, Any]]:
     """Return the cost of each model over the window, most expensive first; None without a known cost."""
-    found: dict[str, list[Row]] = defaultdict(list)
+    by_model: dict[str, list[Row]] = defaultdict(list)
     for row in costs:
-        found[row["model"] or _UNKNOWN_MODEL].append(row)
-    summed = [{"model": model, "cost_usd": known_sum(rows)} | _sums(rows) for model, rows in found.items()]
+        by_model[row["model"] or _UNKNOWN_MODEL].append(row)
+    summed = [{"model": model, "cost_usd": known_sum(rows)} | _sum_tokens(rows) for model, rows in by_model.items()]
     return sorted(summed, key=lambda one: (-(one["cost_usd"] or 0.0), one["model"]))
 
 
 def known_sum(costs: Sequence[Row]) -> float | None:
     """Return the sum of the known costs; 0 without costs, None if all are unknown."""
-    known = [row["cost_usd"] for row in costs if row["cost_usd"] is not None]
-    return round(sum(known), 9) if known or not costs else None
+    amounts = [row["cost_usd"] for row in costs if row["cost_usd"] is not None]
+    return round(sum(amounts), 9) if amounts or not costs else None
 
 
-def _sums(rows: Sequence[Row]) -> dict[str, int]:
+def _sum_tokens(rows: Sequence[Row]) -> dict[str, int]:
     names = (
         "judgements",
         "calls",
@@ -291,7 +298,7 @@ def _sums(rows: Sequence[Row]) -> dict[str, int]:
     return {name: sum(row[name] for row in rows) for name in names}
 
 
-def _counted(
+def _count_days(
     chart: Chart,
     stretch: Stretch,
     rows: Sequence[Row],
@@ -350,5 +357,5 @@ def counts_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | 
     """Return the project's counts in a window and in the preceding period; empty if they are not to be compared."""
     if window is None or not window.compare:
         return []
-    asked = [{"project": project, "from": one.start, "to": one.end} for one in (window, window.before)]
-    return [next(iter(query_days(cursor, "period_counts", one)), _NOTHING) for one in asked]
+    params = [{"project": project, "from": one.start, "to": one.end} for one in (window, window.before)]
+    return [next(iter(query_days(cursor, "period_counts", one)), _NOTHING) for one in params]

@@ -43,7 +43,7 @@ async def review(
     request: Request, viewer: Viewer, project: ShownProject, services: Services, *, blind: bool = False, skip: Skip = None
 ) -> HTMLResponse:
     """Show the next exchange for the operator; `blind` hides the judge's verdict, `skip` passes over some."""
-    closed = _why_closed(services, project) if "review" in viewer.scopes else "scope"
+    closed = _explain_closed(services, project) if "review" in viewer.scopes else "scope"
     skipped = skip or []
 
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[ReviewItem | None, list[dict[str, Any]]]:
@@ -59,7 +59,7 @@ async def review(
     values = {
         "project": project,
         "item": item,
-        "texts": _texts(project, item) if item else {},
+        "texts": _cut_texts(project, item) if item else {},
         "closed": closed,
         "blind": blind,
         "skipped": len(skipped),
@@ -69,9 +69,9 @@ async def review(
         "marks": {score: MARKS[score] for score in range(LOWEST, HIGHEST + 1)},
         "max_comment": MAX_COMMENT,
         "max_reason": MAX_REASON,
-        "skip_link": _address(here, [*skipped, item.score_id], blind=blind) if item else None,
-        "other_link": _address(here, skipped, blind=not blind),
-        "afresh_link": _address(here, [], blind=blind),
+        "skip_link": _build_address(here, [*skipped, item.score_id], blind=blind) if item else None,
+        "other_link": _build_address(here, skipped, blind=not blind),
+        "afresh_link": _build_address(here, [], blind=blind),
     }
     return page(request, "review.html", values)
 
@@ -96,7 +96,7 @@ async def agreement(
     return page(request, "agreement.html", values)
 
 
-def _texts(project: str, item: ReviewItem) -> dict[str, Excerpt]:
+def _cut_texts(project: str, item: ReviewItem) -> dict[str, Excerpt]:
     """Return the texts by name, without deleted ones."""
     texts = {name: getattr(item, name) for name in TEXTS}
     return {
@@ -106,7 +106,7 @@ def _texts(project: str, item: ReviewItem) -> dict[str, Excerpt]:
     }
 
 
-def _why_closed(services: ApiContext, project: str) -> PolicyError | None:
+def _explain_closed(services: ApiContext, project: str) -> PolicyError | None:
     """Return the reason why the project accepts no human scores; None if it does."""
     try:
         require_human_scores(services.engine.policy, project)
@@ -115,6 +115,6 @@ def _why_closed(services: ApiContext, project: str) -> PolicyError | None:
     return None
 
 
-def _address(here: str, skipped: list[str], *, blind: bool) -> str:
+def _build_address(here: str, skipped: list[str], *, blind: bool) -> str:
     params = [*([("blind", "true")] if blind else []), *(("skip", one) for one in skipped[-SKIPPED_KEPT:])]
     return f"{here}?{urlencode(params)}" if params else here

@@ -60,14 +60,14 @@ async def runs(
 
     def beside(cursor: duckdb.DuckDBPyConnection, window: TimeWindow | None) -> dict[str, Any]:
         counts = counts_of(cursor, project, window)
-        return {"told": _told(*counts) if counts else None}
+        return {"told": _describe_counts(*counts) if counts else None}
 
     values = await listed(request, services, project, time, RUNS, since=since, beside=beside)
     days = (since, time.until) if first_day(request, since) else (None, None)
     return page(request, "runs.html", {**values, "levels": READINESS, "days": days})
 
 
-def _told(now: Row, before: Row) -> str:
+def _describe_counts(now: Row, before: Row) -> str:
     """Compare a period with the preceding one, in words."""
     parts = (("runs", "runs"), ("unsafe_runs", "of them unsafe"))
     return "; ".join(f"{number(now[name])} {words}, {compared(now[name], before[name], number)}" for name, words in parts)
@@ -116,11 +116,11 @@ async def run(
         services.ask(lambda cursor: read_context(cursor, record)), services.ask(shown_events)
     )
     read = RunRead(run=record, diagnosis=diagnosis, context=context, events=events, turns=turns)
-    address = Address(project=project, run_id=run_id, asked=wanted_events, graph=_window(graph, len(events.ids)))
+    address = Address(project=project, run_id=run_id, asked=wanted_events, graph=_parse_window(graph, len(events.ids)))
     return page(request, "run.html", {"project": project, **run_values(read, address, shown, payloads)})
 
 
-def _window(text: str | None, count: int) -> Window | None:
+def _parse_window(text: str | None, count: int) -> Window | None:
     """Return the requested part of the graph, within the existing events; None for all of it."""
     if text is None or not count:
         return None
@@ -139,7 +139,9 @@ Offset = Annotated[int, Path(ge=0, lt=2**63)]
 async def session(project: ShownProject, services: Services, run_id: RunId) -> Response:
     """Return the raw events of the run's session, sent as they are read."""
     record = await _run(services, project, run_id)
-    return StreamingResponse(_session(services, record), media_type=_JSON, headers=_headers(f"{project}-{run_id}-session.json"))
+    return StreamingResponse(
+        _stream_session(services, record), media_type=_JSON, headers=_build_headers(f"{project}-{run_id}-session.json")
+    )
 
 
 @router.get("/projects/{project}/runs/{run_id}/diagnosis.json")
@@ -148,7 +150,7 @@ async def diagnosis(project: ShownProject, services: Services, run_id: RunId) ->
     record = await _run(services, project, run_id)
     document = await services.ask(lambda cursor: full_diagnosis(cursor, record))
     written = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    return Response(written, media_type=_JSON, headers=_headers(f"{project}-{run_id}-diagnosis.json"))
+    return Response(written, media_type=_JSON, headers=_build_headers(f"{project}-{run_id}-diagnosis.json"))
 
 
 @router.get("/projects/{project}/runs/{run_id}/events/{offset}.json")
@@ -158,7 +160,9 @@ async def event(project: ShownProject, services: Services, run_id: RunId, offset
     payloads = await services.ask(lambda cursor: payloads_of(cursor, record.connection, record.session_id, [offset], _WHOLE))
     if offset not in payloads:
         raise ApiError(404, "not_found", "the run has no event at this place")
-    return Response(_written(payloads[offset]["payload"]), media_type=_JSON, headers=_headers(f"{run_id}-event-{offset}.json"))
+    return Response(
+        _write_document(payloads[offset]["payload"]), media_type=_JSON, headers=_build_headers(f"{run_id}-event-{offset}.json")
+    )
 
 
 async def _run(services: ApiContext, project: str, run_id: str) -> Run:
@@ -168,29 +172,29 @@ async def _run(services: ApiContext, project: str, run_id: str) -> Run:
     return recorded.run
 
 
-def _headers(name: str) -> Mapping[str, str]:
+def _build_headers(name: str) -> Mapping[str, str]:
     """Return the headers of a download with a checked name; proxies may not store agents' texts."""
     return {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
 
 
-async def _session(services: ApiContext, run: Run) -> AsyncIterator[str]:
+async def _stream_session(services: ApiContext, run: Run) -> AsyncIterator[str]:
     """Yield the text of the file in parts."""
-    asked: dict[str, Any] = {"connection": run.connection, "session": run.session_id, "limit": AT_ONCE}
+    params: dict[str, Any] = {"connection": run.connection, "session": run.session_id, "limit": AT_ONCE}
     yield f'{{"session_id": {json.dumps(run.session_id)}, "events": ['
     after, separator = -1, "\n"
-    while found := await _part(services, {**asked, "after": after}):
-        for one in found:
-            yield f"{separator}{_written(one['payload'])}"
+    while rows := await _read_part(services, {**params, "after": after}):
+        for row in rows:
+            yield f"{separator}{_write_document(row['payload'])}"
             separator = ",\n"
-        after = found[-1]["place"]
+        after = rows[-1]["place"]
     yield "\n]}\n"
 
 
-async def _part(services: ApiContext, asked: Mapping[str, Any]) -> list[Row]:
-    return await services.ask(lambda cursor: query_rows(cursor, "session_payloads", asked))
+async def _read_part(services: ApiContext, params: Mapping[str, Any]) -> list[Row]:
+    return await services.ask(lambda cursor: query_rows(cursor, "session_payloads", params))
 
 
-def _written(payload: str) -> str:
+def _write_document(payload: str) -> str:
     """Return a payload that is a JSON object as it is, and any other as a JSON text, so that the file stays valid JSON."""
     try:
         raw_event(payload)

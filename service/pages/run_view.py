@@ -46,10 +46,10 @@ _links = Links()
 
 def finding_links(session: SessionPlace, finding: Finding) -> list[tuple[int, str, int]]:
     """Return the first turns of a finding: place, address, and number of the finding's events."""
-    return [(turn.turn, _turn_link(session, turn), turn.event_count) for turn in finding.turns[:TURNS_NAMED]]
+    return [(turn.turn, _link_turn(session, turn), turn.event_count) for turn in finding.turns[:TURNS_NAMED]]
 
 
-def _turn_link(session: SessionPlace, turn: MarkedTurn) -> str:
+def _link_turn(session: SessionPlace, turn: MarkedTurn) -> str:
     """Return the address of a marked turn, or of its first marked event for events outside of turns."""
     if not turn.turn:
         return event_link(session, 0, turn.events[0])
@@ -132,13 +132,13 @@ class RunRead:
 def read_context(cursor: duckdb.DuckDBPyConnection, run: Run) -> RunContext:
     """Return the context of a run."""
     project, connection, session = run.project, run.connection, run.session_id
-    around = _around(cursor, run)
+    around = _read_neighbours(cursor, run)
     history = [one for one in around if one["of_agent"]]
     named = {"project": project, "connection": connection, "session": session, "limit": EXCHANGES_SHOWN + 1}
     evaluations = evaluation_page(cursor, project, session=session, limit=EVALUATIONS_SHOWN)
     return RunContext(
-        previous=_id_of(around, "is_previous"),
-        following=_id_of(around, "is_following"),
+        previous=_find_neighbour(around, "is_previous"),
+        following=_find_neighbour(around, "is_following"),
         history=history,
         marks=marks_between(cursor, project, [one["ended_at"] for one in history]),
         exchanges=query_rows(cursor, "session_scores", named)[::-1],
@@ -146,18 +146,18 @@ def read_context(cursor: duckdb.DuckDBPyConnection, run: Run) -> RunContext:
     )
 
 
-def _around(cursor: duckdb.DuckDBPyConnection, run: Run) -> list[Row]:
+def _read_neighbours(cursor: duckdb.DuckDBPyConnection, run: Run) -> list[Row]:
     """Return the runs around one, searching within days of its end first, and farther if some are missing."""
     at = run.last_at
     params = {"project": run.project, "number": run.place.number, "agent": run.agent, "at": at, "limit": HISTORY}
     rows = query_rows(cursor, "runs_around", {**params, "since": at - _NEAR, "until": at + _NEAR})
-    is_whole_before = _id_of(rows, "is_previous") and sum(one["of_agent"] for one in rows) == HISTORY
-    if is_whole_before and _id_of(rows, "is_following"):
+    is_whole_before = _find_neighbour(rows, "is_previous") and sum(one["of_agent"] for one in rows) == HISTORY
+    if is_whole_before and _find_neighbour(rows, "is_following"):
         return rows
     return query_rows(cursor, "runs_around", {**params, "since": at - _NEAR if is_whole_before else None, "until": None})
 
 
-def _id_of(around: Sequence[Row], role: str) -> str | None:
+def _find_neighbour(around: Sequence[Row], role: str) -> str | None:
     return next((one["run_id"] for one in around if one[role]), None)
 
 
@@ -182,7 +182,7 @@ def read_events(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis, located
         times=shown["occurred_at"],
         offsets=shown["place"],
         evidence={position: tuple(names) for position, names in sorted(marks.items())},
-        failed=_failed(cursor, params, shown["place"]),
+        failed=_find_failed(cursor, params, shown["place"]),
         reinforcing=tuple(reinforcing),
         failures=tuple(dict.fromkeys(cause.type for cause in diagnosis.failure_causes)),
     )
@@ -199,7 +199,7 @@ def read_findings(
     return {}
 
 
-def _failed(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, str], offsets: Sequence[int]) -> frozenset[int]:
+def _find_failed(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, str], offsets: Sequence[int]) -> frozenset[int]:
     """Return the places of the events that report a failure."""
     if not offsets:
         return frozenset()
@@ -264,7 +264,9 @@ class Timeline:
 def timeline(events: RunEvents, selection: Asked, page: int = PAGE) -> Timeline:
     """Return the page of the matching events that contains the event `at`."""
     fitting = [
-        place for place in _chosen(events, selection.only) if selection.type is None or events.types[place] == selection.type
+        place
+        for place in _select_events(events, selection.only)
+        if selection.type is None or events.types[place] == selection.type
     ]
     before = sum(place < selection.at - 1 for place in fitting)
     start = min(before, max(0, len(fitting) - 1)) // page * page
@@ -278,7 +280,7 @@ def timeline(events: RunEvents, selection: Asked, page: int = PAGE) -> Timeline:
     )
 
 
-def _chosen(events: RunEvents, only: str | None) -> range | list[int]:
+def _select_events(events: RunEvents, only: str | None) -> range | list[int]:
     if only == EVIDENCE:
         return sorted(events.evidence)
     if only == FAILED:
@@ -343,15 +345,15 @@ def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mappi
         "has_tokens": has_tokens(diagnosis),
         "told_cause": told_cause,
         "lowest_trust": LOWEST_TRUST,
-        "primary": _primary(diagnosis),
-        "causes": _by_impact(diagnosis),
+        "primary": _primary_cause(diagnosis),
+        "causes": _order_by_impact(diagnosis),
         "turns": read.turns,
-        "dimensions": _dimensions(diagnosis),
+        "dimensions": _list_dimensions(diagnosis),
         "dimension_count": _COUNTED.get(len(diagnosis.dimensions), str(len(diagnosis.dimensions))),
         "dimension_of": {one.name: one.dimension for one in FAILURE_TYPES.values()},
         "previous": context.previous,
         "following": context.following,
-        "history": _history(address.project, context.history, context.marks),
+        "history": _draw_history(address.project, context.history, context.marks),
         "exchanges": context.exchanges[-EXCHANGES_SHOWN:],
         "has_more_exchanges": len(context.exchanges) > EXCHANGES_SHOWN,
         "evaluations": context.evaluations,
@@ -361,7 +363,7 @@ def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mappi
         "timeline": shown,
         "only": ONLY,
         "types": sorted(Counter(events.types).items()),
-        "rows": [_event(events, place, payloads) for place in shown.places],
+        "rows": [_build_event(events, place, payloads) for place in shown.places],
         "evidence_total": len(events.evidence),
         "failed_total": len(events.failed),
         "read_count": len(events.ids),
@@ -382,17 +384,17 @@ def told_cause(description: str) -> str:
     return _NO_TOKENS.sub(lambda found: f"{found[1][:1].upper()}{found[1][1:]} The events report no tokens.", spaced)
 
 
-def _primary(diagnosis: Diagnosis) -> Any:
+def _primary_cause(diagnosis: Diagnosis) -> Any:
     """Return the cause with the largest penalty, the first among equals; None without causes."""
     return min(diagnosis.failure_causes, key=lambda cause: cause.impact_score, default=None)
 
 
-def _by_impact(diagnosis: Diagnosis) -> list[tuple[int, FailureCause]]:
+def _order_by_impact(diagnosis: Diagnosis) -> list[tuple[int, FailureCause]]:
     """Return the causes by penalty, largest first, each with its number in the record."""
     return sorted(enumerate(diagnosis.failure_causes, 1), key=lambda numbered: numbered[1].impact_score)
 
 
-def _dimensions(diagnosis: Diagnosis) -> list[dict[str, Any]]:
+def _list_dimensions(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     """Return each dimension with its score, its weight in percent, and the failure type that lowers it."""
     scores = {one.dimension: one.score for one in diagnosis.dimensions}
     return [
@@ -402,7 +404,7 @@ def _dimensions(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     ]
 
 
-def _history(project: str, runs: Sequence[Row], marks: Sequence[Mark]) -> dict[str, Any]:
+def _draw_history(project: str, runs: Sequence[Row], marks: Sequence[Mark]) -> dict[str, Any]:
     """Return the agent's history up to this run."""
     this, before = runs[0], runs[1:]
     last = before[0] if before else None
@@ -423,7 +425,7 @@ def _history(project: str, runs: Sequence[Row], marks: Sequence[Mark]) -> dict[s
     unsafe = {run["run_id"] for run in runs if run["readiness_level"] == "unsafe_for_production"}
     return {
         "last": last,
-        "change": _change(this["trust_score"], last["trust_score"] if last else None),
+        "change": _describe_change(this["trust_score"], last["trust_score"] if last else None),
         "is_repeated": last is not None and this["primary_failure_type"] in {last["primary_failure_type"]} - {None},
         "mean": sum(scores) / len(scores) if scores else None,
         "runs": len(before),
@@ -438,11 +440,11 @@ def run_point(project: str, run: Mapping[str, Any]) -> Point:
     return Point(name, run["trust_score"], name.removeprefix("run_"), at=at, link=links.run(project, name))
 
 
-def _change(now: float | None, before: float | None) -> float | None:
+def _describe_change(now: float | None, before: float | None) -> float | None:
     return None if now is None or before is None else now - before
 
 
-def _event(events: RunEvents, position: int, payloads: Mapping[int, Row]) -> dict[str, Any]:
+def _build_event(events: RunEvents, position: int, payloads: Mapping[int, Row]) -> dict[str, Any]:
     """Return a row of the timeline."""
     kept = payloads.get(events.offsets[position], {"payload": "", "characters": 0})
     is_cut = kept["characters"] > PAYLOAD_SHOWN
@@ -503,7 +505,7 @@ def graph_values(events: RunEvents, address: Address) -> dict[str, Any]:
         )
     )
     addresses = Addresses(
-        event=lambda place: _to_event(address, place),
+        event=lambda place: _link_event(address, place),
         block=lambda first, last: address.to("graph", graph=str(Window(first=first + 1, last=last + 1))),
         failure=lambda name: f"#cause-{name}",
     )
@@ -511,32 +513,32 @@ def graph_values(events: RunEvents, address: Address) -> dict[str, Any]:
     return {
         "window": window,
         "is_part": width < count,
-        "before": _beside(window.first - width, width, count) if window.first > 1 else None,
-        "after": _beside(window.last + 1, width, count) if window.last < count else None,
+        "before": _window_beside(window.first - width, width, count) if window.first > 1 else None,
+        "after": _window_beside(window.last + 1, width, count) if window.last < count else None,
         "blocks": sum(column.is_block for column in placed.columns),
-        "images": draw(placed, events.told, _words, addresses) if count else None,
-        "evidence": {name: _listed(evidence, name) for name in events.failures},
+        "images": draw(placed, events.told, _describe_graph, addresses) if count else None,
+        "evidence": {name: _list_evidence(evidence, name) for name in events.failures},
         "listed": LISTED,
-        "to_event": partial(_to_event, address),
+        "to_event": partial(_link_event, address),
         "told": events.told,
     }
 
 
-def _words(name: str) -> str:
+def _describe_graph(name: str) -> str:
     return TERMS.get(name, name)
 
 
-def _to_event(address: Address, position: int) -> str:
+def _link_event(address: Address, position: int) -> str:
     """Return the timeline at an event, without filters."""
     return address.to(f"event-{position + 1}", at=str(position + 1), type=None, only=None)
 
 
-def _beside(first: int, width: int, count: int) -> str:
+def _window_beside(first: int, width: int, count: int) -> str:
     start = max(1, first)
     return str(Window(first=start, last=min(count, start + width - 1)))
 
 
-def _listed(evidence: Mapping[int, Sequence[str]], name: str) -> list[int]:
+def _list_evidence(evidence: Mapping[int, Sequence[str]], name: str) -> list[int]:
     return [place for place, names in evidence.items() if name in names]
 
 

@@ -69,9 +69,9 @@ async def session(
     selection = Asked(only=only or None, turn=turn, exchange=exchange, part=part, step=step)
     places = await services.ask(lambda cursor: session_places(cursor, session_id, [project], connection))
     if not places:
-        raise ApiError(404, "not_found", await _why_gone(services, project, session_id))
+        raise ApiError(404, "not_found", await _explain_gone(services, project, session_id))
     if len(places) > 1:
-        return _choice(request, session_id, places)
+        return _offer_choice(request, session_id, places)
     # Read in two threads: half of the time is DuckDB's planning, which is single-threaded.
     read, shown = await asyncio.gather(
         services.ask(lambda cursor: read_session(cursor, places[0])),
@@ -91,15 +91,15 @@ async def session_by_id(request: Request, *, viewer: Viewer, services: Services,
     if not places:
         raise ApiError(404, "not_found", _GONE)
     if len(places) > 1:
-        return _choice(request, session_id, places)
+        return _offer_choice(request, session_id, places)
     return RedirectResponse(_links.session(places[0].project, session_id), 303)
 
 
-def _choice(request: Request, session_id: str, places: list[SessionPlace]) -> HTMLResponse:
+def _offer_choice(request: Request, session_id: str, places: list[SessionPlace]) -> HTMLResponse:
     return page(request, "session_choice.html", {"session_id": session_id, "places": places})
 
 
-async def _why_gone(services: ApiContext, project: str, session_id: str) -> str:
+async def _explain_gone(services: ApiContext, project: str, session_id: str) -> str:
     """Report that a session was erased, with the time, if a connection of the project had it; otherwise that it does not exist."""
 
     def asked(cursor: duckdb.DuckDBPyConnection) -> list[dict[str, object]]:
@@ -182,7 +182,7 @@ def session_values(read: SessionRead, shown: Mapping[str, Any], selection: Asked
         "links_of": partial(finding_links, read.place),
         "link_to_event": partial(event_link, read.place),
         "asked": selection,
-        "tokens": _known(read.session.input_tokens, read.session.output_tokens),
+        "tokens": _last_known(read.session.input_tokens, read.session.output_tokens),
         **shown,
     }
 
@@ -193,22 +193,26 @@ def shown_part(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, sele
     A session without turns has a single part of events.
     """
     alone = selection.part if selection.part is not None or of_session.has_turns else 0
-    shown = _turns(cursor, of_session, selection) if alone is None else _alone(cursor, of_session, alone, selection.step)
+    shown = (
+        _build_turns(cursor, of_session, selection)
+        if alone is None
+        else _build_alone(cursor, of_session, alone, selection.step)
+    )
     return {"alone": alone, **shown}
 
 
-def _turns(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, selection: Asked) -> dict[str, Any]:
+def _build_turns(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, selection: Asked) -> dict[str, Any]:
     skip, anomalies = (selection.turn - 1) // TURNS * TURNS, selection.only == "anomalies"
     part = Part(skip=skip, exchange=selection.exchange, limit=TURNS, anomalies=anomalies, longest=TEXT_SHOWN)
     rows = session_turns(cursor, of_session, part)
     parts = {row["place"] for row in rows}
     if rows and rows[0]["place"] == 1:
         parts.add(0)
-    steps = _steps(cursor, of_session, parts, (1, STEPS))
+    steps = _read_steps(cursor, of_session, parts, (1, STEPS))
     total, first = (rows[0]["places"], rows[0]["row"]) if rows else (0, 1)
     return {
         "opening": steps.get(0),
-        "turns": [_turn(of_session.project, row, steps.get(row["place"])) for row in rows],
+        "turns": [_build_turn(of_session.project, row, steps.get(row["place"])) for row in rows],
         "turn_count": total,
         "first_turn": first,
         "previous_turn": first - TURNS if first > TURNS else None,
@@ -216,9 +220,9 @@ def _turns(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, selectio
     }
 
 
-def _alone(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, part: int, step: int) -> dict[str, Any]:
+def _build_alone(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, part: int, step: int) -> dict[str, Any]:
     first = (step - 1) // STEPS_ALONE * STEPS_ALONE + 1
-    steps = _steps(cursor, of_session, {part}, (first, first + STEPS_ALONE - 1)).get(part)
+    steps = _read_steps(cursor, of_session, {part}, (first, first + STEPS_ALONE - 1)).get(part)
     events = steps.events if steps else 0
     return {
         "steps": steps,
@@ -228,26 +232,26 @@ def _alone(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, part: in
     }
 
 
-def _steps(
+def _read_steps(
     cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, parts: set[int], rows: tuple[int, int]
 ) -> dict[int, Steps]:
     steps = session_steps(cursor, of_session, parts, rows)
     offsets = [step["place"] for row in steps.values() for step in row["steps"]]
     payloads = payloads_of(cursor, of_session.connection, of_session.session_id, offsets, PAYLOAD_SHOWN)
-    return {part: _part(part, row, payloads) for part, row in steps.items()}
+    return {part: _build_steps(part, row, payloads) for part, row in steps.items()}
 
 
-def _part(part: int, row: Row, payloads: Mapping[int, Row]) -> Steps:
+def _build_steps(part: int, row: Row, payloads: Mapping[int, Row]) -> Steps:
     kinds = [f"{one['count']} {one['event']}" for one in row["kinds"][:KINDS]]
     return Steps(
         part=part,
         events=row["events"],
         kinds=", ".join(kinds) + (", …" if len(row["kinds"]) > KINDS else ""),
-        shown=[_step(step, payloads) for step in row["steps"]],
+        shown=[_build_step(step, payloads) for step in row["steps"]],
     )
 
 
-def _step(step: Row, payloads: Mapping[int, Row]) -> Row:
+def _build_step(step: Row, payloads: Mapping[int, Row]) -> Row:
     kept = payloads.get(step["place"], {"payload": "", "characters": 0})
     is_cut = kept["characters"] > PAYLOAD_SHOWN
     return {
@@ -260,7 +264,7 @@ def _step(step: Row, payloads: Mapping[int, Row]) -> Row:
     }
 
 
-def _turn(project: str, row: Row, steps: Steps | None) -> Turn:
+def _build_turn(project: str, row: Row, steps: Steps | None) -> Turn:
     def text(name: str) -> Excerpt | None:
         if row[name] is None:
             return None
@@ -278,7 +282,7 @@ def _turn(project: str, row: Row, steps: Steps | None) -> Turn:
     )
 
 
-def _known(*numbers: int | None) -> int | None:
+def _last_known(*numbers: int | None) -> int | None:
     """Return the sum of the known values; None if all are unknown."""
     numbers_known = [one for one in numbers if one is not None]
     return sum(numbers_known) if numbers_known else None

@@ -38,7 +38,7 @@ async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1
         why = "scope" if viewer.project is None else "project"
         return page(request, "sql_closed.html", {"why": why}, 403)
     request.app.state.query_pool.prepare()
-    values = _snapshot(request) | {
+    values = _describe_snapshot(request) | {
         "statement": q or FIRST,
         "rows": rows if rows in LIMITS else LIMITS[1],
         "limits": LIMITS,
@@ -53,10 +53,10 @@ async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1
 @router.get("/sql/snapshot")
 async def snapshot(request: Request, _: Querier) -> HTMLResponse:
     """Show how old the snapshot is and what is being done for the next one, as a part of the page; it has none made."""
-    return page(request, "sql_snapshot.html", _snapshot(request))
+    return page(request, "sql_snapshot.html", _describe_snapshot(request))
 
 
-def _snapshot(request: Request) -> dict[str, Any]:
+def _describe_snapshot(request: Request) -> dict[str, Any]:
     """Return the state of the snapshots, with the current one's age and the next one's build time so far, in seconds."""
     state, now = request.app.state.query_pool.snapshot_state(), request.app.state.context.engine.now()
     return {
@@ -89,23 +89,23 @@ class WorkedExample:
 def worked_examples() -> tuple[WorkedExample, ...]:
     """Return the examples in the order of the guide; a question with two statements appears twice."""
     guide = (resources.files("service") / "worked_examples.md").read_text(encoding="utf-8")
-    return tuple(example for part in _HEADING.split(guide)[1:] for example in _examples(part))
+    return tuple(example for part in _HEADING.split(guide)[1:] for example in _split_examples(part))
 
 
-def _examples(part: str) -> list[WorkedExample]:
+def _split_examples(part: str) -> list[WorkedExample]:
     """Return the examples of a section of the guide, which alternates texts and statements below its title."""
     title, _, rest = part.partition("\n")
     texts = _STATEMENT.split(rest)
     return [
-        WorkedExample(title, _MARKS.sub("", words).strip(), _VALUE.sub(_named, sql).strip(), _values(sql))
+        WorkedExample(title, _MARKS.sub("", words).strip(), _VALUE.sub(_name_parameter, sql).strip(), _read_parameters(sql))
         for words, sql in zip(texts[::2], texts[1::2], strict=False)
     ]
 
 
-def _named(value: re.Match[str]) -> str:
+def _name_parameter(value: re.Match[str]) -> str:
     """Return the parameter that replaces a value; a date becomes a text with a cast."""
     return f"${value[3]}::DATE" if value[1] else f"${value[3]}"
 
 
-def _values(sql: str) -> dict[str, str]:
+def _read_parameters(sql: str) -> dict[str, str]:
     return {value[3]: value[2] for value in _VALUE.finditer(sql)}

@@ -23,7 +23,7 @@ from service.web.errors import ApiError
 from service.web.request_layers import VARIES, packed, takes_gzip
 
 
-async def _viewer(request: Request, services: Services) -> Holder:
+async def _require_viewer(request: Request, services: Services) -> Holder:
     caller: Holder | None = getattr(request.state, "caller", None)
     if caller is None:
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -36,11 +36,11 @@ async def _viewer(request: Request, services: Services) -> Holder:
     return caller
 
 
-Viewer = Annotated[Holder, Depends(_viewer)]
+Viewer = Annotated[Holder, Depends(_require_viewer)]
 """The operator who views a page; without one the answer redirects to the sign-in."""
 
 
-async def _shown_project(
+async def _require_shown_project(
     viewer: Viewer, services: Services, project: Annotated[str, PathParameter(pattern=f"^{NAME}$")]
 ) -> str:
     require_project(viewer, project)
@@ -48,7 +48,7 @@ async def _shown_project(
     return project
 
 
-ShownProject = Annotated[str, Depends(_shown_project)]
+ShownProject = Annotated[str, Depends(_require_shown_project)]
 """The project in the address, which the viewer may see; 404 for an unknown one."""
 
 
@@ -63,7 +63,7 @@ MAX_FIELDS = 2000
 Fields = dict[str, list[str]]
 
 
-async def _fields(request: Request) -> Fields:
+async def _read_fields(request: Request) -> Fields:
     """Return the non-blank values of each field; ApiError 400 for a body that is not a form, 403 without the page's mark."""
     try:
         pairs = parse_qsl((await request.body()).decode(), errors="strict", max_num_fields=MAX_FIELDS)
@@ -79,7 +79,7 @@ async def _fields(request: Request) -> Fields:
     return fields
 
 
-Form = Annotated[Fields, Depends(_fields)]
+Form = Annotated[Fields, Depends(_read_fields)]
 """The fields of the form that was sent."""
 
 
@@ -97,7 +97,7 @@ async def sign_in(request: Request, next: str = "/") -> HTMLResponse:  # noqa: A
 @router.get("/static/{name:path}")
 def static(request: Request, name: str) -> Response:
     """Return a file that pages load."""
-    file = _files().get(name)
+    file = _load_files().get(name)
     if file is None:
         raise ApiError(404, "not_found", "there is no such file")
     content, small, kind, tag = file
@@ -110,7 +110,7 @@ def static(request: Request, name: str) -> Response:
 
 
 @cache
-def _files() -> dict[str, tuple[bytes, bytes, str, str]]:
+def _load_files() -> dict[str, tuple[bytes, bytes, str, str]]:
     """Return content, compressed content, type and ETag of each file."""
     files = {}
     for path in sorted(_FILES.rglob("*")):

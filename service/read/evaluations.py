@@ -164,7 +164,7 @@ def evaluation_state(cursor: duckdb.DuckDBPyConnection, evaluation_id: str) -> R
 
 def evaluated_run(row: Mapping[str, Any]) -> EvaluatedRun:
     """Return an evaluation in a list, from a row of the query `project_evaluations`."""
-    return EvaluatedRun.of(row, dimensions=_dimensions(row["dimensions"]))
+    return EvaluatedRun.of(row, dimensions=_build_dimensions(row["dimensions"]))
 
 
 def whole_evaluation(evaluation: Evaluation) -> WholeEvaluation:
@@ -174,7 +174,7 @@ def whole_evaluation(evaluation: Evaluation) -> WholeEvaluation:
     return WholeEvaluation.of(
         fields,
         **{name: list(fields[name]) for name in ("tags", "warnings", "anomaly_reasons", "judgement_ids")},
-        dimensions=_dimensions([msgspec.structs.asdict(dimension) for dimension in evaluation.dimensions]),
+        dimensions=_build_dimensions([msgspec.structs.asdict(dimension) for dimension in evaluation.dimensions]),
         final_result=result.final_result.model_dump(mode="json"),
         judge_result=result.judge_result.model_dump(mode="json"),
     )
@@ -191,7 +191,7 @@ def evaluation_of(answer: Mapping[str, Any]) -> Evaluation:
     return msgspec.convert(fields, Evaluation)
 
 
-def _dimensions(rows: Sequence[Mapping[str, Any]]) -> dict[str, EvaluatedDimension]:
+def _build_dimensions(rows: Sequence[Mapping[str, Any]]) -> dict[str, EvaluatedDimension]:
     return {row["dimension"]: EvaluatedDimension.of(row) for row in rows}
 
 
@@ -274,10 +274,10 @@ def beside_people(cursor: duckdb.DuckDBPyConnection, project: str | None, case: 
     by_judge: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in query_rows(cursor, "evaluation_agreement", {"project": project, "case": case}):
         by_judge[row["judge_model"]].append(row)
-    return [_beside_people(judge_model, rows) for judge_model, rows in sorted(by_judge.items())]
+    return [_compare_with_people(judge_model, rows) for judge_model, rows in sorted(by_judge.items())]
 
 
-def _beside_people(judge_model: str, rows: list[Mapping[str, Any]]) -> JudgeBesidePeople:
+def _compare_with_people(judge_model: str, rows: list[Mapping[str, Any]]) -> JudgeBesidePeople:
     labels = [
         RaterVerdict(
             row["evaluation_id"], (row["connection"], row["session_id"]), row["rater"], row["human_score"], row["final_score"]

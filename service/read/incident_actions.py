@@ -123,7 +123,7 @@ class Facts:
         if seen is None:
             return ""
         if self.is_spike:
-            return "" if self.spike is None else _of_both(self.spike, "exchange", since)
+            return "" if self.spike is None else _sum_both(self.spike, "exchange", since)
         if self.is_of_runs:
             return self._runs_extent(seen, since)
         sides = [(seen.scores_after, seen.sessions_after), (seen.scores_before, seen.sessions_before)]
@@ -142,7 +142,7 @@ class Facts:
         if level is None or self.incident.tier == TRUST:
             return f"{grouped_count(after, 'run')} {since}, {grouped(before)} before"
         having = _count(seen.having_before, before, seen.having_after, after)
-        return "" if having is None else _of_both(having, "run", since)
+        return "" if having is None else _sum_both(having, "run", since)
 
     def reason(self, kind: str) -> Count | None:
         """Return the count of a kind of reason that needs no further name."""
@@ -222,7 +222,7 @@ class Facts:
         return [one for one in counts if one.has_risen(is_fall=not self.is_worse, fewest=fewest)]
 
 
-def _of_both(count: Count, thing: str, since: str) -> str:
+def _sum_both(count: Count, thing: str, since: str) -> str:
     after = f"{grouped(count.after)} of {grouped_count(count.all_after, thing)} {since}"
     return f"{after}, {grouped(count.before)} of {grouped(count.all_before)} before"
 
@@ -327,54 +327,56 @@ def actions(facts: Facts) -> list[Action]:
 
 def _read(facts: Facts) -> Action | None:
     """Read the clearest examples, from different sessions, beside usual ones from before the change."""
-    found = _clearest(facts.evidence.exchanges)
-    if facts.is_of_runs or not found:
+    examples = _clearest_exchanges(facts.evidence.exchanges)
+    if facts.is_of_runs or not examples:
         return None
-    usual = _clearest(facts.evidence.usual, {one.session_id for one in found})
-    links = [_exchange(facts, one, "") for one in found]
+    usual = _clearest_exchanges(facts.evidence.usual, {one.session_id for one in examples})
+    links = [_exchange(facts, one, "") for one in examples]
     links += [_exchange(facts, one, "Before the change: ") for one in usual]
     first, last = (
-        (f"The first {len(found)}", f"the last {len(usual)}") if len(usual) > 1 else ("The first ones", "the last one")
+        (f"The first {len(examples)}", f"the last {len(usual)}") if len(usual) > 1 else ("The first ones", "the last one")
     )
-    moved = f"moved {_series(facts)} most since {facts.since or 'the change'}"
+    moved = f"moved {_name_series(facts)} most since {facts.since or 'the change'}"
     because = f"{first} {moved}; {last} show{'s' if len(usual) == 1 else ''} how it was before." if usual else f"They {moved}."
-    return Action("read_sessions", f"Read {_these(len(links), 'session')}", because, links)
+    return Action("read_sessions", f"Read {_refer_to(len(links), 'session')}", because, links)
 
 
 def _read_runs(facts: Facts) -> Action | None:
     if not facts.evidence.runs:
         return None
-    project, found = facts.incident.project, facts.evidence.runs[:EXAMPLES]
-    links = [_run(project, one) for one in found]
+    project, examples = facts.incident.project, facts.evidence.runs[:EXAMPLES]
+    links = [_run(project, one) for one in examples]
     if facts.since:
-        agent = found[0].agent
+        agent = examples[0].agent
         links.append(
             Target(
                 f"All runs since {facts.since}, the least trusted first",
                 _LINKS.runs(project, sort="trust", agent=agent, since=facts.since),
-                command=_command("runs", project=project),
+                command=_write_command("runs", project=project),
             )
         )
     others = " The last link leads to all others." if facts.since else ""
-    because = f"They had the largest effect on {_series(facts)}.{others}"
-    return Action("read_runs", f"Read {_these(len(found), 'run')}", because, links)
+    because = f"They had the largest effect on {_name_series(facts)}.{others}"
+    return Action("read_runs", f"Read {_refer_to(len(examples), 'run')}", because, links)
 
 
-def _roll_back(facts: Facts) -> Action | None:
+def _propose_rollback(facts: Facts) -> Action | None:
     """Roll back a new version if the change is confined to it; name the version that most exchanges had before."""
     which, best = facts.which_part, facts.new_version
     if which is None or best is None or not facts.is_worse or facts.mix_words:
         return None
     usual = which.back_to
-    told = _level(facts, best, best.mean_after, best.exchanges_after, "since the change")
+    sentence = _describe_level(facts, best, best.mean_after, best.exchanges_after, "since the change")
     if usual is not None:
-        told += f", {_level(facts, usual, usual.mean_before, usual.exchanges_before, 'before')}"
-    because = f"{told}. The change coincides with {best.label} {best.value}; counts alone do not prove that it is the cause."
+        sentence += f", {_describe_level(facts, usual, usual.mean_before, usual.exchanges_before, 'before')}"
+    because = (
+        f"{sentence}. The change coincides with {best.label} {best.value}; counts alone do not prove that it is the cause."
+    )
     title = f"Roll back {best.label} from {best.value}" + (f" to {usual.value}" if usual is not None else "")
     made = [one for one in facts.evidence.deployments if (one.label, one.version) == (best.label, best.value)]
-    links = [*_addresses(made), _on_page(facts, "part", "The parts of the traffic")]
+    links = [*_build_addresses(made), _link_page(facts, "part", "The parts of the traffic")]
     to = usual.value if usual is not None else "VERSION"
-    command = _command("deployments", "add", to, project=facts.incident.project, label=best.label)
+    command = _write_command("deployments", "add", to, project=facts.incident.project, label=best.label)
     return Action(
         "roll_back",
         plain(title),
@@ -384,16 +386,16 @@ def _roll_back(facts: Facts) -> Action | None:
     )
 
 
-def _level(facts: Facts, part: SliceRow, mean: float | None, count: int, when: str) -> str:
+def _describe_level(facts: Facts, part: SliceRow, mean: float | None, count: int, when: str) -> str:
     """Describe a slice's level, as mean or anomaly rate, and the number of exchanges behind it."""
     of = grouped_count(count, facts.unit)
     named = f"{part.label} {part.value}"
     if facts.is_spike:
         return f"{named} had an anomaly in {'none' if not mean else f'{mean:.0%}'} of {of} {when}"
-    return f"{named} scored {_mean(mean)} on average over {of} {when}"
+    return f"{named} scored {_format_mean(mean)} on average over {of} {when}"
 
 
-def _look_inside(facts: Facts) -> Action | None:
+def _propose_look_inside(facts: Facts) -> Action | None:
     """Look into the slice that stands out, if there is no version to roll back."""
     which = facts.which_part
     best = which.found if which is not None else None
@@ -403,35 +405,35 @@ def _look_inside(facts: Facts) -> Action | None:
         f"{best.name} explains {part_explained(best)} of the change, with {best.shares} of the traffic; other parts moved less."
     )
     return Action(
-        "look_at_part", f"Begin with {plain(best.name)}", because, [_on_page(facts, "part", "The parts of the traffic")]
+        "look_at_part", f"Begin with {plain(best.name)}", because, [_link_page(facts, "part", "The parts of the traffic")]
     )
 
 
-def _deployment(facts: Facts) -> Action | None:
-    if not facts.evidence.deployments or _roll_back(facts) is not None:
+def _propose_deployment(facts: Facts) -> Action | None:
+    if not facts.evidence.deployments or _propose_rollback(facts) is not None:
         return None
     names = ", ".join(one.name for one in facts.evidence.deployments[:EXAMPLES])
     because = f"Deployed on the days when the change may have begun: {names}. That they coincide does not make it the cause."
-    command = _command("deployments", "list", project=facts.incident.project)
+    command = _write_command("deployments", "list", project=facts.incident.project)
     return Action(
-        "check_deployment", "Check what was deployed", because, _addresses(facts.evidence.deployments[:EXAMPLES]), command
+        "check_deployment", "Check what was deployed", because, _build_addresses(facts.evidence.deployments[:EXAMPLES]), command
     )
 
 
-def _judge(facts: Facts) -> Action | None:
+def _propose_judge(facts: Facts) -> Action | None:
     if facts.incident.cause != "judge":
         return None
-    command = _command("anchors", "run", project=facts.incident.project)
+    command = _write_command("anchors", "run", project=facts.incident.project)
     return Action(
         "check_judge",
         "Check the judge before the agent",
-        f"{_words(facts)} Ask its provider what changed, or set another judge model in the policy. Another round of anchors checks it again.",
-        [_on_page(facts, "sure", "How sure that is")],
+        f"{_name_values(facts)} Ask its provider what changed, or set another judge model in the policy. Another round of anchors checks it again.",
+        [_link_page(facts, "sure", "How sure that is")],
         command,
     )
 
 
-def _anchors(facts: Facts) -> Action | None:
+def _propose_anchors(facts: Facts) -> Action | None:
     """Add anchors if too few were judged to tell a change of the agent from one of the judge."""
     lacking = {
         "no_anchors": ("Add anchors", "add", "No anchors were judged"),
@@ -445,10 +447,10 @@ def _anchors(facts: Facts) -> Action | None:
     title, command, why = lacking[reason]
     later = " Anchors that you add now will show it at the next change." if command == "add" else ""
     because = f"{why}, so the judged tiers alone do not show whether the agent or the judge changed.{later}"
-    return Action("anchors", title, because, [], _command("anchors", command, project=facts.incident.project))
+    return Action("anchors", title, because, [], _write_command("anchors", command, project=facts.incident.project))
 
 
-def _mix(facts: Facts) -> Action | None:
+def _propose_mix(facts: Facts) -> Action | None:
     """Look into the changed traffic mix, which calls for no repair of an agent."""
     which = facts.which_part
     if which is None or which.mix is None or not facts.mix_words:
@@ -458,23 +460,27 @@ def _mix(facts: Facts) -> Action | None:
             f"{which.mix.words} Import history of another level into a project of its own, or call this level the new normal."
         )
         return Action(
-            "check_mix", "Keep imported history apart", because, [_on_page(facts, "part", "The parts of the traffic")]
+            "check_mix", "Keep imported history apart", because, [_link_page(facts, "part", "The parts of the traffic")]
         )
     because = f"{which.mix.words} Look for what changed the traffic, such as routing, a campaign or a new customer."
     title = f"Check why the mix of {'agents' if which.mix.label == AGENT else plain(which.mix.label)} changed"
-    return Action("check_mix", title, because, [_on_page(facts, "part", "The parts of the traffic")])
+    return Action("check_mix", title, because, [_link_page(facts, "part", "The parts of the traffic")])
 
 
-def _contradiction(facts: Facts) -> Action | None:
+def _propose_contradiction(facts: Facts) -> Action | None:
     if facts.cause.reason != "contradiction":
         return None
-    command = _command("anchors", "run", project=facts.incident.project)
+    command = _write_command("anchors", "run", project=facts.incident.project)
     return Action(
-        "check_both", "Check both agent and judge", _words(facts), [_on_page(facts, "sure", "How sure that is")], command
+        "check_both",
+        "Check both agent and judge",
+        _name_values(facts),
+        [_link_page(facts, "sure", "How sure that is")],
+        command,
     )
 
 
-def _policy(facts: Facts) -> Action | None:
+def _propose_policy(facts: Facts) -> Action | None:
     note = facts.evidence.note
     if not note:
         return None
@@ -483,13 +489,13 @@ def _policy(facts: Facts) -> Action | None:
         "Compare the policies",
         note,
         [
-            _on_page(facts, "against", "Their digests, before and after"),
+            _link_page(facts, "against", "Their digests, before and after"),
             Target("The policy in force", _LINKS.policy(facts.incident.project)),
         ],
     )
 
 
-def _sampling(facts: Facts) -> Action | None:
+def _propose_sampling(facts: Facts) -> Action | None:
     """Judge more if few sessions were judged since the change: estimates are then wide, and slices cannot be compared."""
     sessions, scores = (None, None) if facts.seen is None else (facts.seen.sessions_after, facts.seen.scores_after)
     if not facts.is_judged or sessions is None or sessions >= FEW_SESSIONS:
@@ -499,7 +505,7 @@ def _sampling(facts: Facts) -> Action | None:
         f"Only {turns}{grouped_count(sessions, 'session')} {'is' if not turns and sessions == 1 else 'are'} known since the change. With fewer than {FEW_SESSIONS} sessions, "
         "estimates are wide and parts of the traffic are hard to compare. Raise the policy's sampling, such as alwaysScoreFirst or routineInterval, or judge what stayed unscored."
     )
-    command = _command("rejudge", "--dry-run", project=facts.incident.project)
+    command = _write_command("rejudge", "--dry-run", project=facts.incident.project)
     return Action(
         "widen_sampling",
         "Judge more turns",
@@ -509,7 +515,7 @@ def _sampling(facts: Facts) -> Action | None:
     )
 
 
-def _labels(facts: Facts) -> Action | None:
+def _propose_labels(facts: Facts) -> Action | None:
     which = facts.which_part
     if which is None or which.state != "no_labels":
         return None
@@ -517,16 +523,20 @@ def _labels(facts: Facts) -> Action | None:
     return Action("send_labels", "Send labels with exchanges", because, [Target("How agents send labels", _LINKS.connect())])
 
 
-def _again(facts: Facts) -> Action | None:
+def _propose_again(facts: Facts) -> Action | None:
     if facts.incident.confidence != SUSPECTED:
         return None
     because = "It is only suspected: the evidence does not yet suffice for an alarm. More exchanges confirm it, or it disappears by itself."
     return Action(
-        "check_again", "Check again after more exchanges", because, [], _command("check-drift", project=facts.incident.project)
+        "check_again",
+        "Check again after more exchanges",
+        because,
+        [],
+        _write_command("check-drift", project=facts.incident.project),
     )
 
 
-def _normal(facts: Facts) -> Action | None:
+def _propose_normal(facts: Facts) -> Action | None:
     if facts.is_worse:
         return None
     command = f"driftline incidents new-normal {shlex.quote(facts.incident.incident_id)} --reason {shlex.quote('The change is wanted.')}"
@@ -535,45 +545,45 @@ def _normal(facts: Facts) -> Action | None:
         better = "The change is for the better."
     because = f"{better} If it is meant to stay, comparisons should begin with it; otherwise falling back raises no alarm."
     return Action(
-        "new_normal", "Make it the new normal if it is wanted", because, [_on_page(facts, "decide", "Decide")], command
+        "new_normal", "Make it the new normal if it is wanted", because, [_link_page(facts, "decide", "Decide")], command
     )
 
 
 RULES: Mapping[str, Rule] = {
-    "check_judge": _judge,
-    "check_both": _contradiction,
-    "check_mix": _mix,
-    "roll_back": _roll_back,
+    "check_judge": _propose_judge,
+    "check_both": _propose_contradiction,
+    "check_mix": _propose_mix,
+    "roll_back": _propose_rollback,
     "read_sessions": _read,
     "read_runs": _read_runs,
-    "look_at_part": _look_inside,
-    "check_deployment": _deployment,
-    "new_normal": _normal,
-    "compare_policies": _policy,
-    "anchors": _anchors,
-    "widen_sampling": _sampling,
-    "send_labels": _labels,
-    "check_again": _again,
+    "look_at_part": _propose_look_inside,
+    "check_deployment": _propose_deployment,
+    "new_normal": _propose_normal,
+    "compare_policies": _propose_policy,
+    "anchors": _propose_anchors,
+    "widen_sampling": _propose_sampling,
+    "send_labels": _propose_labels,
+    "check_again": _propose_again,
 }
 """The rules by the id of their action, in the order in which actions are shown."""
 WHEN_OVER = ("read_sessions", "read_runs")
 """The actions that remain once an incident is resolved or dismissed."""
 
 
-def _clearest(exchanges: Sequence[Exchange], besides: AbstractSet[str] = frozenset()) -> list[Exchange]:
+def _clearest_exchanges(exchanges: Sequence[Exchange], besides: AbstractSet[str] = frozenset()) -> list[Exchange]:
     """Return the first examples from different sessions, leaving out the sessions in `besides`."""
     first: dict[str, Exchange] = {}
-    for one in exchanges:
-        if one.session_id not in besides:
-            first.setdefault(one.session_id, one)
+    for exchange in exchanges:
+        if exchange.session_id not in besides:
+            first.setdefault(exchange.session_id, exchange)
     return list(first.values())[:EXAMPLES]
 
 
 def _exchange(facts: Facts, exchange: Exchange, prefix: str) -> Target:
     project = facts.incident.project
-    measured = "" if facts.is_spike else f"{_series(facts)} {exchange.score:.2f}, "
+    measured = "" if facts.is_spike else f"{_name_series(facts)} {exchange.score:.2f}, "
     return Target(
-        f"{prefix}{measured}{_moment(exchange.exchange_timestamp)}, turn {exchange.turn_number}",
+        f"{prefix}{measured}{_format_moment(exchange.exchange_timestamp)}, turn {exchange.turn_number}",
         _LINKS.session(
             project,
             exchange.session_id,
@@ -582,57 +592,57 @@ def _exchange(facts: Facts, exchange: Exchange, prefix: str) -> Target:
             fragment=f"score-{exchange.score_id}",
         ),
         plain(exchange.reason, MAX_NOTE),
-        _command("scores", project=project, session=exchange.session_id),
+        _write_command("scores", project=project, session=exchange.session_id),
     )
 
 
 def _run(project: str, run: Run) -> Target:
     trust = "" if run.trust_score is None else f", trust {run.trust_score:g}"
     failures = ", ".join(name.replace("_", " ") for name in run.failures)
-    ended = "" if run.ended_at is None else f", {_moment(run.ended_at)}"
+    ended = "" if run.ended_at is None else f", {_format_moment(run.ended_at)}"
     return Target(
         f"{run.run_id}{ended}{trust}",
         _LINKS.run(project, run.run_id),
         plain(failures, MAX_NOTE),
-        _command("run", run.run_id, project=project),
+        _write_command("run", run.run_id, project=project),
     )
 
 
-def _addresses(made: Iterable[Deployed]) -> list[Target]:
+def _build_addresses(made: Iterable[Deployed]) -> list[Target]:
     """Return the addresses recorded with deployments that a browser may open."""
     return [Target(plain(one.name), one.link, plain(one.comment, MAX_NOTE)) for one in made if one.link is not None]
 
 
-def _on_page(facts: Facts, part: str, title: str) -> Target:
+def _link_page(facts: Facts, part: str, title: str) -> Target:
     return Target(title, f"{_LINKS.incident(facts.incident.project, facts.incident.incident_id)}#{quote(part)}")
 
 
-def _series(facts: Facts) -> str:
+def _name_series(facts: Facts) -> str:
     if facts.is_spike:
         return "the rate of anomalies"
     return TIERS.get(facts.incident.tier or "") or (facts.moved[0].name if facts.moved else "the series")
 
 
-def _words(facts: Facts) -> str:
+def _name_values(facts: Facts) -> str:
     return facts.cause.words or "The anchors moved with it."
 
 
-def _these(count: int, thing: str) -> str:
+def _refer_to(count: int, thing: str) -> str:
     return f"this {thing}" if count == 1 else f"these {count} {thing}s"
 
 
-def _mean(value: float | None) -> str:
+def _format_mean(value: float | None) -> str:
     return "none" if value is None else f"{value:.2f}"
 
 
-def _moment(at: str) -> str:
+def _format_moment(at: str) -> str:
     try:
         return f"{datetime.fromisoformat(at):%Y-%m-%d %H:%M}"
     except ValueError:
         return plain(at, 32)
 
 
-def _command(*words: str, **options: str) -> str:
+def _write_command(*arguments: str, **options: str) -> str:
     """Return a command to copy, with senders' names quoted for a shell."""
-    given = [f"--{name} {shlex.quote(value)}" for name, value in options.items()]
-    return " ".join(["driftline", *(shlex.quote(word) for word in words), *given])
+    flags = [f"--{name} {shlex.quote(value)}" for name, value in options.items()]
+    return " ".join(["driftline", *(shlex.quote(word) for word in arguments), *flags])

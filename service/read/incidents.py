@@ -233,13 +233,13 @@ def drift_check(checked: Checked, schema_version: str) -> DriftCheck:
         exchanges=checked.looked.exchanges if checked.looked else 0,
         not_compared=[spot_words(asdict(spot)) for spot in spots],
         baseline=None if checked.baseline is None else project_baseline(checked.baseline, schema_version),
-        findings=[_finding(finding) for finding in checked.findings],
+        findings=[_build_finding(finding) for finding in checked.findings],
         incidents=[incident_answer(incident, with_sql=False) for incident in checked.incidents],
         opened=[incident.incident_id for incident in checked.opened],
     )
 
 
-def _finding(finding: Finding) -> RuleFinding:
+def _build_finding(finding: Finding) -> RuleFinding:
     return RuleFinding(
         rule=finding.rule,
         type=cast(IncidentType, finding.key.type),
@@ -410,15 +410,18 @@ def read_address(pairs: Iterable[tuple[str, str]]) -> Asked:
     """
     params: Asked = {}
     for name, value in pairs:
-        said = value.strip()
-        if name not in FIELDS or not said:
+        stripped = value.strip()
+        if name not in FIELDS or not stripped:
             continue
         if name == "status":
-            params[name] = [*params.get(name, []), *(_checked(name, current_status(one.strip())) for one in said.split(","))]
+            params[name] = [
+                *params.get(name, []),
+                *(_check_choice(name, current_status(one.strip())) for one in stripped.split(",")),
+            ]
         elif name in params:
             raise InputError(f"{name}: is given twice", hint="Give it once.")
         else:
-            params[name] = [_checked(name, said)]
+            params[name] = [_check_choice(name, stripped)]
     if states := set(params.pop("status", ())):
         params["status"] = [ANY] if ANY in states else [one for one in STATUSES if one in states]
     # The default of the list needs no field in the address.
@@ -445,22 +448,22 @@ def filter_of(params: Mapping[str, list[str]], own_project: str | None, caller: 
 
     `own_project` is the only one that the caller may see, None for all.
     """
-    one: dict[str, Any] = {name: values[0] for name, values in params.items()}
+    single: dict[str, Any] = {name: values[0] for name, values in params.items()}
     statuses = params.get("status") or LIVE_STATES
     return InboxFilter(
-        project=own_project or one.get("project"),
+        project=own_project or single.get("project"),
         statuses=() if ANY in statuses else tuple(statuses),
-        kind=one.get("type"),
-        confirmed={"true": True, "false": False}.get(one.get("confirmed", "")),
-        severity=one.get("severity"),
-        agent=one.get("agent"),
-        assignee=caller if one.get("assignee") == ME else one.get("assignee"),
-        text=one.get("text"),
-        sort=one.get("sort", "worst"),
+        kind=single.get("type"),
+        confirmed={"true": True, "false": False}.get(single.get("confirmed", "")),
+        severity=single.get("severity"),
+        agent=single.get("agent"),
+        assignee=caller if single.get("assignee") == ME else single.get("assignee"),
+        text=single.get("text"),
+        sort=single.get("sort", "worst"),
     )
 
 
-def _checked(name: str, value: str) -> str:
+def _check_choice(name: str, value: str) -> str:
     if name in _WORDS and value not in _WORDS[name]:
         raise InputError(f"{name}: must be one of {', '.join(_WORDS[name])}", hint="Choose one in the list.")
     if name in _LONGEST and len(value) > _LONGEST[name]:

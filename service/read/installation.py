@@ -51,14 +51,14 @@ def installation(cursor: duckdb.DuckDBPyConnection, engine: RecordIntake, access
         not_ready_because=state.why_not or None,
         judge=engine.judge_name,
         kafka=is_fed,
-        database_bytes=_size(store),
+        database_bytes=_measure_size(store),
         access_bytes=access.path.stat().st_size,
         lag=[] if is_fed else [Lag(stage=one.stage, behind=one.end - one.position) for one in lagging(store)],
         dead_letters=letter_reasons(cursor),
     )
 
 
-def _size(store: Store) -> int | None:
+def _measure_size(store: Store) -> int | None:
     return None if store.path is None or not store.path.exists() else store.path.stat().st_size
 
 

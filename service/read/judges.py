@@ -93,7 +93,7 @@ def project_anchors(cursor: duckdb.DuckDBPyConnection, project: str) -> Anchors:
     judges = changes(cursor, project).items()
     return Anchors(
         anchors=[anchored_exchange(anchor) for anchor in anchors_of(cursor, project)],
-        rounds=_rounds(rounds_of(cursor, project)),
+        rounds=_read_rounds(rounds_of(cursor, project)),
         judge=[JudgeOfTier.of(dataclasses.asdict(change), tier=tier) for tier, change in judges],
     )
 
@@ -103,7 +103,7 @@ def anchored_exchange(anchor: Anchor) -> AnchoredExchange:
     return AnchoredExchange.of(msgspec.structs.asdict(anchor))
 
 
-def _rounds(rows: Iterable[Mapping[str, Any]]) -> list[Round]:
+def _read_rounds(rows: Iterable[Mapping[str, Any]]) -> list[Round]:
     rounds: dict[datetime, list[Mapping[str, Any]]] = {}
     for row in rows:
         rounds.setdefault(row["round_at"], []).append(row)

@@ -127,8 +127,8 @@ class ScoreTimes:
         if unknown:
             for row in _times_of(cursor, project, unknown, None, None):
                 self.learn(project, row["score_id"], row["exchange_at"])
-        found = (self._known.get((project, one)) for one in scored)
-        return sorted({at for at in found if at is not None})
+        stored_times = (self._known.get((project, one)) for one in scored)
+        return sorted({at for at in stored_times if at is not None})
 
     def time_of(self, project: str, score_id: str) -> datetime | None:
         """Return the cached time of a score's exchange; None if it is not cached."""

@@ -287,17 +287,17 @@ def project_of(name: str, row: Row, policy: Policy, until: date) -> Project:
     )
     newest = row.get("last_score_day")
     recent = Recent(
-        **_figures(row, "recent"),
+        **_build_figures(row, "recent"),
         days=RECENT_DAYS,
         until=until,
         last_until=newest if newest is not None and not row["recent_scores"] and newest < until else None,
         unsafe_runs=row["recent_unsafe_runs"],
         runs=row["recent_runs"],
     )
-    reasons = _reasons(row, recent, check)
+    reasons = _find_reasons(row, recent, check)
     return Project(
         project=name,
-        health=_health(row, reasons),
+        health=_judge_health(row, reasons),
         reasons=reasons,
         enabled=enabled,
         **{total: row[total] for total in _TOTALS},
@@ -305,12 +305,12 @@ def project_of(name: str, row: Row, policy: Policy, until: date) -> Project:
         last_run_at=row.get("last_run_at"),
         last_score_day=newest,
         recent=recent,
-        before=Before(**_figures(row, "before")),
+        before=Before(**_build_figures(row, "before")),
         check=check,
     )
 
 
-def _figures(row: Row, days: str) -> dict[str, Any]:
+def _build_figures(row: Row, days: str) -> dict[str, Any]:
     """Return the figures of the last days, or of the days before."""
     counts = {name: row[f"{days}_{name}"] for name in _COUNTS}
     due = counts["scored"] + counts["unscored"]
@@ -336,7 +336,7 @@ def _check_state(row: Row, *, enabled: bool) -> CheckState:
     return next((state for state, holds in states if holds), "quiet")
 
 
-def _reasons(row: Row, recent: Recent, check: ProjectCheck) -> list[Reason]:
+def _find_reasons(row: Row, recent: Recent, check: ProjectCheck) -> list[Reason]:
     """Return the reasons why a project is not healthy, the gravest first."""
     faults: dict[Reason, bool] = {
         "open_incidents": bool(row["open_incidents"]),
@@ -352,7 +352,7 @@ def _reasons(row: Row, recent: Recent, check: ProjectCheck) -> list[Reason]:
     return reasons or ([reason for reason, holds in doubts.items() if holds] if _has_data(row) else [])
 
 
-def _health(row: Row, reasons: Sequence[Reason]) -> Health:
+def _judge_health(row: Row, reasons: Sequence[Reason]) -> Health:
     if row["critical_incidents"]:
         return "critical"
     if reasons:
@@ -389,7 +389,7 @@ def with_blind_spots(cursor: duckdb.DuckDBPyConnection, projects: Sequence[Proje
 
     `only` is the only project to read, None for all.
     """
-    sentences = {project.project: _missing_words(project) for project in projects}
+    sentences = {project.project: _describe_missing(project) for project in projects}
     for spot in query_rows(cursor, "blind_spots", {"project": only}):
         if spot["project"] in sentences:
             sentences[spot["project"]].append(spot_words(spot))
@@ -406,7 +406,7 @@ def moment_words(at: datetime | None) -> str:
     return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _missing_words(project: Project) -> list[str]:
+def _describe_missing(project: Project) -> list[str]:
     recent = project.recent
     if (recent.unscored_rate or 0) < MISSING_SHARE or "unscored" in project.reasons:
         return []  # few, or already a reason in the project's health
@@ -417,13 +417,13 @@ def _missing_words(project: Project) -> list[str]:
     return [f"{exchanges} have no score: what is compared may differ from them."]
 
 
-def _since(spot: Row) -> str:
+def _format_since(spot: Row) -> str:
     return f"{spot['since'].astimezone(UTC):%Y-%m-%d}"
 
 
 _BLIND: Mapping[str, Callable[[Row], str]] = {
     "new_judge": lambda spot: (
-        f"Judged tiers are not compared since {_since(spot)}, because {spot['subject']} judges since then: comparisons begin once it has "
+        f"Judged tiers are not compared since {_format_since(spot)}, because {spot['subject']} judges since then: comparisons begin once it has "
         f"scores of {spot['of']} days; it has {spot['count']}. Tier 1 and runs are compared as before."
     ),
     "other_judges": lambda spot: (
@@ -438,7 +438,7 @@ _BLIND: Mapping[str, Callable[[Row], str]] = {
         + (f": {spot['subject']}." if spot["subject"] else ".")
     ),
     "agent_stopped": lambda spot: (
-        f"{spot['subject']} is not compared since {_since(spot)}, because it has no exchanges since then; it had some on "
+        f"{spot['subject']} is not compared since {_format_since(spot)}, because it has no exchanges since then; it had some on "
         f"{spot['count']} of the {spot['of']} days before."
     ),
 }
@@ -489,7 +489,7 @@ def with_levels(cursor: duckdb.DuckDBPyConnection, projects: Sequence[Project], 
         "as_of": datetime.combine(last + timedelta(days=1), time(), UTC),
         "days": LEVEL_DAYS,
     }
-    levels = {(row["project"], row["series"]): _levels(row) for row in query_rows(cursor, "project_levels", values)}
+    levels = {(row["project"], row["series"]): _read_levels(row) for row in query_rows(cursor, "project_levels", values)}
     return [
         project
         if project.change is None
@@ -500,10 +500,10 @@ def with_levels(cursor: duckdb.DuckDBPyConnection, projects: Sequence[Project], 
 
 def change_of(project: Project, incident: Row | None) -> Change | None:
     """Return the change of a project, from its row of `worst_incidents` if it has one; None without data."""
-    return (_change_of_incident(project, incident) if incident is not None else None) or _change_of_days(project)
+    return (_build_incident_change(project, incident) if incident is not None else None) or _build_day_change(project)
 
 
-def _change_of_incident(project: Project, incident: Row) -> Change | None:
+def _build_incident_change(project: Project, incident: Row) -> Change | None:
     series = incident["tier"] or incident["type"]
     before, after = incident["level_before"], incident["level_after"]
     if before is None or after is None:
@@ -525,7 +525,7 @@ def _change_of_incident(project: Project, incident: Row) -> Change | None:
     )
 
 
-def _change_of_days(project: Project) -> Change | None:
+def _build_day_change(project: Project) -> Change | None:
     series = next((tier for tier in ("tier2", "tier1") if project.recent.level(tier) is not None), None)
     if series is None:
         return None
@@ -537,7 +537,7 @@ def _name(series: str) -> str:
     return TIERS.get(series) or ("Anomalies" if series == SPIKE else series.replace("_", " "))
 
 
-def _levels(row: Row) -> list[float | None]:
+def _read_levels(row: Row) -> list[float | None]:
     levels: list[float | None] = [None] * LEVEL_DAYS
     for back, level in zip(row["back"], row["level"], strict=True):
         levels[LEVEL_DAYS - 1 - back] = level
@@ -591,22 +591,22 @@ def banner_text(settings: ProjectSettings, open_incidents: int, judge: str, chec
         return f"Eval Audit Mode: Off\n{incidents}"
     lines = [
         "Eval Audit Mode: Active",
-        f"Judge model: {_judge(settings, judge)}",
-        f"Tiers: {_tiers(settings, judge)}",
-        f"Sampling: {_sampling(settings.sampling)}",
-        f"Cost cap: {_cap(settings.cost_cap_per_session)}",
+        f"Judge model: {_describe_judge(settings, judge)}",
+        f"Tiers: {_describe_tiers(settings, judge)}",
+        f"Sampling: {_describe_sampling(settings.sampling)}",
+        f"Cost cap: {_describe_cap(settings.cost_cap_per_session)}",
         incidents,
     ]
     return "\n".join(lines)
 
 
-def _judge(settings: ProjectSettings, judge: str) -> str:
+def _describe_judge(settings: ProjectSettings, judge: str) -> str:
     if judge == NONE:
         return "none; only Tier 1 runs"
     return settings.judge_model + ("" if judge == LIVE else f" ({judge})")
 
 
-def _tiers(settings: ProjectSettings, judge: str) -> str:
+def _describe_tiers(settings: ProjectSettings, judge: str) -> str:
     tiers = ["1 (structural)"]
     if judge != NONE:
         tiers.append("2 (semantic)")
@@ -615,16 +615,16 @@ def _tiers(settings: ProjectSettings, judge: str) -> str:
     return " → ".join(tiers)
 
 
-def _sampling(sampling: Sampling) -> str:
+def _describe_sampling(sampling: Sampling) -> str:
     if not sampling.enabled or sampling.routine_interval == 1:
         return "every exchange"
     ends = {"first": sampling.always_score_first, "last": sampling.always_score_last}
     always = " / ".join(f"{end} {count}" for end, count in ends.items() if count)
-    routine = f"every {_ordinal(sampling.routine_interval)} routine"
+    routine = f"every {_format_ordinal(sampling.routine_interval)} routine"
     return f"{routine}, always {always}" if always else routine
 
 
-def _cap(cap: float | None) -> str:
+def _describe_cap(cap: float | None) -> str:
     if cap is None:
         return "none"
     # Half a cent must not be shown as 0.
@@ -632,6 +632,6 @@ def _cap(cap: float | None) -> str:
     return f"${amount}/session"
 
 
-def _ordinal(number: int) -> str:
+def _format_ordinal(number: int) -> str:
     ending = "th" if number % 100 in _TEENS else _ENDINGS.get(number % 10, "th")
     return f"{number}{ending}"

@@ -58,7 +58,7 @@ def runs_named(store: Store, name: str, project: str | None = None) -> Iterator[
 
 def full_diagnosis(cursor: duckdb.DuckDBPyConnection, run: Run) -> Document:
     """Return the full diagnosis of a run, by the thresholds of the recorded one."""
-    return _diagnose(run, events_of(cursor, run.connection, run.session_id))
+    return _diagnose_session(run, events_of(cursor, run.connection, run.session_id))
 
 
 def events_of(cursor: duckdb.DuckDBPyConnection, connection: str, session_id: str) -> list[Document]:
@@ -67,7 +67,7 @@ def events_of(cursor: duckdb.DuckDBPyConnection, connection: str, session_id: st
     return [raw_event(row["payload"]) for row in rows]
 
 
-def _diagnose(run: Run, events: Sequence[Document]) -> Document:
+def _diagnose_session(run: Run, events: Sequence[Document]) -> Document:
     return diagnose_events(run.session_id, events, recorded_profile(run.threshold_profile, run.threshold_changes))
 
 
@@ -104,7 +104,7 @@ def _export_run(store: Store, run: Run, root: Path) -> None:
     (root / run.run_id).mkdir(parents=True, exist_ok=True)
     _write(root / f"{run.run_id}.json", msgspec.to_builtins({name: getattr(run, name) for name in _EXPORTED}))
     _write(root / run.run_id / "session.json", {"session_id": run.session_id, "events": events})
-    _write(root / run.run_id / "diagnosis.json", _diagnose(run, events))
+    _write(root / run.run_id / "diagnosis.json", _diagnose_session(run, events))
 
 
 def _write(path: Path, document: Document) -> None:

@@ -122,11 +122,11 @@ def with_run_ids(cursor: duckdb.DuckDBPyConnection, project: str, sessions: Sequ
     Both are None for a session that has never ended; `run_id` also until the end has been diagnosed.
     """
     named = {"connections": [one["connection"] for one in sessions], "sessions": [one["session_id"] for one in sessions]}
-    asked = {"project": project, **named}
-    ended = {(row["connection"], row["session_id"]): row for row in query_rows(cursor, "runs_of_sessions", asked)}
+    params = {"project": project, **named}
+    ended = {(row["connection"], row["session_id"]): row for row in query_rows(cursor, "runs_of_sessions", params)}
     never = {"run_id": None, "closed_at": None}
-    found = [(one, ended.get((one["connection"], one["session_id"]), never)) for one in sessions]
-    return [{**one, "run_id": end["run_id"], "closed_at": end["closed_at"]} for one, end in found]
+    with_ends = [(one, ended.get((one["connection"], one["session_id"]), never)) for one in sessions]
+    return [{**one, "run_id": end["run_id"], "closed_at": end["closed_at"]} for one, end in with_ends]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ def project_baseline(baseline: Baseline, schema_version: str) -> ProjectBaseline
             tier2=_describe_tier(baseline.tier2),
             tier2_5=_describe_tier(baseline.tier2_5),
             tier3=_describe_tier(baseline.tier3),
-            anomaly_rate=_rounded(baseline.anomaly_rate),
+            anomaly_rate=_round_figure(baseline.anomaly_rate),
         ),
         schema_version=schema_version,
     )
@@ -83,10 +83,10 @@ def project_baseline(baseline: Baseline, schema_version: str) -> ProjectBaseline
 def _describe_tier(statistics: TierStatistics) -> BaselineTier:
     # One score has no spread.
     spread = statistics.stddev if statistics.count > 1 else None
-    return BaselineTier(avg=_rounded(statistics.mean), stddev=_rounded(spread), count=statistics.count)
+    return BaselineTier(avg=_round_figure(statistics.mean), stddev=_round_figure(spread), count=statistics.count)
 
 
-def _rounded(value: float | None) -> float | None:
+def _round_figure(value: float | None) -> float | None:
     return None if value is None else round(value, _DIGITS)
 
 
@@ -299,7 +299,7 @@ def _build_score(row: Row) -> Score:
     dimensions = {each["dimension"]: Dimension(each["score"], each["reasoning"]) for each in row["tier3_dimensions"]}
     return Score.of(
         row,
-        tier2_reasoning=_reasoning(row["tier2_dimensions"]),
+        tier2_reasoning=_build_reasoning(row["tier2_dimensions"]),
         tier2_skipped=row["tier2_state"] != SCORED,
         tier2_5_skipped=row["tier2_5_state"] != SCORED,
         tier3_skipped=row["tier3_state"] != SCORED,
@@ -308,7 +308,7 @@ def _build_score(row: Row) -> Score:
     )
 
 
-def _reasoning(dimensions: Sequence[Row]) -> str | None:
+def _build_reasoning(dimensions: Sequence[Row]) -> str | None:
     """Return the judge's comments, one dimension per line; None if there are none."""
     lines = [f"{each['dimension']}: {each['reasoning']}" for each in dimensions if each["reasoning"]]
     return "\n".join(lines) or None
@@ -364,10 +364,10 @@ def exchanges_by_id(
 ) -> list[ExchangeDetail]:
     """Return a project's exchanges with this id: one per connection that uses it, or only the named connection's."""
     values = {"project": project, "exchange": exchange_id, "connection": connection}
-    return [_detail(cursor, row) for row in query_rows(cursor, "exchange_detail", values)]
+    return [_build_detail(cursor, row) for row in query_rows(cursor, "exchange_detail", values)]
 
 
-def _detail(cursor: duckdb.DuckDBPyConnection, row: Mapping[str, Any]) -> ExchangeDetail:
+def _build_detail(cursor: duckdb.DuckDBPyConnection, row: Mapping[str, Any]) -> ExchangeDetail:
     subjects = [{"connection": row["connection"], "subject_id": row["exchange_id"]}]
     return ExchangeDetail(
         exchange=Exchange.of(row, labels={label["name"]: label["value"] for label in row["labels"]}),

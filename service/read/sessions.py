@@ -176,7 +176,7 @@ def session_findings(
     ids = sorted({event_id for events in located if events is not None for event_id in events.ids})
     placed = {row["event_id"]: row for row in query_rows(cursor, "marked_events", {**session, "events": ids})} if ids else {}
     findings = [
-        _finding(number, cause, events, placed)
+        _build_finding(number, cause, events, placed)
         for number, (cause, events) in enumerate(zip(diagnosis.failure_causes, located, strict=True), 1)
     ]
     by_turn: dict[int, list[tuple[Finding, MarkedTurn]]] = {}
@@ -210,18 +210,18 @@ def finding_events(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis) -> l
             else None
             for cause in recorded
         ]
-    causes = _detected(cursor, diagnosis) if recorded else []
+    causes = _detect_findings(cursor, diagnosis) if recorded else []
     return [
         None if cause is None else FindingEvents(count=cause.evidence_count, ids=[event_id for _, event_id in cause.evidence])
-        for cause in _matched(recorded, causes)
+        for cause in _match_findings(recorded, causes)
     ]
 
 
-def _detected(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis) -> Sequence[Cause]:
+def _detect_findings(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis) -> Sequence[Cause]:
     """Run the detectors over the diagnosed events and return the causes they report."""
     session = {"connection": diagnosis.connection, "session_id": diagnosis.session_id}
-    asked = {"connection": diagnosis.connection, "session": diagnosis.session_id, "limit": diagnosis.event_count}
-    frame = run_query(cursor, "session_timeline", asked)
+    params = {"connection": diagnosis.connection, "session": diagnosis.session_id, "limit": diagnosis.event_count}
+    frame = run_query(cursor, "session_timeline", params)
     recorded = recorded_profile(diagnosis.threshold_profile, diagnosis.threshold_changes)
     profile = recorded or default_profile(source_of(frame["source"]))
     evidence = SessionEvidence.held_to(profile.thresholds)
@@ -232,7 +232,7 @@ def _detected(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis) -> Sequen
     return diagnose(evidence, profile.thresholds).causes
 
 
-def _matched(recorded: Sequence[FailureCause], causes: Iterable[Cause]) -> list[Cause | None]:
+def _match_findings(recorded: Sequence[FailureCause], causes: Iterable[Cause]) -> list[Cause | None]:
     """Match recorded causes to detected ones: first by type and description, then by type if only one is left on both sides."""
     left = list(causes)
     matches: list[Cause | None] = []
@@ -250,7 +250,7 @@ def _matched(recorded: Sequence[FailureCause], causes: Iterable[Cause]) -> list[
     return matches
 
 
-def _finding(
+def _build_finding(
     number: int, cause: FailureCause, events: FindingEvents | None, placed: Mapping[str, Mapping[str, Any]]
 ) -> Finding:
     by_turn: dict[int, list[MarkedEvent]] = {}
@@ -286,7 +286,7 @@ def finding_answers(findings: SessionFindings) -> list[SessionFinding]:
             note=finding.note,
             turn_count=len(finding.turns),
             turns=[
-                FindingTurn(turn=turn.turn, event_count=turn.event_count, events=_first_events(turn))
+                FindingTurn(turn=turn.turn, event_count=turn.event_count, events=_select_first_events(turn))
                 for turn in finding.turns[:TURNS_NAMED]
             ],
         )
@@ -302,13 +302,13 @@ def turn_findings(findings: SessionFindings, turn: int) -> list[TurnFinding]:
             type=finding.type,
             severity=finding.severity,
             event_count=marked.event_count,
-            events=_first_events(marked),
+            events=_select_first_events(marked),
         )
         for finding, marked in findings.by_turn.get(turn, ())
     ]
 
 
-def _first_events(turn: MarkedTurn) -> list[FindingEvent]:
+def _select_first_events(turn: MarkedTurn) -> list[FindingEvent]:
     return [FindingEvent(event.event_id, event.event, event.tool) for event in turn.events[:EVENTS_NAMED]]
 
 
@@ -536,7 +536,7 @@ def read_session(cursor: duckdb.DuckDBPyConnection, session: SessionPlace) -> Se
     """Return a session without its turns and events."""
     totals = next(iter(query_rows(cursor, "session_totals", session.bounded)), _NO_TOTALS)
     evaluations = evaluation_page(cursor, session.project, session=session.session_id, limit=_EVALUATIONS)
-    before, after = _beside(cursor, session, totals["agents"][0] if totals["agents"] else None)
+    before, after = _read_beside(cursor, session, totals["agents"][0] if totals["agents"] else None)
     recorded = _run(cursor, session)
     findings = session_findings(cursor, session.bounded, recorded)
     labels: dict[str, list[str]] = {}
@@ -573,12 +573,12 @@ def session_with_turns(cursor: duckdb.DuckDBPyConnection, session: SessionPlace,
     rows, read = session_turns(cursor, session, part), read_session(cursor, session)
     return SessionWithTurns(
         session=read.session,
-        turns=[_turn(row, read.findings) for row in rows],
+        turns=[_build_turn(row, read.findings) for row in rows],
         next_turn=rows[-1]["row"] + 1 if rows and rows[-1]["row"] < rows[-1]["places"] else None,
     )
 
 
-def _turn(row: Row, findings: SessionFindings) -> SessionTurn:
+def _build_turn(row: Row, findings: SessionFindings) -> SessionTurn:
     return SessionTurn.of(
         row,
         labels={label["name"]: label["value"] for label in row["labels"] or ()},
@@ -628,7 +628,7 @@ def _run(cursor: duckdb.DuckDBPyConnection, session: SessionPlace) -> RecordedRu
     )
 
 
-def _beside(
+def _read_beside(
     cursor: duckdb.DuckDBPyConnection, session: SessionPlace, agent: str | None
 ) -> tuple[SessionNamed | None, SessionNamed | None]:
     """Return the agent's sessions directly before and after one."""

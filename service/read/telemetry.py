@@ -83,7 +83,7 @@ def open_sessions(
     limit: int | None = None,
 ) -> list[Listed]:
     """Return a page of watched sessions of one project or all, longest silent first, optionally last heard before a time."""
-    at, place = after or (None, None)
+    at, last_id = after or (None, None)
     values = {
         "as_of": now,
         "gap_seconds": timedelta(minutes=policy.session_gap_minutes).total_seconds(),
@@ -91,13 +91,15 @@ def open_sessions(
         "project": project,
         "silent_since": silent_since,
         "after_at": at,
-        "after_place": place,
+        "after_place": last_id,
         "limit": limit,
     }
-    return [Listed(_session(row, policy, now, listening), row["place"]) for row in query_rows(cursor, "session_signs", values)]
+    return [
+        Listed(_build_session(row, policy, now, listening), row["place"]) for row in query_rows(cursor, "session_signs", values)
+    ]
 
 
-def _session(row: Mapping[str, Any], policy: Policy, now: datetime, listening: datetime | None) -> OpenSession:
+def _build_session(row: Mapping[str, Any], policy: Policy, now: datetime, listening: datetime | None) -> OpenSession:
     interval = policy.for_project(row["project"]).settings.heartbeat_interval
     quiet = silence(row["last_received"], listening, now, timedelta(milliseconds=interval), is_idle=row["is_idle"])
     return OpenSession.of(

@@ -65,12 +65,12 @@ def tune_agent(
     project are left out, unless a person dismissed the incident or called it the new normal.
     """
     wanted = {"project": project, "agent": agent, "since": since, "limit": limit}
-    places, left_out = _without_incidents(query_rows(cursor, "agent_run_places", wanted), _incidents_of(cursor, project, agent))
+    places, left_out = _drop_incidents(query_rows(cursor, "agent_run_places", wanted), _read_incidents(cursor, project, agent))
     detectors = policy.for_project(project).settings.detectors
     profiles = {name: detectors.profile(name, agent) for name in PROFILES}
     folded: dict[ProfileName, list[tuple[int, SessionEvidence]]] = {name: [] for name in PROFILES}
     for start in range(0, len(places), RUNS_AT_ONCE):
-        for name, number, evidence in _folded(cursor, places[start : start + RUNS_AT_ONCE], profiles):
+        for name, number, evidence in _fold_run(cursor, places[start : start + RUNS_AT_ONCE], profiles):
             folded[name].append((number, evidence))
     tunings = [
         ProfileTuning(
@@ -82,7 +82,7 @@ def tune_agent(
     return AgentTuning(profiles=tunings, left_out=left_out)
 
 
-def _incidents_of(cursor: duckdb.DuckDBPyConnection, project: str, agent: str | None) -> list[Incident]:
+def _read_incidents(cursor: duckdb.DuckDBPyConnection, project: str, agent: str | None) -> list[Incident]:
     """The confirmed incidents of an agent or its whole project, without dismissed ones and new normals."""
     return [
         incident
@@ -94,7 +94,7 @@ def _incidents_of(cursor: duckdb.DuckDBPyConnection, project: str, agent: str | 
     ]
 
 
-def _without_incidents(
+def _drop_incidents(
     places: Sequence[dict[str, Any]], incidents: Sequence[Incident]
 ) -> tuple[list[dict[str, Any]], tuple[RunsLeftOut, ...]]:
     """Return the runs outside the days of incidents, and the number each incident leaves out; a run counts for the first incident only."""
@@ -109,7 +109,7 @@ def _without_incidents(
     return kept, tuple(left_out)
 
 
-def _folded(
+def _fold_run(
     cursor: duckdb.DuckDBPyConnection, places: Sequence[dict[str, Any]], profiles: dict[ProfileName, Profile]
 ) -> Iterator[tuple[ProfileName, int, SessionEvidence]]:
     """Yield the evidence of some runs in order, each with its profile."""

@@ -160,8 +160,8 @@ class AgentVersions:
         """The change of the mean score with its interval; None with too few sessions."""
         if self.previous is None or self._few:
             return None
-        found = explain({}, {}, (self.previous.moments, self.newest.moments))
-        return Part(0.0, 0.0, 0.0) if found is None else found.change
+        explained = explain({}, {}, (self.previous.moments, self.newest.moments))
+        return Part(0.0, 0.0, 0.0) if explained is None else explained.change
 
     @cached_property
     def unsafe_change(self) -> Pair | None:
@@ -174,7 +174,7 @@ class AgentVersions:
         if self.previous is None:
             return "first"
         ends = [None if self.score_change is None else self.score_change[1:], self.unsafe_change]
-        sides = [_side(found, worse) for found, worse in zip(ends, (-1, 1), strict=True) if found is not None]
+        sides = [_build_side(found, worse) for found, worse in zip(ends, (-1, 1), strict=True) if found is not None]
         if not any(sides):
             return "too early" if self.score_change is None else "no difference"
         return "mixed" if {1, -1} <= set(sides) else "worse" if -1 in sides else "better"
@@ -186,15 +186,15 @@ class AgentVersions:
         newest = f"{_KINDS.get(self.newest.label, self.newest.label)} {self.newest.name}"
         if previous is None:
             return f"{newest} is the only one seen, so there is nothing to compare it with."
-        words = {
+        verdicts = {
             "better": f"{newest} is better than {previous.name}",
             "worse": f"{newest} is worse than {previous.name}",
             "mixed": f"{newest} is better than {previous.name} in one way and worse in the other",
             "no difference": f"{newest} is no different from {previous.name} beyond chance",
-            "too early": f"Too early to tell whether {_lower(newest)} is better than {previous.name}",
+            "too early": f"Too early to tell whether {_lower_first(newest)} is better than {previous.name}",
         }
-        told = "; ".join(part for part in (self._scores(previous), self._runs(previous)) if part)
-        return f"{words[self.verdict]}: {told}."
+        parts = "; ".join(part for part in (self._scores(previous), self._runs(previous)) if part)
+        return f"{verdicts[self.verdict]}: {parts}."
 
     @property
     def _few(self) -> bool:
@@ -202,7 +202,7 @@ class AgentVersions:
 
     def _scores(self, previous: Version) -> str:
         newest, name = self.newest, TIERS[self.tier]
-        sizes = f"{_scored(newest)}, before {_scored(previous)}"
+        sizes = f"{_has_scores(newest)}, before {_has_scores(previous)}"
         if newest.mean is None or previous.mean is None or self.score_change is None:
             return f"{name} of {sizes}; it takes {FEWEST_SESSIONS} sessions of each"
         change = self.score_change
@@ -212,11 +212,11 @@ class AgentVersions:
     def _runs(self, previous: Version) -> str:
         if not self.newest.unsafe[1] and not previous.unsafe[1]:
             return ""
-        told = "{} of {} runs unsafe, before {} of {}".format(*self.newest.unsafe, *previous.unsafe)
+        sentence = "{} of {} runs unsafe, before {} of {}".format(*self.newest.unsafe, *previous.unsafe)
         if self.unsafe_change is None:
-            return told
+            return sentence
         low, high = (signed(100 * one) for one in self.unsafe_change)
-        return f"{told} (95 %: {low} to {high} points)"
+        return f"{sentence} (95 %: {low} to {high} points)"
 
 
 @dataclass(frozen=True)
@@ -265,16 +265,16 @@ def versions_of(rows: Iterable[Row], tier: str) -> list[AgentVersions]:
     ]
 
 
-def _side(ends: Iterable[float], worse: int) -> int:
+def _build_side(ends: Iterable[float], worse: int) -> int:
     """Return 1 if an interval lies on the better side of 0, -1 on the worse side, 0 if it contains 0; `worse` is the sign of the worse side."""
     low, high = ends
     side = 1 if low > 0 else -1 if high < 0 else 0
     return -worse * side
 
 
-def _scored(version: Version) -> str:
+def _has_scores(version: Version) -> str:
     return f"{grouped_count(version.row['judged'], 'score')} of {grouped_count(version.row['sessions'], 'session')}"
 
 
-def _lower(sentence: str) -> str:
+def _lower_first(sentence: str) -> str:
     return f"{sentence[:1].lower()}{sentence[1:]}"

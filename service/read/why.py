@@ -77,15 +77,19 @@ def statements(facts: Facts) -> list[Statement]:
     """Return the reasons in the evidence, the most telling first; without any, a single one that says so."""
     order = next((order for holds, order in _ORDERS if holds(facts)), ())
     is_judge = _is_judge(facts)
-    found = [one for kind in dict.fromkeys(("cause", *order) if is_judge else order) for one in _KINDS[kind](facts)]
+    statements_found = [one for kind in dict.fromkeys(("cause", *order) if is_judge else order) for one in _KINDS[kind](facts)]
     if is_judge:
-        return found
-    if any(one.kind in _TELLING for one in found):
-        return _with_part(found) if facts.which_part is not None and facts.which_part.found is not None else found
-    return [Statement(UNEXPLAINED, _NO_REASON), *found]
+        return statements_found
+    if any(one.kind in _TELLING for one in statements_found):
+        return (
+            _add_part(statements_found)
+            if facts.which_part is not None and facts.which_part.found is not None
+            else statements_found
+        )
+    return [Statement(UNEXPLAINED, _NO_REASON), *statements_found]
 
 
-def _with_part(statements: Sequence[Statement]) -> list[Statement]:
+def _add_part(statements: Sequence[Statement]) -> list[Statement]:
     """Return the reasons with the changed slice and its deployment placed directly after the first symptom."""
     part = [one for one in statements if one.kind in PART]
     others = [one for one in statements if one.kind not in PART]
@@ -95,75 +99,81 @@ def _with_part(statements: Sequence[Statement]) -> list[Statement]:
 
 def _is_judge(facts: Facts) -> bool:
     """Tell whether there is a sentence that the judge changed, from the anchors."""
-    return facts.incident.cause == "judge" and any(_cause(facts))
+    return facts.incident.cause == "judge" and any(_explain_cause(facts))
 
 
-def _flags(facts: Facts) -> Iterator[Statement]:
+def _explain_flags(facts: Facts) -> Iterator[Statement]:
     checks = facts.risen(facts.evidence.flags)[:MOST_NAMED]
     total = facts.reason("flagged")
     if total is not None and facts.risen([total]):
-        parts = ", ".join(_flagged(one.after, one.name) for one in checks)
+        parts = ", ".join(_describe_flagged(one.after, one.name) for one in checks)
         yield Statement.resting_on(
-            "tier1_flags", f"{_of(total)} exchanges were flagged by Tier 1, {_before(total)}{_listed(parts)}.", [total, *checks]
+            "tier1_flags",
+            f"{_count_of(total)} exchanges were flagged by Tier 1, {_format_before(total)}{_join_names(parts)}.",
+            [total, *checks],
         )
     elif checks:
         first, *others = checks
-        text = f"Tier 1 flagged {_flagged(first.after, first.name)} in {grouped(first.all_after)} exchanges, before {grouped(first.before)}"
-        rest = [f"{_flagged(one.after, one.name)}, before {grouped(one.before)}" for one in others]
+        text = f"Tier 1 flagged {_describe_flagged(first.after, first.name)} in {grouped(first.all_after)} exchanges, before {grouped(first.before)}"
+        rest = [f"{_describe_flagged(one.after, one.name)}, before {grouped(one.before)}" for one in others]
         yield Statement.resting_on("tier1_flags", "; ".join([f"{text} in {grouped(first.all_before)}", *rest]) + ".", checks)
 
 
-def _anomalies(facts: Facts) -> Iterator[Statement]:
+def _explain_anomalies(facts: Facts) -> Iterator[Statement]:
     total = facts.reason("anomalous") or facts.spike
     if total is None or not facts.risen([total]):
-        yield from _flags(facts)
+        yield from _explain_flags(facts)
         return
     reasons: Sequence[Count] = facts.risen(one for one in facts.evidence.reasons if one.kind == "anomaly")[:MOST_NAMED]
-    parts = ", ".join(f"{_named(one.name)} ({grouped(one.after)})" for one in reasons)
+    parts = ", ".join(f"{_quote_name(one.name)} ({grouped(one.after)})" for one in reasons)
     if not reasons:  # evidence of earlier versions has only the checks of Tier 1
         reasons = facts.risen(facts.evidence.flags)[:MOST_NAMED]
-        parts = ", ".join(_flagged(one.after, one.name) for one in reasons)
+        parts = ", ".join(_describe_flagged(one.after, one.name) for one in reasons)
     yield Statement.resting_on(
-        "anomalies", f"{_of(total)} exchanges have an anomaly, {_before(total)}{_listed(parts)}.", [total, *reasons]
+        "anomalies",
+        f"{_count_of(total)} exchanges have an anomaly, {_format_before(total)}{_join_names(parts)}.",
+        [total, *reasons],
     )
 
 
-def _judge_flags(facts: Facts) -> Iterator[Statement]:
-    words = {
+def _explain_judge_flags(facts: Facts) -> Iterator[Statement]:
+    clauses = {
         "judge_flag": "judged turns were flagged by the judge",
         "sycophancy": "turns with thinking agree with the user against their own reasoning",
         "advocacy_suppression": "turns with thinking recommend less than their own reasoning does",
     }
-    for kind, said in words.items():
-        found = facts.reason(kind)
-        if found is not None and facts.risen([found]):
-            yield Statement.resting_on(kind, f"{_of(found)} {said}, {_before(found)}.", [found])
+    for kind, clause in clauses.items():
+        reason = facts.reason(kind)
+        if reason is not None and facts.risen([reason]):
+            yield Statement.resting_on(kind, f"{_count_of(reason)} {clause}, {_format_before(reason)}.", [reason])
 
 
-def _dimensions(facts: Facts) -> Iterator[Statement]:
+def _explain_dimensions(facts: Facts) -> Iterator[Statement]:
     """Name the dimensions that changed most, with the number of turns behind the means."""
     changed = facts.dimensions[:MOST_NAMED]
     if not changed:
         return
     verb = "rose" if facts.incident.direction == "up" else "fell"
-    parts = [f"{_named(_term(one.dimension))} {one.mean_before:.2f} → {one.mean_after:.2f}" for one in changed]
+    parts = [f"{_quote_name(_name_term(one.dimension))} {one.mean_before:.2f} → {one.mean_after:.2f}" for one in changed]
     first = changed[0]
     turns = f"{grouped(first.judged_after)} judged turns since the change, {grouped(first.judged_before)} before"
     then = f", then {', '.join(parts[1:])}" if parts[1:] else ""
     yield Statement("dimensions", f"The judge's scores {verb} most in {parts[0]} ({turns}){then}.")
 
 
-def _failures(facts: Facts) -> Iterator[Statement]:
+def _explain_failures(facts: Facts) -> Iterator[Statement]:
     changed = facts.risen(facts.evidence.failures, fewest=2)[:MOST_NAMED]
     if not changed:
         return
-    rest = "".join(f"; {_named(_term(one.name))} in {grouped(one.after)}, before {grouped(one.before)}" for one in changed[1:])
+    rest = "".join(
+        f"; {_quote_name(_name_term(one.name))} in {grouped(one.after)}, before {grouped(one.before)}" for one in changed[1:]
+    )
     first = changed[0]
-    text = f"{_named(_term(first.name))} in {_of(first)} runs, {_before(first)}{rest}."
+    text = f"{_quote_name(_name_term(first.name))} in {_count_of(first)} runs, {_format_before(first)}{rest}."
     yield Statement.resting_on("failures", text, changed)
 
 
-def _slices(facts: Facts) -> Iterator[Statement]:
+def _explain_slices(facts: Facts) -> Iterator[Statement]:
     which = facts.which_part
     best = which.found if which is not None else None
     if which is None or best is None:
@@ -171,22 +181,23 @@ def _slices(facts: Facts) -> Iterator[Statement]:
     mixed = abs(best.mix.amount) > abs(best.within.amount)
     level = f"rate of anomalies went {slice_rates(best)}" if facts.is_spike else f"mean went {slice_means(best)}"
     how = f"its share went {best.shares}" if mixed else f"its {level}"
-    twins = f" The same exchanges are {', '.join(_named(one.name) for one in best.same_as)}." if best.same_as else ""
+    twins = f" The same exchanges are {', '.join(_quote_name(one.name) for one in best.same_as)}." if best.same_as else ""
     yield Statement(
         "slice",
-        f"{_named(best.name)} explains {part_explained(best)} of the change: {how}{_exchanges(best, facts.unit)}.{twins}",
+        f"{_quote_name(best.name)} explains {part_explained(best)} of the change: {how}{_describe_exchanges(best, facts.unit)}.{twins}",
     )
 
 
-def _everywhere(facts: Facts) -> Iterator[Statement]:
+def _explain_everywhere(facts: Facts) -> Iterator[Statement]:
     which = facts.which_part
     if which is not None and which.state == "everywhere":
         yield Statement("everywhere", which_part_words(which))
 
 
-def _deployments(facts: Facts) -> Iterator[Statement]:
+def _explain_deployments(facts: Facts) -> Iterator[Statement]:
     made = [
-        f"{_named(one.name)} ({_moment(one.at)}, by {_named(one.by)}{_said(one.comment)})" for one in facts.evidence.deployments
+        f"{_quote_name(one.name)} ({_format_moment(one.at)}, by {_quote_name(one.by)}{_describe_flag(one.comment)})"
+        for one in facts.evidence.deployments
     ]
     if made:
         more = f" and {len(made) - MOST_NAMED} more" if len(made) > MOST_NAMED else ""
@@ -196,7 +207,7 @@ def _deployments(facts: Facts) -> Iterator[Statement]:
         )
 
 
-def _moved(facts: Facts) -> Iterator[Statement]:
+def _explain_moved(facts: Facts) -> Iterator[Statement]:
     """Name the series that also changed, with levels; shares of runs as shares."""
     others = [text for one in facts.moved[1:] if (text := level_words(one))]
     if others:
@@ -204,45 +215,45 @@ def _moved(facts: Facts) -> Iterator[Statement]:
         yield Statement("moved_too", f"Moved on the same days: {', '.join(others[:MOST_NAMED])}{more}.")
 
 
-def _cause(facts: Facts) -> Iterator[Statement]:
+def _explain_cause(facts: Facts) -> Iterator[Statement]:
     change = facts.mix_words or facts.cause.words
     if facts.incident.cause and change:
         yield Statement("cause", change)
 
 
-def _policy(facts: Facts) -> Iterator[Statement]:
+def _explain_policy(facts: Facts) -> Iterator[Statement]:
     if facts.evidence.note:
         yield Statement("policy", facts.evidence.note)
 
 
-def _sampling(facts: Facts) -> Iterator[Statement]:
-    found = [one for one in facts.mix if one.has_risen()][:MOST_NAMED]
-    if not found or not (facts.is_judged or facts.is_spike):
+def _explain_sampling(facts: Facts) -> Iterator[Statement]:
+    changed = [one for one in facts.mix if one.has_risen()][:MOST_NAMED]
+    if not changed or not (facts.is_judged or facts.is_spike):
         return
-    first, *rest = found
-    parts = [f"{_sampled(first.name)} {_of(first)}, {_before(first)}"]
-    parts += [f"{_sampled(one.name)} {grouped(one.after)}, before {grouped(one.before)}" for one in rest]
+    first, *rest = changed
+    parts = [f"{_describe_sampled(first.name)} {_count_of(first)}, {_format_before(first)}"]
+    parts += [f"{_describe_sampled(one.name)} {grouped(one.after)}, before {grouped(one.before)}" for one in rest]
     alone = (
         "Anomalies that only the judge finds may be more for that reason alone."
         if facts.is_spike
         else "Scores count by their sampling probability, so this alone does not move the mean."
     )
-    yield Statement.resting_on("sampling", f"Other turns were judged than before: {'; '.join(parts)}. {alone}", found)
+    yield Statement.resting_on("sampling", f"Other turns were judged than before: {'; '.join(parts)}. {alone}", changed)
 
 
 _KINDS: Mapping[str, Callable[[Facts], Iterator[Statement]]] = {
-    "flags": _flags,
-    "anomalies": _anomalies,
-    "judge_flags": _judge_flags,
-    "dimensions": _dimensions,
-    "failures": _failures,
-    "slices": _slices,
-    "everywhere": _everywhere,
-    "deployments": _deployments,
-    "moved": _moved,
-    "cause": _cause,
-    "policy": _policy,
-    "sampling": _sampling,
+    "flags": _explain_flags,
+    "anomalies": _explain_anomalies,
+    "judge_flags": _explain_judge_flags,
+    "dimensions": _explain_dimensions,
+    "failures": _explain_failures,
+    "slices": _explain_slices,
+    "everywhere": _explain_everywhere,
+    "deployments": _explain_deployments,
+    "moved": _explain_moved,
+    "cause": _explain_cause,
+    "policy": _explain_policy,
+    "sampling": _explain_sampling,
 }
 _REST = ("everywhere", "moved", "cause", "policy", "sampling")
 _CONTEXT = ("slices", "everywhere", "deployments", "moved", "cause", "policy", "sampling")
@@ -270,56 +281,56 @@ def level_words(moved: Moved) -> str | None:
     series = moved.key.tier or ""
     is_share = not series or series.startswith(("unsafe", "failure:"))
     before, after = (f"{one:.0%}" if is_share else f"{one:.{1 if series == 'trust' else 2}f}" for one in level[:2])
-    return f"{_named(moved.name)} {before} → {after}"
+    return f"{_quote_name(moved.name)} {before} → {after}"
 
 
-def _exchanges(row: SliceRow, unit: str) -> str:
+def _describe_exchanges(row: SliceRow, unit: str) -> str:
     if not row.exchanges_before and not row.exchanges_after:
         return ""
     return f" ({grouped_count(row.exchanges_after, unit)} since the change, {grouped(row.exchanges_before)} before)"
 
 
-def _flagged(count: int, flag: str) -> str:
-    one, many = _FLAGS.get(flag, (f"flagged by {flag}", f"flagged by {flag}"))
-    return f"{grouped(count)} {_named(one if count == 1 else many)}"
+def _describe_flagged(count: int, flag: str) -> str:
+    singular, many = _FLAGS.get(flag, (f"flagged by {flag}", f"flagged by {flag}"))
+    return f"{grouped(count)} {_quote_name(singular if count == 1 else many)}"
 
 
-def _listed(parts: str) -> str:
+def _join_names(parts: str) -> str:
     return f": {parts}" if parts else ""
 
 
-def _of(count: Count) -> str:
+def _count_of(count: Count) -> str:
     return f"{grouped(count.after)} of {grouped(count.all_after)}"
 
 
-def _before(count: Count) -> str:
+def _format_before(count: Count) -> str:
     return (
         f"before {grouped(count.before)} of {grouped(count.all_before)}" if count.all_before else "with none to compare before"
     )
 
 
-def _named(name: str) -> str:
+def _quote_name(name: str) -> str:
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
 
 
-def _said(comment: str | None) -> str:
+def _describe_flag(comment: str | None) -> str:
     """Quote the comment of a deployment, which often says what the release was meant to change."""
-    return f": \u201c{_named(comment)}\u201d" if comment else ""
+    return f": \u201c{_quote_name(comment)}\u201d" if comment else ""
 
 
-def _term(name: str) -> str:
+def _name_term(name: str) -> str:
     return TERMS.get(name) or name.replace("_", " ")
 
 
-def _sampled(name: str) -> str:
-    return _named(WORDS["sampling_reasons"].get(name) or name.replace("_", " "))
+def _describe_sampled(name: str) -> str:
+    return _quote_name(WORDS["sampling_reasons"].get(name) or name.replace("_", " "))
 
 
-def _moment(at: str) -> str:
+def _format_moment(at: str) -> str:
     try:
         return f"{datetime.fromisoformat(at):%Y-%m-%d %H:%M} UTC"
     except ValueError:
-        return _named(at)
+        return _quote_name(at)
 
 
 APART = timedelta(days=2)
@@ -340,20 +351,24 @@ def suspected_cause(incident: Incident, twins: Sequence[Incident]) -> Incident |
 
 
 def _are_twins(incident: Incident, other: Incident) -> bool:
-    first, second = _first_day(incident), _first_day(other)
+    first, second = _find_first_day(incident), _find_first_day(other)
     if incident.project != other.project or first is None or second is None or abs(first - second) > APART:
         return False
-    return first <= _last_day(other) and second <= _last_day(incident) and _may_share_agents(_agents(incident), _agents(other))
+    return (
+        first <= _find_last_day(other)
+        and second <= _find_last_day(incident)
+        and _may_share_agents(_list_agents(incident), _list_agents(other))
+    )
 
 
-def _first_day(incident: Incident) -> date | None:
+def _find_first_day(incident: Incident) -> date | None:
     """Return the first day; in records of earlier versions it is in the evidence."""
     if incident.first_day is not None:
         return incident.first_day.astimezone(UTC).date()
     return next((one.since for one in evidence_of(incident).moved), None)
 
 
-def _last_day(incident: Incident) -> date:
+def _find_last_day(incident: Incident) -> date:
     """Return the last day; the day of the last check while the incident continues."""
     return (incident.last_day or incident.checked_at or datetime.max.replace(tzinfo=UTC)).astimezone(UTC).date()
 
@@ -362,7 +377,7 @@ def _may_share_agents(agents: set[str], others: set[str]) -> bool:
     return not agents or not others or bool(agents & others)
 
 
-def _agents(incident: Incident) -> set[str]:
+def _list_agents(incident: Incident) -> set[str]:
     """Return the agent of an incident, or the agents of its example exchanges; empty if the evidence names none."""
     if incident.agent is not None:
         return {incident.agent}

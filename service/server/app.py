@@ -61,7 +61,7 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
         redirect_slashes=False,
         default_response_class=RoundedJson,
         dependencies=[Depends(_check_call)],
-        generate_unique_id_function=_operation_id,
+        generate_unique_id_function=_name_operation,
     )
     metrics = Metrics()
     app.state.context = ApiContext(engine, access, settings, metrics)
@@ -71,8 +71,8 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
     describe(app, [route for router in ROUTERS for route in router.routes])
     add_error_answers(app)
     add_problem_pages(app)
-    app.add_exception_handler(BusyError, _busy)
-    app.add_exception_handler(BrokerError, _without_broker)
+    app.add_exception_handler(BusyError, _answer_busy)
+    app.add_exception_handler(BrokerError, _answer_without_broker)
     app.add_middleware(AuditTrail, access=access)
     app.add_middleware(Etags)
     app.add_middleware(BodyLimits, settings=settings)
@@ -94,17 +94,17 @@ async def _check_call(request: Request) -> None:
     await keep_write(request)
 
 
-async def _busy(_: Request, error: Exception) -> JSONResponse:
+async def _answer_busy(_: Request, error: Exception) -> JSONResponse:
     return error_response(ApiError(503, "busy", str(error), {"Retry-After": RETRY_AFTER}))
 
 
-async def _without_broker(_: Request, error: Exception) -> JSONResponse:
+async def _answer_without_broker(_: Request, error: Exception) -> JSONResponse:
     # Details about brokers and addresses are for the server's log, not for its callers.
     log.warning("a record was refused: %s", error)
     message = "the log cannot take records at the moment"
     return error_response(ApiError(503, "log_unavailable", message, {"Retry-After": RETRY_BROKER}))
 
 
-def _operation_id(route: APIRoute) -> str:
+def _name_operation(route: APIRoute) -> str:
     """Name an endpoint for generated clients: its subject and its function."""
     return "_".join([*map(str, route.tags[:1]), route.name])

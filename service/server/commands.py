@@ -209,7 +209,7 @@ class CommandOperations:
     async def _publish(self, topic: str, messages: Sequence[bytes], admission: Admission, conflicting: Accepted) -> Outcome:
         written: Counter[str] = Counter()
         duplicates, conflicts, start = 0, list[int](), 0
-        for name, part in _parts(messages):
+        for name, part in _split_parts(messages):
             records = await asyncio.to_thread(lambda: [decode(message) for message in part])  # noqa: B023 - awaited here
             published = await self._when_not_busy(topic, records)
             written[schema_of(name).table] += published.written
@@ -344,7 +344,7 @@ def _respond(status: int, value: Any) -> Response:
     return Response(pack(value), status, media_type=MESSAGE_PACK)
 
 
-def _parts(messages: Sequence[bytes]) -> Iterator[tuple[str, Sequence[bytes]]]:
+def _split_parts(messages: Sequence[bytes]) -> Iterator[tuple[str, Sequence[bytes]]]:
     """Split messages, in order, into parts of one record type with at most `PUBLISHED_AT_ONCE` messages."""
     for name, run in itertools.groupby(messages, lambda message: writer_schema(message).name):
         same_type = list(run)

@@ -72,7 +72,7 @@ class SilenceWatchdog:
     def __init__(self, engine: RecordIntake, alerts: Alerts) -> None:
         self._engine = engine
         self._alerts = alerts
-        intervals = _intervals(engine.policy)
+        intervals = _list_intervals(engine.policy)
         self._shortest = min(intervals.values())
         self.interval = min(self._shortest.total_seconds() / 3, LONGEST_SECONDS)
         self._last_look: datetime | None = None
@@ -96,37 +96,39 @@ class SilenceWatchdog:
         await self._engine.flush()
         silent = await asyncio.to_thread(self._silent, now, listening)
         fresh = self._fresh(silent)
-        await self._alerts.raise_alerts(list(_notices(fresh)))
-        self._told |= {(one.connection, one.session_id): _cause(one) for one in fresh}
+        await self._alerts.raise_alerts(list(_open_notices(fresh)))
+        self._told |= {(session.connection, session.session_id): _key_cause(session) for session in fresh}
         _log(fresh)
 
     def _silent(self, now: datetime, listening: datetime) -> list[OpenSession]:
         """Return the sessions with an overdue sign of life."""
         engine = self._engine
         with contextlib.closing(engine.store.cursor()) as cursor:
-            found = open_sessions(cursor, engine.policy, now, listening, silent_since=now - self._shortest)
+            overdue = open_sessions(cursor, engine.policy, now, listening, silent_since=now - self._shortest)
         audited = engine.policy.for_project
-        return [one.session for one in found if one.session.missed_intervals and audited(one.session.project).settings.enabled]
+        return [
+            one.session for one in overdue if one.session.missed_intervals and audited(one.session.project).settings.enabled
+        ]
 
     def _fresh(self, silent: Sequence[OpenSession]) -> list[OpenSession]:
         """Return the sessions whose level has raised no alert yet; forget sessions that are no longer silent."""
         present = {(one.connection, one.session_id) for one in silent}
         self._told = {key: cause for key, cause in self._told.items() if key in present}
-        return [one for one in silent if self._told.get((one.connection, one.session_id)) != _cause(one)]
+        return [one for one in silent if self._told.get((one.connection, one.session_id)) != _key_cause(one)]
 
 
-def _intervals(policy: Policy) -> dict[str, timedelta]:
+def _list_intervals(policy: Policy) -> dict[str, timedelta]:
     """Return the interval of each project in the policy; the empty name stands for every other project."""
     names = ("", *policy.projects)
     return {name: timedelta(milliseconds=policy.for_project(name).settings.heartbeat_interval) for name in names}
 
 
-def _notices(sessions: Sequence[OpenSession]) -> Iterator[Notice]:
+def _open_notices(sessions: Sequence[OpenSession]) -> Iterator[Notice]:
     """Return alerts about sessions that reached a level: one each, or one per project if there are many."""
     groups: dict[tuple[str, str], list[OpenSession]] = {}
-    for one in sessions:
-        if one.level in _ALERTED:
-            groups.setdefault((one.project, one.level), []).append(one)
+    for session in sessions:
+        if session.level in _ALERTED:
+            groups.setdefault((session.project, session.level), []).append(session)
     for group in groups.values():
         if len(group) > MANY:
             yield fleet_notice(group)
@@ -135,15 +137,15 @@ def _notices(sessions: Sequence[OpenSession]) -> Iterator[Notice]:
 
 
 def _log(sessions: Sequence[OpenSession]) -> None:
-    for one in sessions[:MANY]:
-        words = "session %s of connection %s (%s): no sign of life for %d s, %d intervals missed"
-        seconds, level = one.elapsed_ms / 1000, _LOG_LEVELS[one.level or "info"]
-        log.log(level, words, one.session_id, one.connection, one.project, seconds, one.missed_intervals)
+    for session in sessions[:MANY]:
+        message = "session %s of connection %s (%s): no sign of life for %d s, %d intervals missed"
+        seconds, level = session.elapsed_ms / 1000, _LOG_LEVELS[session.level or "info"]
+        log.log(level, message, session.session_id, session.connection, session.project, seconds, session.missed_intervals)
     if len(sessions) > MANY:
         log.warning("%d more sessions have missed a sign of life", len(sessions) - MANY)
 
 
-def _cause(session: OpenSession) -> str:
+def _key_cause(session: OpenSession) -> str:
     return f"{session.last_received.isoformat()} {session.level}"
 
 
@@ -166,11 +168,11 @@ def periodic_tasks_of(
         Withdrawing(engine),
         TokenUse(context.access),
         LoadedCode(),
-        *_score_events(engine, settings),
+        *_export_scores(engine, settings),
     ]
 
 
-def _score_events(engine: RecordIntake, settings: Settings) -> list[PeriodicTask]:
+def _export_scores(engine: RecordIntake, settings: Settings) -> list[PeriodicTask]:
     """Return the task that sends scores to a collector, if one is configured."""
     collector = collector_of(settings, os.environ)
     if collector is None:

@@ -80,11 +80,11 @@ def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: A
             announce = _announce_again
 
 
-def _announce_again(address: str, _judge: str, _notes: Sequence[str]) -> None:
+def _announce_again(address: str, _judge: str, _write_notes: Sequence[str]) -> None:
     log.warning("started again at %s with the policy of the file", address)
 
 
-def _clock_from(start: datetime) -> Clock:
+def _start_clock(start: datetime) -> Clock:
     """Return a clock that shows this time now and runs from there."""
     ahead = start - utc_now()
     return lambda: utc_now() + ahead
@@ -102,12 +102,12 @@ async def _serve(
         if judge is not None:
             stack.push_async_callback(judge.aclose)
         compact_at_start(settings.database)
-        now = utc_now if as_of is None else _clock_from(as_of)
+        now = utc_now if as_of is None else _start_clock(as_of)
         workspace = stack.enter_context(open_workspace(settings, now=now, create=True, writes=not by_workers, alone=_ALREADY))
         workspace.store.give_memory_back()
         # Tokens expire by the real clock, whatever time the server shows.
         access = stack.enter_context(AccessStore(access_file(settings.database), utc_now))
-        engine = _engine_over_kafka(workspace) if by_workers else _engine(workspace, opened)
+        engine = _open_engine_over_kafka(workspace) if by_workers else _open_engine(workspace, opened)
         app = create_app(engine, access, api_settings(settings, names))
         stack.push_async_callback(app.state.query_pool.close)
         spans = listen_for_spans(settings, app.state.context)
@@ -115,7 +115,7 @@ async def _serve(
         shown = f"[{host}]" if ":" in host else host
         http = server_of(app, host, port)
         http.config.timeout_graceful_shutdown = math.ceil(settings.client_grace)
-        notes = _notes(opened, workspace.policy, access)
+        notes = _write_notes(opened, workspace.policy, access)
         notes += [] if spans is None else [f"OpenTelemetry over gRPC is taken at {spans.address}"]
         server = _Server(http, listener, partial(announce, f"http://{shown}:{port}", opened.name, notes))
         app.state.context.restart = server.start_again
@@ -130,7 +130,7 @@ async def _serve(
             periodic_tasks.start()
             watch = asyncio.create_task(server.stopped_by(engine.broken))
             try:
-                async with taking_commands(settings.database, engine, app.state.context.watch), _taking(spans):
+                async with taking_commands(settings.database, engine, app.state.context.watch), _take_spans(spans):
                     # uvicorn closes its sockets, and the listener is needed if the server starts again.
                     await server.serve(sockets=[listener.dup()])
                 if engine.broken.is_set():
@@ -156,7 +156,7 @@ def listen_for_spans(settings: Settings, services: ApiContext) -> Receiver | Non
     return Receiver(settings.host, settings.otlp_grpc_port, services)
 
 
-def _taking(spans: Receiver | None) -> contextlib.AbstractAsyncContextManager[None]:
+def _take_spans(spans: Receiver | None) -> contextlib.AbstractAsyncContextManager[None]:
     return contextlib.nullcontext() if spans is None else spans.taking()
 
 
@@ -168,13 +168,13 @@ def api_settings(settings: Settings, names: Sequence[str]) -> ApiSettings:
     return ApiSettings(allowed_hosts=frozenset(allowed), encrypted_hosts=encrypted, policy_file=settings.policy)
 
 
-def _engine(workspace: Workspace, opened: OpenedJudge) -> Engine:
+def _open_engine(workspace: Workspace, opened: OpenedJudge) -> Engine:
     """Open the engine that audits in this process."""
     store, policy, redactor, now = workspace.store, workspace.policy, workspace.redactor, workspace.now
     return Engine(store, policy, redactor, now, judge=opened.judge, judge_name=opened.name)
 
 
-def _engine_over_kafka(workspace: Workspace) -> Engine:
+def _open_engine_over_kafka(workspace: Workspace) -> Engine:
     """Open the engine that passes records to workers through Kafka."""
     from streams.kafka.kafka_log import KafkaLog  # noqa: PLC0415 - the clients of Kafka take a while to load, and most need none
 
@@ -185,7 +185,7 @@ def _engine_over_kafka(workspace: Workspace) -> Engine:
     return Engine(store, policy, redactor, now, judge_name=WORKERS, log=topics)
 
 
-def _notes(opened: OpenedJudge, policy: Policy, access: AccessStore) -> list[str]:
+def _write_notes(opened: OpenedJudge, policy: Policy, access: AccessStore) -> list[str]:
     """Return the reasons why a configured judge cannot judge, or people cannot sign in."""
     notes = [note for note in (opened.note, unpriced_note(policy)) if note and opened.judge is not None]
     return notes if access.holders("operator") else [*notes, _NOBODY]

@@ -44,17 +44,17 @@ def serving(arguments: Sequence[str], environment: Mapping[str, str], log: Path)
     # It imports the same modules as we do, and never a folder called `service` in the current directory.
     command = [sys.executable, "-P", "-m", "service.cli.main", *arguments]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_CONFIGURING)}
-    given = inherited | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | dict(environment)
+    variables = inherited | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | dict(environment)
     with log.open("wb") as stream:
         child = subprocess.Popen(
-            command, env=given, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stream, text=True, process_group=0
+            command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stream, text=True, process_group=0
         )
         try:
-            yield _address(child, arguments[0], log)
+            yield _read_address(child, arguments[0], log)
         finally:
             _stop(child)
     if child.returncode:
-        raise _failed(arguments[0], f"ended with {child.returncode}", log)
+        raise _describe_failure(arguments[0], f"ended with {child.returncode}", log)
 
 
 def unwound_by_signals() -> contextlib.AbstractContextManager[None]:
@@ -66,18 +66,18 @@ def unwound_by_signals() -> contextlib.AbstractContextManager[None]:
     return handled(leave, [signal.SIGTERM, signal.SIGHUP])
 
 
-def _address(child: subprocess.Popen[str], name: str, log: Path) -> str:
+def _read_address(child: subprocess.Popen[str], name: str, log: Path) -> str:
     """Return the address from the first line that contains one."""
     overdue = threading.Timer(PATIENCE, child.kill)
     overdue.start()
     try:
         for line in child.stdout or ():
-            _, found, rest = line.partition("http://")
-            if found:
-                return found + rest.split()[0]
+            _, separator, rest = line.partition("http://")
+            if separator:
+                return separator + rest.split()[0]
     finally:
         overdue.cancel()
-    raise _failed(name, "ended before it served", log)
+    raise _describe_failure(name, "ended before it served", log)
 
 
 def _stop(child: subprocess.Popen[str]) -> None:
@@ -92,7 +92,7 @@ def _stop(child: subprocess.Popen[str]) -> None:
             raise
 
 
-def _failed(name: str, how: str, log: Path) -> ChildError:
+def _describe_failure(name: str, how: str, log: Path) -> ChildError:
     """Return the error with the last lines of the log."""
     with log.open("rb") as stream:
         stream.seek(max(0, log.stat().st_size - _LOG_END))
@@ -115,7 +115,7 @@ def partitions_of(connection: KafkaConnection, stages: Sequence[Stage], foreign:
     `foreign` are a Collector's topics, each with its own number, 0 if it does not exist.
     """
     with TopicAdministration(connection) as administration:
-        there, found = administration.describe(), administration.foreign(foreign)
+        there, foreign_topics = administration.describe(), administration.foreign(foreign)
     needed = {topic for stage in stages for topic in (stage.source, state_topic(stage.name), *stage.sinks)} | {DEAD_LETTERS}
     if foreign:
         needed.add(SPANS)
@@ -133,7 +133,7 @@ def partitions_of(connection: KafkaConnection, stages: Sequence[Stage], foreign:
             hint="`driftline topics check` says what does not fit and what to do.",
         )
     ours = {stage.name: there[stage.source].partitions for stage in stages}
-    return ours | {name: found.get(name, 0) for name in foreign}
+    return ours | {name: foreign_topics.get(name, 0) for name in foreign}
 
 
 def supervise(settings: Settings, arguments: Sequence[str], processes: int) -> None:

@@ -83,22 +83,22 @@ async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None
             framing,
             TaskSlots(settings.judge_concurrency),
         )
-        states = {stage.name: _states(stage, parts) for stage in stages}
+        states = {stage.name: _open_states(stage, parts) for stage in stages}
         for topic in states.values():
             stack.callback(topic.close)
-        at_work = [_at_work(stage, states[stage.name], parts) for stage in stages]
-        worker = Worker(connection, [*at_work, *_collector(collected, parts)], membership=membership)
+        at_work = [_run_stages(stage, states[stage.name], parts) for stage in stages]
+        worker = Worker(connection, [*at_work, *_collect_garbage(collected, parts)], membership=membership)
         return await _work(worker, [stage.source for stage in stages if stage.judged], settings.judge_grace, orphaned)
 
 
-def _states(stage: Stage, parts: _Parts) -> StateTopic:
+def _open_states(stage: Stage, parts: _Parts) -> StateTopic:
     """Return the states of the stage."""
     return StateTopic(
         parts.connection, stage.name, parts.producer, source=stage.source, holds=stage.state_type, redactor=parts.redactor
     )
 
 
-def _at_work(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
+def _run_stages(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
     """Return the stage with the factory of its processors."""
     if stage.judged is not None:
         from streams.kafka.stages import CHUNK_TASKS, KafkaJudging  # noqa: PLC0415 - a worker without such a stage asks no judge
@@ -128,7 +128,7 @@ def _at_work(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
     return KafkaStage(stage.source, computing.open_partition, records_at_once=stage.records_at_once)
 
 
-def _collector(topics: Mapping[str, str], parts: _Parts) -> Sequence[KafkaStage]:
+def _collect_garbage(topics: Mapping[str, str], parts: _Parts) -> Sequence[KafkaStage]:
     """Return one stage for each Collector topic."""
     if not topics:
         return ()
@@ -142,12 +142,12 @@ async def _work(worker: Worker, patient: Sequence[str], grace: float, orphaned: 
     stop_requests = asyncio.Queue[str]()
     with (
         handled_in_loop(lambda number: stop_requests.put_nowait(f"signal {number.name}")),
-        _ended_with(orphaned, stop_requests),
+        _follow_parent(orphaned, stop_requests),
     ):
         await worker.start()
         watchdog = Watchdog(worker.stages, worker.consumer.waiting, patient=patient)
         stop, fail = asyncio.create_task(stop_requests.get()), asyncio.create_task(worker.failed())
-        with _background([watchdog.run()]):
+        with _run_background([watchdog.run()]):
             await asyncio.wait([stop, fail], return_when=asyncio.FIRST_COMPLETED)
         if fail.done():
             log.critical("the consumer failed: %s", fail.result(), exc_info=fail.result())
@@ -172,7 +172,7 @@ async def _stop(worker: Worker, grace: float, stop_requests: asyncio.Queue[str])
 
 
 @contextlib.contextmanager
-def _ended_with(supervisor: int | None, stop_requests: asyncio.Queue[str]) -> Iterator[None]:
+def _follow_parent(supervisor: int | None, stop_requests: asyncio.Queue[str]) -> Iterator[None]:
     """Stop when our supervisor ends, if there is one: the descriptor `supervisor` then reaches its end."""
     loop = asyncio.get_running_loop()
     if supervisor is not None:
@@ -191,11 +191,11 @@ def _hear_end(loop: asyncio.AbstractEventLoop, orphaned: int, stop_requests: asy
 
 
 @contextlib.contextmanager
-def _background(works: Iterable[Coroutine[Any, Any, None]]) -> Iterator[None]:
+def _run_background(works: Iterable[Coroutine[Any, Any, None]]) -> Iterator[None]:
     """Run coroutines beside the context; if one fails, end the process, because its work would be left undone."""
     tasks = [asyncio.create_task(work) for work in works]
     for task in tasks:
-        task.add_done_callback(_fault)
+        task.add_done_callback(_find_fault)
     try:
         yield
     finally:
@@ -203,6 +203,6 @@ def _background(works: Iterable[Coroutine[Any, Any, None]]) -> Iterator[None]:
             task.cancel()
 
 
-def _fault(task: asyncio.Task[None]) -> None:
+def _find_fault(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         end_process(error)

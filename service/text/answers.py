@@ -79,9 +79,9 @@ class Place(msgspec.Struct, frozen=True, order=True):
     """Comes before the id, in lists that are ordered by it, too."""
 
 
-def encode_place(place: Place) -> str:
+def encode_place(entry: Place) -> str:
     """Encode a place as a cursor, a text that is safe in an address."""
-    body = msgspec.json.encode(((place.at - _EPOCH) // timedelta(microseconds=1), place.number, place.id))
+    body = msgspec.json.encode(((entry.at - _EPOCH) // timedelta(microseconds=1), entry.number, entry.id))
     return base64.urlsafe_b64encode(body).rstrip(b"=").decode()
 
 

@@ -56,9 +56,9 @@ def inline(text: object, limit: int = MAX_SHOWN) -> str:
     line = plain(" ".join(str(text).split()), limit)
     parts, at = [], 0
     for match in _LINKED.finditer(line):
-        parts += [_escaped(line[at : match.start()]), f"`{match.group()}`"]
+        parts += [_escape_markup(line[at : match.start()]), f"`{match.group()}`"]
         at = match.end()
-    return _START.sub(r"\1\\", "".join([*parts, _escaped(line[at:])]))
+    return _START.sub(r"\1\\", "".join([*parts, _escape_markup(line[at:])]))
 
 
 def fenced(text: str, language: str = "") -> str:
@@ -70,7 +70,7 @@ def fenced(text: str, language: str = "") -> str:
     return f"{fence}{language}\n{text}\n{fence}\n"
 
 
-def _escaped(text: str) -> str:
+def _escape_markup(text: str) -> str:
     marked = _MARKS.sub(lambda match: f"\\{match.group()}", text)
     return "".join(_TAGS.get(character, character) for character in marked)
 
@@ -86,7 +86,7 @@ _EXACT = re.compile(r"usd|cost|cap$|probability|spent", re.IGNORECASE)
 def rounded(value: Any, name: str = "") -> Any:
     """Return the value with all nested numbers rounded; `name` is the field that holds it."""
     if isinstance(value, float):
-        return _number(value, name)
+        return _round_number(value, name)
     if isinstance(value, dict):
         return {key: one if key in WHOLE else rounded(one, str(key)) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -94,7 +94,7 @@ def rounded(value: Any, name: str = "") -> Any:
     return value
 
 
-def _number(value: float, name: str) -> float:
+def _round_number(value: float, name: str) -> float:
     if not math.isfinite(value):
         return value
     if _EXACT.search(name):

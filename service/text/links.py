@@ -58,7 +58,7 @@ class Links:
 
     def statement(self, sql: str, parameters: Mapping[str, str]) -> str:
         """The SQL editor with a statement and the values of its parameters."""
-        return _asked(self.sql, {"q": sql} | {f"p.{name}": value for name, value in parameters.items()})
+        return _add_params(self.sql, {"q": sql} | {f"p.{name}": value for name, value in parameters.items()})
 
     def help(self, word: str = "") -> str:
         """The glossary: all of it, or one term by its key such as tier2."""
@@ -66,31 +66,31 @@ class Links:
 
     def connect(self, stack: str | None = None, connection: str | None = None) -> str:
         """How to connect an agent of a stack, and the records received from a connection."""
-        return _asked("/connect", {"stack": stack, "connection": connection})
+        return _add_params("/connect", {"stack": stack, "connection": connection})
 
     def person(self, name: str) -> str:
         """An operator: tokens and sign-ins."""
-        return f"{self.people}/people/{_part(name)}"
+        return f"{self.people}/people/{_part_address(name)}"
 
     def connection(self, name: str) -> str:
         """A connection and its tokens."""
-        return f"{self.people}/connections/{_part(name)}"
+        return f"{self.people}/connections/{_part_address(name)}"
 
     def policy(self, project: str | None = None) -> str:
         """The policy: the file, and what is in force for a project."""
-        return _asked("/admin/policy", {"project": project})
+        return _add_params("/admin/policy", {"project": project})
 
     def deletion(self, **params: str | None) -> str:
         """Retention and erasure; with a `connection`, or one `session` of it, a dry run of its erasure."""
-        return _asked("/admin/deletion", params)
+        return _add_params("/admin/deletion", params)
 
     def retention_plan(self, days: int | None = None) -> str:
         """A dry run of retention, by the policy or keeping this number of days."""
-        return _asked("/admin/deletion/plan", {"days": None if days is None else str(days)})
+        return _add_params("/admin/deletion/plan", {"days": None if days is None else str(days)})
 
     def audit_log(self, **params: str | None) -> str:
         """The audit log: by a `name`, in a `project`, from a `cursor` on."""
-        return _asked("/admin/audit-log", params)
+        return _add_params("/admin/audit-log", params)
 
     def static(self, name: str) -> str:
         """A file that pages load."""
@@ -98,11 +98,11 @@ class Links:
 
     def fleet_of(self, **params: str | None) -> str:
         """The fleet; `asked` has the filters, the order and the view."""
-        return _asked(self.fleet, params)
+        return _add_params(self.fleet, params)
 
     def project(self, project: str) -> str:
         """A project."""
-        return self._within(_project(project))
+        return self._within(_project_address(project))
 
     def tabs(self, project: str) -> Sequence[tuple[str, str]]:
         """The pages of a project that each of them shows as tabs, by name."""
@@ -121,19 +121,19 @@ class Links:
 
     def costs(self, project: str, **params: str | None) -> str:
         """The cost of judging by session."""
-        return self._within(f"{_project(project)}/costs", params)
+        return self._within(f"{_project_address(project)}/costs", params)
 
     def details(self, project: str) -> str:
         """The less urgent parts of a project: costs, sampling, runs, unscored exchanges."""
-        return self._within(f"{_project(project)}/details")
+        return self._within(f"{_project_address(project)}/details")
 
     def incident(self, project: str, incident: str) -> str:
         """An incident."""
-        return self._within(f"{_project(project)}/incidents/{_part(incident)}")
+        return self._within(f"{_project_address(project)}/incidents/{_part_address(incident)}")
 
     def runs(self, project: str, **params: str | Sequence[str] | None) -> str:
         """The finished runs of a project by readiness, agent, days and cursor, None for any; `sort` can be trust."""
-        return self._within_list(f"{_project(project)}/runs", params)
+        return self._within_list(f"{_project_address(project)}/runs", params)
 
     def run(self, project: str, run: str, part: str = "", **params: str | None) -> str:
         """A finished run, by its id such as run_001, or a `part` of its page: the timeline `at` an event, of a `type`, `only` some; a part of the `graph`."""
@@ -146,114 +146,116 @@ class Links:
 
     def sessions(self, project: str, **params: str | None) -> str:
         """The sessions of a project; `asked` filters and sorts the list."""
-        return self._within(f"{_project(project)}/sessions", params)
+        return self._within(f"{_project_address(project)}/sessions", params)
 
     def exchanges(self, project: str, **params: str | None) -> str:
         """The exchanges of a project; `asked` filters and sorts the list."""
-        return self._within(f"{_project(project)}/exchanges", params)
+        return self._within(f"{_project_address(project)}/exchanges", params)
 
     def list_file(self, project: str, name: str) -> str:
         """A list of a project as a file, such as exchanges.csv."""
-        return f"{_project(project)}/lists/{quote(name)}"
+        return f"{_project_address(project)}/lists/{quote(name)}"
 
     def session(
         self, project: str, session: str, connection: str | None = None, *, fragment: str = "", **params: str | int | None
     ) -> str:
         """A session, or a place on its page: from a `turn`, around an `exchange` (by id), the events of a `part` from a `step`, `only` anomalies."""
         present = {"connection": connection} | {name: None if value is None else str(value) for name, value in params.items()}
-        path = self._within(f"{_project(project)}/sessions/{_part(session)}", present)
+        path = self._within(f"{_project_address(project)}/sessions/{_part_address(session)}", present)
         return f"{path}#{quote(fragment)}" if fragment else path
 
     def agents(self, project: str, **params: str | None) -> str:
         """The health of a project's agents, run by run: over the last `runs`, or of one `agent`."""
-        return self._within_list(f"{_project(project)}/agents", params)
+        return self._within_list(f"{_project_address(project)}/agents", params)
 
     def anomalies(self, project: str, **params: str | None) -> str:
         """The exchanges of a project with an anomaly, and the reasons."""
-        return self._within_list(f"{_project(project)}/anomalies", params)
+        return self._within_list(f"{_project_address(project)}/anomalies", params)
 
     def wrap_quality(self, project: str, **params: str | None) -> str:
         """The wrap quality of a project's sessions; `limit` is the number per page."""
-        return self._within_list(f"{_project(project)}/wrap-quality", params)
+        return self._within_list(f"{_project_address(project)}/wrap-quality", params)
 
     def watched(self, **params: str | None) -> str:
         """The open sessions, and the alerts; `asked` narrows them."""
-        return _asked(self.telemetry, params)
+        return _add_params(self.telemetry, params)
 
     def evaluations(self, project: str, **params: str | None) -> str:
         """The evaluated runs of a project; `asked` narrows the list."""
-        return self._within_list(f"{_project(project)}/evaluations", params)
+        return self._within_list(f"{_project_address(project)}/evaluations", params)
 
     def evaluation(self, project: str, evaluation: str) -> str:
         """An evaluated run, by the id of the evaluation."""
-        return self._within(_evaluation(project, evaluation))
+        return self._within(_evaluation_address(project, evaluation))
 
     def evaluation_prompt(self, project: str, evaluation: str, name: str) -> str:
         """A message to the judge for an evaluation, in full, as a file."""
-        return f"{_evaluation(project, evaluation)}/prompts/{name}"
+        return f"{_evaluation_address(project, evaluation)}/prompts/{name}"
 
     def review(self, project: str) -> str:
         """The review queue."""
-        return self._within(f"{_project(project)}/review")
+        return self._within(f"{_project_address(project)}/review")
 
     def agreement(self, project: str, **params: str | None) -> str:
         """The agreement of people and judge, over some `days`."""
-        return self._within(f"{_project(project)}/agreement", params)
+        return self._within(f"{_project_address(project)}/agreement", params)
 
     def scoring(self, project: str, score: str) -> str:
         """The endpoint for a human score, by the id of the judge's."""
-        return f"/api/audit/{quote(project)}/scores/{_part(score)}/human"
+        return f"/api/audit/{quote(project)}/scores/{_part_address(score)}/human"
 
     def incidents(self, project: str, **params: str | Sequence[str] | None) -> str:
         """The incidents of a project: of a `status` or several, a `type` and `confirmed` or not, from a `cursor` on; None is any."""
-        return self._within_list(f"{_project(project)}/incidents", params)
+        return self._within_list(f"{_project_address(project)}/incidents", params)
 
     def inbox(self, **params: str | Sequence[str] | None) -> str:
         """The incidents of all projects: of a `status` or several, a `project`, `type`, `severity`, `agent`, `assignee`, `text`, `sort`; None is any."""
-        return _asked(INBOX_PAGE, params)
+        return _add_params(INBOX_PAGE, params)
 
     def deciding(self, project: str, incident: str) -> str:
         """The endpoint for a decision on an incident."""
-        return f"/api/audit/{quote(project)}/incidents/{_part(incident)}"
+        return f"/api/audit/{quote(project)}/incidents/{_part_address(incident)}"
 
     def exchange(self, project: str, score: str, at: datetime | str | None = None) -> str:
         """An exchange, by the id of its score; `at`, the exchange's time, speeds up the look-up."""
-        return self._within(f"{_project(project)}/exchanges/{_part(score)}", {"at": time_text(at)})
+        return self._within(f"{_project_address(project)}/exchanges/{_part_address(score)}", {"at": time_text(at)})
 
     def exchange_text(self, project: str, score: str, name: str, at: datetime | str | None = None) -> str:
         """A text of an exchange in full, as a file."""
-        return _asked(f"{_project(project)}/exchanges/{_part(score)}/texts/{_part(name)}", {"at": time_text(at)})
+        return _add_params(
+            f"{_project_address(project)}/exchanges/{_part_address(score)}/texts/{_part_address(name)}", {"at": time_text(at)}
+        )
 
     def _within_list(self, path: str, params: Mapping[str, str | Sequence[str] | None]) -> str:
         """Return the address of a project's list that can show all time, with the kept period unless it has its own."""
         present = {name: value for name, value in params.items() if value is not None}
-        return _asked(path, present if present.keys() & OWN_TIME else {**present, **self._kept})
+        return _add_params(path, present if present.keys() & OWN_TIME else {**present, **self._kept})
 
     def _within(self, path: str, params: Mapping[str, str | Sequence[str] | None] | None = None) -> str:
         """Return the address of a project's page that shows a period, with the kept one unless it has its own."""
         present = {name: value for name, value in (params or {}).items() if value is not None}
         # "All time" is not a period: pages that show a period fall back to the default one.
         keeps = not present.keys() & OWN_TIME and self._kept.get("window") != ALL
-        return _asked(path, {**present, **self._kept} if keeps else present)
+        return _add_params(path, {**present, **self._kept} if keeps else present)
 
 
-def _project(project: str) -> str:
+def _project_address(project: str) -> str:
     return f"/projects/{quote(project)}"
 
 
 def _run(project: str, run: str) -> str:
-    return f"{_project(project)}/runs/{_part(run)}"
+    return f"{_project_address(project)}/runs/{_part_address(run)}"
 
 
-def _evaluation(project: str, evaluation: str) -> str:
-    return f"{_project(project)}/evaluations/{_part(evaluation)}"
+def _evaluation_address(project: str, evaluation: str) -> str:
+    return f"{_project_address(project)}/evaluations/{_part_address(evaluation)}"
 
 
-def _part(text: str) -> str:
+def _part_address(text: str) -> str:
     return quote(text, safe="")
 
 
-def _asked(path: str, params: Mapping[str, str | Sequence[str] | None]) -> str:
+def _add_params(path: str, params: Mapping[str, str | Sequence[str] | None]) -> str:
     """Return a path with its parameters."""
     present = {name: value for name, value in params.items() if value is not None}
     return f"{path}?{urlencode(present, doseq=True, quote_via=quote)}" if present else path

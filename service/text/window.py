@@ -30,13 +30,13 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def moment_of(
-    given: str, option: str, now: datetime, start_of: Callable[[timedelta, datetime], datetime] = lambda age, now: now - age
+    text: str, option: str, now: datetime, start_of: Callable[[timedelta, datetime], datetime] = lambda age, now: now - age
 ) -> datetime:
     """Return the time given with an option, UTC: an age is subtracted from `now`, a date stands for its first moment.
 
     `start_of` can replace the subtraction of an age. SettingsError that names the option for any other text.
     """
-    text = given.strip()
+    text = text.strip()
     try:
         if age := _AGE.fullmatch(text):
             return max(start_of(int(age[1]) * _UNITS[age[2]], now), EARLIEST)
@@ -198,20 +198,20 @@ def until_text(length: Length, end: datetime) -> str:
     return f"{end:%Y-%m-%dT%H:%MZ}"
 
 
-def window_of(asked: AskedRange, now: datetime) -> Window:
+def window_of(requested: AskedRange, now: datetime) -> Window:
     """Return the requested window; without an end it ends with the current hour or day."""
-    window = Window(asked.length, now, asked.until is not None, asked.compare)
-    if isinstance(asked.until, datetime):
+    window = Window(requested.length, now, requested.until is not None, requested.compare)
+    if isinstance(requested.until, datetime):
         # A time on the hour is itself the end.
-        return window.ending_with(asked.until - _LEAST)
-    if asked.until is not None:
-        return replace(window, end=datetime.combine(asked.until + _DAY, time(), UTC))
+        return window.ending_with(requested.until - _LEAST)
+    if requested.until is not None:
+        return replace(window, end=datetime.combine(requested.until + _DAY, time(), UTC))
     return window.ending_with(now)
 
 
-def listed_window(asked: AskedRange, now: datetime) -> Window | None:
+def listed_window(requested: AskedRange, now: datetime) -> Window | None:
     """Return the period that a list is limited to; None for all time."""
-    return None if asked.is_all else window_of(asked, now)
+    return None if requested.is_all else window_of(requested, now)
 
 
 def last_period(window: Window, newest: datetime | None) -> Window | None:

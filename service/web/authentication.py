@@ -115,10 +115,10 @@ class Authentication:
 
     def _by_cookie(self, scope: Scope, cookie: bytes) -> ApiError | None:
         """Set the caller by the cookie; return the refusal if it is invalid or the call does not come from one of our pages."""
-        found = self._access.signed_in(cookie)
-        if found is None:
+        signed_in = self._access.signed_in(cookie)
+        if signed_in is None:
             return ApiError(401, "signed_out", "the sign-in has ended; sign in again") if _is_api(scope) else None
-        caller, prefix = found
+        caller, prefix = signed_in
         if scope["method"] not in _READS and not _is_from_page(scope, cookie):
             return ApiError(403, "forged", "the call does not come from a page of this server; reload the page")
         scope.setdefault("state", {}).update(caller=caller, token=prefix, cookie=cookie)
@@ -147,11 +147,11 @@ def counted_address(host: str) -> str:
 
 def bearer_token(values: list[bytes]) -> bytes:
     """Return the token of the only Authorization header; empty if there is none, or several."""
-    scheme, token = _credentials(values[0]) if len(values) == 1 else (b"", b"")
+    scheme, token = _read_credentials(values[0]) if len(values) == 1 else (b"", b"")
     return token if scheme == b"bearer" else b""
 
 
-def _credentials(value: bytes) -> tuple[bytes, bytes]:
+def _read_credentials(value: bytes) -> tuple[bytes, bytes]:
     """Split a header into its scheme, in lower case, and its token.
 
     Some exporters send values of OTEL_EXPORTER_OTLP_HEADERS without decoding their percent-encoding: `Bearer%20…`. No token contains
@@ -179,7 +179,7 @@ def why_refused(values: list[bytes]) -> str:
         return NEEDED
     if len(values) > 1:
         return "Authorization: must be given once"
-    scheme, _ = _credentials(values[0])
+    scheme, _ = _read_credentials(values[0])
     return "the token is wrong, expired or revoked" if scheme == b"bearer" else f"{NEEDED}; no other scheme is accepted"
 
 
@@ -195,14 +195,14 @@ _CONNECTION = HTTPBearer(scheme_name="connectionToken", description="Token of a 
 _OPERATOR = HTTPBearer(scheme_name="operatorToken", description="Token of an operator.", auto_error=False)
 
 
-async def _connection(request: Request, _: Annotated[Any, Security(_CONNECTION)]) -> Holder:
+async def _require_connection(request: Request, _: Annotated[Any, Security(_CONNECTION)]) -> Holder:
     caller = caller_of(request)
     if caller.kind != "connection":
         raise ApiError(403, "connection_token_required", "this needs the token of a connection")
     return caller
 
 
-def _holds(caller: Holder, scope: str) -> Holder:
+def _require_scope(caller: Holder, scope: str) -> Holder:
     if caller.kind != "operator":
         raise ApiError(403, "operator_token_required", "this needs the token of an operator")
     if scope not in caller.scopes:
@@ -210,47 +210,47 @@ def _holds(caller: Holder, scope: str) -> Holder:
     return caller
 
 
-async def _either(
+async def _require_either(
     request: Request, _: Annotated[Any, Security(_CONNECTION)], __: Annotated[Any, Security(_OPERATOR, scopes=["admin"])]
 ) -> Holder:
     caller = caller_of(request)
-    return caller if caller.kind == "connection" else _holds(caller, "admin")
+    return caller if caller.kind == "connection" else _require_scope(caller, "admin")
 
 
-async def _operator(request: Request, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
+async def _require_operator(request: Request, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
     caller = caller_of(request)
     if caller.kind != "operator":
         raise ApiError(403, "operator_token_required", "this needs the token of an operator")
     return caller
 
 
-async def _scoped(request: Request, needed: SecurityScopes, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
+async def _require_scoped(request: Request, needed: SecurityScopes, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
     caller = caller_of(request)
     for scope in needed.scopes:
-        _holds(caller, scope)
+        _require_scope(caller, scope)
     return caller
 
 
-async def _everywhere(caller: Annotated[Holder, Depends(_scoped)]) -> Holder:
+async def _require_everywhere(caller: Annotated[Holder, Depends(_require_scoped)]) -> Holder:
     require_project(caller, None)
     return caller
 
 
-Connection = Annotated[Holder, Depends(_connection)]
+Connection = Annotated[Holder, Depends(_require_connection)]
 """The connection that calls; 403 for an operator."""
-Caller = Annotated[Holder, Depends(_either)]
+Caller = Annotated[Holder, Depends(_require_either)]
 """The caller: a connection, or an operator with the scope admin."""
-Operator = Annotated[Holder, Depends(_operator)]
+Operator = Annotated[Holder, Depends(_require_operator)]
 """The operator that calls, whatever its scopes; 403 for a connection."""
-Reader = Annotated[Holder, Security(_scoped, scopes=["read"])]
+Reader = Annotated[Holder, Security(_require_scoped, scopes=["read"])]
 """An operator who may read."""
-Reviewer = Annotated[Holder, Security(_scoped, scopes=["review"])]
+Reviewer = Annotated[Holder, Security(_require_scoped, scopes=["review"])]
 """An operator who may score and decide as a person."""
-Admin = Annotated[Holder, Security(_scoped, scopes=["admin"])]
+Admin = Annotated[Holder, Security(_require_scoped, scopes=["admin"])]
 """An operator who may change, purge and judge again, in the projects of the token."""
-FleetAdmin = Annotated[Holder, Security(_everywhere, scopes=["admin"])]
+FleetAdmin = Annotated[Holder, Security(_require_everywhere, scopes=["admin"])]
 """An operator who may do the same in every project, and give access."""
-Querier = Annotated[Holder, Security(_everywhere, scopes=["query"])]
+Querier = Annotated[Holder, Security(_require_everywhere, scopes=["query"])]
 """An operator of every project who may run SQL: statements see all projects."""
 
 
@@ -260,7 +260,7 @@ def require_project(caller: Holder, project: str | None) -> None:
         raise ApiError(403, "other_project", "the token is for another project")
 
 
-async def _visible_project(
+async def _require_visible_project(
     caller: Operator,
     services: Services,
     project: Annotated[str, Path(pattern=f"^{NAME}$", description="Name of the project.", examples=["ops"])],
@@ -270,7 +270,7 @@ async def _visible_project(
     return project
 
 
-VisibleProject = Annotated[str, Depends(_visible_project)]
+VisibleProject = Annotated[str, Depends(_require_visible_project)]
 """The project in the address, which the operator may see; 404 for an unknown one.
 
 The rights in it are checked by another dependency: Reader, Reviewer, Admin.
@@ -297,5 +297,5 @@ def cookie_of(scope: Scope, encrypted_hosts: Collection[str]) -> bytes:
     """Return the sign-in cookie; empty if there is none, or several."""
     wanted = name_in(scope, encrypted_hosts).encode()
     pairs = (pair.strip().partition(b"=") for value in header_values(scope, b"cookie") for pair in value.split(b";"))
-    found = [value for name, _, value in pairs if name == wanted]
-    return found[0] if len(found) == 1 else b""
+    values = [value for name, _, value in pairs if name == wanted]
+    return values[0] if len(values) == 1 else b""

@@ -128,8 +128,8 @@ class ApiContext:
         cached = self._of_incidents[1]
         if (read, project) not in cached:
             cached[read, project] = await self.ask(lambda cursor: read(cursor, project))
-        found: Found = cached[read, project]
-        return found
+        answer: Found = cached[read, project]
+        return answer
 
     async def require_project(self, project: str) -> None:
         """ApiError (404) for an unknown project, with the nearest known name."""
@@ -151,12 +151,12 @@ def durable_or_refused() -> Iterator[None]:
         raise ApiError(503, "log_unavailable", "the log cannot take records at the moment", {"Retry-After": "30"}) from None
 
 
-async def _services(request: Request) -> ApiContext:
+async def _get_services(request: Request) -> ApiContext:
     context: ApiContext = request.app.state.context
     return context
 
 
-Services = Annotated[ApiContext, Depends(_services)]
+Services = Annotated[ApiContext, Depends(_get_services)]
 """The context of the application."""
 
 
@@ -259,7 +259,7 @@ class Metrics:
     def text(self, state: EngineState, unused_spans: Mapping[str, int] | None = None) -> bytes:
         """Return all metrics, including the engine's state, and `unused_spans` by state if they could be read."""
         now = CollectorRegistry()
-        now.register(_Snapshot((*_engine(state), *_unused(unused_spans))))
+        now.register(_Snapshot((*_measure_engine(state), *_count_unused_spans(unused_spans))))
         return generate_latest(self._registry) + generate_latest(now)
 
 
@@ -273,7 +273,7 @@ class _Snapshot(Collector):
         return iter(self._families)
 
 
-def _unused(counts: Mapping[str, int] | None) -> Iterator[Metric]:
+def _count_unused_spans(counts: Mapping[str, int] | None) -> Iterator[Metric]:
     if counts is not None:
         unused = GaugeMetricFamily(
             "driftline_unused_spans", "Spans of the last day of which nothing was made, by the reason why.", labels=["state"]
@@ -283,7 +283,7 @@ def _unused(counts: Mapping[str, int] | None) -> Iterator[Metric]:
         yield unused
 
 
-def _engine(state: EngineState) -> Iterator[Metric]:
+def _measure_engine(state: EngineState) -> Iterator[Metric]:
     yield GaugeMetricFamily("driftline_ready", "Whether records are taken.", value=float(state.ready))
     queues = GaugeMetricFamily("driftline_queue_size", "Waiting records, and sessions with work in progress.", labels=["queue"])
     for name, size in state.queues.items():

@@ -71,19 +71,19 @@ async def _drain(receive: Receive) -> None:
         left -= len(message.get("body", b""))
 
 
-def _answered(error: HTTPException, method: str) -> HTTPException:
+def _build_answer(error: HTTPException, method: str) -> HTTPException:
     """Return the error, with our message in place of the framework's."""
     if isinstance(error, ApiError) or error.status_code not in _CODES:
         return error
     shown = method if method in METHODS else "this method"
-    words = {404: "this path does not exist", 405: f"{shown} is not allowed here"}[error.status_code]
-    return ApiError(error.status_code, _CODES[error.status_code], words, error.headers)
+    message = {404: "this path does not exist", 405: f"{shown} is not allowed here"}[error.status_code]
+    return ApiError(error.status_code, _CODES[error.status_code], message, error.headers)
 
 
 def problems_in_words(errors: Sequence[Mapping[str, Any]]) -> str:
     """Describe the problems of a body or query, each with its field and without the value."""
-    told = [f"{_field(error['loc'])}: {_words_of(error)}" for error in errors[:MAX_PROBLEMS]]
-    return "; ".join(told) + (f"; and {len(errors) - MAX_PROBLEMS} more" if len(errors) > MAX_PROBLEMS else "")
+    problems = [f"{_name_field(error['loc'])}: {_describe_error(error)}" for error in errors[:MAX_PROBLEMS]]
+    return "; ".join(problems) + (f"; and {len(errors) - MAX_PROBLEMS} more" if len(errors) > MAX_PROBLEMS else "")
 
 
 def problems_at(index: int, error: ValidationError) -> str:
@@ -91,11 +91,11 @@ def problems_at(index: int, error: ValidationError) -> str:
     return problems_in_words([{**one, "loc": (index, *one["loc"])} for one in error.errors(include_url=False)])
 
 
-def _words_of(error: Mapping[str, Any]) -> str:
+def _describe_error(error: Mapping[str, Any]) -> str:
     return _NO_FIELD if error["type"] == "extra_forbidden" else words_of(error)
 
 
-def _field(location: Sequence[str | int]) -> str:
+def _name_field(location: Sequence[str | int]) -> str:
     steps = location[1:] if location and location[0] in _SECTIONS else location
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
     return mended_text(path) or ("the body" if "body" in location else "the request")
@@ -105,8 +105,8 @@ def add_error_answers(app: FastAPI) -> None:
     """Give every error of the application the same form of answer."""
 
     async def told(request: Request, error: Exception) -> JSONResponse:
-        known = error if isinstance(error, HTTPException) else ApiError(500, "internal", "internal error")
-        return error_response(_answered(known, request.method))
+        expected = error if isinstance(error, HTTPException) else ApiError(500, "internal", "internal error")
+        return error_response(_build_answer(expected, request.method))
 
     async def invalid(_: Request, error: Exception) -> JSONResponse:
         problems = error.errors() if isinstance(error, RequestValidationError) else []

@@ -64,7 +64,7 @@ class ChangeBody(OperatorBody):
         wanted = Change(
             decision=None if self.status is None else decision_of(self.status, new_normal=self.new_normal),
             assigns=assigns,
-            assignee=_assignee(self.assignee, caller),
+            assignee=_resolve_assignee(self.assignee, caller),
             comment=redactor.redact(comment)[0] if comment else None,
         )
         return wanted, Person(redactor.redact(self.resolved_by or caller.name)[0], caller.name)
@@ -83,7 +83,7 @@ class BulkBody(ChangeBody):
     incidents: Annotated[list[Selected], Field(min_length=1, max_length=MAX_SELECTED)]
 
 
-def _assignee(assignee: str | None, caller: Holder) -> str | None:
+def _resolve_assignee(assignee: str | None, caller: Holder) -> str | None:
     return {None: None, NOBODY: None, ME: caller.name}.get(assignee, assignee)
 
 
@@ -111,7 +111,7 @@ async def change_selected(
     outcomes: list[Outcome] = []
     for which in dict.fromkeys(selected):
         try:
-            outcomes.append(await _changed(services, caller, which, wanted, person))
+            outcomes.append(await _apply_change(services, caller, which, wanted, person))
         except (DriftlineError, duckdb.Error):
             if not any(one.error is None for one in outcomes):
                 raise
@@ -120,7 +120,7 @@ async def change_selected(
     return outcomes
 
 
-async def _changed(services: ApiContext, caller: Holder, which: Which, wanted: Change, person: Person) -> Outcome:
+async def _apply_change(services: ApiContext, caller: Holder, which: Which, wanted: Change, person: Person) -> Outcome:
     project = which[0]
     if caller.project not in {None, project}:
         return Outcome(*which, None, "other_project", "the token is for another project")
@@ -141,18 +141,18 @@ def name_selected(request: Request, selected: Sequence[tuple[str, str]]) -> None
 
 def views_of(services: ApiContext, caller: Holder) -> list[View]:
     """Return the caller's own views, and shared views unless they name a project that the caller may not see."""
-    found = services.access.saved_views.seen_by(caller.name)
-    return [one for one in found if one.owner == caller.name or _names_no_other(one, caller)]
+    views = services.access.saved_views.seen_by(caller.name)
+    return [one for one in views if one.owner == caller.name or _is_within_project(one, caller)]
 
 
 def saved_view(services: ApiContext, caller: Holder, name: str, query: str, *, is_shared: bool) -> View:
     """Save a view; InputError names an invalid field, ApiError (403) if the caller may not save it."""
-    asked = read_query(query)
-    for project in asked.get("project", ()):
+    params = read_query(query)
+    for project in params.get("project", ()):
         require_project(caller, project)
     if is_shared and "review" not in caller.scopes:
         raise ApiError(403, "scope_required", "shared: the token lacks the scope review")
-    view = View(name.strip(), caller.name, query_of(asked), is_shared)
+    view = View(name.strip(), caller.name, query_of(params), is_shared)
     with durable_or_refused():
         services.access.saved_views.save(view)
     return view
@@ -165,5 +165,5 @@ def deleted_view(services: ApiContext, caller: Holder, name: str) -> None:
             raise ApiError(404, "not_found", "you have no view of this name")
 
 
-def _names_no_other(view: View, caller: Holder) -> bool:
+def _is_within_project(view: View, caller: Holder) -> bool:
     return caller.project is None or set(read_query(view.query).get("project", ())) <= {caller.project}

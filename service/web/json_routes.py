@@ -57,19 +57,19 @@ class AnswerRoute(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         """`options` are the options of FastAPI's route."""
         status, annotated = options.get("status_code") or 200, get_type_hints(endpoint).get("return")
-        answer = annotated if _kinds_of(annotated) else options.get("response_model")
-        self.answers = _kinds_of(answer)
+        answer = annotated if _list_answer_types(annotated) else options.get("response_model")
+        self.answers = _list_answer_types(answer)
         if self.answers:
             described = {status: answering(answer), **(options.get("responses") or {})}
             options |= {"response_model": None, "responses": described}
         if answer is annotated and self.answers:
-            endpoint = _encoding(endpoint, status)
+            endpoint = _wrap_endpoint(endpoint, status)
         super().__init__(path, endpoint, **options)
 
 
 def answering(answer: Any, description: str = "Successful Response") -> dict[str, Any]:
     """Return OpenAPI's description of a status with this answer, or a union of answers."""
-    references = [{"$ref": f"{REFERENCE}{kind.__name__}"} for kind in _kinds_of(answer)]
+    references = [{"$ref": f"{REFERENCE}{kind.__name__}"} for kind in _list_answer_types(answer)]
     schema = {"anyOf": references} if len(references) > 1 else references[0]
     return {"description": description, "content": {JSON: {"schema": schema}}}
 
@@ -87,24 +87,24 @@ def schemas_of(routes: Iterable[Any]) -> dict[str, Any]:
     return schemas
 
 
-def _kinds_of(answer: Any) -> tuple[type[Answer], ...]:
+def _list_answer_types(answer: Any) -> tuple[type[Answer], ...]:
     """Return the answer, or all answers of a union; empty if any part is not an answer."""
     kinds = get_args(answer) if isinstance(answer, UnionType) else (answer,)
     return kinds if all(isinstance(kind, type) and issubclass(kind, Answer) for kind in kinds) else ()
 
 
-def _encoding(endpoint: Callable[..., Any], status: int) -> Callable[..., Any]:
+def _wrap_endpoint(endpoint: Callable[..., Any], status: int) -> Callable[..., Any]:
     """Wrap an endpoint so that it returns a response; FastAPI still runs plain functions in a thread."""
 
     def encoded(answer: Any, named: dict[str, Any]) -> Response:
         if isinstance(answer, Response):
             return answer
         response = RoundedJson(document(answer), status_code=status)
-        for one in named.values():
+        for injected in named.values():
             # FastAPI applies headers and status set on the injected response only to answers that it encodes itself.
-            if isinstance(one, Response):
-                response.headers.raw.extend(one.headers.raw)
-                response.status_code = one.status_code or status
+            if isinstance(injected, Response):
+                response.headers.raw.extend(injected.headers.raw)
+                response.status_code = injected.status_code or status
         return response
 
     if inspect.iscoroutinefunction(endpoint):

@@ -48,19 +48,19 @@ EXAMPLES: dict[str, dict[str, Any]] = msgspec.json.decode(resources.files("servi
 """A body by the name of its call."""
 
 
-def _named(text: str) -> str:
+def _check_id(text: str) -> str:
     if fault := IDENTIFIER.fault(text):
         raise ValueError(fault)
     return text
 
 
-def _event(value: Any) -> Any:
+def _check_event(value: Any) -> Any:
     if isinstance(value, dict) and has_broken_id(value):
         raise ValueError(f"its event_id {NOT_UNICODE}")
     return value
 
 
-def _moment(value: Any) -> datetime:
+def _parse_moment(value: Any) -> datetime:
     try:
         moment = parse_timestamp(value)
     except ValueError:
@@ -70,12 +70,12 @@ def _moment(value: Any) -> datetime:
     return moment
 
 
-def _moment_of_query(text: Any) -> datetime:
+def _parse_query_moment(text: Any) -> datetime:
     """Parse a time in a query string, where numbers are texts, and an unescaped plus is a space."""
     sent = str(text).strip()
     if _NUMBER.fullmatch(sent):
-        return _moment(float(sent) if "." in sent else int(sent))
-    return _moment(_LOST_PLUS.sub(r"\1+\2", sent))
+        return _parse_moment(float(sent) if "." in sent else int(sent))
+    return _parse_moment(_LOST_PLUS.sub(r"\1+\2", sent))
 
 
 NO_MOMENT = "must be a time in ISO 8601, or in seconds, milli- or microseconds since 1970, of the years 2000 to 2099"
@@ -86,7 +86,7 @@ _LOST_PLUS = re.compile(r"([0-9-]{8,10}T[0-9:.,]{1,20}) ([0-9]{2}:?[0-9]{2})")
 """A time with an offset whose plus sign has become a space."""
 Text = Annotated[str, BeforeValidator(lambda value: mended_text(value) if isinstance(value, str) else value)]
 """Text of people and models: a lone surrogate becomes U+FFFD, everything else is kept."""
-Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID), AfterValidator(_named)]
+Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID), AfterValidator(_check_id)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 ConnectionName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 _MOMENT_SCHEMA = WithJsonSchema(
@@ -95,9 +95,9 @@ _MOMENT_SCHEMA = WithJsonSchema(
         "anyOf": [{"type": "string", "format": "date-time"}, {"type": "number"}],
     }
 )
-Moment = Annotated[datetime, BeforeValidator(_moment), PlainSerializer(datetime.isoformat), _MOMENT_SCHEMA]
-QueryMoment = Annotated[datetime, BeforeValidator(_moment_of_query), _MOMENT_SCHEMA]
-Event = Annotated[Any, AfterValidator(_event)]
+Moment = Annotated[datetime, BeforeValidator(_parse_moment), PlainSerializer(datetime.isoformat), _MOMENT_SCHEMA]
+QueryMoment = Annotated[datetime, BeforeValidator(_parse_query_moment), _MOMENT_SCHEMA]
+Event = Annotated[Any, AfterValidator(_check_event)]
 LabelsBody = Annotated[
     Any,
     WithJsonSchema(
@@ -303,7 +303,7 @@ async def refuse_unknown(request: Request) -> None:
     _refuse_other_bytes(request)
     if not request.query_params:
         return
-    accepted = sorted(set(_names(route.dependant)))
+    accepted = sorted(set(_list_parameters(route.dependant)))
     unknown = next((name for name in request.query_params if name not in accepted), None)
     if unknown is not None:
         takes = f"this call takes {', '.join(accepted)}" if accepted else "this call takes no parameters"
@@ -318,11 +318,11 @@ def _refuse_other_bytes(request: Request) -> None:
             raise ApiError(400, "not_utf8", f"the {part} of the address is not UTF-8 once it is unescaped") from None
 
 
-def _names(dependant: Dependant) -> Iterator[str]:
+def _list_parameters(dependant: Dependant) -> Iterator[str]:
     """Return the parameters that an endpoint and its dependencies read from the address."""
     yield from (field.alias for field in dependant.query_params)
     for inner in dependant.dependencies:
-        yield from _names(inner)
+        yield from _list_parameters(inner)
 
 
 Cursor = Annotated[

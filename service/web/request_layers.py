@@ -86,8 +86,8 @@ class InFlight:
             await self._app(scope, receive, send)
             return
         if self._now >= self._limit:
-            words = f"{self._limit} calls are in progress; try again"
-            await refuse(ApiError(503, "busy", words, {"Retry-After": "1"}), scope, receive, send)
+            message = f"{self._limit} calls are in progress; try again"
+            await refuse(ApiError(503, "busy", message, {"Retry-After": "1"}), scope, receive, send)
             return
         self._now += 1
         try:
@@ -129,7 +129,7 @@ async def read_body(receive: Receive, limit: int, seconds: float) -> bytes:
                     raise ClientGone
                 body += message.get("body", b"")
                 if len(body) > limit:
-                    raise _too_large(limit)
+                    raise _refuse_too_large(limit)
                 if not message.get("more_body", False):
                     return bytes(body)
     except TimeoutError:
@@ -168,11 +168,11 @@ def _check_head(scope: Scope, limit: int) -> None:
             more = "identity and gzip are" if scope["path"] in OTLP else "identity is"
             raise ApiError(415, "content_encoding", f"Content-Encoding: only {more} accepted; send the body uncompressed")
     if body_kind(scope) is None and (_has_body(scope) or any(header_values(scope, b"content-type"))):
-        words = " or ".join(kind.decode() for kind in _taken(scope))
-        raise ApiError(415, "not_json", f"Content-Type: only {words} (UTF-8) is accepted")
+        accepted = " or ".join(kind.decode() for kind in _accepted_kinds(scope))
+        raise ApiError(415, "not_json", f"Content-Type: only {accepted} (UTF-8) is accepted")
     for value in header_values(scope, b"content-length"):
         if value.isdigit() and int(value[:20]) > limit:
-            raise _too_large(limit)
+            raise _refuse_too_large(limit)
 
 
 def _has_body(scope: Scope) -> bool:
@@ -184,11 +184,11 @@ def _has_body(scope: Scope) -> bool:
 def body_kind(scope: Scope) -> bytes | None:
     """Return the media type of a body, such as JSON or JSON lines; None if it is missing, given twice, or not accepted by the path."""
     sent = list(header_values(scope, b"content-type"))
-    kind = _media_type(sent[0]) if len(sent) == 1 else None
-    return kind if kind in _taken(scope) else None
+    kind = _parse_media_type(sent[0]) if len(sent) == 1 else None
+    return kind if kind in _accepted_kinds(scope) else None
 
 
-def _taken(scope: Scope) -> tuple[bytes, ...]:
+def _accepted_kinds(scope: Scope) -> tuple[bytes, ...]:
     """Return the media types that a path accepts."""
     if scope["path"] in OTLP:
         return PROTOBUF, JSON
@@ -198,13 +198,13 @@ def _taken(scope: Scope) -> tuple[bytes, ...]:
 
 
 @lru_cache
-def _media_type(value: bytes) -> bytes | None:
+def _parse_media_type(value: bytes) -> bytes | None:
     """Return the media type of a Content-Type header; None if it names an encoding other than UTF-8."""
     kind, *parameters = (part.strip().lower() for part in value.split(b";"))
     return kind if all(part in (b"", b"charset=utf-8", b'charset="utf-8"') for part in parameters) else None
 
 
-def _too_large(limit: int) -> ApiError:
+def _refuse_too_large(limit: int) -> ApiError:
     return ApiError(413, "too_large", f"the body is larger than {limit} bytes")
 
 
@@ -259,7 +259,7 @@ class RequestRecord:
         except ClientGone:
             answer.status = CLIENT_GONE
         except Exception:
-            log.exception("a request failed", extra={"request_id": request_id, "route": _route(scope)})
+            log.exception("a request failed", extra={"request_id": request_id, "route": _name_route(scope)})
             if answer.status:
                 raise  # half an answer cannot be repaired, so the server closes the connection
             error = ApiError(500, "internal", f"internal error; see {request_id} in the server's log")
@@ -270,7 +270,7 @@ class RequestRecord:
     def _note(self, scope: Scope, status: int, request_id: str, started: float) -> None:
         """Count an answered request and log it."""
         now = self._clock()
-        route, caller = _route(scope), scope.get("state", {}).get("caller")
+        route, caller = _name_route(scope), scope.get("state", {}).get("caller")
         method = scope["method"] if scope["method"] in METHODS else UNKNOWN_ROUTE
         self._metrics.answered(method, route, status, now - started)
         calls: dict[str, Any] = {}
@@ -306,7 +306,7 @@ class _Answer:
         await self._send(message)
 
 
-def _route(scope: Scope) -> str:
+def _name_route(scope: Scope) -> str:
     """Return the route's template; `UNKNOWN_ROUTE` if no route matched."""
     return str(getattr(scope.get("route"), "path", UNKNOWN_ROUTE))
 
@@ -369,8 +369,8 @@ class Etags:
         if scope["type"] != "http" or scope["method"] != "GET" or scope["path"].startswith(_OWN):
             await self._app(scope, receive, send)
             return
-        known = [tag for value in header_values(scope, b"if-none-match") for tag in _tags(value)]
-        await self._app(scope, receive, _Held(send, known, takes_gzip=takes_gzip(scope)))
+        tags = [tag for value in header_values(scope, b"if-none-match") for tag in _parse_tags(value)]
+        await self._app(scope, receive, _Held(send, tags, takes_gzip=takes_gzip(scope)))
 
 
 class _Held:
@@ -422,7 +422,7 @@ class _Held:
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-def _tags(value: bytes) -> list[bytes]:
+def _parse_tags(value: bytes) -> list[bytes]:
     """Return the tags of an If-None-Match header, including weak ones, which are as good for reading."""
     return [b"*"] if value.strip() == b"*" else _TAG.findall(value)
 
@@ -487,13 +487,13 @@ class AuditTrail:
         if line is None:
             return
         try:
-            await anyio.to_thread.run_sync(self._access.audit_log.end, line, _outcome(status), status, state.get("subject"))
+            await anyio.to_thread.run_sync(self._access.audit_log.end, line, _outcome_of(status), status, state.get("subject"))
         except StoreError:
             # The change was made, so the answer says so. The line keeps no outcome, as if it had been interrupted.
             log.exception("the audit log could not record how a change ended")
 
 
-def _outcome(status: int) -> Outcome:
+def _outcome_of(status: int) -> Outcome:
     if status < HTTPStatus.BAD_REQUEST:
         return "done"
     return "refused" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "failed"

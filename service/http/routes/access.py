@@ -164,7 +164,7 @@ def operators(_: FleetAdmin, services: Services, response: Response, project: In
 @router.post(f"{API}/connections", status_code=201, responses=documented(*WRITES, 409))
 def add_connection(_: FleetAdmin, services: Services, request: Request, body: NewConnection) -> IssuedToken:
     """Add a connection; the answer shows its token once."""
-    return _added(services.access, request, Holder("connection", body.name, body.project, body.agent))
+    return _add_holder(services.access, request, Holder("connection", body.name, body.project, body.agent))
 
 
 @router.post(f"{API}/operators", status_code=201, responses=documented(*WRITES, 409))
@@ -175,54 +175,54 @@ def add_operator(caller: FleetAdmin, services: Services, request: Request, body:
     if body.project is not None and "query" in scopes:
         raise ApiError(400, "invalid", "scopes: query is only for operators of every project; leave out query, or the project")
     holder = Holder("operator", body.name, body.project, scopes=scopes)
-    return _added(services.access, request, holder, _days(body.expires_in_days))
+    return _add_holder(services.access, request, holder, _expiry_days(body.expires_in_days))
 
 
 @router.post(f"{API}/connections/{{name}}/rotate", responses=documented(*WRITES, 404, 409))
 def rotate_connection(_: FleetAdmin, services: Services, name: Name, body: RotateBody | None = None) -> IssuedToken:
     """Issue another token of a connection; the answer shows it once. 409 if two are live: revoke one first."""
     require_holder(services.access, "connection", name)
-    return _rotated(services.access, "connection", name, body)
+    return _rotate_token(services.access, "connection", name, body)
 
 
 @router.post(f"{API}/operators/{{name}}/rotate", responses=documented(*WRITES, 404, 409))
 def rotate_operator(caller: FleetAdmin, services: Services, name: Name, body: RotateBody | None = None) -> IssuedToken:
     """Issue another token of an operator with no more scopes than yours; the answer shows it once. 409 if two are live."""
     _require_scopes(caller, require_holder(services.access, "operator", name).scopes)
-    return _rotated(services.access, "operator", name, body)
+    return _rotate_token(services.access, "operator", name, body)
 
 
 @router.post(f"{API}/connections/{{name}}/revoke", responses=documented(*WRITES, 404))
 def revoke_connection(_: FleetAdmin, services: Services, name: Name, body: RevokeBody | None = None) -> RevokedTokens:
     """Revoke one token of a connection, or all of them, at once."""
-    return _revoked(services.access, "connection", name, body)
+    return _revoke_tokens(services.access, "connection", name, body)
 
 
 @router.post(f"{API}/operators/{{name}}/revoke", responses=documented(*WRITES, 404))
 def revoke_operator(_: FleetAdmin, services: Services, name: Name, body: RevokeBody | None = None) -> RevokedTokens:
     """Revoke one token of an operator, or all of them, at once, your own as well."""
-    return _revoked(services.access, "operator", name, body)
+    return _revoke_tokens(services.access, "operator", name, body)
 
 
-def _added(access: AccessStore, request: Request, holder: Holder, lasts: timedelta | None = None) -> IssuedToken:
+def _add_holder(access: AccessStore, request: Request, holder: Holder, lasts: timedelta | None = None) -> IssuedToken:
     name_subject(request, holder.name)
     if access.holder(holder.kind, holder.name):
         raise ApiError(409, "conflict", "name: is taken; names are not reused")
-    return IssuedToken(name=holder.name, token=_told(lambda: access.add(holder, lasts), 400))
+    return IssuedToken(name=holder.name, token=_answer_token(lambda: access.add(holder, lasts), 400))
 
 
-def _rotated(access: AccessStore, kind: Kind, name: str, body: RotateBody | None) -> IssuedToken:
+def _rotate_token(access: AccessStore, kind: Kind, name: str, body: RotateBody | None) -> IssuedToken:
     hours = body.grace_hours if body else None
     grace = None if hours is None else timedelta(hours=hours)
-    lasts = _days(body.expires_in_days if body else None)
-    return IssuedToken(name=name, token=_told(lambda: access.rotate(kind, name, grace, lasts), 409))
+    lasts = _expiry_days(body.expires_in_days if body else None)
+    return IssuedToken(name=name, token=_answer_token(lambda: access.rotate(kind, name, grace, lasts), 409))
 
 
-def _days(days: int | None) -> timedelta | None:
+def _expiry_days(days: int | None) -> timedelta | None:
     return None if days is None else timedelta(days=days)
 
 
-def _revoked(access: AccessStore, kind: Kind, name: str, body: RevokeBody | None) -> RevokedTokens:
+def _revoke_tokens(access: AccessStore, kind: Kind, name: str, body: RevokeBody | None) -> RevokedTokens:
     require_holder(access, kind, name)
     which = body.token if body and body.token else name
     own = {token.token for holder, tokens in access.holders(kind) if holder.name == name for token in tokens}
@@ -231,7 +231,7 @@ def _revoked(access: AccessStore, kind: Kind, name: str, body: RevokeBody | None
     return RevokedTokens(name=name, revoked=access.revoke(kind, which))
 
 
-def _told(made: Callable[[], str], status: int) -> str:
+def _answer_token(made: Callable[[], str], status: int) -> str:
     """Return the result of a change of the token file; its InputError becomes an answer with this status."""
     try:
         return made()

@@ -49,7 +49,7 @@ async def choose_anchors(
     project: VisibleProject, caller: Reviewer, services: Services, body: AnchorsBody | None = None
 ) -> ChosenAnchors:
     """Choose anchors. Each is judged again in every round, which costs at most the cap of one session."""
-    chosen = await _wanted(services, project, body or AnchorsBody())
+    chosen = await _select_exchanges(services, project, body or AnchorsBody())
     with durable_or_refused():
         made = await choose(services.engine, project, chosen, caller.name)
     return ChosenAnchors(anchors=[anchored_exchange(anchor) for anchor in made], count=len(made))
@@ -83,7 +83,7 @@ async def begin_round(project: VisibleProject, _: Admin, services: Services) -> 
     return BegunRound(round=begun.at, anchors=begun.exchanges)
 
 
-async def _wanted(services: ApiContext, project: str, body: AnchorsBody) -> list[tuple[str, str]]:
+async def _select_exchanges(services: ApiContext, project: str, body: AnchorsBody) -> list[tuple[str, str]]:
     """Return connection and id of the chosen exchanges; 400 for an exchange that the project does not have."""
     ids = body.exchange_ids
     if ids is None:

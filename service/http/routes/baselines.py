@@ -31,7 +31,7 @@ class WindowBody(OperatorBody):
 @router.get(BASELINE, responses=documented(404))
 async def baseline(_: Reader, project: VisibleProject, services: Services) -> LatestBaseline:
     """Return the latest baseline of a project. It is computed after new scores, and again when it is older than a day."""
-    return _latest(services, project, await services.watch.baseline(project))
+    return _latest_baseline(services, project, await services.watch.baseline(project))
 
 
 @router.post(f"{BASELINE}/recompute", responses=documented(400, 404, 408, 413, 415))
@@ -39,10 +39,10 @@ async def recompute(_: Admin, project: VisibleProject, services: Services, body:
     """Compute a baseline over a window that ends now, and compare with it from now on."""
     window = None if body is None or body.window is None else int(body.window.removesuffix("d"))
     with durable_or_refused():
-        return _latest(services, project, await services.watch.recompute(project, window))
+        return _latest_baseline(services, project, await services.watch.recompute(project, window))
 
 
-def _latest(services: ApiContext, project: str, baseline: Baseline | None) -> LatestBaseline:
+def _latest_baseline(services: ApiContext, project: str, baseline: Baseline | None) -> LatestBaseline:
     if baseline is None:
         return LatestBaseline(baseline=None, message=NO_BASELINE)
     version = services.engine.policy.for_project(project).methodology.version

@@ -72,7 +72,7 @@ def describe(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         for path, operations in document["paths"].items():
             for method, operation in operations.items():
                 operation["responses"].pop("422", None)
-                for content in _contents(operation):
+                for content in _find_contents(operation):
                     content["example"] = example_of(content["schema"], schemas)
                 if path in LINES:
                     operation["requestBody"]["content"][NDJSON] = {"schema": _LINES}
@@ -85,7 +85,7 @@ def describe(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
     app.openapi = complete  # type: ignore[method-assign]
 
 
-def _contents(operation: Json) -> Iterator[Json]:
+def _find_contents(operation: Json) -> Iterator[Json]:
     """Return the JSON contents of an endpoint's description: its body and its answers."""
     for part in (operation.get("requestBody", {}), *operation["responses"].values()):
         content = part.get("content", {}).get(JSON)
@@ -122,10 +122,10 @@ def example_of(schema: Schema, components: Mapping[str, Schema], depth: int = 0)
     for name in ("anyOf", "oneOf", "allOf"):
         if name in schema:
             return example_of(schema[name][0], components, depth + 1)
-    return _made(schema, components, depth)
+    return _build_example(schema, components, depth)
 
 
-def _made(schema: Schema, components: Mapping[str, Schema], depth: int) -> Any:
+def _build_example(schema: Schema, components: Mapping[str, Schema], depth: int) -> Any:
     kind = schema.get("type", "object")
     if kind == "object":
         fields = schema.get("properties", {})

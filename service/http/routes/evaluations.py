@@ -98,30 +98,34 @@ def terms_of(body: EvaluateBody) -> Terms:
     cases = [_read(Case, value, "cases", index) for index, value in enumerate(body.cases)]
     profile = _read(Profile, body.profile, "profile")
     if profile.judge_system_prompt_path is not None:
-        raise _refusal("profile.judge_system_prompt_path", "the server does not read your files; send the text as systemPrompt")
-    return Terms(cases, _chosen(profile, body.judge_runs), _system_prompt(body.system_prompt))
+        raise _build_refusal(
+            "profile.judge_system_prompt_path", "the server does not read your files; send the text as systemPrompt"
+        )
+    return Terms(cases, _choose_cases(profile, body.judge_runs), _read_system_prompt(body.system_prompt))
 
 
-def _chosen(profile: Profile, judge_runs: Sequence[str] | None) -> list[Plan]:
+def _choose_cases(profile: Profile, judge_runs: Sequence[str] | None) -> list[Plan]:
     every = {plan.judge_run_id: plan for plan in plans(profile)}
     for index, name in enumerate(judge_runs or ()):
         if name not in every:
-            raise _refusal(f"judgeRuns[{index}]", f"the profile has no such judge run; its judge runs are {', '.join(every)}")
-    found = [every[name] for name in dict.fromkeys(judge_runs or every)]
+            raise _build_refusal(
+                f"judgeRuns[{index}]", f"the profile has no such judge run; its judge runs are {', '.join(every)}"
+            )
+    chosen = [every[name] for name in dict.fromkeys(judge_runs or every)]
     for index, judge in enumerate(profile.judges):
-        if judge.type == "batch" and any(plan.judge.judge_id == judge.judge_id for plan in found):
-            words = "the server does not ask in batches, which take hours; choose live, or evaluate with the command over the database"
-            raise _refusal(f"profile.judges[{index}].type", words)
-    return found
+        if judge.type == "batch" and any(plan.judge.judge_id == judge.judge_id for plan in chosen):
+            message = "the server does not ask in batches, which take hours; choose live, or evaluate with the command over the database"
+            raise _build_refusal(f"profile.judges[{index}].type", message)
+    return chosen
 
 
-def _system_prompt(text: str | None) -> str:
+def _read_system_prompt(text: str | None) -> str:
     if text is None:
         return shipped_system_prompt()
     if not text.strip():
-        raise _refusal("systemPrompt", "is blank: without instructions the judge cannot answer")
+        raise _build_refusal("systemPrompt", "is blank: without instructions the judge cannot answer")
     if len(text.encode()) > MAX_SYSTEM_PROMPT_BYTES:
-        raise _refusal("systemPrompt", f"is larger than {MAX_SYSTEM_PROMPT_BYTES} bytes")
+        raise _build_refusal("systemPrompt", f"is larger than {MAX_SYSTEM_PROMPT_BYTES} bytes")
     return text
 
 
@@ -130,11 +134,11 @@ def _read(model: type[Model], value: Mapping[str, Any], *path: str | int) -> Mod
     try:
         return model.model_validate_json(json_bytes(value))
     except ValidationError as error:
-        problems = [{**one, "loc": (*path, *_own(one, value))} for one in error.errors(include_url=False)]
+        problems = [{**one, "loc": (*path, *_require_own(one, value))} for one in error.errors(include_url=False)]
         raise ApiError(400, "invalid", problems_in_words(problems)) from None
 
 
-def _own(problem: Mapping[str, Any], value: Any) -> tuple[str | int, ...]:
+def _require_own(problem: Mapping[str, Any], value: Any) -> tuple[str | int, ...]:
     """Return the path of a problem in the sender's body, without elements that pydantic adds for the chosen kind of a union."""
     *around, last = problem["loc"] or ("",)
     own: list[str | int] = []
@@ -147,7 +151,7 @@ def _own(problem: Mapping[str, Any], value: Any) -> tuple[str | int, ...]:
     return tuple(own) if last in ("", "[key]") else (*own, last)
 
 
-def _refusal(field: str, message: str) -> ApiError:
+def _build_refusal(field: str, message: str) -> ApiError:
     return ApiError(400, "invalid", f"{field}: {message}")
 
 
@@ -177,7 +181,7 @@ async def evaluate(
     name_subject(request, ", ".join(case.case_id for case in terms.cases))
     # One request at a time, so that the second of two equal requests finds the evaluations of the first.
     async with services.evaluating:
-        prepared = await _prepared(services, terms, wanted, retry_failed=body.retry_failed)
+        prepared = await _prepare_terms(services, terms, wanted, retry_failed=body.retry_failed)
         if prepared.estimate.calls or prepared.estimate.not_asked:
             _refuse_unconfigured(services, terms)
         if body.dry_run:
@@ -226,13 +230,13 @@ async def evaluation(caller: Reader, services: Services, evaluation_id: Evaluati
     return state.answer
 
 
-async def _prepared(services: ApiContext, terms: Terms, wanted: Wanted, *, retry_failed: bool) -> Prepared:
+async def _prepare_terms(services: ApiContext, terms: Terms, wanted: Wanted, *, retry_failed: bool) -> Prepared:
     """Return the evaluations to run; 400 for sessions that cannot be evaluated, and for too many at once."""
     for topic in READ_FIRST:
         await services.engine.wait_for_tables(topic)
     sessions = await services.ask(lambda cursor: finished_sessions(cursor, wanted))
     _check_number(sessions, terms)
-    await _diagnosed(services, sessions)
+    await _read_diagnosed(services, sessions)
     return await anyio.to_thread.run_sync(
         partial(
             prepare,
@@ -262,13 +266,13 @@ def _check_number(sessions: Sequence[FinishedSession], terms: Terms) -> None:
         raise ApiError(400, "invalid", "sessions: no finished session matches")
     number = len(sessions) * len(terms.cases) * len(terms.plans)
     if number > MAX_EVALUATIONS:
-        words = (
+        message = (
             f"{len(sessions)} sessions by {len(terms.cases)} cases and {len(terms.plans)} judge runs are {number} evaluations"
         )
-        raise ApiError(400, "invalid", f"limit: {words}; {MAX_EVALUATIONS} can be asked for at once")
+        raise ApiError(400, "invalid", f"limit: {message}; {MAX_EVALUATIONS} can be asked for at once")
 
 
-async def _diagnosed(services: ApiContext, sessions: Sequence[FinishedSession]) -> None:
+async def _read_diagnosed(services: ApiContext, sessions: Sequence[FinishedSession]) -> None:
     """Wait a while for the sessions' diagnoses, which checks and the subject view use."""
     params: dict[str, Any] = {"sessions": [{"connection": one.connection, "session_id": one.session_id} for one in sessions]}
     for _ in range(int(DIAGNOSED_SECONDS / _LOOK)):

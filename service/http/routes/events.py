@@ -84,7 +84,7 @@ async def take_events(body: EventsBody, caller: Connection, services: Services) 
     for number, conflict in enumerate(published.conflicts):
         index = batch.indexes[conflict]
         differing = await differing_fields(services, number, batch.records[conflict])
-        batch.refuse(index, body.events[index], _conflict(body, index, differing), admission)
+        batch.refuse(index, body.events[index], _describe_conflict(body, index, differing), admission)
     await set_aside(services, batch.letters)
     refused = sorted(batch.refused, key=lambda one: one.index)
     services.metrics.events({"accepted": published.written, "known": published.known, "refused": len(refused)})
@@ -149,7 +149,7 @@ def read_batch(body: EventsBody, caller: Holder, engine: RecordIntake) -> EventB
     return batch
 
 
-def _conflict(body: EventsBody, index: int, differing: Sequence[str]) -> Problem:
+def _describe_conflict(body: EventsBody, index: int, differing: Sequence[str]) -> Problem:
     """Describe the conflict of an event whose id, its own or from its position, is stored with other content."""
     if body.first_seq is None or own_id(body.events[index]) is not None:
         return Problem(CONFLICTING_ID, f"events[{index}].event_id: {other_content(differing)}")
@@ -285,8 +285,8 @@ async def _refuse_conflicts(
         index = bulk.indexes[conflict]
         differing = await differing_fields(services, number, bulk.records[conflict])
         within = event_in(body[index])[1]
-        words = f"[{index}]{within}.event_id: {other_content(differing)}"
-        bulk.refused[index] = bulk.set_aside(caller, index, body[index], Problem(CONFLICTING_ID, words), admission)
+        message = f"[{index}]{within}.event_id: {other_content(differing)}"
+        bulk.refused[index] = bulk.set_aside(caller, index, body[index], Problem(CONFLICTING_ID, message), admission)
 
 
 def _build_answers(bulk: Bulk, published: Published) -> dict[int, TakenEvent]:

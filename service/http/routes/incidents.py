@@ -148,12 +148,12 @@ async def change_incidents(caller: Reviewer, request: Request, services: Service
     name_selected(request, selected)
     with durable_or_refused():
         outcomes = await change_selected(services, caller, selected, wanted, person)
-    results = [_outcome(one) for one in outcomes]
+    results = [_build_outcome(one) for one in outcomes]
     done = sum(one.done for one in results)
     return ChangeOutcomes(results, done, len(results) - done)
 
 
-def _outcome(outcome: Outcome) -> ChangeOutcome:
+def _build_outcome(outcome: Outcome) -> ChangeOutcome:
     now = outcome.incident
     return ChangeOutcome(
         project=outcome.project,
@@ -248,7 +248,7 @@ async def incident(_: Reader, project: VisibleProject, services: Services, incid
     record = await services.watch.incident(project, incident_id)
     if record is None:
         raise ApiError(404, "not_found", PROBLEMS["not_found"])
-    return await _with_history(services, record)
+    return await _read_with_history(services, record)
 
 
 @router.put(f"{PROJECT}/incidents/{{incident_id}}", responses=documented(400, 404, 408, 409, 413, 415))
@@ -265,7 +265,7 @@ async def decide(
         (outcome,) = await change_selected(services, caller, [(project, incident_id)], wanted, person)
     if outcome.error is not None or outcome.incident is None:
         raise ApiError(_STATUS.get(outcome.code or "", 400), outcome.code or "invalid", outcome.error or "")
-    return await _with_history(services, outcome.incident)
+    return await _read_with_history(services, outcome.incident)
 
 
 @router.post(f"{PROJECT}/check", responses=documented(404, 408, 409, 413, 415))
@@ -279,7 +279,7 @@ async def check(_: Admin, project: VisibleProject, services: Services) -> DriftC
     return drift_check(checked[0], version)
 
 
-async def _with_history(services: Services, incident: Incident) -> OneIncident:
+async def _read_with_history(services: Services, incident: Incident) -> OneIncident:
     history = await services.ask(lambda reading: history_of(reading, incident.incident_id))
     return one_incident(incident, history)
 

@@ -93,7 +93,7 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
 
 def outcome_of_ingest(result: IngestResult) -> str:
     """Return the outcome under which to count a sent exchange: known, conflict, or the name of its answer."""
-    return result.outcome if result.outcome != WRITTEN else _answered(result)
+    return result.outcome if result.outcome != WRITTEN else _kind_of_answer(result)
 
 
 def require_audit(engine: RecordIntake, caller: Holder) -> str:
@@ -112,7 +112,7 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
     exchange = body.exchange
     if exchange.timestamp > now + CLOCK_TOLERANCE:
         raise ApiError(400, "invalid", "exchange.timestamp: lies more than a day in the future")
-    labels = _labels_of(exchange.labels, redactor)
+    labels = _read_record_labels(exchange.labels, redactor)
     answer, usage = exchange.agent_response, exchange.agent_response.usage
     question, names = exchange.user_message.content, [answer.model, answer.stop_reason, body.agent]
     unwrapped = unwrap(question)
@@ -146,19 +146,19 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
         most=MAX_TEXTS,
     )
     try:
-        return build_exchange(content, filing, partial(_content_digest, body, labels))
+        return build_exchange(content, filing, partial(_digest_content, body, labels))
     except BoundsError as error:
         raise ApiError(413, "too_large", f"exchange: {error}") from None
 
 
-def _labels_of(labels: Any, redactor: Redactor) -> tuple[Label, ...]:
+def _read_record_labels(labels: Any, redactor: Redactor) -> tuple[Label, ...]:
     try:
         return read_labels(labels, redactor, "exchange.labels")
     except BoundsError as error:
         raise ApiError(400, "invalid", str(error)) from None
 
 
-def _content_digest(body: IngestBody, labels: tuple[Label, ...], clean: Clean) -> str:
+def _digest_content(body: IngestBody, labels: tuple[Label, ...], clean: Clean) -> str:
     """Return the digest of all content sent with an exchange, without secrets.
 
     Any other content under the same id is a conflict, not a duplicate. The agent counts under the name that was sent.
@@ -201,9 +201,9 @@ def filed_elsewhere(named: Any, caller: Holder) -> dict[str, str]:
 def answer_of(exchange_id: str, result: IngestResult, more: Mapping[str, str]) -> IngestAnswer:
     """Return the answer for a new exchange and for a duplicate; `more` is added to it."""
     again = {"duplicate": True} if result.outcome == "known" else {}
-    common: dict[str, Any] = {"exchange_id": exchange_id, "tier1": _tier1(result.tier1_score, result.tier1_flags)}
+    common: dict[str, Any] = {"exchange_id": exchange_id, "tier1": _build_tier1(result.tier1_score, result.tier1_flags)}
     common |= {**again, **more}
-    kind = _answered(result)
+    kind = _kind_of_answer(result)
     if kind == "scored":
         return ScoredExchange(scored=True, score_id=result.score_id, reason=result.reason, anomaly=result.anomaly, **common)
     if kind == "queued":
@@ -215,11 +215,11 @@ def answer_of(exchange_id: str, result: IngestResult, more: Mapping[str, str]) -
 
 
 @lru_cache
-def _tier1(score: float, flags: tuple[str, ...]) -> Tier1:
+def _build_tier1(score: float, flags: tuple[str, ...]) -> Tier1:
     return Tier1(score=score, flags=flags)
 
 
-def _answered(result: IngestResult) -> str:
+def _kind_of_answer(result: IngestResult) -> str:
     """Return the name of the answer: queued, sampled_out, cost_cap or scored."""
     if result.reason == QUEUED:
         return "queued"

@@ -51,11 +51,11 @@ async def metrics(request: Request, services: Services) -> Response:
         if caller.kind != "operator":
             raise ApiError(403, "operator_token_required", "this takes the token of an operator")
         require_project(caller, None)
-    unused = await _unused_spans(services)
+    unused = await _count_unused_spans(services)
     return Response(services.metrics.text(services.engine.state(), unused), media_type=CONTENT_TYPE)
 
 
-async def _unused_spans(services: ApiContext) -> Mapping[str, int] | None:
+async def _count_unused_spans(services: ApiContext) -> Mapping[str, int] | None:
     """Return the number of unused spans by state; None if the tables cannot be read, which other metrics report."""
     now = services.engine.now()
     try:

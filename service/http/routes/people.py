@@ -53,7 +53,7 @@ async def score_by_a_person(
     """Record a human score, beside the judge's. The newest of each reviewer counts. 409 if the project takes none."""
     engine = services.engine
     _require_human_scores(services, project)
-    score = await _score(services, project, score_id)
+    score = await _require_score(services, project, score_id)
     rater = body.rater or caller.name
     record = human_score(project, score_id, rater, body.score, body.comment, redactor=engine.redactor, now=engine.now())
     with durable_or_refused():
@@ -64,7 +64,7 @@ async def score_by_a_person(
 @router.get(f"{PROJECT}/scores/{{score_id}}/human", responses=documented(400, 404))
 async def history(project: VisibleProject, score_id: ScoreId, _: Reader, services: Services) -> HumanScores:
     """List all human scores of an exchange, newest first."""
-    await _score(services, project, score_id)
+    await _require_score(services, project, score_id)
     scores = await services.ask(lambda cursor: human_scores(cursor, project, score_id))
     return HumanScores(human_scores=scores, count=len(scores))
 
@@ -99,7 +99,7 @@ def _require_human_scores(services: ApiContext, project: str) -> None:
         raise ApiError(409, "human_scores_off", str(error)) from None
 
 
-async def _score(services: ApiContext, project: str, score_id: str) -> Score:
+async def _require_score(services: ApiContext, project: str, score_id: str) -> Score:
     """Return the score; 404 if the project has no score of this id."""
     at = services.score_times.time_of(project, score_id)
     score = await services.ask(lambda cursor: score_by_id(cursor, project, score_id, at))

@@ -104,7 +104,7 @@ async def try_policy(_: FleetAdmin, services: Services, body: TrialBody) -> Poli
 @router.put(POLICY, responses=documented(*WRITES, 409))
 async def save_policy(_: FleetAdmin, services: Services, request: Request, body: SaveBody) -> SavedPolicy:
     """Save a valid text and keep the previous one beside it. It is in force from the server's next start."""
-    return await _saved(services, request, body.text, body.base)
+    return await _save_text(services, request, body.text, body.base)
 
 
 @router.post(f"{POLICY}/restore", responses=documented(*WRITES, 409))
@@ -113,7 +113,7 @@ async def restore_policy(_: FleetAdmin, services: Services, request: Request, bo
     before = await asyncio.to_thread(policy_file(services).previous)
     if before is None:
         raise ApiError(409, "conflict", "there is no policy from before to take back")
-    return await _saved(services, request, before, body.base)
+    return await _save_text(services, request, before, body.base)
 
 
 @router.post(f"{POLICY}/apply", status_code=202, responses=documented(*WRITES, 409))
@@ -131,21 +131,21 @@ async def apply_policy(_: FleetAdmin, services: Services) -> AppliedPolicy:
     return AppliedPolicy(restarting=True)
 
 
-async def _saved(services: ApiContext, request: Request, text: str, base: str) -> SavedPolicy:
+async def _save_text(services: ApiContext, request: Request, text: str, base: str) -> SavedPolicy:
     file = policy_file(services)
     now = await asyncio.to_thread(standing, file)
-    found = await asyncio.to_thread(check, file, text, known_files(services, now.policy))
-    if isinstance(found, list):
-        raise ApiError(400, "invalid_policy", "; ".join(map(_name_line, found)))
+    policy = await asyncio.to_thread(check, file, text, known_files(services, now.policy))
+    if isinstance(policy, list):
+        raise ApiError(400, "invalid_policy", "; ".join(map(_name_line, policy)))
     try:
         await asyncio.to_thread(file.save, text, base)
     except StaleError as error:
         raise ApiError(409, "conflict", f"{error}. {error.hint}") from None
     except ReadOnlyError as error:
         raise ApiError(409, "read_only", f"{error} {error.hint}") from None
-    differences = changes(now.policy or services.engine.policy, found)
+    differences = changes(now.policy or services.engine.policy, policy)
     name_subject(request, ", ".join(one.setting for one in differences) or "no setting")
-    return SavedPolicy(fingerprint=fingerprint(text), changes=differences, in_force=is_in_force(services, found))
+    return SavedPolicy(fingerprint=fingerprint(text), changes=differences, in_force=is_in_force(services, policy))
 
 
 def _name_line(problem: PolicyProblem) -> str:

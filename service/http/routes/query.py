@@ -65,15 +65,15 @@ async def query(body: QueryBody, _: Querier, request: Request) -> Response:
     pool: query_pool.QueryPool = request.app.state.query_pool
     question = Question(body.sql, body.parameters, body.format, body.limit)
     try:
-        answer = await _while_wanted(request, pool.answer(question))
+        answer = await _cancel_if_gone(request, pool.answer(question))
     except QueryError as error:
         raise ApiError(400, "query_refused", f"{error}\n{error.hint}".strip()) from None
     except StoreError as error:
         raise ApiError(503, "no_snapshot", f"there is no snapshot at the moment: {error}", {"Retry-After": "30"}) from None
-    return _response(answer, body.format, time.monotonic() - began)
+    return _build_response(answer, body.format, time.monotonic() - began)
 
 
-def _response(answer: query_pool.Answer, format_name: str, seconds: float) -> Response:
+def _build_response(answer: query_pool.Answer, format_name: str, seconds: float) -> Response:
     outcome, at = answer.outcome, iso_time(answer.at)
     kind, content = FORMATS[format_name], answer.body
     headers = {
@@ -97,9 +97,9 @@ def _response(answer: query_pool.Answer, format_name: str, seconds: float) -> Re
     return Response(content, media_type=kind.media_type, headers=headers)
 
 
-async def _while_wanted(request: Request, work: Coroutine[Any, Any, Done]) -> Done:
+async def _cancel_if_gone(request: Request, work: Coroutine[Any, Any, Done]) -> Done:
     """Await the work while the client is connected; if it disconnects, cancel the work and raise ClientGone."""
-    working, leaving = asyncio.create_task(work), asyncio.create_task(_left(request))
+    working, leaving = asyncio.create_task(work), asyncio.create_task(_wait_for_disconnect(request))
     try:
         await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -112,6 +112,6 @@ async def _while_wanted(request: Request, work: Coroutine[Any, Any, Done]) -> Do
             await asyncio.wait([working, leaving])
 
 
-async def _left(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

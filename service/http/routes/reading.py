@@ -72,7 +72,7 @@ async def fleet_costs(
 ) -> CostList:
     """Sum up what judging cost, over every project that the caller may see."""
     require_window(start, end)
-    return await _costs(services, {"by": by, "project": caller.project, "start": start, "end": end}, limit, cursor)
+    return await _sum_costs(services, {"by": by, "project": caller.project, "start": start, "end": end}, limit, cursor)
 
 
 @router.get(f"{PROJECT}/costs", responses=documented(404))
@@ -89,10 +89,10 @@ async def costs(
 ) -> CostList:
     """Sum up what judging a project's exchanges cost."""
     require_window(start, end)
-    return await _costs(services, {"by": by, "project": project, "start": start, "end": end}, limit, cursor)
+    return await _sum_costs(services, {"by": by, "project": project, "start": start, "end": end}, limit, cursor)
 
 
-async def _costs(services: ApiContext, grouping: Mapping[str, Any], limit: int, cursor: Place | None) -> CostList:
+async def _sum_costs(services: ApiContext, grouping: Mapping[str, Any], limit: int, cursor: Place | None) -> CostList:
     skip = 0 if cursor is None else max(cursor.number, 0)
     groups = await services.ask(lambda connection: judge_costs(connection, **grouping, skip=skip, limit=limit + 1))
     shown, following = page_of(groups, limit, lambda _: Place(EARLIEST, "", skip + limit))
@@ -150,8 +150,8 @@ async def projects(
     wanted = [one for one in visible if health in (None, one.health) and (cursor is None or one.project > cursor.id)]
     shown, following = page_of(wanted, limit, lambda one: Place(EARLIEST, one.project))
     shown = await with_their_changes(services, shown, caller.project)
-    told = await services.ask(lambda asked: with_blind_spots(asked, shown, caller.project))
-    return Projects(projects=told, count=len(told), next_cursor=following)
+    with_spots = await services.ask(lambda asked: with_blind_spots(asked, shown, caller.project))
+    return Projects(projects=with_spots, count=len(with_spots), next_cursor=following)
 
 
 @router.get(f"{PROJECT}/runs", responses=documented(404))
@@ -187,7 +187,7 @@ def require_window(start: datetime | None, end: datetime | None) -> None:
         raise ApiError(400, "invalid", "from: must not be after to")
 
 
-def _wanted(
+def _read_wanted(
     *,
     start: From = None,
     end: To = None,
@@ -201,7 +201,7 @@ def _wanted(
     return Wanted(start=start, end=end, since=since, session=session, limit=limit, after=after)
 
 
-Asked = Annotated[Wanted, Depends(_wanted)]
+Asked = Annotated[Wanted, Depends(_read_wanted)]
 
 
 @router.get(f"{PROJECT}/scores", responses=documented(404))
@@ -213,7 +213,7 @@ async def scores(
     anomalies: Annotated[bool, Query(description="Only exchanges with an anomaly.")] = False,
 ) -> Scores:
     """List the scores of a project, newest exchange first."""
-    page, following = await _scores(services, project, dataclasses.replace(wanted, anomalies=anomalies))
+    page, following = await _read_scores(services, project, dataclasses.replace(wanted, anomalies=anomalies))
     return Scores(scores=page, count=len(page), next_cursor=following)
 
 
@@ -223,7 +223,7 @@ async def anomalies(_: Reader, project: VisibleProject, services: Services, want
 
     An exchange is listed once it has a score, moments after the ingest has answered with the result of Tier 1.
     """
-    page, following = await _scores(services, project, dataclasses.replace(wanted, anomalies=True))
+    page, following = await _read_scores(services, project, dataclasses.replace(wanted, anomalies=True))
     return Anomalies(anomalies=page, count=len(page), next_cursor=following)
 
 
@@ -254,7 +254,7 @@ async def banner(_: Reader, project: VisibleProject, services: Services) -> str:
     return banner_text(settings, summary.open_incidents, engine.judge_name, check_words(summary))
 
 
-async def _scores(services: ApiContext, project: str, wanted: Wanted) -> tuple[list[Score], str | None]:
+async def _read_scores(services: ApiContext, project: str, wanted: Wanted) -> tuple[list[Score], str | None]:
     """Return a page of scores, and the cursor of the next one."""
     one_more = dataclasses.replace(wanted, limit=wanted.limit + 1)
     entries = await services.ask(lambda cursor: project_scores(cursor, project, one_more))

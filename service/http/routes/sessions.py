@@ -28,7 +28,7 @@ MOST_TURNS = 50
 async def heartbeat(body: SessionBody, caller: Caller, services: Services) -> Done:
     """Record a sign of life of a session."""
     engine = services.engine
-    owner = _owner(services, caller, body.connection)
+    owner = _resolve_owner(services, caller, body.connection)
     if owner is None:
         raise ApiError(404, "not_found", "connection: there is no connection with this name")
     project, now = require_audit(engine, owner), engine.now()
@@ -48,10 +48,10 @@ async def finalize(
     body: FinalizeBody | None = None,
 ) -> Done:
     """End a session: its last exchanges are scored and its events diagnosed."""
-    given = body.connection if body else None
-    owner = _owner(services, caller, given)
+    connection = body.connection if body else None
+    owner = _resolve_owner(services, caller, connection)
     # Imported sessions belong to connections without a token; only operators of every project can end them.
-    name = owner.name if owner else given if caller.project is None else None
+    name = owner.name if owner else connection if caller.project is None else None
     with durable_or_refused():
         if name is None or not await services.engine.finalize(name, session_id):
             raise ApiError(404, "not_found", "the connection has no session with this id")
@@ -89,7 +89,7 @@ async def session(
     return answer
 
 
-def _owner(services: ApiContext, caller: Holder, connection: str | None) -> Holder | None:
+def _resolve_owner(services: ApiContext, caller: Holder, connection: str | None) -> Holder | None:
     """Return the connection: the caller itself, or a visible one named by an operator; None if there is none."""
     if caller.kind == "connection":
         return caller

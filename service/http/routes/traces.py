@@ -86,8 +86,8 @@ async def receive(signal: str, body: Body, caller: Holder, services: ApiContext)
     spans = await to_thread.run_sync(map_spans, origin, body, engine.redactor)
     with durable_or_refused():
         published = await engine.publish_admitted(TOPIC, spans.records, spans.messages)
-        conflicts = [_conflict(spans.records[index]) for index in published.conflicts]
-        letters = [*spans.letters, *_dead_letters(origin, conflicts, engine.redactor, CONFLICTING_ID)]
+        conflicts = [_describe_conflict(spans.records[index]) for index in published.conflicts]
+        letters = [*spans.letters, *_build_dead_letters(origin, conflicts, engine.redactor, CONFLICTING_ID)]
         if letters:
             await engine.publish(DEAD_LETTERS, [decode(letter) for letter in letters])
     refused = [Rejection(item.reason, item.items) for item in (*spans.refused, *conflicts)]
@@ -105,7 +105,7 @@ def map_spans(origin: Origin, body: Body, redactor: Redactor) -> MappedSpans:
     spans = MappedSpans()
     content = _unpack(body.content) if body.is_packed else body.content
     try:
-        items = _at_most(SIGNALS[origin.signal].read(content, origin.now, is_json=body.is_json), spans)
+        items = _limit_items(SIGNALS[origin.signal].read(content, origin.now, is_json=body.is_json), spans)
         for outcome in admitted(items, lambda _: origin.owner, lambda _: origin.labels, redactor, origin.now):
             if isinstance(outcome, Refused):
                 spans.refused.append(outcome)
@@ -114,11 +114,11 @@ def map_spans(origin: Origin, body: Body, redactor: Redactor) -> MappedSpans:
                 spans.messages.append(outcome.message)
     except InputError as error:
         raise ApiError(400, "invalid", f"{error}. {error.hint}") from None
-    spans.letters = _dead_letters(origin, spans.refused, redactor, REFUSED_SPAN)
+    spans.letters = _build_dead_letters(origin, spans.refused, redactor, REFUSED_SPAN)
     return spans
 
 
-def _at_most(items: ReadItems, spans: MappedSpans) -> Iterator[Observed | Refused]:
+def _limit_items(items: ReadItems, spans: MappedSpans) -> Iterator[Observed | Refused]:
     """Yield the items of a request, except the ones passed over; ApiError if there are too many."""
     count = 0
     for item in items:
@@ -145,17 +145,17 @@ def _unpack(body: bytes) -> bytes:
     return content
 
 
-def _conflict(record: Record) -> Refused:
+def _describe_conflict(record: Record) -> Refused:
     """Return the refusal of a span whose id is stored with other content; the stored span stays."""
     return Refused(f"{getattr(record, 'span_id', '')}: is known with other content", json_bytes(record))
 
 
-def _dead_letters(origin: Origin, refused: Iterable[Refused], redactor: Redactor, reason: str) -> list[bytes]:
+def _build_dead_letters(origin: Origin, refused: Iterable[Refused], redactor: Redactor, reason: str) -> list[bytes]:
     """Return dead letters for refused spans. Few exporters report the answer's refusals, so operators have to see them here."""
     admission, letters = Admission(redactor, origin.now), Accepted()
-    place = Place(f"{OTLP_LETTERS}:{origin.owner.connection}/{origin.signal}", 0)
+    source = Place(f"{OTLP_LETTERS}:{origin.owner.connection}/{origin.signal}", 0)
     for item in islice((item for item in refused if item.body), MAX_LETTERS):
-        admission.set_aside(letters, place, Refusal(OTLP_LETTERS, reason, item.reason), item.body)
+        admission.set_aside(letters, source, Refusal(OTLP_LETTERS, reason, item.reason), item.body)
     return letters.messages.get(DEAD_LETTERS, [])
 
 

@@ -77,10 +77,10 @@ async def agents(
     compared_in = quarter_to(end, is_pinned=is_pinned)
 
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[list[Row], list[Mark], Window | None]:
-        rows = _runs(cursor, project, bounds(window), runs)
+        rows = _read_runs(cursor, project, bounds(window), runs)
         last = None
         if window is not None and not rows:
-            older = _runs(cursor, project, (None, window.start), 1)
+            older = _read_runs(cursor, project, (None, window.start), 1)
             last = last_period(window, older[0]["ended_at"] if older else None)
         return rows, marks_between(cursor, project, [row["ended_at"] for row in rows]), last
 
@@ -116,7 +116,7 @@ async def agents(
     return page(request, "agent_health.html", values)
 
 
-def _runs(
+def _read_runs(
     cursor: duckdb.DuckDBPyConnection, project: str, between: tuple[datetime | None, datetime | None], limit: int
 ) -> list[Row]:
     """Return the newest runs that ended within a period, newest first."""
@@ -128,15 +128,17 @@ def agents_of(project: str, rows: Sequence[Row], marks: Sequence[Mark] = ()) -> 
     by_agent: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_agent[row["agent"]].append(row)
-    agents = [_agent(project, name, runs, place, marks=marks) for place, (name, runs) in enumerate(sorted(by_agent.items()))]
-    return sorted(agents, key=lambda one: (-one.unsafe, _worst_last(one.newest["mean_of_five"]), one.name))
+    agents = [
+        _build_agent(project, name, runs, place, marks=marks) for place, (name, runs) in enumerate(sorted(by_agent.items()))
+    ]
+    return sorted(agents, key=lambda one: (-one.unsafe, _order_of_trust(one.newest["mean_of_five"]), one.name))
 
 
-def _worst_last(mean: float | None) -> float:
+def _order_of_trust(mean: float | None) -> float:
     return 1000.0 if mean is None else mean
 
 
-def _agent(project: str, name: str, runs: Sequence[Row], position: int, *, marks: Sequence[Mark]) -> AgentTrust:
+def _build_agent(project: str, name: str, runs: Sequence[Row], position: int, *, marks: Sequence[Mark]) -> AgentTrust:
     scored = [row for row in runs if row["trust_score"] is not None]
     newest = scored[0] if scored else runs[0]
     worst = min(scored, key=lambda row: row["trust_score"], default=None)

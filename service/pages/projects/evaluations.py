@@ -71,10 +71,10 @@ async def evaluations(
         quality = quality_by_case(asking, project, case, unit, between)
         cases = quality_by_case(asking, project, case, "month") if window else quality
         marks = marks_between(asking, project, [period.start for period in quality])
-        counts, over_time = counts_of(asking, project, window), _over_time(quality, unit, marks)
+        counts, over_time = counts_of(asking, project, window), _build_over_time(quality, unit, marks)
         return {
             "unit": unit,
-            "told": _told(*counts) if counts else None,
+            "told": _describe_quality(*counts) if counts else None,
             "cases": sorted({period.case_id for period in cases}),
             "over_time": over_time[:MOST_CASES],
             "left_out": max(0, len(over_time) - MOST_CASES),
@@ -92,7 +92,7 @@ async def evaluation(
     request: Request, _: Viewer, project: ShownProject, services: Services, evaluation_id: EvaluationId
 ) -> HTMLResponse:
     """Show one evaluation: its score and its parts, every answer of the judge, and the messages to it."""
-    state = await _known(services, project, evaluation_id)
+    state = await _require_evaluation(services, project, evaluation_id)
     whole = state.answer.evaluation
     run = None if whole is None else await services.ask(lambda asking: _run_of(asking, whole))
     values = {
@@ -105,9 +105,9 @@ async def evaluation(
         "prompts": {
             name: excerpt(text, _links.evaluation_prompt(project, evaluation_id, name))
             for name in PROMPTS
-            if (text := _prompt(state, name)) is not None
+            if (text := _read_prompt(state, name)) is not None
         },
-        "total": _total(whole),
+        "total": _sum_cost(whole),
         "max_answer": MAX_SHOWN,
     }
     answer = page(request, "evaluation.html", values)
@@ -121,8 +121,8 @@ async def prompt(
     _: Viewer, project: ShownProject, services: Services, evaluation_id: EvaluationId, name: Annotated[Id, Path()]
 ) -> PlainTextResponse:
     """Return a message to the judge in full, as a download, which no browser renders."""
-    state = await _known(services, project, evaluation_id)
-    text = _prompt(state, name) if name in PROMPTS else None
+    state = await _require_evaluation(services, project, evaluation_id)
+    text = _read_prompt(state, name) if name in PROMPTS else None
     if text is None:
         raise ApiError(404, "not_found", "The evaluation does not have this prompt.")
     headers = {
@@ -133,7 +133,7 @@ async def prompt(
     return PlainTextResponse(text, headers=headers)
 
 
-async def _known(services: ApiContext, project: str, evaluation_id: str) -> RequestedEvaluation:
+async def _require_evaluation(services: ApiContext, project: str, evaluation_id: str) -> RequestedEvaluation:
     """Return the evaluation; 404 if the project has no evaluation of this id."""
     state = await services.ask(lambda cursor: evaluation_state(cursor, evaluation_id))
     if state is None or state.project != project:
@@ -141,7 +141,7 @@ async def _known(services: ApiContext, project: str, evaluation_id: str) -> Requ
     return state
 
 
-def _prompt(state: RequestedEvaluation, name: str) -> str | None:
+def _read_prompt(state: RequestedEvaluation, name: str) -> str | None:
     text: str | None = getattr(state.answer, PROMPTS[name])
     return text
 
@@ -152,14 +152,14 @@ def _run_of(cursor: duckdb.DuckDBPyConnection, whole: WholeEvaluation) -> str | 
     return rows[0]["run_id"] if rows and rows[0]["project"] == whole.project else None
 
 
-def _total(whole: WholeEvaluation | None) -> float | None:
+def _sum_cost(whole: WholeEvaluation | None) -> float | None:
     """Return the total cost of the run and its evaluation; None if either is unknown."""
     if whole is None or whole.run_cost_usd is None or whole.cost_usd is None:
         return None
     return whole.run_cost_usd + whole.cost_usd
 
 
-def _told(now: Row, before: Row) -> str:
+def _describe_quality(now: Row, before: Row) -> str:
     """Compare a period with the preceding one, in words."""
     count = compared(now["evaluations"], before["evaluations"], number)
     mean = compared_means(now["mean_score"], before["mean_score"])
@@ -175,7 +175,7 @@ class OverTime:
     chart: Markup | None
 
 
-def _over_time(quality: Sequence[CaseQuality], unit: str, marks: Sequence[Mark]) -> list[OverTime]:
+def _build_over_time(quality: Sequence[CaseQuality], unit: str, marks: Sequence[Mark]) -> list[OverTime]:
     """Return each case by scale, last evaluated first."""
     groups = [list(periods) for _, periods in groupby(quality, key=lambda period: (period.case_id, period.yardstick))]
     groups.sort(key=lambda periods: (-periods[-1].period.toordinal(), periods[0].case_id, periods[0].yardstick))
@@ -184,13 +184,13 @@ def _over_time(quality: Sequence[CaseQuality], unit: str, marks: Sequence[Mark])
         OverTime(
             periods[-1],
             sum(period.evaluations for period in periods),
-            _chart(periods, index, unit, marks) if index in drawn else None,
+            _draw_quality(periods, index, unit, marks) if index in drawn else None,
         )
         for index, periods in enumerate(groups)
     ]
 
 
-def _chart(periods: Sequence[CaseQuality], index: int, unit: str, marks: Sequence[Mark]) -> Markup:
+def _draw_quality(periods: Sequence[CaseQuality], index: int, unit: str, marks: Sequence[Mark]) -> Markup:
     runs, failed = sum(period.evaluations for period in periods), sum(period.failed for period in periods)
     lost = f", {failed} of them without a score" if failed else ""
     chart = Chart(
@@ -204,10 +204,10 @@ def _chart(periods: Sequence[CaseQuality], index: int, unit: str, marks: Sequenc
         marks=marks,
         step=STEPS[unit],
     )
-    return line(chart, [_point(period) for period in periods])
+    return line(chart, [_build_point(period) for period in periods])
 
 
-def _point(period: CaseQuality) -> Point:
+def _build_point(period: CaseQuality) -> Point:
     half = None
     if period.mean is not None and period.low is not None and period.high is not None:
         half = max(period.high - period.mean, period.mean - period.low)

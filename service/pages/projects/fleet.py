@@ -58,7 +58,7 @@ async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLRes
     shown = await with_their_changes(services, listed.projects, viewer.project)
     with_spots = await services.ask(lambda cursor: with_blind_spots(cursor, shown, viewer.project))
     now = services.engine.now()
-    cards = [_card(project, now, has_judge=has_judge) for project in with_spots]
+    cards = [_build_card(project, now, has_judge=has_judge) for project in with_spots]
     newest = max((project.newest for project in projects if project.newest is not None), default=None)
     values = {
         "cards": cards,
@@ -67,22 +67,22 @@ async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLRes
         "start": listed.start,
         "found": listed.total,
         "tiers": TIERS,
-        "scales": [(tier, SCALES[tier]) for tier in TIERS if any(tier in _terms(card) for card in cards)],
+        "scales": [(tier, SCALES[tier]) for tier in TIERS if any(tier in _list_terms(card) for card in cards)],
         "projects": len(projects),
         "days": RECENT_DAYS,
         "newest": newest,
         "newest_age": age_words(newest, now),
-        "totals": _totals(projects),
+        "totals": _count_health(projects),
         "healths": tuple(WORST),
         "orders": orders(list_request),
         "views": VIEWS,
         "view": list_request.values["view"] or "cards",
-        "glance": _glance(worst_first(projects, places), has_judge=has_judge) if len(projects) > _GLANCE else [],
+        "glance": _build_glance(worst_first(projects, places), has_judge=has_judge) if len(projects) > _GLANCE else [],
     }
     return page(request, "fleet.html", values, forms=True)
 
 
-def _card(project: Project, now: datetime, *, has_judge: bool) -> dict[str, Any]:
+def _build_card(project: Project, now: datetime, *, has_judge: bool) -> dict[str, Any]:
     """Return the values of a card."""
     last = project.recent.last_until
     return {
@@ -92,25 +92,25 @@ def _card(project: Project, now: datetime, *, has_judge: bool) -> dict[str, Any]
         "age": age_words(project.newest, now),
         "last_address": None if last is None else Links({"window": RECENT, "until": f"{last}"}).project(project.project),
         "why": reason_words(project, has_judge=has_judge),
-        "tiers": _tiers(project),
+        "tiers": _compare_tiers(project),
         "check": check_words(project) if project.scores and "unchecked" not in project.reasons else "",
         "link": Links().project(project.project),
     }
 
 
-def _terms(card: dict[str, Any]) -> set[str]:
+def _list_terms(card: dict[str, Any]) -> set[str]:
     """Return the tiers that a card names."""
     changed = card["changed"]
     return {tier for tier, _mean, _before in card["tiers"]} | ({changed["term"]} if changed else set())
 
 
-def _glance(projects: Sequence[Project], *, has_judge: bool) -> list[tuple[str, str, str]]:
+def _build_glance(projects: Sequence[Project], *, has_judge: bool) -> list[tuple[str, str, str]]:
     """Return the values of the projects' squares."""
     links = Links()
-    return [_square(project, links, has_judge=has_judge) for project in projects]
+    return [_build_square(project, links, has_judge=has_judge) for project in projects]
 
 
-def _square(project: Project, links: Links, *, has_judge: bool) -> tuple[str, str, str]:
+def _build_square(project: Project, links: Links, *, has_judge: bool) -> tuple[str, str, str]:
     """Return the values of a project's square: its link, its health, and its description."""
     incidents = f", {project.open_incidents} open" if project.open_incidents else ""
     incidents += f", {project.suspected_incidents} suspected" if project.suspected_incidents else ""
@@ -126,9 +126,7 @@ def change_view(project: Project, change: Change | None) -> dict[str, Any] | Non
     digits = 1 if change.series == "trust" else 2
     before, after = (share(one) if change.is_share else number(one, digits) for one in (change.before, change.after))
     since = None if change.since is None else day_words(change.since, project.recent.until)
-    description = (
-        f"{TERMS.get(change.series) or 'The series'} by day, {LEVEL_DAYS} days to {project.recent.until}: {_ends(change)}"
-    )
+    description = f"{TERMS.get(change.series) or 'The series'} by day, {LEVEL_DAYS} days to {project.recent.until}: {_describe_ends(change)}"
     return {
         "name": change.name,
         "term": change.series if change.series in TIERS else None,
@@ -142,7 +140,7 @@ def change_view(project: Project, change: Change | None) -> dict[str, Any] | Non
     }
 
 
-def _ends(change: Change) -> str:
+def _describe_ends(change: Change) -> str:
     levels = [one for one in change.levels if one is not None]
     first, last = (share(one) if change.is_share else number(one, 2) for one in (levels[0], levels[-1])) if levels else ("", "")
     return f"first {first}, last {last}"
@@ -162,14 +160,14 @@ def day_words(day: date, newest: date | None) -> str:
     return f"{day.day} {day:%b}" if newest is not None and day.year == newest.year else f"{day.day} {day:%b %Y}"
 
 
-def _tiers(project: Project) -> list[tuple[str, float, float | None]]:
+def _compare_tiers(project: Project) -> list[tuple[str, float, float | None]]:
     """Return the means of the last days and of the days before, for the judge's tiers, or for Tier 1 without a judge."""
     means = [(tier, project.recent.level(tier), project.before.level(tier)) for tier in ("tier1", "tier2", "tier3")]
     measured = [(tier, mean, before) for tier, mean, before in means if mean is not None]
     return [one for one in measured if one[0] != "tier1"] or measured
 
 
-def _totals(projects: Sequence[Project]) -> dict[str, int]:
+def _count_health(projects: Sequence[Project]) -> dict[str, int]:
     """Count the projects of each health, and add up their numbers."""
     counts = Counter(project.health for project in projects)
     sums = ("open_incidents", "acknowledged_incidents", "suspected_incidents", "simulated")
@@ -235,7 +233,7 @@ class Found(NamedTuple):
 
 def page_of_fleet(projects: Sequence[Project], list_request: Asked, places: Mapping[str, Standing]) -> Found:
     """Return the requested page; `places` are the `standings` of the projects with an incident."""
-    matching = in_order([project for project in projects if _fits(project, list_request)], list_request, places)
+    matching = in_order([project for project in projects if _is_match(project, list_request)], list_request, places)
     start = 0 if list_request.last is None else max(0, int(list_request.last.number or 0))
     end = start + SHOWN
     listing = Listing(
@@ -261,7 +259,7 @@ def in_order(projects: Sequence[Project], list_request: Asked, places: Mapping[s
         "anomalies": attrgetter("recent.anomaly_rate"),
         "incidents": attrgetter("open_incidents"),
         "exchanges": attrgetter("recent.scores"),
-        "last": _newest,
+        "last": _find_newest,
         "name": attrgetter("project"),
     }
     key = keys[list_request.sort]
@@ -270,12 +268,12 @@ def in_order(projects: Sequence[Project], list_request: Asked, places: Mapping[s
     return [project for _, project in with_value] + [project for value, project in keyed if value is None]
 
 
-def _newest(project: Project) -> datetime | None:
+def _find_newest(project: Project) -> datetime | None:
     """Return the time of the newest exchange or end of a run; None without either."""
     return max((at for at in (project.last_exchange_at, project.last_run_at) if at), default=None)
 
 
-def _fits(project: Project, list_request: Asked) -> bool:
+def _is_match(project: Project, list_request: Asked) -> bool:
     text, health = list_request.values["q"], list_request.values["health"]
     return (not text or text in project.project) and health in (None, project.health)
 
@@ -298,27 +296,27 @@ def reason_words(project: Project, *, has_judge: bool) -> list[str]:
     return [_WORDS[reason](project, has_judge) for reason in project.reasons if reason in _WORDS]
 
 
-def _unscored(project: Project, has_judge: bool) -> str:
+def _describe_unscored(project: Project, has_judge: bool) -> str:
     recent = project.recent
     due = number(recent.scored + recent.unscored)
     sentence = f"{number(recent.unscored)} of {due} exchanges due to be judged in {RECENT_DAYS} days are unscored"
     return sentence if has_judge else f"{sentence}: this server has no judge"
 
 
-def _unsafe(project: Project, _: bool) -> str:
+def _describe_unsafe(project: Project, _: bool) -> str:
     unsafe = project.recent.unsafe_runs
     verb = "is" if unsafe == 1 else "are"
     return f"{number(unsafe)} of {grouped_count(project.recent.runs, 'run')} in {RECENT_DAYS} days {verb} unsafe for production"
 
 
-def _anomalies(project: Project, _: bool) -> str:
+def _describe_anomalies(project: Project, _: bool) -> str:
     recent = project.recent
     has = "has" if recent.anomalies == 1 else "have"
     exchanges = f"{number(recent.anomalies)} of {grouped_count(recent.scores, 'exchange')} in {RECENT_DAYS} days"
     return f"{exchanges} {has} an anomaly, {share(recent.anomaly_rate)}"
 
 
-def _few(project: Project) -> str:
+def _describe_few(project: Project) -> str:
     """Describe how much of the required data exists: exchanges, or runs if there are only runs."""
     if project.scores or not project.runs_with_evidence:
         return f"{number(project.recent.scores)} of {ENOUGH} exchanges in {RECENT_DAYS} days"
@@ -326,10 +324,10 @@ def _few(project: Project) -> str:
 
 
 _WORDS: Mapping[Reason, Callable[[Project, bool], str]] = {
-    "unscored": _unscored,
-    "unsafe_runs": _unsafe,
-    "anomalies": _anomalies,
-    "too_few": lambda project, _: f"Not enough data: {_few(project)}",
+    "unscored": _describe_unscored,
+    "unsafe_runs": _describe_unsafe,
+    "anomalies": _describe_anomalies,
+    "too_few": lambda project, _: f"Not enough data: {_describe_few(project)}",
     "unchecked": lambda project, _: check_words(project),
 }
 

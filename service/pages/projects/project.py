@@ -83,8 +83,8 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
     now = services.engine.now()
     summary, days, (opened, latest) = await asyncio.gather(
         services.ask(lambda reading: read_project(reading, services.engine.policy, now, project)),
-        services.ask(lambda reading: _days(reading, project, period, now)),
-        services.ask(lambda reading: _incidents(reading, project)),
+        services.ask(lambda reading: _read_days(reading, project, period, now)),
+        services.ask(lambda reading: _list_incidents(reading, project)),
     )
     settings = services.engine.policy.for_project(project).settings
     has_data = bool(summary.exchanges or summary.scores) or await _has_costs(services, project, days.window)
@@ -108,7 +108,7 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         "opened": summary.open_incidents,
         "suspected": summary.suspected_incidents,
         "unknown_asked": period.unknown,
-        "listed": _listed(opened),
+        "listed": _list_first(opened),
         "has_decided": any(not is_live(one) for one in latest),
         "wraps": settings.wrap_quality_scoring,
         "acted": days.acted,
@@ -116,12 +116,12 @@ async def project(request: Request, _: Viewer, project: ShownProject, services: 
         "window_exchanges": Links(days.window.asked).exchanges(project),
         "range": range_control(request, days.window, now, last=days.last),
         "silence": silence_words(days.heard, summary.last_exchange_at, now),
-        **_day_values(stretch_of(project, days.window, marks), days, incidents),
+        **_build_day_values(stretch_of(project, days.window, marks), days, incidents),
     }
     return page(request, "project.html", values)
 
 
-def _day_values(stretch: Stretch, days: _Days, incidents: Sequence[Incident]) -> dict[str, Any]:
+def _build_day_values(stretch: Stretch, days: _Days, incidents: Sequence[Incident]) -> dict[str, Any]:
     """Return the template's values about the days."""
     shares = anomaly_shares(days.window, days.points)
     trends = tier_trends(stretch, days.points, days.baselines, incidents, days.before)
@@ -136,14 +136,14 @@ def _day_values(stretch: Stretch, days: _Days, incidents: Sequence[Incident]) ->
         "spikes": len({label[: len("2026-11-26")] for label in spikes}),
         "spiked": [one.incident for one in spiked],
         "exchange_chart": exchange_days(stretch, days.points, days.before),
-        "figures": _day_figures(days),
-        "means": {tier: _mean(days, tier) for tier in TIERS},
+        "figures": _build_day_figures(days),
+        "means": {tier: _compute_mean(days, tier) for tier in TIERS},
         "anomalies": sum(row["anomaly_count"] for row in days.points),
         "exchanges": sum(row["exchange_count"] for row in days.points),
     }
 
 
-def _day_figures(days: _Days) -> list[dict[str, Any]]:
+def _build_day_figures(days: _Days) -> list[dict[str, Any]]:
     """Return the counts of the period, with the preceding period's for comparison if requested."""
     names = {"Exchanges": "exchange_count", "Judged": "judged_count", "Anomalies": "anomaly_count"}
     return [
@@ -158,7 +158,7 @@ def _day_figures(days: _Days) -> list[dict[str, Any]]:
     ]
 
 
-def _mean(days: _Days, tier: str) -> str | None:
+def _compute_mean(days: _Days, tier: str) -> str | None:
     """Format the mean of a tier over the period beside the preceding period's; None if they are not to be compared."""
     if days.before is None:
         return None
@@ -166,7 +166,7 @@ def _mean(days: _Days, tier: str) -> str | None:
     return f"mean {number(now, 2)}, {compared_means(now, before)}"
 
 
-def _days(cursor: duckdb.DuckDBPyConnection, project: str, period: AskedRange, now: datetime) -> _Days:
+def _read_days(cursor: duckdb.DuckDBPyConnection, project: str, period: AskedRange, now: datetime) -> _Days:
     window = window_of(period, now)
     points = points_of(cursor, project, window)
     values = {"project": project, "from": window.start, "to": window.end}
@@ -196,13 +196,13 @@ async def _has_costs(services: ApiContext, project: str, window: Window) -> bool
     return bool(await services.ask(lambda reading: costs_of(reading, project, window)))
 
 
-def _incidents(cursor: duckdb.DuckDBPyConnection, project: str) -> tuple[list[Incident], list[Incident]]:
+def _list_incidents(cursor: duckdb.DuckDBPyConnection, project: str) -> tuple[list[Incident], list[Incident]]:
     """Return the live incidents in the inbox's order, worst first, and the latest incidents."""
     opened = inbox(cursor, InboxFilter(project=project, statuses=LIVE_STATES), None, _OPEN, outlined=True)
     return [one.incident for one in opened.listed], incident_records(cursor, project, limit=_LATEST, outlined=True)
 
 
-def _listed(opened: Sequence[Incident]) -> list[tuple[Incident, str | None, list[Incident], Incident | None]]:
+def _list_first(opened: Sequence[Incident]) -> list[tuple[Incident, str | None, list[Incident], Incident | None]]:
     """Return the worst open incidents, each with its first day, its twins, and the twin whose cause it may share."""
     worst = opened[:_LISTED]
     return [(one, since_of(one), twins, suspected_cause(one, twins)) for one in worst for twins in [twins_of(one, worst)]]
@@ -220,8 +220,8 @@ async def details(
     window = window_of(period, now)
     summary, these, before, marks, runs = await asyncio.gather(
         services.ask(lambda reading: project_summary(reading, project)),
-        services.ask(lambda reading: _of_window(reading, project, window)),
-        services.ask(lambda reading: _of_window(reading, project, window.before if window.compare else None)),
+        services.ask(lambda reading: _read_period(reading, project, window)),
+        services.ask(lambda reading: _read_period(reading, project, window.before if window.compare else None)),
         services.ask(lambda reading: marks_within(reading, project, window.start, window.end, window.step)),
         services.ask(lambda reading: run_page(reading, project, None, _RUNS, between=(window.start, window.end))),
     )
@@ -230,19 +230,19 @@ async def details(
         "summary": summary,
         "has_data": bool(summary.exchanges.exchanges or summary.scores.scores or these.costs),
         "window": window,
-        "figures": _period_figures(these, before if window.compare else None),
+        "figures": _build_period_figures(these, before if window.compare else None),
         "costs_link": links_of(request).costs(project, **window.asked),
         "runs": runs,
-        "sampling": [_sampling(row) for row in these.sampling],
-        "unscored": _unscored(summary),
+        "sampling": [_build_sampling(row) for row in these.sampling],
+        "unscored": _list_unscored(summary),
         "can_rejudge": "admin" in viewer.scopes,
         "has_judge": services.engine.has_judge,
-        **_cost_values(stretch_of(project, window, marks), these.costs, before.costs if window.compare else None),
+        **_build_cost_values(stretch_of(project, window, marks), these.costs, before.costs if window.compare else None),
     }
     return page(request, "project_details.html", values)
 
 
-def _cost_values(stretch: Stretch, costs: Sequence[Row], past: Sequence[Row] | None) -> dict[str, Any]:
+def _build_cost_values(stretch: Stretch, costs: Sequence[Row], past: Sequence[Row] | None) -> dict[str, Any]:
     return {
         "cost_chart": cost_days(stretch, costs, past) if costs else None,
         "models": model_costs(costs),
@@ -268,7 +268,7 @@ class _Period:
         return sum(row["anomalies"] for row in self.sampling)
 
 
-def _of_window(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | None) -> _Period:
+def _read_period(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | None) -> _Period:
     """Return the cost of judging a window's exchanges, and the reasons for judging; empty without a window."""
     if window is None:
         return _Period()
@@ -288,13 +288,13 @@ _COUNTS: Mapping[str, Callable[[_Period], float | None]] = {
 _COST = "Cost of judging"
 
 
-def _period_figures(these: _Period, before: _Period | None) -> list[dict[str, Any]]:
+def _build_period_figures(these: _Period, before: _Period | None) -> list[dict[str, Any]]:
     """Return the figures of a period, with the preceding period's for comparison if requested."""
     return [
         {
             "label": label,
             "value": written(count(these)),
-            "note": compared(count(these), count(before), written) if before else _unknown_costs(label, these),
+            "note": compared(count(these), count(before), written) if before else _count_unknown_costs(label, these),
             "kind": "bad" if label == "Anomalies" and count(these) else "",
         }
         for label, count in _COUNTS.items()
@@ -302,17 +302,17 @@ def _period_figures(these: _Period, before: _Period | None) -> list[dict[str, An
     ]
 
 
-def _unknown_costs(label: str, period: _Period) -> str | None:
+def _count_unknown_costs(label: str, period: _Period) -> str | None:
     unknown = sum(row["unknown_costs"] for row in period.costs)
     return f"{number(unknown)} of unknown cost" if label == _COST and unknown else None
 
 
-def _sampling(row: Row) -> dict[str, Any]:
+def _build_sampling(row: Row) -> dict[str, Any]:
     reason = WORDS["sampling_reasons"].get(row["sampling_reason"], row["sampling_reason"])
     return {**row, "words": reason, "bar": share_bar(row["share"], "" if row["disposition"] == "scored" else "left")}
 
 
-def _unscored(summary: ProjectSummary) -> list[dict[str, Any]]:
+def _list_unscored(summary: ProjectSummary) -> list[dict[str, Any]]:
     """Return the reasons why exchanges have no score from the judge, most frequent first, with advice."""
     return [
         {

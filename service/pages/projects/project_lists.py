@@ -38,22 +38,22 @@ async def anomalies(
     def beside(cursor: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:
         counts = [row["anomalies"] for row in counts_of(cursor, project, window)]
         comparison = f"{number(counts[0])} anomalies, {compared(counts[0], counts[1], number)}" if counts else None
-        return {"told": comparison, "reasons": _reasons(cursor, project, window)}
+        return {"told": comparison, "reasons": _read_reasons(cursor, project, window)}
 
     values = await listed(request, services, project, period, ANOMALIES, beside=beside)
     return page(request, "project_anomalies.html", values)
 
 
-def _reasons(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | None) -> list[Document]:
+def _read_reasons(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | None) -> list[Document]:
     """Return the reasons with their most frequent agents; bars are relative to the most frequent reason."""
     start, end = bounds(window)
     reasons = query_rows(cursor, "anomaly_reasons", {"project": project, "from": start, "to": end})
     rows = sorted(reasons, key=lambda row: -row["exchanges"])[:_REASONS]
     most: int = max((row["exchanges"] for row in rows), default=1)
-    return [_reason(row, most) for row in rows]
+    return [_build_reason(row, most) for row in rows]
 
 
-def _reason(row: dict[str, Any], most: int) -> Document:
+def _build_reason(row: dict[str, Any], most: int) -> Document:
     return {**row, "bar": share_bar(row["exchanges"] / most, "bad")}
 
 

@@ -43,7 +43,7 @@ async def telemetry(
     if project is not None:
         require_project(viewer, project)
     filters = {"project": project, "status": status, "alerts": alerts}
-    everything = await _sessions(services, viewer)
+    everything = await _read_sessions(services, viewer)
     chosen = [one for one in everything if project in (None, one.session.project)]
     counts = Counter(one.session.status for one in chosen)
     wanted = [one for one in chosen if status in (None, one.session.status) and _is_after(one, cursor)]
@@ -61,7 +61,7 @@ async def telemetry(
         "following": following and Links().watched(**filters, cursor=following),
         "asked": filters,
     }
-    alert_values = None if viewer.project is not None else await _alerts(services, alerts, alerts_from)
+    alert_values = None if viewer.project is not None else await _read_alerts(services, alerts, alerts_from)
     values |= {
         "told": alert_values and alert_values[0],
         "told_following": alert_values and alert_values[1] and Links().watched(**filters, alertsFrom=alert_values[1]),
@@ -69,7 +69,7 @@ async def telemetry(
     return page(request, "telemetry.html", values)
 
 
-async def _sessions(services: ApiContext, viewer: Holder) -> list[Listed]:
+async def _read_sessions(services: ApiContext, viewer: Holder) -> list[Listed]:
     engine = services.engine
     now, listening = engine.now(), listening_of(engine)
     return await services.ask(
@@ -77,7 +77,7 @@ async def _sessions(services: ApiContext, viewer: Holder) -> list[Listed]:
     )
 
 
-async def _alerts(
+async def _read_alerts(
     services: ApiContext, status: AlertStatus | None, start: Place | None
 ) -> tuple[list[AlertDelivery], str | None]:
     deliveries = await services.ask(lambda cursor: alert_deliveries(cursor, SHOWN + 1, status=status, before=after(start)))

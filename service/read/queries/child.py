@@ -39,9 +39,9 @@ def main() -> None:
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
     limit_process(task.limits)
     try:
-        outcome, body = _answered(task)
+        outcome, body = _answer_task(task)
     except QueryError as error:
-        outcome, body = _refused(error), b""
+        outcome, body = _refuse_statement(error), b""
     except MemoryError:
         outcome, body = TOO_MUCH, b""
     except BaseException as error:
@@ -54,7 +54,7 @@ def main() -> None:
     os._exit(0)  # Exit at once: closing DuckDB takes as long as a small statement, and there is nothing to clean up.
 
 
-def _refused(error: QueryError) -> Outcome:
+def _refuse_statement(error: QueryError) -> Outcome:
     if str(error).startswith(OUT_OF_MEMORY):
         return TOO_MUCH
     return Outcome(error=str(error), hint=LOOK_FIRST_HERE if error.hint == LOOK_FIRST else error.hint)
@@ -81,7 +81,7 @@ def limit_process(limits: QueryLimits) -> None:
         resource.setrlimit(kind, (bound, bound))
 
 
-def _answered(task: Task) -> tuple[Outcome, bytes]:
+def _answer_task(task: Task) -> tuple[Outcome, bytes]:
     question, limits = task.question, task.limits
     connection = open_snapshot(task.file, memory=limits.memory, seconds=limits.seconds)
     frame, types, more = limited_frame(connection, question.sql, question.parameters, question.limit)

@@ -58,7 +58,7 @@ async def ask(file: int, question: Question, limits: QueryLimits) -> tuple[Outco
             async with asyncio.timeout(START + limits.seconds + limits.grace):
                 outcome, body = await _exchange(process, msgspec.json.encode(task), limits)
         except TimeoutError:
-            raise _overdue(limits) from None
+            raise _refuse_overdue(limits) from None
     if outcome.error:
         raise QueryError(outcome.error, hint=outcome.hint)
     return outcome, body
@@ -70,12 +70,12 @@ async def build(copy: Path, target: Path, spill: Path, limits: QueryLimits, nice
     async with started("service.read.queries.building", arguments, keeps_errors=True) as process:
         try:
             async with asyncio.timeout(limits.building):
-                _, said = await process.communicate()
+                _, stderr = await process.communicate()
         except TimeoutError:
             raise StoreError(f"the snapshot was not made within {limits.building:g} seconds") from None
     if process.returncode:
-        words = said.decode("utf-8", "replace").strip().splitlines()
-        raise StoreError(f"the snapshot was not made: {words[-1] if words else f'ended with {process.returncode}'}")
+        lines = stderr.decode("utf-8", "replace").strip().splitlines()
+        raise StoreError(f"the snapshot was not made: {lines[-1] if lines else f'ended with {process.returncode}'}")
 
 
 async def _exchange(process: asyncio.subprocess.Process, task: bytes, limits: QueryLimits) -> tuple[Outcome, bytes]:
@@ -94,16 +94,16 @@ async def _exchange(process: asyncio.subprocess.Process, task: bytes, limits: Qu
             raise QueryError(
                 f"the answer is larger than {limits.answer} bytes", hint="Ask for fewer rows or columns, or for Parquet."
             )
-    head, found, body = bytes(answer).partition(b"\n")
+    head, newline, body = bytes(answer).partition(b"\n")
     status = await process.wait()
-    if found and status == 0:
+    if newline and status == 0:
         return msgspec.json.decode(head, type=Outcome), body
     if -status in OVERDUE:
-        raise _overdue(limits)
+        raise _refuse_overdue(limits)
     raise QueryError(TOO_MUCH.error, hint=TOO_MUCH.hint)
 
 
-def _overdue(limits: QueryLimits) -> QueryError:
+def _refuse_overdue(limits: QueryLimits) -> QueryError:
     return QueryError(
         f"the statement took longer than {limits.seconds:g} seconds",
         hint="Query less: a shorter time, fewer sessions, no cross joins.",
@@ -254,8 +254,8 @@ class Snapshots:
 
     def _words_of(self, error: Exception) -> str:
         """Return the first line of an error, without the database's folder."""
-        words = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return words if self._store.path is None else words.replace(f"{self._store.path.absolute().parent}{os.sep}", "")
+        message = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return message if self._store.path is None else message.replace(f"{self._store.path.absolute().parent}{os.sep}", "")
 
     def _none_made(self) -> StoreError:
         return StoreError(f"the snapshot could not be made: {self._state.failure}", hint="See the server's log.")
@@ -278,9 +278,9 @@ class Snapshots:
             self._step("writing accepted records to the database")
             at = self._now()
             await self._flush()
-            self._step("copying the database", lambda: f"{_megabytes(copy)} of {_megabytes(path)} MB")
+            self._step("copying the database", lambda: f"{_format_megabytes(copy)} of {_format_megabytes(path)} MB")
             changes = await asyncio.to_thread(copy_database, self._store, copy)
-            self._step("building the tables", lambda: _built(target))
+            self._step("building the tables", lambda: _describe_built(target))
             patient = msgspec.structs.replace(self._limits, building=self._limits.building * min(MOST_TIME, 1 + self._failures))
             await build(copy, target, spill, patient, self._nice())
             file = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
@@ -299,16 +299,16 @@ class Snapshots:
             before.close_when_unused()
 
 
-def _built(target: Path) -> str:
+def _describe_built(target: Path) -> str:
     """Describe the progress of a build: share of rows done, the current table and its share, and megabytes written."""
-    found = progress_of(target)
-    if found is None or not found.total:
+    progress = progress_of(target)
+    if progress is None or not progress.total:
         return ""
-    done, now = (f"{rows / found.total:.0%}" for rows in (found.done, found.rows))
-    return f"{done} of the rows are done, now {found.table} with {now} of them; {_megabytes(target)} MB written"
+    done, now = (f"{rows / progress.total:.0%}" for rows in (progress.done, progress.rows))
+    return f"{done} of the rows are done, now {progress.table} with {now} of them; {_format_megabytes(target)} MB written"
 
 
-def _megabytes(path: Path) -> str:
+def _format_megabytes(path: Path) -> str:
     try:
         return grouped(path.stat().st_size / 1e6)
     except OSError:
