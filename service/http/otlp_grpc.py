@@ -64,7 +64,8 @@ class Receiver:
             bound_port = self._server.add_insecure_port(f"{bracketed}:{port}")
         except RuntimeError as error:
             raise SettingsError(
-                f"DRIFTLINE_OTLP_GRPC_PORT: {host}:{port} cannot be had", hint="Stop what listens there, or give another port."
+                f"DRIFTLINE_OTLP_GRPC_PORT: {host}:{port} is not available",
+                hint="Stop what listens there, or give another port.",
             ) from error
         self.address = f"{bracketed}:{bound_port}"
         """Host and port for exporters."""

@@ -87,10 +87,10 @@ async def text(
 async def _require_record(services: ApiContext, project: str, score_id: str, at: datetime | None) -> ExchangeRecord:
     """Return the exchange; 404 if the project has no such exchange."""
 
-    def asked(cursor: duckdb.DuckDBPyConnection) -> ExchangeRecord | None:
+    def read(cursor: duckdb.DuckDBPyConnection) -> ExchangeRecord | None:
         return exchange_record(cursor, project, score_id, at, services.score_times)
 
-    record = await services.ask(asked)
+    record = await services.ask(read)
     if record is None:
         raise ApiError(404, "not_found", _NO_EXCHANGE)
     return record

@@ -26,7 +26,7 @@ from service.read.incidents import (
     NOBODY,
     SEVERITIES,
     TYPES,
-    Asked,
+    AddressParams,
     choices,
     filter_of,
     inbox,
@@ -100,7 +100,7 @@ async def show_inbox(request: Request, viewer: Viewer, services: Services, curso
     return page(request, "inbox.html", await inbox_values(request, services, viewer, view, cursor), forms=True)
 
 
-def asked_of(request: Request, viewer: Holder) -> Asked:
+def asked_of(request: Request, viewer: Holder) -> AddressParams:
     """Return the request in an address; ApiError 400 names a wrong field, 403 for a project that the viewer may not see."""
     try:
         fields = read_address(request.query_params.multi_items())
@@ -112,7 +112,7 @@ def asked_of(request: Request, viewer: Holder) -> Asked:
 
 
 async def inbox_values(
-    request: Request, services: ApiContext, viewer: Holder, view: Asked, cursor: Place | None
+    request: Request, services: ApiContext, viewer: Holder, view: AddressParams, cursor: Place | None
 ) -> dict[str, Any]:
     """Return the values of the page; its period is the time in which incidents were found."""
     now = services.engine.now()
@@ -164,18 +164,18 @@ def _suggest_people(counts: Mapping[str, int]) -> list[str]:
     return sorted(sorted(counts, key=lambda value: (-counts[value], value))[:MOST_CHOICES])
 
 
-def _build_headings(view: Asked, sort: str) -> list[Heading]:
+def _build_headings(view: AddressParams, sort: str) -> list[Heading]:
     return [_build_heading(view, sort, *one) for one in HEADINGS]
 
 
-def _build_heading(view: Asked, sort: str, label: str, order: str, reverse: str | None) -> Heading:
+def _build_heading(view: AddressParams, sort: str, label: str, order: str, reverse: str | None) -> Heading:
     wanted = reverse if sort == order and reverse else order
     address = Links().inbox(**{**view, "sort": [wanted] if wanted != "worst" else None})
     is_ascending = sort == reverse or order in {"project", "assignee"}
     return Heading(label, address, ("ascending" if is_ascending else "descending") if sort in {order, reverse} else None)
 
 
-def _is_view(view: Asked, fields: Mapping[str, str | Sequence[str]]) -> bool:
+def _is_view(view: AddressParams, fields: Mapping[str, str | Sequence[str]]) -> bool:
     """Tell whether the address is a view's."""
     lists = {name: [value] if isinstance(value, str) else list(value) for name, value in fields.items()}
     return dict(view) == lists

@@ -21,7 +21,7 @@ from audit.drift.incident_evidence import Query as NamedQuery
 from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.pages.incident_figures import EXPLAINED, NAMES, Figure, cause_in_words, chart_of, figures, tier_name
-from service.pages.periods import AskedOfList, compared, range_control
+from service.pages.periods import ListPeriod, compared, range_control
 from service.pages.project_charts import counts_of
 from service.pages.rendering import number, page
 from service.pages.viewing import ShownProject, Viewer
@@ -82,7 +82,7 @@ async def incidents(
     viewer: Viewer,
     project: ShownProject,
     services: Services,
-    time: AskedOfList,
+    time: ListPeriod,
     *,
     status: Annotated[list[GivenStatus] | None, Query()] = None,
     confirmed: Annotated[bool | None, Query()] = None,
@@ -95,7 +95,7 @@ async def incidents(
     now = services.engine.now()
     window = listed_window(time, now)
 
-    def asked(reading: duckdb.DuckDBPyConnection) -> tuple[list[Incident], Window | None, list[dict[str, Any]]]:
+    def read(reading: duckdb.DuckDBPyConnection) -> tuple[list[Incident], Window | None, list[dict[str, Any]]]:
         listed_of = partial(
             incident_records,
             reading,
@@ -113,7 +113,7 @@ async def incidents(
 
     engine = services.engine
     checked = await services.ask(lambda reading: read_project(reading, engine.policy, now, project))
-    records, last, counts = await services.ask(asked)
+    records, last, counts = await services.ask(read)
     shown, following = page_of(records, PAGE, lambda one: Place(one.detected_at, one.incident_id))
     values = {
         "project": project,
@@ -149,7 +149,7 @@ async def incident(
     evidence = facts.evidence
     runs = _select_runs(evidence)
 
-    def asked(cursor: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+    def read_values(cursor: duckdb.DuckDBPyConnection) -> dict[str, Any]:
         return {
             "history": history_of(cursor, incident_id),
             "alerts": query_rows(cursor, "alerts_about", {"project": project, "subject": incident_id}),
@@ -162,7 +162,7 @@ async def incident(
     twins, chart, more = await asyncio.gather(
         services.ask(lambda cursor: _read_twins(cursor, record)),
         services.ask(lambda cursor: chart_of(cursor, record, now)),
-        services.ask(asked),
+        services.ask(read_values),
     )
     values = {
         "project": project,

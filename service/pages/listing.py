@@ -121,7 +121,7 @@ class Last(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ListRequest:
     """A request for a list, parsed from an address."""
 
     of: ListOf
@@ -163,7 +163,7 @@ class Asked:
 class Listing:
     """A page of a list."""
 
-    asked: Asked
+    asked: ListRequest
     rows: Sequence[Row]
     following: str | None
     """The address of the next page; None on the last one."""
@@ -178,7 +178,7 @@ class Listing:
         return self.asked.address(**dict.fromkeys(one.name for one in self.asked.of.filters))
 
 
-def asked_of(of: ListOf, params: QueryParams, path: str = "") -> Asked:
+def asked_of(of: ListOf, params: QueryParams, path: str = "") -> ListRequest:
     """Parse the request for a list from an address; ApiError (400) names the invalid parameter."""
     params_given = [(name, value) for name, value in params.multi_items() if value][:_KEPT]
     values_by_name = dict(params_given)
@@ -189,7 +189,7 @@ def asked_of(of: ListOf, params: QueryParams, path: str = "") -> Asked:
     given_texts = {one.name: [text for name, text in params_given if name == one.name] for one in of.filters}
     texts = {name: ", ".join(found) for name, found in given_texts.items() if found}
     values = {one.many or one.name: _read_filter(one, given_texts[one.name]) for one in of.filters}
-    return Asked(
+    return ListRequest(
         of=of,
         params=params_given,
         path=path,
@@ -202,7 +202,7 @@ def asked_of(of: ListOf, params: QueryParams, path: str = "") -> Asked:
 
 
 def read_list(
-    cursor: duckdb.DuckDBPyConnection, project: str, request: Asked, bounds: Bounds, *, limit: int, last: Last | None
+    cursor: duckdb.DuckDBPyConnection, project: str, request: ListRequest, bounds: Bounds, *, limit: int, last: Last | None
 ) -> list[Row]:
     """Return rows of a list within a period, after a place."""
     since, until = bounds
@@ -240,7 +240,7 @@ def _read_near(cursor: duckdb.DuckDBPyConnection, of: ListOf, reach: str, query_
 
 
 def page_of_list(
-    cursor: duckdb.DuckDBPyConnection, project: str, request: Asked, bounds: Bounds, *, most: int | None = None
+    cursor: duckdb.DuckDBPyConnection, project: str, request: ListRequest, bounds: Bounds, *, most: int | None = None
 ) -> Listing:
     """Return the requested page, with at most `most` rows (None: the default)."""
     limit = most or SHOWN
@@ -250,7 +250,7 @@ def page_of_list(
     return Listing(asked=request, rows=shown, following=following, first=request.address() if request.last else None)
 
 
-def place_of(row: Row, request: Asked) -> Last:
+def place_of(row: Row, request: ListRequest) -> Last:
     """Return the place of a row in the requested order."""
     return Last(request.sort, request.down, row["sort_number"], row["sort_text"], row["sort_id"])
 
@@ -324,7 +324,7 @@ _JSON = msgspec.json.Encoder()
 
 
 async def pieces(
-    services: ApiContext, request: Asked, *, project: str, bounds: Bounds, kind: str, first: Sequence[Row]
+    services: ApiContext, request: ListRequest, *, project: str, bounds: Bounds, kind: str, first: Sequence[Row]
 ) -> AsyncIterator[bytes]:
     """Yield the file of a list: its first rows, which are already read, then the remaining ones."""
     write = WRITERS[kind]
@@ -342,7 +342,7 @@ async def pieces(
 
 
 def _read_after(
-    project: str, request: Asked, bounds: Bounds, last: Any, limit: int
+    project: str, request: ListRequest, bounds: Bounds, last: Any, limit: int
 ) -> Callable[[duckdb.DuckDBPyConnection], list[Row]]:
     return lambda cursor: read_list(cursor, project, request, bounds, limit=limit, last=last)
 

@@ -23,6 +23,7 @@ from service.pages.listing import (
     Filter,
     Listing,
     ListOf,
+    ListRequest,
     asked_of,
     decimal,
     page_of_list,
@@ -31,11 +32,10 @@ from service.pages.listing import (
     unnamed,
     yes_no,
 )
-from service.pages.listing import Asked as AskedList
-from service.pages.periods import Asked, AskedOfList, range_control
+from service.pages.periods import ListPeriod, Period, range_control
 from service.pages.rendering import page
 from service.pages.viewing import ShownProject, Viewer
-from service.text.window import AskedRange, Window, bounds, last_period, listed_window
+from service.text.window import RangeRequest, Window, bounds, last_period, listed_window
 from service.text.words import TERMS, WORDS
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
@@ -250,13 +250,13 @@ _DAY = timedelta(days=1)
 
 
 @router.get("/projects/{project}/exchanges")
-async def exchanges(request: Request, *, _: Viewer, project: ShownProject, services: Services, days: Asked) -> HTMLResponse:
+async def exchanges(request: Request, *, _: Viewer, project: ShownProject, services: Services, days: Period) -> HTMLResponse:
     """Show the exchanges of a project: by agent, reason, score, outcome, model and label, in any order."""
     return await _render_list(request, services, project, days, EXCHANGES)
 
 
 @router.get("/projects/{project}/sessions")
-async def sessions(request: Request, *, _: Viewer, project: ShownProject, services: Services, days: Asked) -> HTMLResponse:
+async def sessions(request: Request, *, _: Viewer, project: ShownProject, services: Services, days: Period) -> HTMLResponse:
     """Show the sessions of a project: by agent, failure, readiness and score, in any order."""
     return await _render_list(request, services, project, days, SESSIONS)
 
@@ -268,7 +268,7 @@ async def export(
     _: Viewer,
     project: ShownProject,
     services: Services,
-    days: AskedOfList,
+    days: ListPeriod,
     since: date | None = None,
     file: Annotated[str, Path(max_length=64)],
 ) -> Response:
@@ -294,7 +294,7 @@ async def export(
     return StreamingResponse(body, media_type=WRITERS[kind].media_type, headers=headers)
 
 
-def time_of(of: ListOf, days: AskedRange, *, now: datetime, since: date | None) -> tuple[Window | None, Bounds]:
+def time_of(of: ListOf, days: RangeRequest, *, now: datetime, since: date | None) -> tuple[Window | None, Bounds]:
     """Return the window of a list, None for all time, and its bounds, which may also be a range of days, as in links from incidents to runs."""
     if of.has_all and since is not None:
         last = days.until.date() if isinstance(days.until, datetime) else days.until
@@ -303,7 +303,7 @@ def time_of(of: ListOf, days: AskedRange, *, now: datetime, since: date | None) 
     return window, bounds(window)
 
 
-def last_with_rows(cursor: duckdb.DuckDBPyConnection, project: str, list_request: AskedList, window: Window) -> Window | None:
+def last_with_rows(cursor: duckdb.DuckDBPyConnection, project: str, list_request: ListRequest, window: Window) -> Window | None:
     """Return the last period before a window, of the same length, in which a list has rows; None if it has none."""
     by_time = dataclasses.replace(list_request, sort=BY_TIME, down=True, last=None)
     rows = read_list(cursor, project, by_time, (EARLIEST, window.start), limit=1, last=None)
@@ -323,7 +323,7 @@ async def listed(
     request: Request,
     services: ApiContext,
     project: str,
-    days: AskedRange,
+    days: RangeRequest,
     of: ListOf,
     *,
     since: date | None = None,
@@ -353,5 +353,5 @@ async def listed(
     }
 
 
-async def _render_list(request: Request, services: ApiContext, project: str, days: AskedRange, of: ListOf) -> HTMLResponse:
+async def _render_list(request: Request, services: ApiContext, project: str, days: RangeRequest, of: ListOf) -> HTMLResponse:
     return page(request, "list.html", await listed(request, services, project, days, of))

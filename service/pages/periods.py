@@ -16,7 +16,7 @@ from pydantic import BeforeValidator
 
 from service.pages.rendering import NOTHING, number
 from service.text.formats import signed
-from service.text.window import ALL, BEFORE, LENGTHS, NAMES, USUAL, AskedRange, Length, Window, read_until, window_of
+from service.text.window import ALL, BEFORE, LENGTHS, NAMES, USUAL, Length, RangeRequest, Window, read_until, window_of
 
 _Until = Annotated[
     date | datetime | None, BeforeValidator(read_until), Query(description="The last day, or the end; now by default.")
@@ -29,9 +29,9 @@ def _read_range(
     window: Annotated[Length | None, Query(description="The length; 14d by default.")] = None,
     until: _Until = None,
     compare: _Compare = None,
-) -> AskedRange:
+) -> RangeRequest:
     unknown = tuple(sorted(set(request.query_params) - set(NAMES)))
-    return AskedRange(window or USUAL, until, compare == BEFORE, unknown=unknown)
+    return RangeRequest(window or USUAL, until, compare == BEFORE, unknown=unknown)
 
 
 def _read_list_range(
@@ -39,15 +39,15 @@ def _read_list_range(
     window: Annotated[Literal[Length, "all"] | None, Query(description="The length, or all; 14d by default.")] = None,
     until: _Until = None,
     compare: _Compare = None,
-) -> AskedRange:
+) -> RangeRequest:
     if window == ALL:
-        return AskedRange(is_all=True)
+        return RangeRequest(is_all=True)
     return _read_range(request, window, until, compare)
 
 
-Asked = Annotated[AskedRange, Depends(_read_range)]
+Period = Annotated[RangeRequest, Depends(_read_range)]
 """The period in the address."""
-AskedOfList = Annotated[AskedRange, Depends(_read_list_range)]
+ListPeriod = Annotated[RangeRequest, Depends(_read_list_range)]
 """The period in the address of a list that can show all time."""
 
 
@@ -97,7 +97,7 @@ def range_control(
 
     Lists also offer all time; a page without figures has no comparison. `last` is the last period with data, if the shown one has none.
     """
-    shown = window or window_of(AskedRange(), now)
+    shown = window or window_of(RangeRequest(), now)
     choices = [
         Choice(*_name_length(one), _build_address(request, shown.asked_of(one)), window is not None and one == window.length)
         for one in LENGTHS

@@ -234,7 +234,7 @@ def add_problem_pages(app: FastAPI) -> None:
 def _as_page(otherwise: Any) -> Answers:
     """Return the handler's answer, or a page if a browser wants one."""
 
-    async def told(request: Request, error: Exception) -> Response:
+    async def answer_with_page(request: Request, error: Exception) -> Response:
         answer: Response = await otherwise(request, error)
         if not _wants_page(request) or answer.status_code < HTTPStatus.BAD_REQUEST:
             return answer
@@ -242,7 +242,7 @@ def _as_page(otherwise: Any) -> Answers:
         title = _TITLES.get(answer.status_code, "Something went wrong")
         return page(request, "problem.html", {"title": title, "words": message}, answer.status_code)
 
-    return told
+    return answer_with_page
 
 
 def _wants_page(request: Request) -> bool:

@@ -16,14 +16,14 @@ from audit.diagnosis.events import raw_event
 from schemas.errors import InputError
 from schemas.lazy import duckdb
 from service.pages.lists import READINESS, RUNS, first_day, listed
-from service.pages.periods import AskedOfList, compared
+from service.pages.periods import ListPeriod, compared
 from service.pages.project_charts import counts_of
 from service.pages.rendering import number, page
 from service.pages.run_view import (
     ONLY,
     PAYLOAD_SHOWN,
     Address,
-    Asked,
+    EventSelection,
     RunEvents,
     RunRead,
     Timeline,
@@ -54,7 +54,7 @@ Part = Annotated[str | None, Query(pattern="^[1-9][0-9]{0,9}-[1-9][0-9]{0,9}$")]
 
 @router.get("/projects/{project}/runs")
 async def runs(
-    request: Request, project: ShownProject, services: Services, *, time: AskedOfList, since: date | None = None
+    request: Request, project: ShownProject, services: Services, *, time: ListPeriod, since: date | None = None
 ) -> HTMLResponse:
     """Show the runs of a project: by readiness, agent, failure and trust, in any order; from one day to another, as incidents ask."""
 
@@ -86,7 +86,7 @@ async def run(
     graph: Part = None,
 ) -> HTMLResponse:
     """Show one run: its verdict, its causes, its events and their causal graph."""
-    wanted_events = Asked(type=type or None, only=only or None, at=at)
+    wanted_events = EventSelection(type=type or None, only=only or None, at=at)
     recorded = await services.ask(lambda cursor: find_run(cursor, project, run_id))
     if recorded is None:
         raise ApiError(404, "not_found", NO_RUN)

@@ -234,7 +234,7 @@ ONLY = (EVIDENCE, FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class EventSelection:
     """The requested events."""
 
     type: str | None = None
@@ -261,7 +261,7 @@ class Timeline:
     """Number of the first event of the next page; None on the last page."""
 
 
-def timeline(events: RunEvents, selection: Asked, page: int = PAGE) -> Timeline:
+def timeline(events: RunEvents, selection: EventSelection, page: int = PAGE) -> Timeline:
     """Return the page of the matching events that contains the event `at`."""
     fitting = [
         place
@@ -320,7 +320,7 @@ class Address:
 
     project: str
     run_id: str
-    asked: Asked
+    asked: EventSelection
     graph: Window | None
 
     def to(self, part: str = "", **changed: str | None) -> str:

@@ -66,7 +66,7 @@ async def session(
     step: Place = 1,
 ) -> HTMLResponse:
     """Show a session: some of its turns, or the events of one part of it."""
-    selection = Asked(only=only or None, turn=turn, exchange=exchange, part=part, step=step)
+    selection = TurnSelection(only=only or None, turn=turn, exchange=exchange, part=part, step=step)
     places = await services.ask(lambda cursor: session_places(cursor, session_id, [project], connection))
     if not places:
         raise ApiError(404, "not_found", await _explain_gone(services, project, session_id))
@@ -102,10 +102,10 @@ def _offer_choice(request: Request, session_id: str, places: list[SessionPlace])
 async def _explain_gone(services: ApiContext, project: str, session_id: str) -> str:
     """Report that a session was erased, with the time, if a connection of the project had it; otherwise that it does not exist."""
 
-    def asked(cursor: duckdb.DuckDBPyConnection) -> list[dict[str, object]]:
+    def read_erasures(cursor: duckdb.DuckDBPyConnection) -> list[dict[str, object]]:
         return [row for row in query_rows(cursor, "erasures") if row["session_id"] == session_id]
 
-    for row in await services.ask(asked):
+    for row in await services.ask(read_erasures):
         owner = services.access.holder("connection", str(row["connection"]))
         if owner is not None and owner.project == project:
             return f"This session was erased: {row['requested_by']} asked for that on {day(row['occurred_at'])}."  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ _links = Links()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class TurnSelection:
     """A request for a part of a session, parsed from an address."""
 
     only: str | None = None
@@ -170,7 +170,7 @@ class Turn:
     steps: Steps | None
 
 
-def session_values(read: SessionRead, shown: Mapping[str, Any], selection: Asked) -> dict[str, Any]:
+def session_values(read: SessionRead, shown: Mapping[str, Any], selection: TurnSelection) -> dict[str, Any]:
     """Return every value of the template; `shown` are the values of `shown_part`."""
     return {
         "project": read.place.project,
@@ -187,7 +187,7 @@ def session_values(read: SessionRead, shown: Mapping[str, Any], selection: Asked
     }
 
 
-def shown_part(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, selection: Asked) -> dict[str, Any]:
+def shown_part(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, selection: TurnSelection) -> dict[str, Any]:
     """Return the requested part of the session: turns with their events, or only the events of one part.
 
     A session without turns has a single part of events.
@@ -201,7 +201,7 @@ def shown_part(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, sele
     return {"alone": alone, **shown}
 
 
-def _build_turns(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, selection: Asked) -> dict[str, Any]:
+def _build_turns(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, selection: TurnSelection) -> dict[str, Any]:
     skip, anomalies = (selection.turn - 1) // TURNS * TURNS, selection.only == "anomalies"
     part = Part(skip=skip, exchange=selection.exchange, limit=TURNS, anomalies=anomalies, longest=TEXT_SHOWN)
     rows = session_turns(cursor, of_session, part)

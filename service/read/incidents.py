@@ -384,7 +384,7 @@ def _split(last: Place | None) -> tuple[str | None, str | None]:
     return text, identity
 
 
-Asked = dict[str, list[str]]
+AddressParams = dict[str, list[str]]
 """The fields of an address and their values; a field without a value is not among them."""
 _WORDS: Mapping[str, Collection[str]] = {
     "status": (*STATUSES, ANY),
@@ -403,12 +403,12 @@ MAX_FIELDS = 50
 """Parameters of an address."""
 
 
-def read_address(pairs: Iterable[tuple[str, str]]) -> Asked:
+def read_address(pairs: Iterable[tuple[str, str]]) -> AddressParams:
     """Return the fields of an address: blank and default ones are left out, unknown ones ignored. InputError names a wrong one.
 
     Several states are given as repeated fields or separated by commas.
     """
-    params: Asked = {}
+    params: AddressParams = {}
     for name, value in pairs:
         stripped = value.strip()
         if name not in FIELDS or not stripped:
@@ -429,7 +429,7 @@ def read_address(pairs: Iterable[tuple[str, str]]) -> Asked:
     return {name: params[name] for name in FIELDS if name in params and params[name] != usual.get(name)}
 
 
-def read_query(query: str) -> Asked:
+def read_query(query: str) -> AddressParams:
     """Return the fields of the part of an address after its question mark; InputError as `read_address`."""
     try:
         pairs = parse_qsl(query.removeprefix("?"), max_num_fields=MAX_FIELDS)

@@ -81,7 +81,7 @@ _NO_TIME = "must be a day such as 2026-11-26, or a time such as 2026-11-26T14:00
 
 
 @dataclass(frozen=True, slots=True)
-class AskedRange:
+class RangeRequest:
     """The period requested in an address."""
 
     length: Length = USUAL
@@ -198,7 +198,7 @@ def until_text(length: Length, end: datetime) -> str:
     return f"{end:%Y-%m-%dT%H:%MZ}"
 
 
-def window_of(requested: AskedRange, now: datetime) -> Window:
+def window_of(requested: RangeRequest, now: datetime) -> Window:
     """Return the requested window; without an end it ends with the current hour or day."""
     window = Window(requested.length, now, requested.until is not None, requested.compare)
     if isinstance(requested.until, datetime):
@@ -209,7 +209,7 @@ def window_of(requested: AskedRange, now: datetime) -> Window:
     return window.ending_with(now)
 
 
-def listed_window(requested: AskedRange, now: datetime) -> Window | None:
+def listed_window(requested: RangeRequest, now: datetime) -> Window | None:
     """Return the period that a list is limited to; None for all time."""
     return None if requested.is_all else window_of(requested, now)
 
@@ -226,7 +226,7 @@ def quarter_to(moment: datetime, *, is_pinned: bool = False) -> Window:
 
 def recent_window(now: datetime, until: date | None = None) -> Window:
     """Return the days of a fleet's figures, up to today or another day."""
-    return window_of(AskedRange(RECENT, until), now)
+    return window_of(RangeRequest(RECENT, until), now)
 
 
 def age_start(age: timedelta, now: datetime) -> datetime:
@@ -253,12 +253,12 @@ def kept_of(parameters: Mapping[str, str]) -> dict[str, str]:
     return {name: parameters[name] for name, is_valid in _VALID.items() if name in parameters and is_valid(parameters[name])}
 
 
-def range_of(parameters: Mapping[str, str]) -> AskedRange:
+def range_of(parameters: Mapping[str, str]) -> RangeRequest:
     """Return the period in the valid parameters of an address; all time if they name neither a length nor an end."""
     kept = kept_of(parameters)
     length = next((one for one in LENGTHS if one == kept.get("window")), USUAL)
     is_all = kept.get("window") == ALL or not kept.keys() & {"window", "until"}
-    return AskedRange(length, read_until(kept.get("until")), kept.get("compare") == BEFORE, is_all)
+    return RangeRequest(length, read_until(kept.get("until")), kept.get("compare") == BEFORE, is_all)
 
 
 def _is_until(text: str) -> bool:

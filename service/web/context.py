@@ -92,14 +92,14 @@ class ApiContext:
         with contextlib.suppress(DriftlineError, duckdb.Error):
             await self.engine.flush()
 
-        def asked() -> Found:
+        def run() -> Found:
             with contextlib.closing(self.engine.store.cursor()) as cursor:
                 try:
                     return question(cursor)
                 except RecordError as error:
                     raise StoredRecordError(f"a stored record cannot be read: {error}", hint=error.hint) from error
 
-        return await anyio.to_thread.run_sync(asked, limiter=self._readers)
+        return await anyio.to_thread.run_sync(run, limiter=self._readers)
 
     async def open_incidents(self, project: str | None) -> OpenIncidents:
         """Return the number of open or acknowledged incidents of a project (None: all), counted again only if incidents have changed."""

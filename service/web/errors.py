@@ -104,7 +104,7 @@ def _name_field(location: Sequence[str | int]) -> str:
 def add_error_answers(app: FastAPI) -> None:
     """Give every error of the application the same form of answer."""
 
-    async def told(request: Request, error: Exception) -> JSONResponse:
+    async def answer_error(request: Request, error: Exception) -> JSONResponse:
         expected = error if isinstance(error, HTTPException) else ApiError(500, "internal", "internal error")
         return error_response(_build_answer(expected, request.method))
 
@@ -115,7 +115,7 @@ def add_error_answers(app: FastAPI) -> None:
     async def refused(_: Request, error: Exception) -> JSONResponse:
         return error_response(ApiError(400, "invalid", str(error)))
 
-    app.add_exception_handler(HTTPException, told)
+    app.add_exception_handler(HTTPException, answer_error)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(RecordError, refused)
     app.add_exception_handler(InputError, refused)

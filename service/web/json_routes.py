@@ -96,7 +96,7 @@ def _list_answer_types(answer: Any) -> tuple[type[Answer], ...]:
 def _wrap_endpoint(endpoint: Callable[..., Any], status: int) -> Callable[..., Any]:
     """Wrap an endpoint so that it returns a response; FastAPI still runs plain functions in a thread."""
 
-    def encoded(answer: Any, named: dict[str, Any]) -> Response:
+    def encode(answer: Any, named: dict[str, Any]) -> Response:
         if isinstance(answer, Response):
             return answer
         response = RoundedJson(document(answer), status_code=status)
@@ -110,16 +110,16 @@ def _wrap_endpoint(endpoint: Callable[..., Any], status: int) -> Callable[..., A
     if inspect.iscoroutinefunction(endpoint):
 
         @functools.wraps(endpoint)
-        async def waited(**named: Any) -> Response:
-            return encoded(await endpoint(**named), named)
+        async def encode_awaited(**named: Any) -> Response:
+            return encode(await endpoint(**named), named)
 
-        return waited
+        return encode_awaited
 
     @functools.wraps(endpoint)
-    def called(**named: Any) -> Response:
-        return encoded(endpoint(**named), named)
+    def encode_result(**named: Any) -> Response:
+        return encode(endpoint(**named), named)
 
-    return called
+    return encode_result
 
 
 class _StrictJsonRequest(Request):

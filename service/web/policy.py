@@ -63,12 +63,12 @@ async def tried(services: ApiContext, text: str) -> PolicyTrial:
     before = now.policy or services.engine.policy
     differences = await asyncio.to_thread(changes, before, policy)
 
-    def estimated(cursor: Any) -> list[PolicyEffect]:
+    def estimate(cursor: Any) -> list[PolicyEffect]:
         projects = known_projects(cursor, named_projects(before, services.access))
         return effects(cursor, before, policy, found=differences, projects=projects, now=services.engine.now())
 
     return PolicyTrial(
-        valid=True, problems=[], comparison=comparison, changes=differences, effects=await services.ask(estimated)
+        valid=True, problems=[], comparison=comparison, changes=differences, effects=await services.ask(estimate)
     )
 
 

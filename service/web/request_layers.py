@@ -471,13 +471,13 @@ class AuditTrail:
         """Pass a request on, then record its outcome."""
         state = scope.setdefault("state", {}) if scope["type"] == "http" else {}
 
-        async def noted(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             if message["type"] == "http.response.start":
                 await self._end(state, message["status"])
             await send(message)
 
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, send_and_note)
         except Exception:
             await self._end(state, int(HTTPStatus.INTERNAL_SERVER_ERROR))
             raise

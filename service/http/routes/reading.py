@@ -39,7 +39,7 @@ from service.read.scores import (
 from service.read.scores import trends as trends_of
 from service.text.answers import Place, after, page_of
 from service.text.links import API
-from service.text.window import AskedRange, read_day, window_of
+from service.text.window import RangeRequest, read_day, window_of
 from service.web.authentication import Reader, VisibleProject
 from service.web.context import ApiContext, Services, projects_of, with_their_changes
 from service.web.errors import ApiError, documented
@@ -201,7 +201,7 @@ def _read_wanted(
     return Wanted(start=start, end=end, since=since, session=session, limit=limit, after=after)
 
 
-Asked = Annotated[Wanted, Depends(_read_wanted)]
+WantedScores = Annotated[Wanted, Depends(_read_wanted)]
 
 
 @router.get(f"{PROJECT}/scores", responses=documented(404))
@@ -209,7 +209,7 @@ async def scores(
     _: Reader,
     project: VisibleProject,
     services: Services,
-    wanted: Asked,
+    wanted: WantedScores,
     anomalies: Annotated[bool, Query(description="Only exchanges with an anomaly.")] = False,
 ) -> Scores:
     """List the scores of a project, newest exchange first."""
@@ -218,7 +218,7 @@ async def scores(
 
 
 @router.get(f"{PROJECT}/anomalies", responses=documented(404))
-async def anomalies(_: Reader, project: VisibleProject, services: Services, wanted: Asked) -> Anomalies:
+async def anomalies(_: Reader, project: VisibleProject, services: Services, wanted: WantedScores) -> Anomalies:
     """List the scores of a project that have an anomaly, newest exchange first.
 
     An exchange is listed once it has a score, moments after the ingest has answered with the result of Tier 1.
@@ -277,7 +277,7 @@ async def trends(
     ] = None,
 ) -> Trends:
     """Return a project's figures by day of its exchanges, whenever they were scored."""
-    shown = window_of(AskedRange(window, until), services.engine.now())
+    shown = window_of(RangeRequest(window, until), services.engine.now())
     return await services.ask(lambda cursor: trends_of(cursor, project, window, shown))
 
 

@@ -75,7 +75,7 @@ async def session(
 ) -> SessionWithTurns:
     """Return a session with some of its turns: texts, scores, costs, its run, and the incidents that name it."""
 
-    def asked(cursor: duckdb.DuckDBPyConnection) -> SessionWithTurns:
+    def read(cursor: duckdb.DuckDBPyConnection) -> SessionWithTurns:
         places = session_places(cursor, session_id, [project], connection)
         if not places:
             raise ApiError(404, "not_found", "the project has no session with this id")
@@ -84,7 +84,7 @@ async def session(
             raise ApiError(409, "ambiguous", f"connection: is missing; several have a session with this id: {names}")
         return session_with_turns(cursor, places[0], Part(skip=turn - 1, limit=limit))
 
-    answer = await services.ask(asked)
+    answer = await services.ask(read)
     response.headers["Cache-Control"] = "no-store"
     return answer
 

@@ -17,7 +17,7 @@ from analytics.queries import query_rows
 from audit.diagnosis.diagnosis import LOWEST_TRUST
 from schemas.lazy import duckdb
 from service.pages.charts import Chart, Mark, line, marks_between, spark
-from service.pages.periods import AskedOfList, range_control
+from service.pages.periods import ListPeriod, range_control
 from service.pages.rendering import page
 from service.pages.run_view import run_point
 from service.pages.viewing import ShownProject, Viewer
@@ -66,7 +66,7 @@ async def agents(
     _: Viewer,
     project: ShownProject,
     services: Services,
-    period: AskedOfList,
+    period: ListPeriod,
     agent: Annotated[str | None, Query(max_length=512, description="Only this agent.")] = None,
     runs: Annotated[int, Query(ge=1, le=LENGTHS[-1], description="Number of the project's newest runs.")] = LENGTHS[0],
 ) -> HTMLResponse:

@@ -18,7 +18,7 @@ from audit.evaluation.report import LATER_ATTEMPT_FAILED
 from schemas.lazy import duckdb
 from service.pages.charts import Chart, Mark, Point, line, marks_between
 from service.pages.lists import EVALUATIONS, listed
-from service.pages.periods import AskedOfList, compared, compared_means
+from service.pages.periods import ListPeriod, compared, compared_means
 from service.pages.project_charts import counts_of
 from service.pages.rendering import MAX_SHOWN, excerpt, number, page
 from service.pages.viewing import ShownProject, Viewer
@@ -59,7 +59,7 @@ async def evaluations(
     _: Viewer,
     project: ShownProject,
     services: Services,
-    period: AskedOfList,
+    period: ListPeriod,
     case: Of = None,
     model: Of = None,
 ) -> HTMLResponse:

@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse
 
 from audit.drift.watched_series import TIERS
 from service.pages.charts import spark
-from service.pages.listing import Asked, Column, Filter, Last, Listing, ListOf, asked_of, encoded
+from service.pages.listing import Column, Filter, Last, Listing, ListOf, ListRequest, asked_of, encoded
 from service.pages.rendering import number, page, share
 from service.pages.viewing import Viewer
 from service.read.project import (
@@ -231,7 +231,7 @@ class Found(NamedTuple):
     """How many projects match."""
 
 
-def page_of_fleet(projects: Sequence[Project], list_request: Asked, places: Mapping[str, Standing]) -> Found:
+def page_of_fleet(projects: Sequence[Project], list_request: ListRequest, places: Mapping[str, Standing]) -> Found:
     """Return the requested page; `places` are the `standings` of the projects with an incident."""
     matching = in_order([project for project in projects if _is_match(project, list_request)], list_request, places)
     start = 0 if list_request.last is None else max(0, int(list_request.last.number or 0))
@@ -246,13 +246,13 @@ def page_of_fleet(projects: Sequence[Project], list_request: Asked, places: Mapp
     return Found(listing, matching[start:end], start, len(matching))
 
 
-def orders(list_request: Asked) -> dict[str, str]:
+def orders(list_request: ListRequest) -> dict[str, str]:
     """Return the orders in words; the current one can be reversed."""
     turned = list_request.down != FLEET.sorts[list_request.sort].down
     return {name: words[turned and name == list_request.sort] for name, words in _ORDERS.items()}
 
 
-def in_order(projects: Sequence[Project], list_request: Asked, places: Mapping[str, Standing]) -> list[Project]:
+def in_order(projects: Sequence[Project], list_request: ListRequest, places: Mapping[str, Standing]) -> list[Project]:
     """Sort projects, which come by name. Ties stay in order of name, and projects without a value come last."""
     keys: Mapping[str, Callable[[Project], Any]] = {
         "worst": partial(badness, places),
@@ -273,12 +273,12 @@ def _find_newest(project: Project) -> datetime | None:
     return max((at for at in (project.last_exchange_at, project.last_run_at) if at), default=None)
 
 
-def _is_match(project: Project, list_request: Asked) -> bool:
+def _is_match(project: Project, list_request: ListRequest) -> bool:
     text, health = list_request.values["q"], list_request.values["health"]
     return (not text or text in project.project) and health in (None, project.health)
 
 
-def page_from(start: int, list_request: Asked) -> str:
+def page_from(start: int, list_request: ListRequest) -> str:
     """Return the address of the page that begins after this number of projects."""
     return list_request.address(cursor=encoded(Last(list_request.sort, list_request.down, start, None, "")))
 

@@ -18,7 +18,7 @@ from schemas.records import Baseline, Incident
 from service.pages.charts import Mark, judge_moves, marks_within, share_bar
 from service.pages.incident_figures import marked_days, shown_by
 from service.pages.incidents import since_of
-from service.pages.periods import Asked, compared, compared_means, range_control
+from service.pages.periods import Period, compared, compared_means, range_control
 from service.pages.project_charts import (
     SPIKE,
     TIERS,
@@ -47,7 +47,7 @@ from service.read.runs import run_page
 from service.read.scores import ProjectSummary, newest_score, project_summary
 from service.read.why import suspected_cause, twins_of
 from service.text.links import Links
-from service.text.window import AskedRange, Window, last_period, quarter_to, window_of
+from service.text.window import RangeRequest, Window, last_period, quarter_to, window_of
 from service.text.words import TERMS, WORDS
 from service.web.context import ApiContext, Services
 from streams.watch.lifecycle import is_live
@@ -78,7 +78,7 @@ class _Days:
 
 
 @router.get("/projects/{project}")
-async def project(request: Request, _: Viewer, project: ShownProject, services: Services, period: Asked) -> HTMLResponse:
+async def project(request: Request, _: Viewer, project: ShownProject, services: Services, period: Period) -> HTMLResponse:
     """Show the state of a project."""
     now = services.engine.now()
     summary, days, (opened, latest) = await asyncio.gather(
@@ -166,7 +166,7 @@ def _compute_mean(days: _Days, tier: str) -> str | None:
     return f"mean {number(now, 2)}, {compared_means(now, before)}"
 
 
-def _read_days(cursor: duckdb.DuckDBPyConnection, project: str, period: AskedRange, now: datetime) -> _Days:
+def _read_days(cursor: duckdb.DuckDBPyConnection, project: str, period: RangeRequest, now: datetime) -> _Days:
     window = window_of(period, now)
     points = points_of(cursor, project, window)
     values = {"project": project, "from": window.start, "to": window.end}
@@ -213,7 +213,7 @@ _RUNS = 8
 
 @router.get("/projects/{project}/details")
 async def details(
-    request: Request, *, viewer: Viewer, project: ShownProject, services: Services, period: Asked
+    request: Request, *, viewer: Viewer, project: ShownProject, services: Services, period: Period
 ) -> HTMLResponse:
     """Show the less urgent parts of a project, over the days that its page shows."""
     now = services.engine.now()

@@ -15,7 +15,7 @@ from schemas.lazy import duckdb
 from service.pages.charts import share_bar
 from service.pages.listing import Listing
 from service.pages.lists import ANOMALIES, COSTS, WRAPS, listed
-from service.pages.periods import Asked, AskedOfList, compared
+from service.pages.periods import ListPeriod, Period, compared
 from service.pages.project_charts import costs_of, counts_of, known_sum
 from service.pages.rendering import number, page, usd
 from service.pages.viewing import ShownProject, Viewer
@@ -30,9 +30,7 @@ _REASONS = 30
 
 
 @router.get("/projects/{project}/anomalies")
-async def anomalies(
-    request: Request, _: Viewer, project: ShownProject, services: Services, period: AskedOfList
-) -> HTMLResponse:
+async def anomalies(request: Request, _: Viewer, project: ShownProject, services: Services, period: ListPeriod) -> HTMLResponse:
     """Show the anomalies of a project, newest exchange first or in another order, and why exchanges are anomalous."""
 
     def beside(cursor: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:
@@ -58,7 +56,7 @@ def _build_reason(row: dict[str, Any], most: int) -> Document:
 
 
 @router.get("/projects/{project}/costs")
-async def costs(request: Request, _: Viewer, project: ShownProject, services: Services, period: Asked) -> HTMLResponse:
+async def costs(request: Request, _: Viewer, project: ShownProject, services: Services, period: Period) -> HTMLResponse:
     """Show the sessions by what judging them cost, the most expensive first."""
 
     def beside(cursor: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:
@@ -81,7 +79,7 @@ async def wrap_quality(
     _: Viewer,
     project: ShownProject,
     services: Services,
-    period: AskedOfList,
+    period: ListPeriod,
     limit: Annotated[int, Query(ge=1, le=_SHOWN, description="Sessions per page.")] = _SHOWN,
 ) -> HTMLResponse:
     """Show a page of sessions, the newest first or in another order, their steps of a wrap-up, and the run of each."""

@@ -15,7 +15,7 @@ from support.watch_histories import put
 
 from analytics.store.store import Store
 from service.text.links import Links
-from service.text.window import LENGTHS, AskedRange, age_start, kept_of, window_of
+from service.text.window import LENGTHS, RangeRequest, age_start, kept_of, window_of
 
 LATE = datetime(2026, 10, 1, 12, 34, 56, tzinfo=UTC)
 Look = Callable[..., str]
@@ -43,7 +43,7 @@ def test_a_window_of_hours_ends_with_an_hour_and_one_of_days_with_a_day(
     length: str, until: date | datetime | None, start: str, end: str, points: int
 ) -> None:
     """Half a point would look like a fall."""
-    window = window_of(AskedRange(length, until), LATE)  # type: ignore[arg-type]
+    window = window_of(RangeRequest(length, until), LATE)  # type: ignore[arg-type]
     assert (at(start), at(end), points) == (window.start, window.end, len(window.slots()))
     assert all(after - before == window.step for before, after in pairwise(window.slots()))
     assert window.slots()[-1] + window.step == window.end
@@ -53,7 +53,7 @@ def test_a_window_of_hours_ends_with_an_hour_and_one_of_days_with_a_day(
 @pytest.mark.parametrize("now", [LATE, at("2026-10-01"), at("2026-10-01T23:59:59")])
 def test_an_age_on_the_command_line_begins_where_the_page_of_that_length_does(length: str, now: datetime) -> None:
     """`--since 7d` and the 7 days of a page are the same seven days."""
-    assert age_start(LENGTHS[length], now) == window_of(AskedRange(length), now).start  # type: ignore[arg-type, index]
+    assert age_start(LENGTHS[length], now) == window_of(RangeRequest(length), now).start  # type: ignore[arg-type, index]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_an_age_of_any_length_counts_back_in_whole_hours_or_days(age: timedelta,
 @pytest.mark.parametrize("length", LENGTHS)
 def test_what_an_address_says_is_read_as_what_it_said(length: str) -> None:
     """Earlier and later lead to times that touch, and back."""
-    window = window_of(AskedRange(length, date(2026, 9, 20), compare=True), LATE)  # type: ignore[arg-type]
+    window = window_of(RangeRequest(length, date(2026, 9, 20), compare=True), LATE)  # type: ignore[arg-type]
     assert window.asked == kept_of(window.asked)
     assert window.before.end == window.start
     assert window.before.asked == window.earlier()

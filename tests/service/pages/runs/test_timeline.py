@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.pages.run_view import EVIDENCE, FAILED, Asked, RunEvents, timeline
+from service.pages.run_view import EVIDENCE, FAILED, EventSelection, RunEvents, timeline
 
 NOON = datetime(2026, 10, 1, 12, tzinfo=UTC)
 TYPES = ("tool_call", "decision")
@@ -47,11 +47,11 @@ def test_the_pages_together_are_what_was_asked_for(
     wanted, only = asked_for
     found = events(types, evidence, failed)
     kept = {EVIDENCE: set(found.evidence), FAILED: set(found.failed), None: set(range(len(types)))}[only]
-    asked = Asked(type=wanted, only=only)
+    asked = EventSelection(type=wanted, only=only)
     shown = timeline(found, asked, page)
     seen, starts = list(shown.places), [shown]
     while shown.next_at is not None:
-        shown = timeline(found, Asked(type=wanted, only=only, at=shown.next_at), page)
+        shown = timeline(found, EventSelection(type=wanted, only=only, at=shown.next_at), page)
         seen.extend(shown.places)
         assert shown.previous_at == starts[-1].places[0] + 1
         starts.append(shown)
@@ -62,5 +62,5 @@ def test_the_pages_together_are_what_was_asked_for(
 @given(st.lists(st.sampled_from(TYPES), min_size=1, max_size=80), st.integers(1, 100), st.integers(1, 9))
 def test_the_page_of_an_event_holds_it(types: list[str], at: int, page: int) -> None:
     """A node of the graph leads to its event; a number beyond the last leads to the last page."""
-    places = timeline(events(types, set(), set()), Asked(at=at), page).places
+    places = timeline(events(types, set(), set()), EventSelection(at=at), page).places
     assert min(at, len(types)) - 1 in places
