@@ -1,4 +1,4 @@
-"""Transcripts of other agents: what their dialects share, from finding files below a folder to the checks of a line's fields."""
+"""Shared by the dialects of agents other than OpenClaw: finding and reading transcripts, and checking the fields of a line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -23,20 +23,26 @@ from streams.sources.source import Reading, ReadingContext
 from streams.sources.zstd import zstd
 
 EVENTS = "events"
-"""Kind of an entry whose body holds its events: no line of a transcript comes to one by itself."""
+"""Kind of an entry whose body holds ready-made events."""
 INTERNAL = {"provenance": {"kind": "internal_system"}}
-"""Fields of a message that the program wrote in the user's place."""
+"""Message fields that mark a user message as written by the program."""
 SUBAGENT = {"provenance": {"kind": "subagent_task"}}
-"""Fields of a message by which an agent asks another."""
+"""Message fields that mark a user message as written by another agent."""
 MAX_PARSED = 1024 * 1024
-"""Characters of the longest text that is read as JSON."""
+"""Characters of the longest text that is parsed as JSON."""
 Json = dict[str, Any]
-_MAX_KINDS = 256
-_SHOWN = 128
+_COPY_HINT = "Check whether the file was copied completely."
+_MAX_UNKNOWN_KINDS = 256
+"""Unknown kinds reported per file."""
+_SHOWN_CHARACTERS = 128
+"""Characters of an unknown kind that a fault quotes."""
 
 
-def jsonl_below(path: Path, *patterns: str) -> list[Path]:
-    """The files of these names below a folder, sorted, without hidden ones and symbolic links; InputError where there is no folder."""
+def find_transcripts(path: Path, *patterns: str) -> list[Path]:
+    """Return the files below a folder that match a pattern, sorted, without hidden files and symbolic links.
+
+    Raises InputError if the folder does not exist.
+    """
     if not path.is_dir():
         raise InputError(f"{path}: does not exist", hint="Give a transcript, or a folder of them.")
     return visible_files(path, patterns)
@@ -51,72 +57,72 @@ def read_agent_file(
     agent: str,
     lines_of: Callable[[BinaryIO], Iterable[Line]] = read_lines,
 ) -> Reading:
-    """Read one transcript; InputError when it cannot be opened, decompressed or is none.
+    """Read one transcript.
 
-    `session_id` and `agent` count where the lines, or the context, say nothing else. `lines_of` takes the file apart; its ValueError says
-    why it is none.
+    `session_id` and `agent` are defaults, which the lines and the context override. `lines_of` splits the file into lines, and raises
+    ValueError if it cannot. Raises InputError if the file cannot be opened, decompressed or split.
     """
     try:
-        written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-        is_left = context.ingested_at - written > context.session_gap
+        modified_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
         with open_stream(path) as stream:
             return read_session(
-                lines_of(stream), context, session_id=session_id[:MAX_ID], agent=agent, is_left=is_left, dialect=dialect
+                lines_of(stream),
+                context,
+                session_id=session_id[:MAX_ID],
+                agent=agent,
+                is_abandoned=context.ingested_at - modified_at > context.session_gap,
+                dialect=dialect,
             )
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
     except zstd.ZstdError as error:
-        raise InputError(
-            f"{path}: cannot be decompressed ({error})", hint="Check whether the file was copied completely."
-        ) from error
+        raise InputError(f"{path}: cannot be decompressed ({error})", hint=_COPY_HINT) from error
     except ValueError as error:
-        raise InputError(f"{path}: {error}", hint="Check whether the file was copied completely.") from error
+        raise InputError(f"{path}: {error}", hint=_COPY_HINT) from error
 
 
 class AgentDialect:
-    """Base of the dialects of agents that wrap nothing around texts and tag nothing by them."""
+    """Base of the dialects of agents that neither wrap a user's text nor use it to tag exchanges."""
 
     parent_field = "parentUuid"
     derives = False
     ends_turns = False
 
     def events(self, entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str]) -> list[Json]:
-        """The events of the entry."""
+        """Return the events of an entry."""
         if entry.kind == EVENTS:
             return [dict(event) for event in entry.body["events"]]
         return events_of(entry, is_retry=is_retry, wrapped=wrapped)
 
     def unwrap(self, text: str) -> Unwrapped:
-        """The message as it is."""
+        """Return a user's message unchanged."""
         return Unwrapped(text, multi_user=False)
 
     def tags(self, _question: str, _response: str) -> set[str]:
-        """None."""
+        """Return no tags."""
         return set()
 
 
 class UnknownKinds:
-    """Unknown kinds of lines and blocks, each reported once.
+    """Unknown kinds of lines and blocks in one file.
 
-    A new version of a program brings new kinds. Each is worth one fault a file: that it is unknown is reported then, and a
-    file of a thousand such lines is no thousand faults.
+    A new version of a program brings new kinds. Each kind is reported once per file, however many lines have it.
     """
 
     def __init__(self) -> None:
-        self._met: set[str] = set()
+        self._reported: set[str] = set()
 
     def report(self, kind: str) -> list[Problem]:
-        """Return the problem of a line of this kind; none if one was reported before."""
-        if kind in self._met or len(self._met) >= _MAX_KINDS:
+        """Return the problem of a line of this kind; nothing if the kind was reported before."""
+        if kind in self._reported or len(self._reported) >= _MAX_UNKNOWN_KINDS:
             return []
-        self._met.add(kind)
-        return [
-            Problem("unknown_kind", f"{kind[:_SHOWN]}: is no kind that this version of Driftline reads; such lines are skipped")
-        ]
+        self._reported.add(kind)
+        shown = kind[:_SHOWN_CHARACTERS]
+        return [Problem("unknown_kind", f"{shown}: this version of Driftline does not know this kind and skips its lines")]
 
 
 def id_problem(name: str, value: Any) -> Problem | None:
-    """Return the problem of an id that a line must have; None if there is none."""
+    """Return the problem of a required id; None if the id is valid."""
     if value is None:
         return Problem("missing_field", f"{name}: is missing")
     if not isinstance(value, str):
@@ -127,34 +133,44 @@ def id_problem(name: str, value: Any) -> Problem | None:
 
 
 def is_identifier(value: Any) -> bool:
-    """Tell whether the value can be an id."""
+    """Return whether the value is a valid id."""
     return id_problem("", value) is None
 
 
-def moment(value: Any) -> datetime | None:
-    """The time in a field; None where there is none."""
-    if isinstance(value, str | int | float):
-        try:
-            return parse_timestamp(value) or None
-        except ValueError:
-            return None
-    return None
+def parse_time(value: Any) -> datetime | None:
+    """Return the time in a field; None if it has no valid time."""
+    if not isinstance(value, str | int | float):
+        return None
+    try:
+        return parse_timestamp(value) or None
+    except ValueError:
+        return None
 
 
 def number_of(value: Any) -> int | float | None:
-    """The number that a field is; None for anything else, and for true and false."""
+    """Return the number in a field; None for anything else, true and false included."""
     return value if type(value) is int or type(value) is float else None
 
 
-def parsed_object(text: Any) -> Json | None:
-    """The JSON object that a text is; None where it is something else, too long or nested too deep."""
+def parse_object(text: Any) -> Json | None:
+    """Return the JSON object in a text; None if it is something else, too long or nested too deeply."""
     if not isinstance(text, str) or len(text) > MAX_PARSED or not text.lstrip().startswith("{"):
         return None
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
-    return value if isinstance(value, dict) and not is_too_deep(value, MAX_DEPTH - 8) else None
+    if not isinstance(value, dict) or is_too_deep(value, MAX_DEPTH - 8):
+        return None
+    return value
+
+
+class EntryPosition(NamedTuple):
+    """The position of an entry in the conversation: its parent, whether it names one, and whether it stands beside the conversation."""
+
+    parent: str | None = None
+    linked: bool = False
+    side: bool = False
 
 
 def make_entry(
@@ -162,39 +178,36 @@ def make_entry(
     entry_id: str,
     line: Json,
     *,
-    parent: str | None = None,
-    linked: bool = False,
-    side: bool = False,
+    position: EntryPosition = EntryPosition(),  # noqa: B008 - it is immutable
     is_copy: bool = False,
     body: Json | None = None,
     message: Json | None = None,
     blocks: Sequence[Json] = (),
-    own: Sequence[Json] | None = None,
+    own_blocks: Sequence[Json] | None = None,
 ) -> Entry:
-    """An entry of a line: its time is that of the line. `body` are its own fields, `message` those of a message.
+    """Build the entry of a line, with the line's time.
 
-    `own` are the blocks that the line itself has, where `blocks` repeats what others said: by them it is known again.
+    `own_blocks` are the blocks of the line itself if `blocks` also repeats earlier lines: they identify the entry when it is repeated.
     """
     message = message or {}
-    fields = {**(body or {}), "timestamp": line.get("timestamp")}
-    content = msgspec.json.encode([kind, message.get("role"), list(blocks if own is None else own)], order="deterministic")
+    identity = [kind, message.get("role"), list(blocks if own_blocks is None else own_blocks)]
     return entry_of(
         kind,
         entry_id,
-        parent=parent,
-        linked=linked,
-        side=side,
-        at=moment(line.get("timestamp")),
-        body=fields,
+        parent=position.parent,
+        linked=position.linked,
+        side=position.side,
+        at=parse_time(line.get("timestamp")),
+        body={**(body or {}), "timestamp": line.get("timestamp")},
         message=message,
         blocks=list(blocks),
-        digest=blake2b(content, digest_size=16).digest(),
+        digest=blake2b(msgspec.json.encode(identity, order="deterministic"), digest_size=16).digest(),
         is_copy=is_copy,
     )
 
 
 def call_block(call_id: Any, name: Any, arguments: Any) -> Json:
-    """The block of a tool's call, with its valid fields."""
+    """Return the block of a tool call, with those fields that are valid."""
     block: Json = {"type": "toolCall"}
     if isinstance(call_id, str):
         block["id"] = call_id

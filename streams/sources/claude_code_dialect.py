@@ -38,6 +38,7 @@ from streams.sources.agent_transcripts import (
     INTERNAL,
     SUBAGENT,
     AgentDialect,
+    EntryPosition,
     UnknownKinds,
     call_block,
     id_problem,
@@ -390,7 +391,9 @@ class ClaudeCodeDialect(AgentDialect):
         fields, shown_blocks, results = _read_message_line(spoken_message.content, message, added)
         self._has_failed = False
         self._spend(fields.get("usage", {}))
-        entries.append(self._entry("message", body, position, message=fields, blocks=shown_blocks, own=blocks, is_copy=is_copy))
+        entries.append(
+            self._entry("message", body, position, message=fields, blocks=shown_blocks, own_blocks=blocks, is_copy=is_copy)
+        )
         for index, (result, text) in enumerate(_read_results(results, body, self._tools), 1):
             shown = [{"type": "text", "text": text}]
             entries.append(
@@ -462,21 +465,19 @@ class ClaudeCodeDialect(AgentDialect):
         body_fields: Json | None = None,
         message: Json | None = None,
         blocks: Sequence[Json] = (),
-        own: Sequence[Json] | None = None,
+        own_blocks: Sequence[Json] | None = None,
         is_copy: bool = False,
     ) -> Entry:
         return make_entry(
             kind,
             f"{body['uuid']}/{suffix}" if suffix else body["uuid"],
             body,
-            parent=position.leaf,
-            linked=True,
-            side=self._is_side(body),
+            position=EntryPosition(position.leaf, linked=True, side=self._is_side(body)),
             is_copy=is_copy or self._is_copied(body),
             body=body_fields,
             message=message,
             blocks=blocks,
-            own=own,
+            own_blocks=own_blocks,
         )
 
     def _is_copied(self, body: Json) -> bool:

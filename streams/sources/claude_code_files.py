@@ -38,7 +38,7 @@ import msgspec
 
 from audit.surrogates import mended
 from schemas.errors import InputError
-from streams.sources.agent_transcripts import is_identifier, jsonl_below, moment, read_agent_file
+from streams.sources.agent_transcripts import find_transcripts, is_identifier, parse_time, read_agent_file
 from streams.sources.claude_code_dialect import (
     NOTHING_COPIED,
     SOURCE,
@@ -111,7 +111,7 @@ def find_claude_code(path: Path) -> list[Path]:
     """
     if path.is_file():
         return [path]
-    files = (file for file in jsonl_below(path, "*.jsonl*") if may_be_copy(file.name))
+    files = (file for file in find_transcripts(path, "*.jsonl*") if may_be_copy(file.name))
     return [file for file in files if (file.suffix == ".jsonl" and _is_in_place(file)) or _form_of(file)]
 
 
@@ -202,17 +202,17 @@ def read_stream_log(path: Path, context: ReadingContext) -> Iterator[Reading]:
         runs, unread = _read_runs(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
-    is_left = context.ingested_at - written > context.session_gap
+    is_abandoned = context.ingested_at - written > context.session_gap
     for run in runs:
         for chain in run.chains.values():
             if chain.at is None:
-                if not run.has_ended and not is_left:
+                if not run.has_ended and not is_abandoned:
                     yield Reading(complete=False)
                     continue
                 chain.lines = [_with_time(line, written) for line in chain.lines]
-            yield _read_chain(chain.lines, path, context, is_left=is_left)
+            yield _read_chain(chain.lines, path, context, is_abandoned=is_abandoned)
     if unread:
-        yield replace(_read_chain(unread, path, context, is_left=is_left), session_ids=[])
+        yield replace(_read_chain(unread, path, context, is_abandoned=is_abandoned), session_ids=[])
 
 
 def _read_runs(path: Path) -> tuple[list[_Run], list[Line]]:
@@ -342,8 +342,10 @@ def _with_time(line: Line, at: datetime) -> Line:
     return Line(line.number, encoded, len(encoded), ended=True)
 
 
-def _read_chain(lines: list[Line], path: Path, context: ReadingContext, *, is_left: bool) -> Reading:
-    return read_session(lines, context, session_id=path.stem, agent=SOURCE, is_left=is_left, dialect=ClaudeCodeDialect())
+def _read_chain(lines: list[Line], path: Path, context: ReadingContext, *, is_abandoned: bool) -> Reading:
+    return read_session(
+        lines, context, session_id=path.stem, agent=SOURCE, is_abandoned=is_abandoned, dialect=ClaudeCodeDialect()
+    )
 
 
 class Head(NamedTuple):
@@ -492,7 +494,7 @@ def _read_head(path: Path) -> Head:
             if line.number > HEAD_LINES:
                 break
             value = decode_line(line)
-            at = _moment_of(value) if isinstance(value, dict) else None
+            at = _time_of(value) if isinstance(value, dict) else None
             if at is None:
                 continue
             begun = at if begun is None else max(begun, at)
@@ -501,7 +503,10 @@ def _read_head(path: Path) -> Head:
     raise LookupError(path)
 
 
-def _moment_of(line: dict[str, Any]) -> datetime | None:
-    """The time of a line, or of the snapshot that it is of."""
+def _time_of(line: dict[str, Any]) -> datetime | None:
+    """Return the time of a line, or of the file snapshot in it."""
+    time = parse_time(line.get("timestamp"))
     snapshot = line.get("snapshot")
-    return moment(line.get("timestamp")) or (moment(snapshot.get("timestamp")) if isinstance(snapshot, dict) else None)
+    if time is None and isinstance(snapshot, dict):
+        return parse_time(snapshot.get("timestamp"))
+    return time

@@ -55,13 +55,14 @@ from streams.sources.agent_transcripts import (
     INTERNAL,
     SUBAGENT,
     AgentDialect,
+    EntryPosition,
     UnknownKinds,
     call_block,
+    find_transcripts,
     is_identifier,
-    jsonl_below,
     make_entry,
     number_of,
-    parsed_object,
+    parse_object,
     read_agent_file,
 )
 from streams.sources.lines import (
@@ -101,7 +102,9 @@ def find_codex(path: Path) -> list[Path]:
     """
     if path.is_file():
         return [path]
-    files = [file for file in jsonl_below(path, *_NAMES) if file.suffix in (COMPRESSED, DOCUMENT) or may_be_copy(file.name)]
+    files = [
+        file for file in find_transcripts(path, *_NAMES) if file.suffix in (COMPRESSED, DOCUMENT) or may_be_copy(file.name)
+    ]
     plain = set(files)
     return [file for file in files if file.suffix != COMPRESSED or file.with_suffix("") not in plain]
 
@@ -551,7 +554,9 @@ class CodexDialect(AgentDialect):
         self._has_failed = stop == "error"
         message: Json = {"role": "assistant", "stopReason": stop, **fields, **self._model_fields()}
         self._stop, self._text = ("stop" if stop == "stop" else "tool_use"), text_of(blocks)
-        entry = make_entry("message", line["_id"], line, linked=is_alone, message=message, blocks=blocks)
+        entry = make_entry(
+            "message", line["_id"], line, position=EntryPosition(linked=is_alone), message=message, blocks=blocks
+        )
         return [entry] if question is None else [question, entry]
 
     def _event(self, line: Json, payload: Json) -> list[Entry | Problem]:
@@ -798,7 +803,7 @@ def call_of(payload: Json) -> Json:
     elif isinstance(payload.get("namespace"), str) and payload["namespace"]:
         name = f"{payload['namespace']}.{name}"
     arguments = next((payload[field] for field in _ARGUMENTS if payload.get(field) is not None), None)
-    parsed = parsed_object(arguments)
+    parsed = parse_object(arguments)
     call_id = payload.get("call_id", payload.get("id"))
     return call_block(call_id, name, arguments if parsed is None else parsed)
 
@@ -832,7 +837,7 @@ def _read_output(output: Any) -> tuple[str, Json]:
         return text_of([{**part, "type": "text"} for part in parts]), details
     if not isinstance(output, str):
         return "", details
-    wrapped = parsed_object(output)
+    wrapped = parse_object(output)
     metadata = None if wrapped is None else wrapped.get("metadata")
     if wrapped is not None and isinstance(metadata, dict) and isinstance(wrapped.get("output"), str):
         if (code := number_of(metadata.get("exit_code"))) is not None:

@@ -120,7 +120,7 @@ def read_transcript(path: Path, context: ReadingContext) -> Reading:
                 context,
                 session_id=stem_of(path.name)[:MAX_ID] or path.stem[:MAX_ID],
                 agent=agent,
-                is_left=context.ingested_at - written > context.session_gap,
+                is_abandoned=context.ingested_at - written > context.session_gap,
                 window=read_window(path, read_header(path)),
                 trajectory=read_trajectory(path),
             )
@@ -199,7 +199,7 @@ def read_session(
     session_id: str,
     agent: str | None,
     follows_header: bool = True,
-    is_left: bool = False,
+    is_abandoned: bool = False,
     window: Window = Window(),  # noqa: B008 - it cannot be changed
     trajectory: Trajectory | None = None,
     dialect: Dialect = OPENCLAW,
@@ -207,7 +207,7 @@ def read_session(
     """The records of one session's lines.
 
     `session_id` and `agent` are derived from where the lines lie; a session line at the beginning overrides the first unless
-    `follows_header` is off, the context overrides the second. `is_left` says that nothing was written there for longer than
+    `follows_header` is off, the context overrides the second. `is_abandoned` says that nothing was written there for longer than
     the session gap: what is torn then stays torn. `window` is what is known of the session beside its lines, `trajectory` the second
     account of its runs. `dialect` reads the lines.
     """
@@ -228,7 +228,7 @@ def read_session(
     runs_are_complete = _emit_runs(transcript, notes or Notes(), trajectory or Trajectory(), window, context)
     tree = transcript.tree
     # A line that is being written may be what an answer waits for: no silence ends it meanwhile.
-    idle, abandoned = tree.is_idle(context.ingested_at) and (is_left or not transcript.is_torn), tree.abandoned()
+    idle, abandoned = tree.is_idle(context.ingested_at) and (is_abandoned or not transcript.is_torn), tree.abandoned()
     if idle:
         transcript.end()
     own = [answer for answer in tree.answers if answer.key in transcript.own_answers]
@@ -240,7 +240,7 @@ def read_session(
         exchanges=builder.exchanges([(answer, answer.key in abandoned) for answer in counted]),
         events=builder.events.records(transcript.session_id),
         faults=transcript.faults + (trajectory.faults if trajectory is not None else []),
-        complete=not transcript.is_torn and not pending and (runs_are_complete or is_left),
+        complete=not transcript.is_torn and not pending and (runs_are_complete or is_abandoned),
         session_ids=[transcript.session_id],
         open=[_open_answer(answer, transcript, context) for answer in still_open],
         revisable=frozenset(transcript.exchange_id(answer) for answer in counted if answer.went_on),
