@@ -1,16 +1,16 @@
-"""The judge's view of a run: one compact JSON document of three parts, made from an allow-list.
+"""The judge's view of a run: a compact JSON document of three parts, built from an allow-list.
 
-`evaluation_target` is what was asked, in the words of the case. `subject_response` is what the agent answered and which tools it
-used. `execution_evidence` is what is known of how it went. Ids, images, paths, models, settings, times and prices of the run are
-never shown; its texts are scrubbed (`audit.evaluation.scrubbing`).
+`evaluation_target` is the task as the case states it. `subject_response` is the agent's answer and the tools it used.
+`execution_evidence` is what was recorded of the run. Ids, images, paths, models, settings, times and prices of the run are never shown, and
+its texts are scrubbed (`audit.evaluation.scrubbing`).
 
-1. The document has at most `max_characters`. Its size is divided between the sections, the items of a list and the texts of an
-   item; a section that needs less than its share leaves the rest to the others. The final answer and the expectations are cut last.
-2. A text of the run is `{"untrusted-<16 hex>": "text"}`, a text of the case a plain string. A text that is too long keeps its head
-   and tail around a member of ours, which no text can imitate: `[head, {"left_out": {"characters": 1234}}, tail]`. A list says
-   in the same way how many items of which kind are missing.
-3. The mark is a digest of the whole document, so no author of a text can have known it. It is filled in last: until then a control
-   character holds its place, which cannot occur in JSON text.
+1. The document has at most `max_characters`. The size is divided between sections, the items of a list and the texts of an item; what one
+   does not need goes to the others. The final answer and the expectations are cut last.
+2. A text of the run is `{"untrusted-<16 hex>": "text"}`, a text of the case a plain string. A text that is too long keeps its head and
+   tail around an object, which no text can imitate: `[head, {"left_out": {"characters": 1234}}, tail]`. A list states the number of
+   missing items of each kind in the same way.
+3. The 16 hex digits are a digest of the whole document, so no author of a text can have known them. They are filled in last; until then
+   their place is held by a control character, which cannot occur in JSON text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from audit.prompt_quoting import visible
 from schemas.records import CheckOutcome
 
 SMALLEST_VIEW = 4_000
-"""Characters below which a view would hold little but what says that things are left out."""
+"""Fewest characters of a view; a smaller one would contain little but omissions."""
 _GUARANTEED = {
     "final_output": 0.20,
     "hard_expectations": 0.10,
@@ -49,9 +49,9 @@ _GUARANTEED = {
     "artifacts": 0.08,
     "steps": 0.10,
 }
-"""Share of the room that each section has in any case, in the order in which sections take what others do not need."""
+"""Share of the size that is guaranteed to each section, in the order in which sections take what others do not need."""
 _BULK = ("assistant_messages", "artifacts", "steps")
-"""These come last, and share evenly what is left."""
+"""Sections that come last and share the remaining size evenly."""
 _SECTION_TITLES = {
     "final_output": "final answer",
     "messages": "task",
@@ -59,60 +59,63 @@ _SECTION_TITLES = {
     "steps": "tool calls and results",
     "artifacts": "artifacts",
 }
-"""Sections whose cut is shown to people."""
-_ENDS = 2
-"""Steps at the start and at the end that are the last to be left out."""
-_ENOUGH = 360
-"""Characters of its texts that an item is to have before another one is taken in."""
-_GAP_MARK = 110
-"""Most that saying what is left out of a list takes."""
-LEAST_LIST = _GAP_MARK + 2
-"""Room in which a list can at least say that it is left out."""
-UNMARKED = "\x00"
+"""Sections that a person is warned about if they are cut."""
+_KEPT_STEPS = 2
+"""Steps at the start and at the end of a run that are the last to be left out."""
+_ENOUGH_TEXT = 360
+"""Characters for the texts of an item that are reserved before another item is added."""
+_LARGEST_OMISSION = 110
+"""Size of the largest omission in a list."""
+SMALLEST_LIST = _LARGEST_OMISSION + 2
+"""Smallest size of a list: its omission."""
+MARK_PLACEHOLDER = "\x00"
 MARK_LENGTH = 16
-LEAST = 64
-"""Room in which every text can at least be said to be left out."""
-_MARK_GROWTH = MARK_LENGTH - len(UNMARKED)
+SMALLEST_TEXT = 64
+"""Smallest size of a text: its omission."""
+_MARK_GROWTH = MARK_LENGTH - len(MARK_PLACEHOLDER)
 _MARGIN = 1_024
-"""Characters in which a cut looks for a place between words, so that it does not leave half an id."""
+"""Characters in which a cut looks for a separator, so that it does not leave half of an id."""
 _HEAD_SHARE = 2 / 3
-_LEAST_CUT = 40
-"""Characters below which head and tail say nothing."""
-_BETWEEN = " \t\r\n,;\"'()<>{}"
+_SMALLEST_CUT = 40
+"""Fewest characters for head and tail together; below, the whole text is left out."""
+_SEPARATORS = " \t\r\n,;\"'()<>{}"
 _quote = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The judge's view of a run, and the warnings about it for a person."""
+    """The judge's view of a run, with warnings for a person."""
 
     text: str
-    """The user message, byte for byte."""
+    """The user message of the judge's prompt, exactly as it is sent."""
     warnings: tuple[str, ...]
     anomaly_reasons: tuple[str, ...]
-    """Attempts of the run to sway the judge, each beginning with `judge_tamper: `; no word of the run is in them."""
+    """Attempts of the run to sway the judge, each beginning with `judge_tamper: `; they quote nothing of the run."""
 
 
 def subject_view(case: Case, run: Run, checks: Sequence[CheckOutcome], max_characters: int) -> View:
-    """The view of a run that is held against a case, in at most `max_characters`.
+    """Return the view of a run that is evaluated by a case, in at most `max_characters`.
 
-    The same case, run and outcomes give the same text in every process. ValueError for fewer characters than `SMALLEST_VIEW`.
+    The same case, run and outcomes give the same text in every process. Raises ValueError for fewer characters than `SMALLEST_VIEW`.
     """
     if max_characters < SMALLEST_VIEW:
         raise ValueError(f"a view has at least {SMALLEST_VIEW} characters, not {max_characters}")
     sections = {**case_sections(case), **run_sections(case, run, checks)}
     frame = size(_document(case, run, checks, dict.fromkeys(sections, "")))
-    shown = _divide_room(sections, max_characters - frame)
-    attempts = swaying(spoken(run, max_characters))
+    rendered = _divide_room(sections, max_characters - frame)
+    attempts = swaying(shown_texts(run, max_characters))
     return View(
-        text=marked(_document(case, run, checks, shown)),
-        warnings=(*_cut_warnings(shown, max_characters), *(_warning(place, kinds) for place, kinds in attempts.items())),
-        anomaly_reasons=tuple(f"judge_tamper: the {place} {kind}" for place, kinds in attempts.items() for kind in kinds),
+        text=fill_in_mark(_document(case, run, checks, rendered)),
+        warnings=(
+            *_cut_warnings(rendered, max_characters),
+            *(_tamper_warning(source, kinds) for source, kinds in attempts.items()),
+        ),
+        anomaly_reasons=tuple(f"judge_tamper: the {source} {kind}" for source, kinds in attempts.items() for kind in kinds),
     )
 
 
 def case_sections(case: Case) -> Sections:
-    """The texts of the case, as its author wrote them."""
+    """Return the sections with the texts of the case, as its author wrote them."""
     rubric = case.rubric or Rubric()
     messages = [
         Item(f'{{{{"role":"{item.role}","content":{{}}}}}}', (Text(item.content),), {"messages": 1})
@@ -124,7 +127,7 @@ def case_sections(case: Case) -> Sections:
     ]
     criteria = [
         Item(
-            f'{{{{"name":{{}},"dimension":{_word(item.dimension)},"good":{{}},"bad":{{}}}}}}',
+            f'{{{{"name":{{}},"dimension":{_quote_in_frame(item.dimension)},"good":{{}},"bad":{{}}}}}}',
             (Text(item.name), Text(item.good), Text(item.bad)),
             {"criteria": 1},
         )
@@ -133,30 +136,32 @@ def case_sections(case: Case) -> Sections:
     instructions = {"scoring_instructions": Text(rubric.scoring_instructions)} if rubric.scoring_instructions else {}
     return {
         "messages": Listing(messages),
-        "hard_expectations": _plain([item.text for item in case.expectations.hard_expectations], "expectations"),
-        "soft_expectations": _plain([item.text for item in case.expectations.soft_expectations], "expectations"),
+        "hard_expectations": _case_texts([item.text for item in case.expectations.hard_expectations], "expectations"),
+        "soft_expectations": _case_texts([item.text for item in case.expectations.soft_expectations], "expectations"),
         "scale_anchors": Listing(anchors),
         "criteria": Listing(criteria),
         **instructions,
     }
 
 
-def _word(word: str | None) -> str:
-    """A word of ours, or of an identifier's letters, inside a frame."""
-    return "null" if word is None else quoted(word).replace("{", "{{").replace("}", "}}")
+def _quote_in_frame(word: str | None) -> str:
+    """Quote a trusted word for a frame, in which braces are doubled."""
+    if word is None:
+        return "null"
+    return quoted(word).replace("{", "{{").replace("}", "}}")
 
 
 def quoted(text: str) -> str:
-    """The text as a JSON string without marks of markup and without anything invisible."""
+    """Return the text as a JSON string, with markup and invisible characters escaped."""
     return visible(_quote(text))
 
 
-def _plain(texts: Sequence[str], unit: str) -> Listing:
+def _case_texts(texts: Sequence[str], unit: str) -> Listing:
     return Listing([Item("{}", (Text(text),), {unit: 1}) for text in texts])
 
 
 def run_sections(case: Case, run: Run, checks: Sequence[CheckOutcome]) -> Sections:
-    """The texts of the run, to be cleaned when they are shown, and the checks that it did not pass."""
+    """Return the sections with the texts of the run, which are scrubbed when rendered, and the checks that it did not pass."""
     scrubber = Scrubber(run.identifiers | {run.session_id})
     earlier_answers = [turn.agent_response for turn in run.turns[:-1] if turn.agent_response.strip()]
     final = {"final_output": Text(run.final_response, scrubber.text)} if run.final_response.strip() else {}
@@ -164,38 +169,40 @@ def run_sections(case: Case, run: Run, checks: Sequence[CheckOutcome]) -> Sectio
         Item('{{"kind":{},"words":{}}}', (Text(item.kind, scrubber.text), Text(item.words, scrubber.text)), {"failures": 1})
         for item in run.failures
     ]
-    steps = [_step(step, scrubber) for step in run.steps]
-    artifacts = [_artifact(item, scrubber) for item in run.artifacts]
+    steps = [_step_item(step, scrubber) for step in run.steps]
+    artifacts = [_artifact_item(item, scrubber) for item in run.artifacts]
     return {
         **final,
         "assistant_messages": Listing([Item("{}", (Text(text, scrubber.text),), {"messages": 1}) for text in earlier_answers]),
-        "tools": Listing(list(_tools(run, scrubber))),
-        "not_passed": Listing([_check(outcome) for outcome in checks if outcome.outcome != "pass"]),
+        "tools": Listing(list(_tool_items(run, scrubber))),
+        "not_passed": Listing([_check_item(outcome) for outcome in checks if outcome.outcome != "pass"]),
         "steps": Listing(steps, _step_order(run.steps)),
         "artifacts": Listing(artifacts, _artifact_order(case, run.artifacts)),
         "failures": Listing(failures),
     }
 
 
-def _step(step: ToolCall | ToolResult, scrubber: Scrubber) -> Item:
-    """A call with its arguments, or a result with its output."""
-    name, texts = _named(step.tool, scrubber)
+def _step_item(step: ToolCall | ToolResult, scrubber: Scrubber) -> Item:
+    """Return the item of a call with its arguments, or of a result with its output."""
+    name, texts = _tool_in_frame(step.tool, scrubber)
     if isinstance(step, ToolCall):
-        arguments, more = _value(step.arguments, scrubber)
+        arguments, more = _value_in_frame(step.arguments, scrubber)
         return Item(f'{{{{"call":{{{{"tool":{name},"arguments":{arguments}}}}}}}}}', texts + more, {"calls": 1})
-    output, more = _value(step.output, scrubber)
+    output, more = _value_in_frame(step.output, scrubber)
     failed = str(step.failed).lower()
     frame = f'{{{{"result":{{{{"tool":{name},"failed":{failed},"output":{output}}}}}}}}}'
     return Item(frame, texts + more, {"results": 1, "failed_results": int(step.failed)})
 
 
-def _named(tool: str | None, scrubber: Scrubber) -> tuple[str, tuple[Text, ...]]:
-    """The name of a tool in a frame, and the texts that the frame needs for it."""
-    return ("null", ()) if tool is None else ("{}", (Text(tool, scrubber.text),))
+def _tool_in_frame(tool: str | None, scrubber: Scrubber) -> tuple[str, tuple[Text, ...]]:
+    """Return the place of a tool's name in a frame, and the texts that go there."""
+    if tool is None:
+        return "null", ()
+    return "{}", (Text(tool, scrubber.text),)
 
 
-def _value(value: Any, scrubber: Scrubber) -> tuple[str, tuple[Text, ...]]:
-    """A JSON value of the run in a frame: one text, since its names are the agent's as well."""
+def _value_in_frame(value: Any, scrubber: Scrubber) -> tuple[str, tuple[Text, ...]]:
+    """Return the place of a JSON value in a frame, and its text: member names are untrusted too, so the value is one text."""
     if value is None:
         return "null", ()
     if isinstance(value, str):
@@ -203,77 +210,79 @@ def _value(value: Any, scrubber: Scrubber) -> tuple[str, tuple[Text, ...]]:
     return "{}", (Text(json_text(value), scrubber.text, lambda: scrubber.text(json_text(scrubber.value(value)))),)
 
 
-def _artifact(artifact: Artifact, scrubber: Scrubber) -> Item:
+def _artifact_item(artifact: Artifact, scrubber: Scrubber) -> Item:
     path = Text(artifact.path, scrubber.path)
     if not artifact.excerpt:
         return Item('{{"path":{},"excerpt":null}}', (path,), {"artifacts": 1})
     return Item('{{"path":{},"excerpt":{}}}', (path, Text(artifact.excerpt, scrubber.text)), {"artifacts": 1})
 
 
-def _tools(run: Run, scrubber: Scrubber) -> Iterator[Item]:
-    """Each tool with its number of calls, in the order of the first."""
+def _tool_items(run: Run, scrubber: Scrubber) -> Iterator[Item]:
+    """Yield each tool with its number of calls, in order of the first call."""
     calls = Counter(step.tool for step in run.steps if isinstance(step, ToolCall))
     for tool, count in calls.items():
-        name, texts = _named(tool, scrubber)
+        name, texts = _tool_in_frame(tool, scrubber)
         yield Item(f'{{{{"tool":{name},"calls":{count}}}}}', texts, {"tools": 1, "calls": count})
 
 
-def _check(outcome: CheckOutcome) -> Item:
-    """Its id, kind and dimensions; what it found stays out, for it may quote the run."""
+def _check_item(outcome: CheckOutcome) -> Item:
+    """Return the item of a check: its id, kind and dimensions, without its finding, which may quote the run."""
     values = {"check_id": outcome.check_id, "kind": outcome.kind, "outcome": outcome.outcome}
-    members = ",".join(f'"{name}":{_word(word)}' for name, word in values.items())
-    dimensions = ",".join(map(_word, outcome.dimensions))
+    members = ",".join(f'"{name}":{_quote_in_frame(word)}' for name, word in values.items())
+    dimensions = ",".join(map(_quote_in_frame, outcome.dimensions))
     return Item(f'{{{{{members},"dimensions":[{dimensions}]}}}}', (), {"checks": 1})
 
 
 def _step_order(steps: Sequence[ToolCall | ToolResult]) -> list[int]:
-    """The first and the last, then those that failed with what stands before them, the latest first, then from both ends inwards."""
-    ends = [at for at in outside_in(len(steps)) if at < _ENDS or at >= len(steps) - _ENDS]
-    failed = [at for at, step in enumerate(steps) if isinstance(step, ToolResult) and step.failed]
-    with_calls = [near for at in reversed(failed) for near in (at, at - 1) if near >= 0]
+    """Return indexes by importance: both ends, then failed results with the step before them, latest first, then from both ends inwards."""
+    ends = [index for index in outside_in(len(steps)) if index < _KEPT_STEPS or index >= len(steps) - _KEPT_STEPS]
+    failed = [index for index, step in enumerate(steps) if isinstance(step, ToolResult) and step.failed]
+    with_calls = [neighbour for index in reversed(failed) for neighbour in (index, index - 1) if neighbour >= 0]
     return list(dict.fromkeys([*ends, *with_calls, *outside_in(len(steps))]))
 
 
 def outside_in(count: int) -> Iterator[int]:
-    """Positions from both ends in turn: 0, the last, 1, the last but one, and so on."""
-    for near in range((count + 1) // 2):
-        yield near
-        if near != count - 1 - near:
-            yield count - 1 - near
+    """Yield indexes from both ends in turn: 0, the last, 1, the last but one, and so on."""
+    for index in range((count + 1) // 2):
+        yield index
+        if index != count - 1 - index:
+            yield count - 1 - index
 
 
 def _artifact_order(case: Case, artifacts: Sequence[Artifact]) -> list[int]:
-    """Those that a check is about, then from both ends inwards."""
-    wanted = [check.path for check in case.deterministic_checks if isinstance(check, ArtifactPresent | ArtifactContains)]
-    key = [at for at, artifact in enumerate(artifacts) if any(is_recorded_as(path, artifact.path) for path in wanted)]
-    return list(dict.fromkeys([*key, *outside_in(len(artifacts))]))
+    """Return indexes by importance: artifacts that a check names, then from both ends inwards."""
+    checked_paths = [check.path for check in case.deterministic_checks if isinstance(check, ArtifactPresent | ArtifactContains)]
+    checked = [
+        index for index, artifact in enumerate(artifacts) if any(is_recorded_as(path, artifact.path) for path in checked_paths)
+    ]
+    return list(dict.fromkeys([*checked, *outside_in(len(artifacts))]))
 
 
 def size(fragment: str) -> int:
-    """Characters the fragment has once its marks are written."""
-    return len(fragment) + _MARK_GROWTH * fragment.count(UNMARKED)
+    """Return the number of characters of the fragment once its marks are filled in."""
+    return len(fragment) + _MARK_GROWTH * fragment.count(MARK_PLACEHOLDER)
 
 
-def _document(case: Case, run: Run, checks: Sequence[CheckOutcome], shown: Mapping[str, str]) -> str:
-    """The document with its sections; one that is missing is null."""
+def _document(case: Case, run: Run, checks: Sequence[CheckOutcome], rendered: Mapping[str, str]) -> str:
+    """Return the document with its sections; a missing one is null."""
     calls = sum(isinstance(step, ToolCall) for step in run.steps)
     failed = sum(isinstance(step, ToolResult) and step.failed for step in run.steps)
     outcomes = Counter(outcome.outcome for outcome in checks)
-    rubric = {name: shown.get(name, "null") for name in ("scale_anchors", "criteria", "scoring_instructions")}
+    rubric = {name: rendered.get(name, "null") for name in ("scale_anchors", "criteria", "scoring_instructions")}
     return _object(
         {
             "evaluation_target": _object(
                 {
-                    **{name: shown[name] for name in ("messages", "hard_expectations", "soft_expectations")},
+                    **{name: rendered[name] for name in ("messages", "hard_expectations", "soft_expectations")},
                     "dimensions": _object({name: quoted(MEANINGS[name]) for name in case.dimensions}),
                     "rubric": _object(rubric) if case.rubric else "null",
                 }
             ),
             "subject_response": _object(
                 {
-                    "final_output": shown.get("final_output", "null"),
-                    "assistant_messages": shown["assistant_messages"],
-                    "tool_activity": _object({"calls": f"{calls}", "failed_results": f"{failed}", "tools": shown["tools"]}),
+                    "final_output": rendered.get("final_output", "null"),
+                    "assistant_messages": rendered["assistant_messages"],
+                    "tool_activity": _object({"calls": f"{calls}", "failed_results": f"{failed}", "tools": rendered["tools"]}),
                 }
             ),
             "execution_evidence": _object(
@@ -286,10 +295,10 @@ def _document(case: Case, run: Run, checks: Sequence[CheckOutcome], shown: Mappi
                                 name: f"{outcomes[outcome]}"
                                 for name, outcome in (("passed", "pass"), ("failed", "fail"), ("error", "error"))
                             },
-                            "not_passed": shown["not_passed"],
+                            "not_passed": rendered["not_passed"],
                         }
                     ),
-                    **{name: shown[name] for name in ("steps", "artifacts", "failures")},
+                    **{name: rendered[name] for name in ("steps", "artifacts", "failures")},
                 }
             ),
         }
@@ -301,23 +310,23 @@ def _object(members: Mapping[str, str]) -> str:
 
 
 def _divide_room(sections: Sections, room: int) -> dict[str, str]:
-    """Each section as JSON; together they have at most `room` characters."""
+    """Render each section as JSON, in at most `room` characters together."""
     order = [name for name in _GUARANTEED if name in sections and name not in _BULK]
-    order += sorted(_BULK, key=lambda name: (sections[name].wanted, name))
-    # What a list says of itself when it is left out must fit, whatever the share comes to.
-    own = {name: max(LEAST_LIST, int(_GUARANTEED[name] * (room - LEAST_LIST * len(order)))) for name in order}
-    reserved = {name: min(own[name], max(LEAST_LIST, sections[name].wanted)) for name in order}
-    shown = {}
-    for done, name in enumerate(order):
-        others = sum(reserved[later] for later in order[done + 1 :])
-        share = max(reserved[name], room // (len(order) - done)) if name in _BULK else room
-        shown[name] = sections[name].render(min(share, room - others))
-        room -= size(shown[name])
-    return shown
+    order += sorted(_BULK, key=lambda name: (sections[name].estimated_size, name))
+    # The omission of a list must fit, however small its share is.
+    guaranteed = {name: max(SMALLEST_LIST, int(_GUARANTEED[name] * (room - SMALLEST_LIST * len(order)))) for name in order}
+    reserved = {name: min(guaranteed[name], max(SMALLEST_LIST, sections[name].estimated_size)) for name in order}
+    rendered = {}
+    for position, name in enumerate(order):
+        reserved_later = sum(reserved[later_name] for later_name in order[position + 1 :])
+        share = max(reserved[name], room // (len(order) - position)) if name in _BULK else room
+        rendered[name] = sections[name].render(min(share, room - reserved_later))
+        room -= size(rendered[name])
+    return rendered
 
 
-def spoken(run: Run, reach: int) -> Iterator[tuple[str, str]]:
-    """Every text of the run that the judge may be shown, with its place; of a long one `reach` characters at both ends."""
+def shown_texts(run: Run, reach: int) -> Iterator[tuple[str, str]]:
+    """Yield every text of the run that the judge may see, with its source; of a long text only `reach` characters at both ends."""
     sources: list[tuple[str, Callable[[], Iterator[str]]]] = [
         ("final answer", lambda: iter([run.final_response])),
         ("earlier answer", lambda: (turn.agent_response for turn in run.turns[:-1])),
@@ -334,67 +343,70 @@ def spoken(run: Run, reach: int) -> Iterator[tuple[str, str]]:
             yield from ((source, part) for part in parts)
 
 
-def marked(document: str) -> str:
-    """The document with its mark in every place that is kept for it."""
-    return document.replace(UNMARKED, digest(document))
+def fill_in_mark(document: str) -> str:
+    """Return the document with its digest in place of every placeholder."""
+    return document.replace(MARK_PLACEHOLDER, digest(document))
 
 
-def _cut_warnings(shown: Mapping[str, str], most: int) -> Iterator[str]:
-    """A warning for each section that a score rests on and that is not shown as a whole."""
-    for name, what in _SECTION_TITLES.items():
-        if '{"left_out":' in shown.get(name, ""):
-            yield f"The judge saw only part of the {what}: the view holds {most} characters."
+def _cut_warnings(rendered: Mapping[str, str], max_characters: int) -> Iterator[str]:
+    """Yield a warning for each section that a score depends on and that is not shown in full."""
+    for name, title in _SECTION_TITLES.items():
+        if '{"left_out":' in rendered.get(name, ""):
+            yield f"The judge saw only part of the {title}: the view holds {max_characters} characters."
 
 
-def _warning(section: str, kinds: Sequence[str]) -> str:
-    *others, last = kinds
-    return f"The {section} tries to sway the judge: it {', '.join(others)}{' and ' if others else ''}{last}."
+def _tamper_warning(section: str, kinds: Sequence[str]) -> str:
+    *first_kinds, last_kind = kinds
+    return f"The {section} tries to sway the judge: it {', '.join(first_kinds)}{' and ' if first_kinds else ''}{last_kind}."
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text to be shown, as far as there is room for it."""
+    """A text that is cut if it does not fit."""
 
     raw: str
     clean: Callable[[str], str] | None = None
-    """Makes a text of the run fit to be shown; None for texts of the case, which are shown as they are."""
+    """Scrubs a text of the run; None for texts of the case, which are shown unchanged."""
     cleaned: Callable[[], str] | None = None
-    """The whole text cleaned, where that takes more than its characters."""
+    """Returns the whole text scrubbed, if that needs more than `clean(raw)`."""
 
     @cached_property
-    def wanted(self) -> int:
-        """About how much room it takes."""
-        return len(self.raw) + len(self._shown(""))
+    def estimated_size(self) -> int:
+        """The approximate size when nothing is cut."""
+        return len(self.raw) + len(self._quote_text(""))
 
     def render(self, room: int) -> str:
-        """The text as JSON of at most `room` characters, of which there are at least `LEAST`."""
-        head, tail = _windows(self.raw, room)
+        """Render the text as JSON in at most `room` characters; `room` is at least `SMALLEST_TEXT`."""
+        head, tail = _head_and_tail(self.raw, room)
         if tail:
-            return self._cut(self._clean(head), self._clean(tail), len(self.raw) - len(head) - len(tail), room)
-        whole = self.cleaned() if self.cleaned else self._clean(head)
-        shown = self._shown(whole) if len(whole) <= room else ""
-        return shown if shown and size(shown) <= room else self._cut(whole, whole, -len(whole), room)
+            return self._render_cut(self._clean_text(head), self._clean_text(tail), len(self.raw) - len(head) - len(tail), room)
+        cleaned_text = self.cleaned() if self.cleaned else self._clean_text(head)
+        if len(cleaned_text) <= room:
+            quoted_text = self._quote_text(cleaned_text)
+            if size(quoted_text) <= room:
+                return quoted_text
+        return self._render_cut(cleaned_text, cleaned_text, -len(cleaned_text), room)
 
-    def _cut(self, head: str, tail: str, skipped: int, room: int) -> str:
-        """Head and tail; `skipped` characters between these two are left out in any case."""
-        most = skipped + len(head) + len(tail)
-        free = room - size(f"[{self._shown('')},{left_out(characters=most)},{self._shown('')}]")
-        if free < _LEAST_CUT:
-            return left_out(characters=most)
-        first = _fitting(head, int(free * _HEAD_SHARE))
-        last = _fitting(tail[::-1], free - _length(head[:first]))
-        gap = left_out(characters=most - first - last)
-        return f"[{self._shown(head[:first])},{gap},{self._shown(tail[len(tail) - last :])}]"
+    def _render_cut(self, head: str, tail: str, skipped: int, room: int) -> str:
+        """Render head and tail with an omission between them, which includes `skipped` characters in any case."""
+        omitted = skipped + len(head) + len(tail)
+        available = room - size(f"[{self._quote_text('')},{omission(characters=omitted)},{self._quote_text('')}]")
+        if available < _SMALLEST_CUT:
+            return omission(characters=omitted)
+        head_length = _fitting_length(head, int(available * _HEAD_SHARE))
+        tail_length = _fitting_length(tail[::-1], available - _json_length(head[:head_length]))
+        omitted_mark = omission(characters=omitted - head_length - tail_length)
+        return f"[{self._quote_text(head[:head_length])},{omitted_mark},{self._quote_text(tail[len(tail) - tail_length :])}]"
 
-    def _clean(self, text: str) -> str:
+    def _clean_text(self, text: str) -> str:
         return self.clean(text) if self.clean else text
 
-    def _shown(self, text: str) -> str:
-        return f'{{"untrusted-{UNMARKED}":{quoted(text)}}}' if self.clean else quoted(text)
+    def _quote_text(self, text: str) -> str:
+        return f'{{"untrusted-{MARK_PLACEHOLDER}":{quoted(text)}}}' if self.clean else quoted(text)
 
 
-def _windows(text: str, room: int) -> tuple[str, str]:
-    """Head and tail of a text that are large enough for any cut; the whole and nothing where these would meet."""
+def _head_and_tail(text: str, room: int) -> tuple[str, str]:
+    """Return a head and a tail that are large enough for any cut; the whole text and "" if they would meet."""
     reach = room + _MARGIN
     if len(text) <= 2 * reach:
         return text, ""
@@ -402,131 +414,150 @@ def _windows(text: str, room: int) -> tuple[str, str]:
 
 
 def _gap_before(text: str, end: int) -> int:
-    """The last place between words within the margin before `end`; `end` where there is none."""
-    return next((at for at in range(end, end - _MARGIN, -1) if text[at - 1] in _BETWEEN), end)
+    """Return the end of the last separator within the margin before `end`, or `end`."""
+    return next((index for index in range(end, end - _MARGIN, -1) if text[index - 1] in _SEPARATORS), end)
 
 
 def _gap_after(text: str, start: int) -> int:
-    """The first place between words within the margin after `start`; `start` where there is none."""
-    return next((at for at in range(start, start + _MARGIN) if text[at] in _BETWEEN), start)
+    """Return the first separator within the margin after `start`, or `start`."""
+    return next((index for index in range(start, start + _MARGIN) if text[index] in _SEPARATORS), start)
 
 
-def left_out(**counts: int) -> str:
-    """Return the mark that something is left out, with the number of each kind; kinds with none are not named."""
+def omission(**counts: int) -> str:
+    """Return the object that replaces what is left out, with the number of each kind; kinds with 0 are not listed."""
     return json.dumps({"left_out": {name: count for name, count in counts.items() if count}}, separators=(",", ":"))
 
 
-def _fitting(text: str, room: int) -> int:
-    """Return how many characters of the text, from the first, fit into the room once they are written as JSON."""
-    most = min(len(text), room)
-    return (
-        most if _length(text[:most]) <= room else max(0, bisect_right(range(most), room, key=lambda n: _length(text[:n])) - 1)
-    )
+def _fitting_length(text: str, room: int) -> int:
+    """Return the length of the longest beginning of the text that fits into `room` as JSON."""
+    longest = min(len(text), room)
+    if _json_length(text[:longest]) <= room:
+        return longest
+    return max(0, bisect_right(range(longest), room, key=lambda n: _json_length(text[:n])) - 1)
 
 
-def _length(text: str) -> int:
+def _json_length(text: str) -> int:
     return len(quoted(text)) - 2
 
 
 @dataclass(frozen=True)
 class Item:
-    """Something in a list: a frame with texts in it."""
+    """An item of a list: a frame with texts in it."""
 
     frame: str
-    """The JSON around the texts, with `{}` where one goes; braces of its own are doubled."""
+    """The JSON around the texts as a format string, with `{}` for each text."""
     texts: tuple[Text, ...]
     counts: Mapping[str, int]
-    """The numbers of things that are missing when it is left out: `{"calls": 1}`."""
+    """What is missing if the item is left out, such as `{"calls": 1}`."""
 
     @cached_property
-    def _bare(self) -> int:
+    def _frame_size(self) -> int:
         return len(self.frame.format(*("" for _ in self.texts)))
 
     @cached_property
-    def wanted(self) -> int:
-        """About how much room it takes."""
-        return self._bare + sum(text.wanted for text in self.texts)
+    def estimated_size(self) -> int:
+        """The approximate size when nothing is cut."""
+        return self._frame_size + sum(text.estimated_size for text in self.texts)
 
     @cached_property
-    def least(self) -> int:
-        """Room it needs to be worth showing; with it, every text is shown or said to be left out."""
-        return self._bare + sum(max(LEAST, min(text.wanted, _ENOUGH // len(self.texts))) for text in self.texts)
-
-    def render(self, room: int) -> str:
-        """The item in at most `room` characters, of which there are at least `least`."""
-        return self.frame.format(
-            *shared([text.render for text in self.texts], [t.wanted for t in self.texts], room - self._bare)
+    def smallest_size(self) -> int:
+        """The size that is reserved for the item; enough for every text or its omission."""
+        return self._frame_size + sum(
+            max(SMALLEST_TEXT, min(text.estimated_size, _ENOUGH_TEXT // len(self.texts))) for text in self.texts
         )
 
+    def render(self, room: int) -> str:
+        """Render the item in at most `room` characters; `room` is at least `smallest_size`."""
+        texts = render_shared(
+            [text.render for text in self.texts], [text.estimated_size for text in self.texts], room - self._frame_size
+        )
+        return self.frame.format(*texts)
 
-def shared(
-    renders: Sequence[Callable[[int], str]], wanted: Sequence[int], room: int, least: Sequence[int] | None = None
+
+def render_shared(
+    renders: Sequence[Callable[[int], str]],
+    estimated_sizes: Sequence[int],
+    room: int,
+    smallest_sizes: Sequence[int] | None = None,
 ) -> list[str]:
-    """Render each in an equal share of the room; room that one does not take goes to those that want more.
+    """Render each part in an equal share of the room; what a part does not use goes to larger ones.
 
-    Each gets at least its `least` (or `LEAST`), of which the sum must not be more than the room.
+    Each part gets at least its smallest size (by default `SMALLEST_TEXT`); the sum of these must fit into the room.
     """
-    floors = least if least is not None else [LEAST] * len(renders)
-    shown = [""] * len(renders)
+    floors = smallest_sizes if smallest_sizes is not None else [SMALLEST_TEXT] * len(renders)
+    rendered = [""] * len(renders)
     reserved = sum(floors)
-    order = sorted(range(len(renders)), key=lambda at: (wanted[at], at))
-    for done, at in enumerate(order):
-        reserved -= floors[at]
-        share = max(floors[at], min(room - reserved, room // (len(order) - done)))
-        shown[at] = renders[at](share)
-        room -= size(shown[at])
-    return shown
+    order = sorted(range(len(renders)), key=lambda index: (estimated_sizes[index], index))
+    for position, index in enumerate(order):
+        reserved -= floors[index]
+        share = max(floors[index], min(room - reserved, room // (len(order) - position)))
+        rendered[index] = renders[index](share)
+        room -= size(rendered[index])
+    return rendered
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A list of items; those that come first in `order` are the last to be left out."""
+    """A list of items; the first ones in `order` are the last to be left out."""
 
     items: Sequence[Item]
     order: Sequence[int] | None = None
-    """None: first and last in turn."""
+    """Indexes by importance; None takes them from both ends in turn."""
 
     @cached_property
-    def wanted(self) -> int:
-        """About how much room it takes."""
-        return 2 + sum(item.wanted + 1 for item in self.items)
+    def estimated_size(self) -> int:
+        """The approximate size when nothing is cut."""
+        return 2 + sum(item.estimated_size + 1 for item in self.items)
 
     def render(self, room: int) -> str:
-        """The list in at most `room` characters, of which there are at least `LEAST_LIST`."""
-        chosen = sorted(self._chosen(room))
-        gaps = self._gaps(chosen)
-        free = room - 2 - sum(len(gap) + 1 for gap in gaps.values()) - len(chosen)
-        items = [self.items[at] for at in chosen]
-        shown = shared([item.render for item in items], [item.wanted for item in items], free, [item.least for item in items])
-        pieces: list[str] = []
-        for at, piece in zip(chosen, shown, strict=True):
-            pieces += [gaps[at], piece] if at in gaps else [piece]
-        return f"[{','.join([*pieces, *([gaps[len(self.items)]] if len(self.items) in gaps else [])])}]"
+        """Render the list in at most `room` characters; `room` is at least `SMALLEST_LIST`."""
+        indexes = sorted(self._choose_items(room))
+        omissions = self._omissions(indexes)
+        available = room - 2 - sum(len(text) + 1 for text in omissions.values()) - len(indexes)
+        items = [self.items[index] for index in indexes]
+        rendered = render_shared(
+            [item.render for item in items],
+            [item.estimated_size for item in items],
+            available,
+            [item.smallest_size for item in items],
+        )
+        members: list[str] = []
+        for index, member in zip(indexes, rendered, strict=True):
+            if index in omissions:
+                members.append(omissions[index])
+            members.append(member)
+        if len(self.items) in omissions:
+            members.append(omissions[len(self.items)])
+        return f"[{','.join(members)}]"
 
-    def _chosen(self, room: int) -> set[int]:
-        """Positions of the items that there is room for."""
+    def _choose_items(self, room: int) -> set[int]:
+        """Return the indexes of the items that fit."""
         count = len(self.items)
-        chosen: set[int] = set()
+        indexes: set[int] = set()
         used, gaps = 2, 1
-        for at in self.order if self.order is not None else outside_in(count):
-            beside = [near for near in (at - 1, at + 1) if 0 <= near < count and near not in chosen]
-            used += self.items[at].least + 1
-            gaps += len(beside) - 1
-            if used + gaps * _GAP_MARK > room:
+        order = outside_in(count) if self.order is None else self.order
+        for index in order:
+            # A new item splits the gap around it, and closes it on a side where its neighbour is shown.
+            open_neighbours = [
+                neighbour for neighbour in (index - 1, index + 1) if 0 <= neighbour < count and neighbour not in indexes
+            ]
+            used += self.items[index].smallest_size + 1
+            gaps += len(open_neighbours) - 1
+            if used + gaps * _LARGEST_OMISSION > room:
                 break
-            chosen.add(at)
-        return chosen
+            indexes.add(index)
+        return indexes
 
-    def _gaps(self, chosen: Sequence[int]) -> dict[int, str]:
-        """Return, for each of the chosen positions and for the end, the mark of what is left out before it."""
+    def _omissions(self, indexes: Sequence[int]) -> dict[int, str]:
+        """Return the omission before each of the chosen indexes and before the end, if anything is left out there."""
         gaps = {}
         start = 0
-        for at in (*chosen, len(self.items)):
-            if start < at:
-                gaps[at] = left_out(**sum((Counter(item.counts) for item in self.items[start:at]), Counter[str]()))
-            start = at + 1
+        for index in (*indexes, len(self.items)):
+            if start < index:
+                gaps[index] = omission(**sum((Counter(item.counts) for item in self.items[start:index]), Counter[str]()))
+            start = index + 1
         return gaps
 
 
 Sections = Mapping[str, Text | Listing]
-"""The sections that are cut where room is short, by name."""
+"""The sections of the view by name; they are cut to fit."""
