@@ -27,7 +27,7 @@ from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.cost import usd_of, worst_case
 from audit.evaluation.cases import Case, Plan
-from audit.evaluation.evaluating import asked_again, evaluation_request
+from audit.evaluation.evaluating import evaluation_request, next_attempt
 from audit.evaluation.questions import Terms, questions_of
 from audit.evaluation.report import Evaluated
 from audit.exchanges.questions import ANSWERED, Question, Reply, estimate
@@ -224,12 +224,12 @@ def _asked(
     new = {one: fate.attempt for one, fate in fates.items() if fate.attempt is not None and fate.carried is None}
     taken_over = _answers_of_others(cursor, [found[one] for one in new], recorded, takes_simulated=takes_simulated)
     requests = [
-        asked_again(request, attempt, [*recorded.get(EVALUATION.subject_of(request), ()), *taken_over[one]])
+        next_attempt(request, attempt, [*recorded.get(EVALUATION.subject_of(request), ()), *taken_over[one]])
         for one, attempt in new.items()
         for request in [found[one]]
     ]
     old = [
-        msgspec.structs.replace(asked_again(found[one], fate.attempt or 0, ()), earlier_judgements=fate.carried)
+        msgspec.structs.replace(next_attempt(found[one], fate.attempt or 0, ()), earlier_judgements=fate.carried)
         for one, fate in fates.items()
         if fate.carried is not None
     ]

@@ -1,9 +1,9 @@
-"""Evaluations: a case, a plan and a run become a request that holds everything the judge is shown, and its answers become one result.
+"""Evaluations: a case, a plan and a run become a request with everything the judge is shown; the judge's answers become a result.
 
-1. Names and ways of asking change no score, so neither the ids of profile, judge run and judge nor the type of the judge nor the cost
-   cap are in the fingerprint: the same run with the same case is evaluated once, however often it is requested.
-2. The judge is asked once per repetition. Repetitions are independent: each is asked whatever became of those before it, and a
-   failed one is excluded. If the judge cannot be asked any more, each remaining one gets that state without a call.
+1. The fingerprint covers what a score depends on. It leaves out the ids of profile, judge run and judge, the type of the judge and the cost
+   cap, so the same run with the same case is evaluated once, however often it is requested.
+2. The judge is asked once per repetition. Repetitions are independent: each one is asked whatever the outcome of the others, and failed ones
+   are excluded. If the judge becomes unavailable, the remaining ones get that state without a call.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _SCORING: dict[str, Any] = {
 """The parts of a plan that a score depends on, whatever the run."""
 
 FORM = "# What you are given, and what you answer"
-"""Heading of the last part of the shipped prompt: the form of the message, which texts are data, and the shape of the answer."""
+"""Heading of the last part of the shipped prompt: the form of the message, which of its texts are data, and the form of the answer."""
 
 
 def evaluating(request: EvaluationRequest, recorded: Sequence[Judgement] = ()) -> Generator[Question, Reply, Evaluation]:
-    """Evaluate a request: yields its questions one by one, takes a reply to each, returns the result.
+    """Evaluate a request: yield its questions one by one, take a reply to each, and return the result.
 
-    `recorded` is everything that was recorded for the evaluation up to this attempt: it was paid for, so its cost is in the result. That
-    of an answer which was given to another evaluation is not.
-    RecordError for a request that cannot be read, ValueError for a reply that is neither a text nor a state.
+    `recorded` are the judgements of the evaluation up to this attempt. They were paid for, so their cost is part of the result; the cost of
+    answers reused from another evaluation is not. Raises RecordError for an unreadable request, and ValueError for a reply that is neither a
+    text nor a state.
     """
     terms, iterations = Terms.of(request), []
     for number, question in enumerate(questions_of(request), 1):
@@ -58,8 +58,8 @@ def evaluating(request: EvaluationRequest, recorded: Sequence[Judgement] = ()) -
 
 def _evaluation(request: EvaluationRequest, findings: Findings, recorded: Sequence[Judgement]) -> Evaluation:
     judgements = [judgement for item in findings.iterations for judgement in item.judgements]
-    own = [item for item in judgements if item.subject_id == request.evaluation_id]
-    paid = {item.judgement_id: item for item in (*recorded, *own)}
+    own_judgements = [item for item in judgements if item.subject_id == request.evaluation_id]
+    paid = {item.judgement_id: item for item in (*recorded, *own_judgements)}
     result, overall = findings.result(request), findings.aggregates.overall if findings.aggregates else None
     return Evaluation(
         evaluation_id=request.evaluation_id,
@@ -82,7 +82,7 @@ def _evaluation(request: EvaluationRequest, findings: Findings, recorded: Sequen
         result=result.as_json(),
         cost_usd=total_cost(list(paid.values())),
         simulated=findings.simulated,
-        evaluated_at=_newest(own) or request.requested_at,
+        evaluated_at=_newest(own_judgements) or request.requested_at,
         agent=request.agent,
         run_at=request.run_at,
         run_seconds=request.run_seconds,
@@ -141,15 +141,15 @@ def evaluation_request(
     at: datetime,
     warnings: Sequence[str] = (),
 ) -> EvaluationRequest:
-    """The request to hold a run against a case. The same content gives the same fingerprint and ids, whatever the time.
+    """Return the request to evaluate a run by a case. The same content always has the same fingerprint and ids.
 
-    `earlier` is what was recorded for the evaluation before this attempt; see `asked_again`. `warnings` are of how the run was read.
-    BoundsError where case, prompt and view together are more than a record may hold.
+    `earlier` are the judgements before this attempt, see `next_attempt`. `warnings` are those from reading the run. Raises BoundsError if
+    case, prompt and view are too large for a record.
     """
     outcomes = check_run(case, run)
     checks = canonical_json(msgspec.to_builtins(outcomes))
     view = subject_view(case, run, outcomes, plan.max_view_characters)
-    prompt = complete(system_prompt)
+    prompt = append_form(system_prompt)
     measured_by = [RULE_VERSION, case.model_dump(mode="json"), plan.model_dump(mode="json", include=_SCORING), prompt]
     facts = _facts(run)
     fact_values = [value.isoformat() if isinstance(value, datetime) else value for value in facts.values()]
@@ -179,48 +179,47 @@ def evaluation_request(
         warnings=(*view.warnings, *warnings),
         rule_version=RULE_VERSION,
     )
-    return asked_again(request, attempt, earlier)
+    return next_attempt(request, attempt, earlier)
 
 
-def complete(system_prompt: str) -> str:
-    """The prompt with the form put at its end, where it does not hold it word for word.
+def append_form(system_prompt: str) -> str:
+    """Append the form of message and answer to a prompt that does not contain it.
 
-    One's own prompt says how to score. What the judge is given and how it answers is no matter of taste: a server that takes no
-    notice of the answer's schema has nothing else to go by, and nor has a judge that is not to obey the texts it reads.
+    A custom prompt only says how to score. The form is always needed: servers that ignore the answer's schema have no other description of
+    it, and it tells the judge not to obey the texts of the run.
     """
     shipped = shipped_system_prompt()
     form = shipped[shipped.index(FORM) :]
-    return system_prompt if form.strip() in system_prompt else f"{system_prompt.rstrip()}\n\n{form}"
+    if form.strip() in system_prompt:
+        return system_prompt
+    return f"{system_prompt.rstrip()}\n\n{form}"
 
 
 def _facts(run: Run) -> dict[str, Any]:
-    """Return the facts about the run beside the scores, named as in the records.
-
-    The cost is left out: another price makes no other run.
-    """
-    lasted = None if run.started_at is None or run.ended_at is None else run.ended_at - run.started_at
+    """Return the facts of the run that are listed with its scores, named as in the records; the cost is not part of the fingerprint."""
+    duration = None if run.started_at is None or run.ended_at is None else run.ended_at - run.started_at
     return {
         "subject_model": run.model,
         "agent": run.agent,
         "run_at": run.ended_at,
-        "run_seconds": None if lasted is None else lasted.total_seconds(),
+        "run_seconds": None if duration is None else duration.total_seconds(),
         "run_input_tokens": run.input_tokens,
         "run_output_tokens": run.output_tokens,
     }
 
 
 def _digest(value: Any) -> str:
-    """SHA-256 of the value's canonical JSON."""
+    """Return the SHA-256 of the value's canonical JSON."""
     return hashlib.sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def asked_again(request: EvaluationRequest, attempt: int, earlier: Sequence[Judgement]) -> EvaluationRequest:
-    """The same request as another attempt, with what was recorded before it, as far as a record has room for that.
+def next_attempt(request: EvaluationRequest, attempt: int, earlier: Sequence[Judgement]) -> EvaluationRequest:
+    """Return the request as another attempt, with as many earlier judgements as fit into a record.
 
-    BoundsError where the request alone is more than a record may hold.
+    Raises BoundsError if the request alone is too large for a record.
     """
-    named = request_id(request.evaluation_id, attempt)
-    bare = msgspec.structs.replace(request, request_id=named, attempt=attempt, earlier_judgements=())
+    attempt_id = request_id(request.evaluation_id, attempt)
+    bare = msgspec.structs.replace(request, request_id=attempt_id, attempt=attempt, earlier_judgements=())
     try:
         return with_earlier(bare, earlier)
     except BoundsError as error:

@@ -19,7 +19,7 @@ from datetime import datetime
 
 import msgspec
 
-from audit.evaluation.evaluating import asked_again
+from audit.evaluation.evaluating import next_attempt
 from audit.fingerprints import stable_id
 from schemas.bounds import MAX_ADMITTED_BYTES
 from schemas.codec.single_object import decode, encode, record_from, registry_schema_id
@@ -200,7 +200,7 @@ def _of_request(record: JudgingRequest, at: datetime) -> JudgingRequest:
 
 
 def _of_evaluation(record: EvaluationRequest, at: datetime) -> EvaluationRequest:
-    again = asked_again(record, record.attempt + 1, ())
+    again = next_attempt(record, record.attempt + 1, ())
     return msgspec.structs.replace(again, requested_at=at, earlier_judgements=record.earlier_judgements)
 
 

@@ -24,7 +24,7 @@ from support.servers import PATIENCE, Home, Nursery, nursery, until
 
 from analytics.store.store import Store
 from audit.cost import nano_of
-from audit.evaluation.evaluating import asked_again, questions_of
+from audit.evaluation.evaluating import next_attempt, questions_of
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id
 from audit.policy import Policy
@@ -71,7 +71,7 @@ def wanted(session: str, case_id: str = "rotate-key", *, model: str = "claude-ha
     """The first request to hold a session against a case."""
     evaluation_id = stable_id("evaluation", session, case_id)
     by = evaluated.plan(model, **plan)
-    return asked_again(
+    return next_attempt(
         evaluated.request(evaluated.case(case_id=case_id), by, session_id=session, evaluation_id=evaluation_id), 0, ()
     )
 
@@ -343,7 +343,7 @@ def test_another_attempt_asks_only_for_what_failed(kafka: KafkaConnection) -> No
             await rig.publish([request])
             await rig.work_off(Refusing(answer))
             earlier, _ = await rig.calls()
-            again = asked_again(request, 1, earlier)
+            again = next_attempt(request, 1, earlier)
             await rig.publish([again])
             judge = Watched()
             await rig.work_off(judge)
@@ -362,7 +362,7 @@ def test_another_attempt_asks_only_for_what_failed(kafka: KafkaConnection) -> No
 def test_what_is_no_request_is_set_aside_and_stops_no_other(kafka: KafkaConnection, judge: Judge | None) -> None:
     """Poison costs its own record, with its bytes and its place kept; without a judge the others fail, and say why."""
     first, second = wanted("s"), wanted("s", "another")
-    bad = asked_again(msgspec.structs.replace(first, profile="{}", evaluation_id="of no profile"), 0, ())
+    bad = next_attempt(msgspec.structs.replace(first, profile="{}", evaluation_id="of no profile"), 0, ())
 
     async def work() -> None:
         async with evaluation_on(kafka) as rig:
@@ -390,7 +390,7 @@ def test_what_is_no_request_is_set_aside_and_stops_no_other(kafka: KafkaConnecti
     ("stage", "record"),
     [
         (SCORING, IntakeStep(POLICY)(build.batch("exchanges", [build.exchange("s", 1)]), {}).records[0][1]),
-        (EVALUATION, asked_again(wanted("s"), 2, ())),
+        (EVALUATION, next_attempt(wanted("s"), 2, ())),
     ],
     ids=["scoring", "evaluation"],
 )

@@ -30,7 +30,7 @@ from support.servers import Child, Home, Nursery, nursery
 from support.servers import until as wait_until
 
 from analytics.store.store import Store
-from audit.evaluation.evaluating import asked_again
+from audit.evaluation.evaluating import next_attempt
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id
 from audit.policy import Policy, load_policy
@@ -116,7 +116,7 @@ def told() -> History:
 def wanted(session: str, number: int) -> EvaluationRequest:
     """A request to hold a session against a case."""
     case, evaluation_id = evaluated.case(case_id=f"case-{number}"), stable_id("evaluation", session, number)
-    return asked_again(evaluated.request(case, session_id=session, evaluation_id=evaluation_id), 0, ())
+    return next_attempt(evaluated.request(case, session_id=session, evaluation_id=evaluation_id), 0, ())
 
 
 @pytest.fixture(scope="module")

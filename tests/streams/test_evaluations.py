@@ -13,14 +13,14 @@ import pytest
 from support.builders import START, event, exchange
 from support.clocks import TickingClock
 from support.engines import engine_over
-from support.evaluation_builders import answer, case, plan, said
+from support.evaluation_builders import answer, answer_json, case, plan
 from support.stored_sessions import HAIKU, SONNET, filled, session
 
 from analytics.store.store import Store
 from analytics.store.views import add_temporary_views
 from audit.cost import Usage
 from audit.evaluation.cases import Plan
-from audit.evaluation.evaluating import asked_again
+from audit.evaluation.evaluating import next_attempt
 from audit.evaluation.report import Evaluated
 from audit.evaluation.run import ToolCall
 from audit.exchanges.questions import Question
@@ -57,7 +57,7 @@ class Examiner:
         budget.spend(Usage(1_000, 100), question.model)
         return Verdict(
             outcome=outcome,
-            answer=said(answer()) if outcome == "answered" else None,
+            answer=answer_json(answer()) if outcome == "answered" else None,
             attempts=1,
             model=question.model,
             simulated=self.simulated,
@@ -472,7 +472,7 @@ def test_what_the_stage_could_not_get_over_is_asked_for_anew(store: Store) -> No
 
     found = prepared(store, sessions=["s1"])
     assert (found.taken_up, [one.attempt for one in found.requests]) == ([], [1])
-    assert asked_again(request, 1, ()).request_id == found.requests[0].request_id
+    assert next_attempt(request, 1, ()).request_id == found.requests[0].request_id
 
 
 def test_an_estimate_is_of_what_will_be_asked(store: Store) -> None:

@@ -29,17 +29,17 @@ def published_schema(name: str) -> dict[str, Any]:
     return schema
 
 
-def case(**said: Any) -> Case:
+def case(**fields: Any) -> Case:
     """A case with one message."""
     values = {
         "case_id": "rotate-key",
         "title": "Rotate a key",
         "input": {"messages": [{"role": "user", "content": "Rotate it."}]},
     }
-    return Case.model_validate_json(json.dumps(values | said))
+    return Case.model_validate_json(json.dumps(values | fields))
 
 
-def plan(model: str = "claude-haiku-4-5", **said: Any) -> Plan:
+def plan(model: str = "claude-haiku-4-5", **fields: Any) -> Plan:
     """A plan that asks a live judge three times and takes the median."""
     values = {
         "profile_id": "nightly",
@@ -51,32 +51,35 @@ def plan(model: str = "claude-haiku-4-5", **said: Any) -> Plan:
         "max_view_characters": 60_000,
         "cost_cap_usd": 1.0,
     }
-    return Plan.model_validate_json(json.dumps(values | said))
+    return Plan.model_validate_json(json.dumps(values | fields))
 
 
 def check(check_id: str = "answered", outcome: str = "pass", dimensions: Sequence[str] = ("task",)) -> CheckOutcome:
-    """What a check found."""
+    """Return the outcome of a check."""
     return CheckOutcome(check_id=check_id, kind="final_response_present", dimensions=tuple(dimensions), outcome=outcome)
 
 
-def request(
-    judged: Case | None = None, by: Plan | None = None, checks: Sequence[CheckOutcome] | str = (), **fields: Any
+def make_request(
+    judged_case: Case | None = None,
+    evaluation_plan: Plan | None = None,
+    checks: Sequence[CheckOutcome] | str = (),
+    **fields: Any,
 ) -> EvaluationRequest:
-    """A request with the prompts that a test gives it."""
-    judged, by = judged or case(), by or plan()
+    """Return a request with these prompts and checks."""
+    judged_case, evaluation_plan = judged_case or case(), evaluation_plan or plan()
     values: dict[str, Any] = {
         "request_id": "request 1",
         "connection": "local",
         "project": "ops",
         "session_id": "s1",
-        "case_id": judged.case_id,
-        "case": canonical_json(judged.model_dump(mode="json")),
-        "profile": canonical_json(by.model_dump(mode="json")),
+        "case_id": judged_case.case_id,
+        "case": canonical_json(judged_case.model_dump(mode="json")),
+        "profile": canonical_json(evaluation_plan.model_dump(mode="json")),
         "fingerprint": "f" * 64,
         "requested_at": START,
         "evaluation_id": "evaluation 1",
-        "judge_run_id": by.judge_run_id,
-        "judge_model": by.judge.model,
+        "judge_run_id": evaluation_plan.judge_run_id,
+        "judge_model": evaluation_plan.judge.model,
         "system_prompt": "Judge the run.",
         "user_prompt": '{"evaluation_target":{},"subject_response":{},"execution_evidence":{}}',
         "checks": checks if isinstance(checks, str) else canonical_json(msgspec.to_builtins(tuple(checks))),
@@ -109,16 +112,16 @@ def run(**fields: Any) -> Run:
 
 
 def answer(overall: float = 7.0, dimensions: Sequence[str] = DIMENSIONS, **scores: float) -> dict[str, Any]:
-    """An answer of the judge; every score that is not given is the overall one."""
-    one = {
+    """Return an answer of the judge; dimensions without a score of their own get the overall one."""
+    scored_dimensions = {
         name: {"evidence": [f"{name} is {scores.get(name, overall)}"], "score": scores.get(name, overall)}
         for name in dimensions
     }
-    return {"dimensions": one, "overall": {"evidence": [f"overall is {overall}"], "score": overall}}
+    return {"dimensions": scored_dimensions, "overall": {"evidence": [f"overall is {overall}"], "score": overall}}
 
 
 def judgement(question: Question, text: str | None, number: int = 1, **fields: Any) -> Judgement:
-    """What was recorded of a question: its answer for 0.001 USD, so many minutes after the start."""
+    """Return a recorded answer to a question, at 0.001 USD, `number` minutes after START."""
     values: dict[str, Any] = {
         "judgement_id": f"judgement {number}",
         "fingerprint": question.fingerprint,
@@ -141,6 +144,6 @@ def judgement(question: Question, text: str | None, number: int = 1, **fields: A
     return Judgement(**(values | fields))
 
 
-def said(value: Mapping[str, Any]) -> str:
-    """An answer as text."""
+def answer_json(value: Mapping[str, Any]) -> str:
+    """Return an answer as the text that the judge sends."""
     return json.dumps(value)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.evaluation_builders import answer, said
+from support.evaluation_builders import answer, answer_json
 
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.questions import MAX_FACT, Assessment, EvaluationAnswer, answer_schema, read_evaluation
@@ -29,7 +29,7 @@ def problems(text: str) -> tuple[str, ...]:
 def changed(**overall: Any) -> str:
     """An answer about task and spark whose overall verdict differs from a good one."""
     good = answer(7, ("task", "spark"))
-    return said(good | {"overall": good["overall"] | overall})
+    return answer_json(good | {"overall": good["overall"] | overall})
 
 
 @given(st.sets(st.sampled_from(DIMENSIONS), min_size=1), st.data())
@@ -75,9 +75,9 @@ def test_no_json_makes_the_reader_raise(value: Any) -> None:
     [
         ("[]", "with the fields dimensions, overall"),
         ("{}", "the field overall is missing"),
-        (said(answer(7, ("task",))), "the field spark is missing in dimensions"),
-        (said(answer(7, ("task", "spark", "process"))), 'the field "process" was not asked for in dimensions'),
-        (said(answer(7, ("task", "spark")) | {"verdict": 10}), 'the field "verdict" was not asked for'),
+        (answer_json(answer(7, ("task",))), "the field spark is missing in dimensions"),
+        (answer_json(answer(7, ("task", "spark", "process"))), 'the field "process" was not asked for in dimensions'),
+        (answer_json(answer(7, ("task", "spark")) | {"verdict": 10}), 'the field "verdict" was not asked for'),
         (changed(score="9"), "overall.score "),
         (changed(score=True), "overall.score "),
         (changed(score=None), "overall.score "),

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 from support.builders import START
-from support.evaluation_builders import answer, case, judgement, plan, run, said
+from support.evaluation_builders import answer, answer_json, case, judgement, plan, run
 
 from audit.evaluation.cases import Case, Plan, shipped_system_prompt
 from audit.evaluation.dimensions import DIMENSIONS
-from audit.evaluation.evaluating import FORM, asked_again, complete, evaluating, evaluation_request, questions_of
+from audit.evaluation.evaluating import FORM, append_form, evaluating, evaluation_request, next_attempt, questions_of
 from audit.evaluation.questions import EvaluationAnswer, Terms, answer_schema, read_evaluation
 from audit.evaluation.run import Run, Turn
 from audit.exchanges.cascade import drive
@@ -197,11 +197,11 @@ def test_another_attempt_carries_what_was_recorded_and_keeps_the_evaluation() ->
     records = [
         judgement(question, None, number, outcome="timeout")
         if number == 2
-        else judgement(question, said(answer(8.0)), number, outcome="answered")
+        else judgement(question, answer_json(answer(8.0)), number, outcome="answered")
         for number, question in enumerate(questions_of(first), 1)
     ]
 
-    again = asked_again(first, 1, records)
+    again = next_attempt(first, 1, records)
     assert (again.evaluation_id, again.attempt) == (first.evaluation_id, 1)
     assert stable_id("evaluation-request", first.evaluation_id, 1) == again.request_id != first.request_id
     assert records == [decode(record) for record in again.earlier_judgements]
@@ -215,7 +215,7 @@ def test_what_is_more_than_a_record_may_hold_is_refused_with_what_to_do() -> Non
     assert "max_view_characters" in str(raised.value.hint)
 
     with pytest.raises(BoundsError) as raised:
-        asked_again(msgspec.structs.replace(make_request(), user_prompt="x" * 1_000_000), 1, ())
+        next_attempt(msgspec.structs.replace(make_request(), user_prompt="x" * 1_000_000), 1, ())
     assert "max_view_characters" in raised.value.hint
 
 
@@ -225,7 +225,7 @@ def test_where_there_is_no_room_failures_are_left_out_before_answers() -> None:
     question = questions_of(first)[0]
     failed = judgement(question, None, 1, outcome="invalid", error="x" * 500_000)
     answered = [judgement(question, "y" * 300_000, number) for number in (2, 3)]
-    again = asked_again(first, 1, [failed, *answered])
+    again = next_attempt(first, 1, [failed, *answered])
     assert answered == [decode(question) for question in again.earlier_judgements]
     assert decode(encode(again)) == again
 
@@ -275,14 +275,14 @@ def test_ones_own_prompt_ends_with_the_form_of_message_and_answer() -> None:
 def test_a_prompt_that_holds_the_form_is_sent_as_it_is() -> None:
     """Custom prompts are usually copies of the shipped prompt, which already end with the form."""
     prompt = shipped_system_prompt().replace("# Your task", "# Your honourable task")
-    assert prompt == complete(prompt) == complete(complete(prompt))
-    assert complete("Be strict.") == complete(complete("Be strict."))
+    assert prompt == append_form(prompt) == append_form(append_form(prompt))
+    assert append_form("Be strict.") == append_form(append_form("Be strict."))
 
 
 def test_a_request_becomes_an_evaluation_with_everything_it_said_of_the_run() -> None:
     """Runs an evaluation from case to result, with the judge's answers as the only input."""
     request = make_request()
-    result = drive(evaluating(request), lambda _question: Reply(text=said(answer(8.0))))
+    result = drive(evaluating(request), lambda _question: Reply(text=answer_json(answer(8.0))))
     shared = set(msgspec.structs.asdict(request)) & set(msgspec.structs.asdict(result)) - {"checks", "warnings"}
     assert {name: getattr(request, name) for name in shared} == {name: getattr(result, name) for name in shared}
     assert {"run_at", "yardstick", "repetition", "tags", "evaluation_id", "request_id", "anomaly_reasons"} <= shared

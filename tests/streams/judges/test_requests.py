@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support.evaluation_builders import request
+from support.evaluation_builders import make_request
 
 from audit.cost import OVERHEAD_TOKENS
 from audit.evaluation.evaluating import questions_of
@@ -22,7 +22,7 @@ VIEW = '{"evaluation_target":{"a":"ä\\u003c"},"subject_response":{},"execution_
 
 def question(**fields: Any) -> Question:
     """The first question of a request."""
-    return questions_of(request(**fields))[0]
+    return questions_of(make_request(**fields))[0]
 
 
 @pytest.mark.parametrize("rung", Rung)
@@ -48,9 +48,9 @@ def test_a_verbatim_question_and_its_repair_keep_within_what_is_reserved(answer:
     """The worst case counts a token for each byte of system prompt, message and schema; the repair lives on half of our own words."""
     asked = question(system_prompt="Judge the run. " * 200)
     turns = parameters(asked, Format(Rung.IN_PROMPT), "b", Repair(answer, tuple(problems)))["messages"]
-    said = sum(len(turn["content"].encode()) for turn in turns[1:])
+    answer_json = sum(len(turn["content"].encode()) for turn in turns[1:])
     words = asked.texts_size - len(asked.content("b").encode())
-    assert said <= words // 2 + 200
+    assert answer_json <= words // 2 + 200
     assert len(asked.instructions.encode()) + len(turns[0]["content"].encode()) < asked.texts_size + OVERHEAD_TOKENS
 
 

@@ -17,7 +17,7 @@ from support.engines import MoodyJudge, engine_over, policy_of, rows, runner_ove
 
 from analytics.store.store import Store
 from audit.cost import Usage, nano_of
-from audit.evaluation.evaluating import asked_again
+from audit.evaluation.evaluating import next_attempt
 from audit.evaluation.results import EvaluationResult
 from audit.exchanges.questions import Question
 from audit.fingerprints import canonical_json, stable_id
@@ -55,7 +55,7 @@ def wanted(session: str, case_id: str, *, model: str = "claude-haiku-4-5", **pla
     """The first request to hold a session against a case."""
     evaluation_id = stable_id("evaluation", session, case_id)
     case, by = evaluated.case(case_id=case_id), evaluated.plan(model, **plan)
-    return asked_again(evaluated.request(case, by, session_id=session, evaluation_id=evaluation_id), 0, ())
+    return next_attempt(evaluated.request(case, by, session_id=session, evaluation_id=evaluation_id), 0, ())
 
 
 def several(sessions: int = 3, cases: int = 2, **plan: Any) -> list[EvaluationRequest]:
@@ -154,7 +154,7 @@ def test_a_rebuild_gives_the_same_evaluations_whatever_the_judge_did(store: Stor
             first = several(cost_cap_usd=0.05, repetitions=5)
             await evaluate(engine, first)
             recorded = recorded_in(store)([EVALUATION.subject_of(one) for one in first])
-            await evaluate(engine, [asked_again(one, 1, recorded[EVALUATION.subject_of(one)]) for one in first])
+            await evaluate(engine, [next_attempt(one, 1, recorded[EVALUATION.subject_of(one)]) for one in first])
 
     run(work())
     assert set(rows(store, "evaluations", "revision")) == {(0,), (1,)}
@@ -169,7 +169,7 @@ def test_each_evaluation_has_a_cap_of_its_own_and_the_session_s_money_is_left_al
     async def work() -> None:
         async with engine_over(store, policy_of(cost_cap_per_session=0.0), MoodyJudge(3, answer)) as engine:
             await evaluate(engine, several(2, 4, cost_cap_usd=cap, repetitions=9))
-            again = [asked_again(one, 1, ()) for one in several(2, 4, cost_cap_usd=cap, repetitions=9)]
+            again = [next_attempt(one, 1, ()) for one in several(2, 4, cost_cap_usd=cap, repetitions=9)]
             await evaluate(engine, again)
 
     run(work())
@@ -242,7 +242,7 @@ def test_another_attempt_asks_what_failed_and_nothing_else(store: Store) -> None
     evaluate_all(store, [first], CountingJudge(fails))
     recorded = recorded_in(store)([EVALUATION.subject_of(first)])[EVALUATION.subject_of(first)]
     second = CountingJudge()
-    evaluate_all(store, [asked_again(first, 1, recorded)], second)
+    evaluate_all(store, [next_attempt(first, 1, recorded)], second)
     assert dict.fromkeys(broken, 1) == dict(second.asked)
     assert rows(store, "evaluations", "revision, successful_iterations", "revision") == [(0, 1), (1, 3)]
     assert nano(store, "evaluations") == nano(store, "judgements")
@@ -272,7 +272,7 @@ def test_an_answer_that_another_evaluation_got_to_the_same_question_counts_and_c
     question = next(EVALUATION.open(first, Policy(), ()).judging())
     said = canonical_json(evaluated.answer(5))
     known = evaluated.judgement(question, said, session_id="s", subject_id="other", subject_revision=4, cost_usd=0.9)
-    request = asked_again(first, 0, [known])
+    request = next_attempt(first, 0, [known])
     assert (
         EVALUATION.open(request, Policy(), ()).ledger.spent,
         tuple(EVALUATION.open(request, Policy(), ()).taken_over),
@@ -410,7 +410,7 @@ def test_a_request_that_cannot_be_read_is_set_aside_and_can_go_back(store: Store
     [letter] = store.read("dead-letters", 0, 10)["DeadLetter"].to_dicts()
     back = way_back(DeadLetter(**{name: letter[name] for name in DeadLetter.__struct_fields__}))
     assert isinstance(back, Return)
-    assert (back.topic, back.record.request_id) == (EVALUATION.source, asked_again(broken, 1, ()).request_id)  # type: ignore[attr-defined]
+    assert (back.topic, back.record.request_id) == (EVALUATION.source, next_attempt(broken, 1, ()).request_id)  # type: ignore[attr-defined]
     assert decode(back.message) == back.record
 
 
@@ -423,7 +423,7 @@ def test_what_a_request_carries_must_be_of_its_evaluation_or_answer_its_session_
     """A judgement of another run would score this one, and what went wrong elsewhere did not go wrong here."""
     question = next(EVALUATION.open(wanted("s", "case"), Policy(), ()).judging())
     foreign = evaluated.judgement(question, "{}", **({"subject_id": "other"} | said))
-    evaluate_all(store, [asked_again(wanted("s", "case"), 1, [foreign])], CountingJudge())
+    evaluate_all(store, [next_attempt(wanted("s", "case"), 1, [foreign])], CountingJudge())
     assert "earlier_judgements" in caplog.text
     assert rows(store, "dead_letters", "reason") == [("stage_failed",)]
 

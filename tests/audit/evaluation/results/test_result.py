@@ -8,7 +8,17 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from support.evaluation_builders import SCHEMAS, answer, case, check, judgement, plan, published_schema, request, said
+from support.evaluation_builders import (
+    SCHEMAS,
+    answer,
+    answer_json,
+    case,
+    check,
+    judgement,
+    make_request,
+    plan,
+    published_schema,
+)
 
 from audit.evaluation.evaluating import evaluating, questions_of
 from audit.evaluation.results import EvaluationResult
@@ -19,8 +29,8 @@ from schemas.records import EvaluationRequest
 
 def result(asked: EvaluationRequest, *, failing: bool = False) -> EvaluationResult:
     """The result of a request whose iterations all came to 7, or failed."""
-    first = judgement(questions_of(asked)[0], said(answer(7.0)))
-    reply = Reply(state=outcome_state("timeout")) if failing else Reply(text=said(answer(7.0)), judgements=(first,))
+    first = judgement(questions_of(asked)[0], answer_json(answer(7.0)))
+    reply = Reply(state=outcome_state("timeout")) if failing else Reply(text=answer_json(answer(7.0)), judgements=(first,))
     return EvaluationResult.model_validate_json(drive(evaluating(asked), lambda _question: reply).result)
 
 
@@ -28,14 +38,16 @@ def result(asked: EvaluationRequest, *, failing: bool = False) -> EvaluationResu
 def test_both_documents_keep_their_published_schemas(*, failing: bool) -> None:
     """Programs downstream are written against the schemas, so a failed evaluation must keep them, too."""
     policies = {"task": {"policy": "weighted"}, "process": {"policy": "deterministic_only"}}
-    found = result(request(by=plan(dimension_policies=policies), checks=[check(), check("b", "error")]), failing=failing)
+    found = result(
+        make_request(evaluation_plan=plan(dimension_policies=policies), checks=[check(), check("b", "error")]), failing=failing
+    )
     for name, document in (("evaluation-result", found.final_result), ("judge-result", found.judge_result)):
         jsonschema_rs.validate(published_schema(name), document.model_dump(mode="json"))
 
 
 def test_a_document_that_lacks_a_field_or_has_another_breaks_its_schema() -> None:
     """A schema that takes everything proves nothing."""
-    document = result(request()).final_result.model_dump(mode="json")
+    document = result(make_request()).final_result.model_dump(mode="json")
     without = {name: value for name, value in document.items() if name != "final_score"}
     for broken in (
         without,
@@ -88,6 +100,6 @@ def test_every_object_of_a_schema_is_closed_or_a_table_by_name(file: Path) -> No
 
 def test_a_result_reads_back_as_it_was_written() -> None:
     """It is kept as text in a record; files and pages are made from what is read back."""
-    found = result(request())
+    found = result(make_request())
     assert EvaluationResult.model_validate_json(found.as_json()) == found
     assert found.as_json() == EvaluationResult.model_validate_json(found.as_json()).as_json()

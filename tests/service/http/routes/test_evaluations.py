@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from pydantic.alias_generators import to_camel
 from support.api_server import NOW, Call, Tokens, engine_of
 from support.engines import live_judge, rows
-from support.evaluation_builders import request
+from support.evaluation_builders import make_request
 from support.stored_sessions import HAIKU, SONNET, filled, session
 
 from analytics.store.store import Store
@@ -281,7 +281,7 @@ def test_evaluations_are_listed_newest_first_page_by_page(
 @pytest.mark.parametrize("judged_by_nobody", [True])
 def test_what_is_under_way_or_set_aside_says_so(call: Call, tokens: Tokens, store: Store) -> None:
     """Whoever waits must know whether it is worth waiting."""
-    asked = request(requested_at=NOW - timedelta(minutes=1))
+    asked = make_request(requested_at=NOW - timedelta(minutes=1))
     filled(store, ("evaluation-requests", asked))
     path = f"{EVALUATIONS}/{asked.evaluation_id}"
     before = call("GET", path, tokens.root).json()

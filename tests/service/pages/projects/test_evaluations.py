@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 import msgspec
 import pytest
 from support.api_server import Call, Tokens
-from support.evaluation_builders import request
+from support.evaluation_builders import make_request
 from support.pages import cookie, signed_in
 from support.sample_evaluations import AT, CLAUDE, HOSTILE, MINIMAX, REFUND, REPORT, SET, Made, evaluated
 from support.watch_histories import put
@@ -155,7 +155,9 @@ def test_the_prompts_are_there_and_whole_as_files(call: Call, tokens: Tokens, st
     """Whoever doubts a score reads what the judge read; a page shows the beginning."""
     landed(store, SET[0])
     long = "<i>" + "x" * MAX_SHOWN
-    asked = request(evaluation_id="s-0001:refund-policy", project="shop", attempt=0, system_prompt="Judge.", user_prompt=long)
+    asked = make_request(
+        evaluation_id="s-0001:refund-policy", project="shop", attempt=0, system_prompt="Judge.", user_prompt=long
+    )
     put(store, "evaluation-requests", [asked])
     page = shown(call, tokens, f"{LIST}/s-0001:refund-policy")
     links = re.findall(r'<a href="([^"]+)" download>', page)
@@ -169,7 +171,7 @@ def test_the_prompts_are_there_and_whole_as_files(call: Call, tokens: Tokens, st
 
 def test_what_is_under_way_or_set_aside_says_so(call: Call, tokens: Tokens, store: Store) -> None:
     """A link to an evaluation is there before its result is."""
-    put(store, "evaluation-requests", [request(evaluation_id="e1", project="shop", attempt=0)])
+    put(store, "evaluation-requests", [make_request(evaluation_id="e1", project="shop", attempt=0)])
     assert "The judge is being asked;" in shown(call, tokens, f"{LIST}/e1")
     letter = DeadLetter(
         dead_letter_id="l1", stage="evaluation", source="evaluation-requests", position=0, reason="it cannot be read",
