@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -28,20 +28,19 @@ from streams.sources.otlp.span_facts import SpanFacts, Usage
 SESSION_FROM_TRACE = "session_from_trace"
 """Tag of an exchange whose spans name no session: the id of its trace stands in for it."""
 _MESSAGES = ("question", "answer", "thinking", "calls", "results")
-_TAKEN = ("session_id", "agent", "model", "response_id", "stop_reason", "error")
+_FILLED_FACTS = ("session_id", "agent", "model", "response_id", "stop_reason", "error")
 """Facts that the span which stands for a request takes from the others if it lacks them."""
-place_of = attrgetter("started_at", "span_id")
+order_key = attrgetter("started_at", "span_id")
 """The place of a span among those of its trace: by time, and by id where two began together."""
-_UNTOLD = frozenset({None, ""})
 ENCLOSING = frozenset({"agent", "chain"})
 """Kinds of spans that enclose an exchange."""
-_NAMED = frozenset({"agent", "chain", "inference"})
-HELPING = frozenset({"helper", "retrieval", "memory"})
+_NAMED_KINDS = frozenset({"agent", "chain", "inference"})
+HELPER_KINDS = frozenset({"helper", "retrieval", "memory"})
 """Kinds of spans within which a model serves the program itself: nothing in them is part of the conversation."""
 MAX_REQUESTS = 65_536
 """Requests that are remembered: those of two instrumentors come within seconds of each other."""
 Owner = TypeVar("Owner")
-_OF_ONE_KEY = 16
+_MAX_OWNERS = 16
 """Owners of one request that are remembered: the same answer may be given again and again."""
 
 
@@ -67,7 +66,7 @@ class Trace:
         """`session` is the one that all of it belongs to, whatever its spans say."""
         self.trace_id = trace_id
         self._session = session
-        self.spans = _merge_requests(_break_circles(_with_records(sorted(spans, key=place_of))))
+        self.spans = _merge_requests(_break_cycles(_merge_log_records(sorted(spans, key=order_key))))
         self._children: dict[str | None, list[KeptSpan]] = {}
         by_id = {span.span_id: span for span in self.spans}
         self._parents = {span.span_id: by_id.get(span.parent_id or "") for span in self.spans}
@@ -77,14 +76,14 @@ class Trace:
         for span in self._downwards:
             self._downwards += self._children.get(span.span_id, ())
 
-    def within(self, span: KeptSpan) -> list[KeptSpan]:
+    def subtree(self, span: KeptSpan) -> list[KeptSpan]:
         """The span and all that stand within it, in order of time."""
         spans = [span]
         for inner in spans:
             spans += self._children.get(inner.span_id, ())
-        return sorted(spans, key=place_of)
+        return sorted(spans, key=order_key)
 
-    def in_line_with(self, span_ids: Collection[str]) -> frozenset[str]:
+    def ids_on_path(self, span_ids: Collection[str]) -> frozenset[str]:
         """The ids of spans that are among those, or stand within or around one of them."""
         below = set(span_ids)
         for span in self._downwards:
@@ -109,7 +108,7 @@ class Trace:
     @cached_property
     def requests(self) -> list[KeptSpan]:
         """The requests to models that enclose no other: an agent's framework may tell of several in one span."""
-        around = self._with_inner(lambda facts: facts.kind == "inference")
+        around = self._ids_around(lambda facts: facts.kind == "inference")
         return [span for span in self.spans if span.facts.kind == "inference" and span.span_id not in around]
 
     @cached_property
@@ -118,22 +117,22 @@ class Trace:
 
         A span that is only named after a helper's task counts as one if another request is named otherwise.
         """
-        helpers = self._with_outer(lambda span: span.facts.kind in HELPING)
-        named = helpers | self._with_outer(_is_named_helper)
+        helpers = self._ids_inside(lambda span: span.facts.kind in HELPER_KINDS)
+        named = helpers | self._ids_inside(_is_named_helper)
         return named if any(span.span_id not in named for span in self.requests) else helpers
 
     @cached_property
     def tool_ids(self) -> frozenset[str]:
         """The ids of the tools' spans, and of all that stands within one."""
-        return self._with_outer(lambda span: span.facts.kind == "tool")
+        return self._ids_inside(lambda span: span.facts.kind == "tool")
 
     @cached_property
     def agent_ids(self) -> frozenset[str]:
         """The ids of the agents' spans, and of all that stands within one."""
-        return self._with_outer(lambda span: span.facts.kind == "agent")
+        return self._ids_inside(lambda span: span.facts.kind == "agent")
 
     @cached_property
-    def spoken(self) -> list[KeptSpan]:
+    def conversation_requests(self) -> list[KeptSpan]:
         """The requests that are part of the conversation."""
         return [span for span in self.requests if span.span_id not in self.helper_ids]
 
@@ -145,17 +144,17 @@ class Trace:
     @cached_property
     def failed_within(self) -> frozenset[str]:
         """The ids of the spans within which another failed."""
-        return self._with_inner(lambda facts: facts.error is not None)
+        return self._ids_around(lambda facts: facts.error is not None)
 
     def outermost(self, within: KeptSpan | None = None) -> list[KeptSpan]:
-        """The agents, chains and requests that stand within no other, of a span or of the whole trace, in order of time.
+        """Return the outermost agents, chains and requests, of the trace or inside a span, in order of time.
 
-        Those within a tool serve that tool: they count where there are no others.
+        Those inside a tool serve the tool: they count only if there are no others.
         """
+        level = list(self._children.get(None if within is None else within.span_id, ()))
         units, tools = list[KeptSpan](), list[KeptSpan]()
-        entered = list(self._children.get(None if within is None else within.span_id, ()))
-        while entered and not units:
-            for span in entered:
+        while level and not units:
+            for span in level:
                 if span.span_id in self.helper_ids:
                     continue
                 if span.facts.kind in ENCLOSING or span.span_id in self.request_ids:
@@ -163,9 +162,10 @@ class Trace:
                 elif span.facts.kind == "tool":
                     tools.append(span)
                 else:
-                    entered += self.children(span)
-            entered, tools = [child for span in tools for child in self.children(span)], []
-        return sorted(units, key=place_of)
+                    level += self.children(span)
+            level = [child for tool in tools for child in self.children(tool)]
+            tools = []
+        return sorted(units, key=order_key)
 
     @cached_property
     def root_ids(self) -> Mapping[str, str]:
@@ -182,7 +182,7 @@ class Trace:
 
     @cached_property
     def _served(self) -> frozenset[str]:
-        return self._with_outer(lambda span: span.facts.serves)
+        return self._ids_inside(lambda span: span.facts.serves)
 
     def session_of(self, span: KeptSpan) -> str:
         """The session of a span: what it says itself, else the spans around it, else those within it, else any of the trace."""
@@ -194,7 +194,7 @@ class Trace:
 
     def labels_of(self, span: KeptSpan) -> dict[str, str]:
         """The labels of a span, with those that only the spans around and within it have."""
-        return {name: told[span.span_id] for name, told in self._labels.items() if span.span_id in told}
+        return {name: values[span.span_id] for name, values in self._labels.items() if span.span_id in values}
 
     @cached_property
     def _only_session(self) -> str | None:
@@ -208,7 +208,7 @@ class Trace:
 
     @cached_property
     def _any_session(self) -> str | None:
-        return self._any(lambda facts: facts.session_id)
+        return self._first_of(lambda facts: facts.session_id)
 
     @cached_property
     def _sessions(self) -> Mapping[str, str]:
@@ -220,7 +220,7 @@ class Trace:
 
     @cached_property
     def _any_agent(self) -> str | None:
-        return self._any(lambda facts: facts.agent) or self._any(_named_by_span)
+        return self._first_of(lambda facts: facts.agent) or self._first_of(_agent_in_span_name)
 
     @cached_property
     def _labels(self) -> Mapping[str, Mapping[str, str]]:
@@ -229,10 +229,13 @@ class Trace:
 
     @cached_property
     def _service(self) -> str | None:
-        return self._any(lambda facts: facts.service)
+        return self._first_of(lambda facts: facts.service)
 
-    def _any(self, read: Callable[[SpanFacts], str | None]) -> str | None:
-        return next((value for span in self.spans if (value := read(span.facts))), None)
+    def _first_of(self, read: Callable[[SpanFacts], str | None]) -> str | None:
+        for span in self.spans:
+            if value := read(span.facts):
+                return value
+        return None
 
     def _nearest(self, read: Callable[[SpanFacts], str | None]) -> Mapping[str, str]:
         """The value of each span: its own, else that of the nearest span around it, else of the first within it."""
@@ -246,49 +249,51 @@ class Trace:
                 values[span.span_id] = values[parent.span_id]
         if len(values) == len(self.spans) or not own:
             return values
-        first = {span.span_id: (place_of(span), own[span.span_id]) for span in self.spans if span.span_id in own}
+        first = {span.span_id: (order_key(span), own[span.span_id]) for span in self.spans if span.span_id in own}
         for span in reversed(self._downwards):
             parent = self._parents[span.span_id]
             if parent is not None and span.span_id in first:
                 first[parent.span_id] = min(first.get(parent.span_id, first[span.span_id]), first[span.span_id])
         return {**{span_id: value for span_id, (_, value) in first.items()}, **values}
 
-    def _with_outer(self, is_one: Callable[[KeptSpan], bool]) -> frozenset[str]:
-        """The ids of such spans and of those that stand within one."""
+    def _ids_inside(self, matches: Callable[[KeptSpan], bool]) -> frozenset[str]:
+        """Return the ids of the spans that match, and of all spans inside one."""
         ids: set[str] = set()
         for span in self._downwards:
             parent = self._parents[span.span_id]
-            if (parent is not None and parent.span_id in ids) or is_one(span):
+            if (parent is not None and parent.span_id in ids) or matches(span):
                 ids.add(span.span_id)
         return frozenset(ids)
 
-    def _with_inner(self, is_one: Callable[[SpanFacts], bool]) -> frozenset[str]:
-        """The ids of the spans that enclose such a span."""
+    def _ids_around(self, matches: Callable[[SpanFacts], bool]) -> frozenset[str]:
+        """Return the ids of the spans that enclose a span that matches."""
         ids: set[str] = set()
         for span in reversed(self._downwards):
             parent = self._parents[span.span_id]
-            if parent is not None and (span.span_id in ids or is_one(span.facts)):
+            if parent is not None and (span.span_id in ids or matches(span.facts)):
                 ids.add(parent.span_id)
         return frozenset(ids)
 
 
 def _merge_requests(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
-    """The spans, with each request to a model in only one of them.
+    """Return the spans, with each request to a model in only one of them.
 
-    Requests are the same where they have the same id of the answer, where one is the only request within the other, or where two
-    instrumentors report the same question and answer at the same time. The span with most of the messages stands for the request and takes
-    from the others what it lacks; those are no requests then.
+    Two spans report the same request if they have the same response id, if one is the only request inside the other, or if two
+    instrumentors report the same question and answer at the same time. The span with the most messages stays the request and takes what it
+    lacks from the others, which become plain spans.
     """
     requests = [span for span in spans if span.facts.kind == "inference"]
     around = _enclosing_requests(spans) if requests else {}
-    answers = [span.facts.response_id for span in requests if span.facts.response_id is not None]
-    if not around and len(set(answers)) == len(answers) and len({told_by(span) for span in requests}) < 2:
+    response_ids = [span.facts.response_id for span in requests if span.facts.response_id is not None]
+    has_repeated_ids = len(set(response_ids)) < len(response_ids)
+    has_two_instrumentors = len({instrumentor_of(span) for span in requests}) > 1
+    if not around and not has_repeated_ids and not has_two_instrumentors:
         return list(spans)
     changed: dict[str, KeptSpan] = {}
     for group in _group_requests(requests, around):
-        telling = max(group, key=lambda span: (_count_messages(span.facts), place_of(span)))
-        others = [span for span in group if span is not telling]
-        changed[telling.span_id] = telling._replace(facts=_merge_facts(telling.facts, [span.facts for span in others]))
+        fullest = max(group, key=lambda span: (_count_messages(span.facts), order_key(span)))
+        others = [span for span in group if span is not fullest]
+        changed[fullest.span_id] = fullest._replace(facts=_merge_facts(fullest.facts, [span.facts for span in others]))
         for span in others:
             plain = msgspec.structs.replace(span.facts, kind="other", usage=None, error=None, compacted=False)
             changed[span.span_id] = span._replace(facts=plain)
@@ -296,7 +301,7 @@ def _merge_requests(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
 
 
 def _enclosing_requests(spans: Sequence[KeptSpan]) -> dict[str, str]:
-    """The nearest request around each request. Each span's result is kept for those beside it."""
+    """Return the id of the nearest request around each request, by the id of the inner one."""
     by_id = {span.span_id: span for span in spans}
     nearest_by_id: dict[str, str | None] = {}
     for span in spans:
@@ -305,50 +310,63 @@ def _enclosing_requests(spans: Sequence[KeptSpan]) -> dict[str, str]:
         while step is not None and step.span_id not in nearest_by_id:
             path.append(step)
             step = by_id.get(step.parent_id or "")
-        nearest = None if step is None else step.span_id if step.facts.kind == "inference" else nearest_by_id[step.span_id]
+        nearest = None if step is None else _nearest_from(step, nearest_by_id)
         for step in reversed(path):
             nearest_by_id[step.span_id] = nearest
-            nearest = step.span_id if step.facts.kind == "inference" else nearest
-    return {span.span_id: outer for span in spans if span.facts.kind == "inference" and (outer := nearest_by_id[span.span_id])}
+            nearest = _nearest_from(step, nearest_by_id)
+    enclosing = {}
+    for span in spans:
+        outer = nearest_by_id[span.span_id]
+        if span.facts.kind == "inference" and outer is not None:
+            enclosing[span.span_id] = outer
+    return enclosing
+
+
+def _nearest_from(span: KeptSpan, nearest_by_id: Mapping[str, str | None]) -> str | None:
+    """Return the id of the request nearest to the children of a span: the span itself, or the one around it."""
+    return span.span_id if span.facts.kind == "inference" else nearest_by_id[span.span_id]
 
 
 def _group_requests(requests: Sequence[KeptSpan], around: dict[str, str]) -> Iterable[list[KeptSpan]]:
-    """The groups of spans that report the same request; only those of more than one span."""
-    within = Counter(around.values())
-    first_by_answer: dict[str, str] = {}
-    first: dict[str, str] = {span.span_id: span.span_id for span in requests}
+    """Return the groups of two or more spans that report the same request."""
+    inner_counts = Counter(around.values())
+    first_by_response: dict[str, str] = {}
+    representative: dict[str, str] = {span.span_id: span.span_id for span in requests}
 
-    def head(span_id: str) -> str:
-        while first[span_id] != span_id:
-            span_id = first[span_id]
+    def find(span_id: str) -> str:
+        while representative[span_id] != span_id:
+            span_id = representative[span_id]
         return span_id
+
+    def join(span_id: str, other_id: str) -> None:
+        representative[find(span_id)] = find(other_id)
 
     for span in requests:
         outer = around.get(span.span_id)
-        if outer is not None and within[outer] == 1:
-            first[head(span.span_id)] = head(outer)
-        answer = span.facts.response_id
-        if answer is not None:
-            first[head(span.span_id)] = head(first_by_answer.setdefault(answer, span.span_id))
-    for span, other in _told_by_two(requests):
-        first[head(span.span_id)] = head(other.span_id)
+        if outer is not None and inner_counts[outer] == 1:
+            join(span.span_id, outer)
+        response_id = span.facts.response_id
+        if response_id is not None:
+            join(span.span_id, first_by_response.setdefault(response_id, span.span_id))
+    for later, earlier in _pair_same_requests(requests):
+        join(later.span_id, earlier.span_id)
     groups = defaultdict[str, list[KeptSpan]](list)
     for span in requests:
-        groups[head(span.span_id)].append(span)
-    return (group for group in groups.values() if len(group) > 1)
+        groups[find(span.span_id)].append(span)
+    return [group for group in groups.values() if len(group) > 1]
 
 
-def _told_by_two(requests: Iterable[KeptSpan]) -> Iterator[tuple[KeptSpan, KeptSpan]]:
-    """Requests of two instrumentors with the same content at the same time, each with the one before it."""
-    alike = defaultdict[tuple[str, str, tuple[str | None, ...]], list[KeptSpan]](list)
+def _pair_same_requests(requests: Iterable[KeptSpan]) -> Iterator[tuple[KeptSpan, KeptSpan]]:
+    """Yield pairs of requests with the same content that two instrumentors reported at the same time, the later one first."""
+    by_content = defaultdict[tuple[str, str, tuple[str | None, ...]], list[KeptSpan]](list)
     for span in requests:
         facts = span.facts
         if facts.question and (facts.answer or facts.calls):
-            alike[facts.question, facts.answer or "", tuple(call.name for call in facts.calls)].append(span)
-    for group in alike.values():
-        for before, span in pairwise(group):
-            if told_by(before) != told_by(span) and span.started_at <= before.ended_at:
-                yield span, before
+            by_content[facts.question, facts.answer or "", tuple(call.name for call in facts.calls)].append(span)
+    for same in by_content.values():
+        for earlier, later in pairwise(same):
+            if instrumentor_of(earlier) != instrumentor_of(later) and later.started_at <= earlier.ended_at:
+                yield later, earlier
 
 
 def _count_messages(facts: SpanFacts) -> int:
@@ -356,30 +374,35 @@ def _count_messages(facts: SpanFacts) -> int:
 
 
 def _merge_facts(own: SpanFacts, others: Sequence[SpanFacts]) -> SpanFacts:
-    taken = {
-        name: getattr(own, name) or next((value for one in others if (value := getattr(one, name))), None) for name in _TAKEN
-    }
+    every = (own, *others)
+    filled = {name: _first_fact(every, name) for name in _FILLED_FACTS}
     return msgspec.structs.replace(
         own,
-        **taken,
-        usage=_merge_usage([facts.usage for facts in (own, *others) if facts.usage is not None]),
-        compacted=any(facts.compacted for facts in (own, *others)),
+        **filled,
+        usage=_merge_usage([facts.usage for facts in every if facts.usage is not None]),
+        compacted=any(facts.compacted for facts in every),
     )
+
+
+def _first_fact(every: Iterable[SpanFacts], name: str) -> Any:
+    for facts in every:
+        if value := getattr(facts, name):
+            return value
+    return None
 
 
 def _merge_usage(usages: Sequence[Usage]) -> Usage | None:
-    """Each count from the first usage that has it."""
+    """Take each count from the first usage that has it."""
     if not usages:
         return None
-    return Usage(
-        *(
-            next((count for one in usages if (count := getattr(one, name)) is not None), None)
-            for name in Usage.__struct_fields__
-        )
-    )
+    counts = {}
+    for name in Usage.__struct_fields__:
+        present = [getattr(usage, name) for usage in usages if getattr(usage, name) is not None]
+        counts[name] = present[0] if present else None
+    return Usage(**counts)
 
 
-def _break_circles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
+def _break_cycles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
     """The spans, of each circle of parents the first without its parent. No SDK makes circles; a sender can."""
     by_id = {span.span_id: span for span in spans}
     met: set[str] = set()
@@ -392,12 +415,12 @@ def _break_circles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
             step = by_id.get(step.parent_id or "")
         if step is not None and step.span_id in path:
             circle = list(path.values())[list(path).index(step.span_id) :]
-            roots.add(min(circle, key=place_of).span_id)
+            roots.add(min(circle, key=order_key).span_id)
         met |= path.keys()
     return [span._replace(parent_id=None) if span.span_id in roots else span for span in spans]
 
 
-def _with_records(ordered: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
+def _merge_log_records(ordered: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
     """The spans, completed from log records. A record whose span has not come becomes a request."""
     if all(span.facts.kind != "log" for span in ordered):
         return ordered
@@ -415,49 +438,51 @@ def _with_records(ordered: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
         if span_id not in there
     ]
     completed = [_complete_span(span, records.get(span.span_id, ())) for span in (*spans, *stand_ins)]
-    return sorted(completed, key=place_of)
+    return sorted(completed, key=order_key)
 
 
 def _complete_span(span: KeptSpan, records: Sequence[KeptSpan]) -> KeptSpan:
-    """The span, completed with what only the records have."""
+    """Return the span, completed with what only its log records have."""
     if not records:
         return span
-    facts = [record.facts for record in records]
     own = span.facts
-    answers = [one for one in facts if one.answer or one.calls or one.thinking or one.stop_reason]
-    first = answers[0] if answers else SpanFacts("log")
-    questions = [one.question for one in facts if one.question]
+    record_facts = [record.facts for record in records]
+    answers = [facts for facts in record_facts if facts.answer or facts.calls or facts.thinking or facts.stop_reason]
+    first_answer = answers[0] if answers else SpanFacts("log")
+    questions = [facts.question for facts in record_facts if facts.question]
     has_content = bool(own.question or own.answer or own.calls)
     return span._replace(
         facts=msgspec.structs.replace(
             own,
             question=own.question or (questions[-1] if questions else None),
             asked=own.asked or len(questions),
-            answer=own.answer or first.answer,
-            thinking=own.thinking or first.thinking,
-            calls=own.calls or first.calls,
-            results=own.results if has_content else tuple(result for one in facts for result in one.results),
+            answer=own.answer or first_answer.answer,
+            thinking=own.thinking or first_answer.thinking,
+            calls=own.calls or first_answer.calls,
+            results=own.results if has_content else tuple(result for facts in record_facts for result in facts.results),
             choices=max(own.choices, len(answers)),
-            stop_reason=own.stop_reason or first.stop_reason,
-            session_id=own.session_id or next((one.session_id for one in facts if one.session_id), None),
-            tags=tuple(sorted({*own.tags, *(tag for one in facts for tag in one.tags)})),
-            ratings=(*own.ratings, *(rating for one in facts for rating in one.ratings)),
+            stop_reason=own.stop_reason or first_answer.stop_reason,
+            session_id=own.session_id or next((facts.session_id for facts in record_facts if facts.session_id), None),
+            tags=tuple(sorted({*own.tags, *(tag for facts in record_facts for tag in facts.tags)})),
+            ratings=(*own.ratings, *(rating for facts in record_facts for rating in facts.ratings)),
         )
     )
 
 
 def _is_named_helper(span: KeptSpan) -> bool:
     facts = span.facts
-    return facts.kind in _NAMED and (names_helper(facts.name) or (facts.agent is not None and names_helper(facts.agent)))
+    if facts.kind not in _NAMED_KINDS:
+        return False
+    return names_helper(facts.name) or (facts.agent is not None and names_helper(facts.agent))
 
 
 def _only_value(values: Iterable[str | None]) -> str | None:
-    """The one value there is; None where there are several or none."""
-    distinct = set(values) - _UNTOLD
+    """Return the only distinct value that is not empty; None if there are several or none."""
+    distinct = {value for value in values if value}
     return distinct.pop() if len(distinct) == 1 else None
 
 
-def _named_by_span(facts: SpanFacts) -> str | None:
+def _agent_in_span_name(facts: SpanFacts) -> str | None:
     """The agent that a span is named after, without the method that was called."""
     if facts.kind != "agent" or facts.dialect not in AGENT_NAMING_DIALECTS or facts.name in FRAMEWORK_AGENT_NAMES:
         return None
@@ -482,12 +507,12 @@ def without_evaluations(spans: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
     return [span for span in spans if span.span_id not in ids]
 
 
-def told_by(span: KeptSpan) -> tuple[str, str | None]:
+def instrumentor_of(span: KeptSpan) -> tuple[str, str | None]:
     """The instrumentor of a span, as far as it is known: two that report the same call use different traces or different scopes."""
     return span.trace_id, span.facts.scope
 
 
-class ToldRequest(NamedTuple):
+class ReportedRequest(NamedTuple):
     """A request to a model: what it is known by, and its time."""
 
     key: str
@@ -504,7 +529,7 @@ class Links(NamedTuple):
     """Those of the calls of which the trace has only one side, and of the questions beside them; empty where no other trace is needed."""
     calls: frozenset[str]
     """Those of all calls."""
-    requests: tuple[ToldRequest, ...]
+    requests: tuple[ReportedRequest, ...]
     started_at: datetime
     ended_at: datetime
     resumes: bool | None
@@ -512,34 +537,44 @@ class Links(NamedTuple):
 
 
 def links_of(spans: Iterable[KeptSpan]) -> Links:
-    """The links of spans."""
-    called, answered, done = set[str](), set[str](), set[str]()
-    requests, questions = list[ToldRequest](), set[str]()
-    ordered = sorted(spans, key=place_of)
-    session = next((span.facts.session_id for span in ordered if span.facts.session_id), None)
+    """Return what may link the trace of these spans to others."""
+    ordered = sorted(spans, key=order_key)
+    requested_ids, result_ids, executed_ids, questions = set[str](), set[str](), set[str](), set[str]()
     for span in ordered:
         facts = span.facts
-        called.update(call.call_id for call in facts.calls if call.call_id)
-        answered.update(result.call_id for result in facts.results if result.call_id)
+        requested_ids.update(call.call_id for call in facts.calls if call.call_id)
+        result_ids.update(result.call_id for result in facts.results if result.call_id)
         if facts.called is not None and facts.called.call_id:
-            done.add(facts.called.call_id)
-        if facts.kind == "inference":
-            if facts.question:
-                questions.add(facts.question)
-            if facts.response_id or (facts.question and facts.answer):
-                key = facts.response_id or digest(f"{facts.question}\n{facts.answer}")
-                session_id = None if facts.response_id else facts.session_id or session
-                requests.append(ToldRequest(key, span.started_at, span.ended_at, session_id))
-    texts = _contents("call_id", (answered - called) | (done - called) | (called - answered - done))
-    first = next((span.facts for span in ordered if span.facts.kind == "inference"), None)
+            executed_ids.add(facts.called.call_id)
+        if facts.kind == "inference" and facts.question:
+            questions.add(facts.question)
+    one_sided_ids = (result_ids - requested_ids) | (executed_ids - requested_ids) | (requested_ids - result_ids - executed_ids)
+    texts = _contents("call_id", one_sided_ids)
+    if texts:
+        texts |= _contents("question", questions)
+    first_request = next((span.facts for span in ordered if span.facts.kind == "inference"), None)
     return Links(
-        texts=texts | _contents("question", questions) if texts else texts,
-        calls=_contents("call_id", called | answered | done),
-        requests=tuple(requests),
+        texts=texts,
+        calls=_contents("call_id", requested_ids | result_ids | executed_ids),
+        requests=tuple(_reported_requests(ordered)),
         started_at=ordered[0].started_at,
         ended_at=max(span.ended_at for span in ordered),
-        resumes=None if first is None else bool(first.results),
+        resumes=None if first_request is None else bool(first_request.results),
     )
+
+
+def _reported_requests(spans: Sequence[KeptSpan]) -> Iterator[ReportedRequest]:
+    """Yield the requests that have an id, or a question and an answer, to identify them."""
+    session = next((span.facts.session_id for span in spans if span.facts.session_id), None)
+    for span in spans:
+        facts = span.facts
+        if facts.kind != "inference":
+            continue
+        if facts.response_id:
+            yield ReportedRequest(facts.response_id, span.started_at, span.ended_at)
+        elif facts.question and facts.answer:
+            key = digest(f"{facts.question}\n{facts.answer}")
+            yield ReportedRequest(key, span.started_at, span.ended_at, facts.session_id or session)
 
 
 def _contents(name: str, values: Iterable[str]) -> frozenset[str]:
@@ -551,22 +586,22 @@ class RecentRequests(Generic[Owner]):
     """The newest requests to models, each with the owners that reported it."""
 
     def __init__(self) -> None:
-        self._complete_span: OrderedDict[str, list[tuple[ToldRequest, Owner]]] = OrderedDict()
+        self._reports: OrderedDict[str, list[tuple[ReportedRequest, Owner]]] = OrderedDict()
 
-    def add(self, requests: Iterable[ToldRequest], owner: Owner) -> Iterator[Owner]:
-        """Remember requests; yields the other owners that reported one of them at the same time."""
+    def add(self, requests: Iterable[ReportedRequest], owner: Owner) -> Iterator[Owner]:
+        """Remember requests. Yields the other owners that reported one of them at the same time."""
         for request in requests:
-            tellers = self._complete_span.setdefault(request.key, [])
-            self._complete_span.move_to_end(request.key)
-            for other, other_owner in tellers:
-                if other_owner != owner and _is_same(other, request):
+            reports = self._reports.setdefault(request.key, [])
+            self._reports.move_to_end(request.key)
+            for other_request, other_owner in reports:
+                if other_owner != owner and _is_same(other_request, request):
                     yield other_owner
-            tellers[:] = [(other, one) for other, one in tellers if one != owner][-_OF_ONE_KEY:]
-            tellers.append((request, owner))
-        while len(self._complete_span) > MAX_REQUESTS:
-            self._complete_span.popitem(last=False)
+            others = [report for report in reports if report[1] != owner]
+            self._reports[request.key] = [*others[-_MAX_OWNERS:], (request, owner)]
+        while len(self._reports) > MAX_REQUESTS:
+            self._reports.popitem(last=False)
 
 
-def _is_same(first: ToldRequest, second: ToldRequest) -> bool:
-    is_one_session = None in (first.session, second.session) or first.session == second.session
-    return is_one_session and first.started_at <= second.ended_at and second.started_at <= first.ended_at
+def _is_same(first: ReportedRequest, second: ReportedRequest) -> bool:
+    may_share_session = None in (first.session, second.session) or first.session == second.session
+    return may_share_session and first.started_at <= second.ended_at and second.started_at <= first.ended_at

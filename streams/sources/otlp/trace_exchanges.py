@@ -27,11 +27,11 @@ from streams.sources.openclaw.tree import outcome_of
 from streams.sources.otlp.conventions import ANSWER_TOOLS
 from streams.sources.otlp.reading import TRUNCATED, UNCLEAR_TOKENS
 from streams.sources.otlp.span_facts import Rating, SpanFacts
-from streams.sources.otlp.trace import ENCLOSING, SESSION_FROM_TRACE, KeptSpan, Trace, place_of
+from streams.sources.otlp.trace import ENCLOSING, SESSION_FROM_TRACE, KeptSpan, Trace, order_key
 
-PASSED_ON = 16
+MIN_QUOTED_ANSWER = 16
 """Characters of the shortest answer that identifies a question made of it: `yes` is in many."""
-_REMEMBERED = 16
+_MAX_ANSWERS = 16
 """Answers of a turn that a later question may be made of."""
 
 
@@ -74,67 +74,101 @@ def exchanges_of(trace: Trace) -> list[TracedExchange]:
 
 
 def _build_exchange(trace: Trace, turn: Turn) -> TracedExchange | None:
-    asking = next((unit.asked for unit in (*turn.tellers, *turn.units) if unit.asked is not None), None)
-    teller, answering = _find_answer(turn)
-    if asking is None and answering is None:
-        return None
-    if answering is None and turn.units[-1].waits_for_tools and turn.units[0].session_id == trace.trace_id:
-        # What follows is in another trace, and nothing says in which.
-        return None
-    own = teller.span.facts
-    question, answer = "" if asking is None else asking.question or "", "" if answering is None else answering.answer or ""
-    requests = sorted((request for unit in turn.units for request in unit.requests), key=place_of)
-    last = (answering if answering is not None and answering.model else None) or (requests[-1].facts if requests else own)
-    paid = [span for span in turn.spans if span.span_id in trace.request_ids]
-    tags = {TRUNCATED for facts in (own, asking, answering) if facts is not None and TRUNCATED in facts.tags}
-    tags |= {UNCLEAR_TOKENS for request in paid if UNCLEAR_TOKENS in request.facts.tags}
+    question_facts = next(
+        (unit.question_facts for unit in (*turn.speakers, *turn.units) if unit.question_facts is not None), None
+    )
+    speaker, answer_facts = _find_answer(turn)
     session = turn.units[0].session_id
+    if answer_facts is None:
+        # Without a session, nothing says in which trace a request that called tools continues.
+        continues_elsewhere = turn.units[-1].waits_for_tools and session == trace.trace_id
+        if question_facts is None or continues_elsewhere:
+            return None
+    own = speaker.span.facts
+    answer = (answer_facts.answer if answer_facts is not None else None) or ""
+    requests = sorted((request for unit in turn.units for request in unit.requests), key=order_key)
+    last = _last_facts(own, answer_facts, requests)
+    billed = [span for span in turn.spans if span.span_id in trace.request_ids]
     return TracedExchange(
         span=turn.span,
         session_id=session,
         agent=trace.agent_of(turn.span),
-        question=question,
+        question=(question_facts.question if question_facts is not None else None) or "",
         answer=answer,
         thinking="\n\n".join(_collect_thoughts(own, requests)) or None,
         model=last.model,
-        input_tokens=_sum_tokens(paid, "input"),
-        output_tokens=_sum_tokens(paid, "output"),
+        input_tokens=_sum_tokens(billed, "input"),
+        output_tokens=_sum_tokens(billed, "output"),
         stop_reason=last.stop_reason,
-        outcome="error" if own.error is not None else outcome_of(answer, "error" if teller.failed else last.stop_reason),
+        outcome="error" if own.error is not None else outcome_of(answer, "error" if speaker.failed else last.stop_reason),
         labels=trace.labels_of(turn.span),
-        tags=tuple(sorted(tags | ({SESSION_FROM_TRACE} if session == trace.trace_id else set()))),
+        tags=_collect_tags((own, question_facts, answer_facts), billed, is_session_known=session != trace.trace_id),
         within=frozenset(span.span_id for span in turn.spans),
     )
 
 
+def _last_facts(own: SpanFacts, answer_facts: SpanFacts | None, requests: Sequence[KeptSpan]) -> SpanFacts:
+    """Return the facts with the model and stop reason of a turn: of its answer, else of its last request."""
+    if answer_facts is not None and answer_facts.model:
+        return answer_facts
+    return requests[-1].facts if requests else own
+
+
+def _collect_tags(
+    sources: Iterable[SpanFacts | None], billed: Iterable[KeptSpan], *, is_session_known: bool
+) -> tuple[str, ...]:
+    tags = set()
+    if any(facts is not None and TRUNCATED in facts.tags for facts in sources):
+        tags.add(TRUNCATED)
+    if any(UNCLEAR_TOKENS in request.facts.tags for request in billed):
+        tags.add(UNCLEAR_TOKENS)
+    if not is_session_known:
+        tags.add(SESSION_FROM_TRACE)
+    return tuple(sorted(tags))
+
+
 def _find_answer(turn: Turn) -> tuple[Unit, SpanFacts | None]:
-    """The unit that ends a turn, and the facts with its answer: of the last that answers without a call of a tool, else of the last."""
-    answers = [(unit, unit.answered) for unit in turn.tellers if unit.answered is not None]
-    ended = [(unit, facts) for unit, facts in answers if unit.is_enclosing or not facts.calls]
-    last = turn.tellers[-1]
-    if ended:
-        return ended[-1]
-    return answers[-1] if answers and not last.failed else (last, None)
+    """Return the unit that ends a turn and the facts with its answer: the last answer without a tool call, else the last answer."""
+    last = turn.speakers[-1]
+    any_answer: tuple[Unit, SpanFacts] | None = None
+    final_answer: tuple[Unit, SpanFacts] | None = None
+    for unit in turn.speakers:
+        facts = unit.answer_facts
+        if facts is not None:
+            any_answer = unit, facts
+            if unit.is_enclosing or not facts.calls:
+                final_answer = unit, facts
+    if final_answer is not None:
+        return final_answer
+    if any_answer is not None and not last.failed:
+        return any_answer
+    return last, None
 
 
 def _collect_thoughts(own: SpanFacts, requests: Sequence[KeptSpan]) -> list[str]:
-    """The thoughts, in order: those of the requests, else the span's own."""
-    thoughts = list(dict.fromkeys(one.facts.thinking for one in requests if one.facts.thinking))
-    return thoughts or ([own.thinking] if own.thinking else [])
+    """Return the distinct thoughts of the requests in order, else the span's own."""
+    distinct = dict.fromkeys(request.facts.thinking for request in requests if request.facts.thinking)
+    if distinct:
+        return list(distinct)
+    return [own.thinking] if own.thinking else []
 
 
 def _sum_tokens(requests: Sequence[KeptSpan], field: str) -> int | None:
-    """The sum of a count; None where no request has it, or where that of one is unclear, because then the sum is, too."""
-    counts = [(None if (usage := one.facts.usage) is None else getattr(usage, field), one.facts.tags) for one in requests]
-    if any(count is None and UNCLEAR_TOKENS in tags for count, tags in counts):
-        return None
-    counted = [count for count, _ in counts if count is not None]
-    return sum(counted) if counted else None
+    """Return the sum of a count; None if no request has it, or if one request's count is unclear."""
+    counts: list[int] = []
+    for request in requests:
+        usage = request.facts.usage
+        count = None if usage is None else getattr(usage, field)
+        if count is not None:
+            counts.append(count)
+        elif UNCLEAR_TOKENS in request.facts.tags:
+            return None
+    return sum(counts) if counts else None
 
 
-def places_of(exchanges: Sequence[TracedExchange]) -> dict[str, int]:
-    """The place among the exchanges of the one that each span belongs to, by the id of the span."""
-    return {span_id: place for place, exchange in enumerate(exchanges) for span_id in exchange.within}
+def exchange_indices(exchanges: Sequence[TracedExchange]) -> dict[str, int]:
+    """Return the index of the exchange that each span belongs to, by the id of the span."""
+    return {span_id: index for index, exchange in enumerate(exchanges) for span_id in exchange.within}
 
 
 class Unit:
@@ -144,35 +178,42 @@ class Unit:
         self.span = span
         self.is_enclosing = span.facts.kind in ENCLOSING
         self.session_id = trace.session_of(span)
-        self.inside = [inner for inner in trace.within(span) if inner.span_id not in trace.helper_ids]
+        self.inside = [inner for inner in trace.subtree(span) if inner.span_id not in trace.helper_ids]
         requests = [inner for inner in self.inside if inner.span_id in trace.request_ids]
         self.requests = [inner for inner in requests if inner.span_id not in trace.tool_ids] or requests
         """The requests that speak for it: those that serve a tool only where there are no others."""
-        inner = _unframe(trace, span) if self.is_enclosing and _is_silent(span.facts) else [span]
+        inner = _unframe(trace, span) if self.is_enclosing and _lacks_conversation(span.facts) else []
         # A chain within may have the state of a framework, which is neither question nor answer.
-        self._tellers = [span, *(one for one in inner if one is not span and one.facts.kind == "agent")]
+        self._speakers = [span, *(agent for agent in inner if agent is not span and agent.facts.kind == "agent")]
 
     @cached_property
-    def asked(self) -> SpanFacts | None:
+    def question_facts(self) -> SpanFacts | None:
         """The facts with its question: its own, else those of an agent within it, else of the first request that has one."""
-        return next((one.facts for one in (*self._tellers, *self.requests, *self.inside) if one.facts.question), None)
+        for span in (*self._speakers, *self.requests, *self.inside):
+            if span.facts.question:
+                return span.facts
+        return None
 
     @cached_property
-    def answered(self) -> SpanFacts | None:
+    def answer_facts(self) -> SpanFacts | None:
         """The facts with its answer: its own, else those of the last agent within it, else of the last request that calls no tool.
 
         If it failed, texts on the way are no answer.
         """
-        own, *inner = self._tellers
-        teller = next((one.facts for one in (own, *reversed(inner)) if one.facts.answer), None)
-        if teller is not None:
-            return teller
+        own, *inner = self._speakers
+        for speaker in (own, *reversed(inner)):
+            if speaker.facts.answer:
+                return speaker.facts
         answers = [request.facts for request in self.requests if request.facts.answer]
-        ended = [facts for facts in answers if not facts.calls] or ([] if self.failed else answers)
-        return ended[-1] if ended else self._answered_by_tool
+        final_answers = [facts for facts in answers if not facts.calls]
+        if final_answers:
+            return final_answers[-1]
+        if answers and not self.failed:
+            return answers[-1]
+        return self._answer_by_tool
 
     @property
-    def _answered_by_tool(self) -> SpanFacts | None:
+    def _answer_by_tool(self) -> SpanFacts | None:
         """The facts with the answer that a model gave by calling the tool for it."""
         for span in reversed(self.inside):
             called, returned = span.facts.called, span.facts.returned
@@ -193,9 +234,9 @@ class Unit:
     @property
     def has_ended(self) -> bool:
         """Tell whether it came to an answer that calls no tool, or its last request failed."""
-        return (self.answered is not None and (self.is_enclosing or not self.answered.calls)) or (
-            bool(self.requests) and self.requests[-1].facts.error is not None
-        )
+        if self.requests and self.requests[-1].facts.error is not None:
+            return True
+        return self.answer_facts is not None and (self.is_enclosing or not self.answer_facts.calls)
 
     @property
     def agent(self) -> str | None:
@@ -203,7 +244,7 @@ class Unit:
         facts = self.span.facts
         if facts.kind == "agent":
             return facts.agent or facts.name
-        return None if _is_silent(facts) else facts.name
+        return None if _lacks_conversation(facts) else facts.name
 
     @cached_property
     def user_messages(self) -> int:
@@ -219,12 +260,12 @@ class Unit:
 def _unframe(trace: Trace, span: KeptSpan) -> list[KeptSpan]:
     """The outermost spans within a frame, or within the frame that is all there is in it."""
     inner = [span]
-    while len(inner) == 1 and inner[0].facts.kind in ENCLOSING and _is_silent(inner[0].facts):
+    while len(inner) == 1 and inner[0].facts.kind in ENCLOSING and _lacks_conversation(inner[0].facts):
         inner = trace.outermost(inner[0])
     return inner
 
 
-def _is_silent(facts: SpanFacts) -> bool:
+def _lacks_conversation(facts: SpanFacts) -> bool:
     """Tell whether a span lacks its question or, unless it is an agent, its answer."""
     return not (facts.question and (facts.answer or facts.kind == "agent"))
 
@@ -235,7 +276,7 @@ class Turn:
     def __init__(self) -> None:
         self.units = list[Unit]()
         self.spans = list[KeptSpan]()
-        self._questions, self._answers, self._agents = set[str](), deque[str](maxlen=_REMEMBERED), set[str | None]()
+        self._questions, self._answers, self._agents = set[str](), deque[str](maxlen=_MAX_ANSWERS), set[str | None]()
         self._ends_at = datetime.min.replace(tzinfo=UTC)
         self._user_messages = 0
 
@@ -245,24 +286,24 @@ class Turn:
         return next((unit.span for unit in self.units if unit.is_enclosing), self.units[0].span)
 
     @property
-    def tellers(self) -> list[Unit]:
+    def speakers(self) -> list[Unit]:
         """The units that speak for the turn: its agents and chains, else all of them."""
         return [unit for unit in self.units if unit.is_enclosing] or self.units
 
     def add(self, unit: Unit) -> None:
         """Add the next unit."""
         self.units.append(unit)
-        if unit.asked is not None and unit.asked.question:
-            self._questions.add(unit.asked.question)
-        if unit.answered is not None and unit.answered.answer:
-            self._answers.append(unit.answered.answer)
+        if unit.question_facts is not None and unit.question_facts.question:
+            self._questions.add(unit.question_facts.question)
+        if unit.answer_facts is not None and unit.answer_facts.answer:
+            self._answers.append(unit.answer_facts.answer)
         self._agents.add(unit.agent)
         self._ends_at = max(self._ends_at, unit.span.ended_at)
         self._user_messages = max(self._user_messages, unit.user_messages)
 
     def is_over(self, trace: Trace, unit: Unit) -> bool:
         """Tell whether a unit that comes after it begins another turn."""
-        question = unit.asked.question if unit.asked is not None else None
+        question = unit.question_facts.question if unit.question_facts is not None else None
         if question is None or unit.resumes:
             return False
         before = self.units[-1]
@@ -278,9 +319,15 @@ class Turn:
     def _is_next(self, trace: Trace, unit: Unit, question: str) -> bool:
         """Tell whether a unit of the same trace that comes after it asks for something else."""
         before, is_same_question = self.units[-1], question in self._questions
-        if before.has_ended and question not in self._answers and self._went_on(unit, is_same_question=is_same_question):
+        if (
+            before.has_ended
+            and question not in self._answers
+            and self._has_more_messages(unit, is_same_question=is_same_question)
+        ):
             return True
-        is_passed_on = any(answer in question for answer in self._answers if len(answer) >= PASSED_ON or answer == question)
+        is_passed_on = any(
+            answer in question for answer in self._answers if len(answer) >= MIN_QUOTED_ANSWER or answer == question
+        )
         if is_same_question or is_passed_on or trace.serves(unit.span):
             return False
         if before.is_enclosing and unit.is_enclosing:
@@ -288,7 +335,7 @@ class Turn:
         # What an agent asks a model on its way are prompts of its own.
         return not (before.is_enclosing or unit.is_enclosing) and before.has_ended and unit.span.span_id not in trace.agent_ids
 
-    def _went_on(self, unit: Unit, *, is_same_question: bool) -> bool:
+    def _has_more_messages(self, unit: Unit, *, is_same_question: bool) -> bool:
         """Tell whether a unit was sent a history that went on: a window over a long one has always as many messages."""
         before = self._user_messages
         return unit.user_messages > before or (unit.user_messages == before > 1 and not is_same_question)
@@ -297,15 +344,15 @@ class Turn:
 def turns_of(trace: Trace) -> list[Turn]:
     """The turns of a trace, in order of time; see the module."""
     units = [unit for span in trace.outermost() for unit in _units_of(trace, span)]
-    turns = sorted(_split_turns(trace, units), key=lambda turn: place_of(turn.span))
-    _add_rest(trace, turns)
+    turns = sorted(_split_turns(trace, units), key=lambda turn: order_key(turn.span))
+    _assign_other_spans(trace, turns)
     return turns
 
 
 def _units_of(trace: Trace, span: KeptSpan) -> list[Unit]:
     """An outermost span as one unit, or as those within it where it is the frame of several turns."""
-    if span.facts.kind in ENCLOSING and _is_silent(span.facts):
-        inner = [Unit(trace, one) for one in _unframe(trace, span)]
+    if span.facts.kind in ENCLOSING and _lacks_conversation(span.facts):
+        inner = [Unit(trace, inner_span) for inner_span in _unframe(trace, span)]
         if len(inner) > 1 and len(_split_turns(trace, inner)) > 1:
             return inner
     return [Unit(trace, span)]
@@ -313,7 +360,7 @@ def _units_of(trace: Trace, span: KeptSpan) -> list[Unit]:
 
 def _split_turns(trace: Trace, units: Iterable[Unit]) -> list[Turn]:
     turns, current = list[Turn](), dict[str, Turn]()
-    for unit in sorted(units, key=lambda one: place_of(one.span)):
+    for unit in sorted(units, key=lambda unit: order_key(unit.span)):
         turn = current.get(unit.session_id)
         if turn is None or turn.is_over(trace, unit):
             turn = current[unit.session_id] = Turn()
@@ -322,7 +369,7 @@ def _split_turns(trace: Trace, units: Iterable[Unit]) -> list[Turn]:
     return turns
 
 
-def _add_rest(trace: Trace, turns: Sequence[Turn]) -> None:
+def _assign_other_spans(trace: Trace, turns: Sequence[Turn]) -> None:
     """Give each turn the spans of its units, and those beside them that began in it: all below the same root, and tools below any."""
     by_session: dict[str, list[Turn]] = {}
     covered: set[str] = set(trace.helper_ids)
@@ -354,7 +401,7 @@ def ratings_of(trace: Trace, exchanges: Sequence[TracedExchange]) -> Iterator[Tr
 
     A rating is of the exchange with the response that it names, else of that of its span.
     """
-    indices = places_of(exchanges)
+    indices = exchange_indices(exchanges)
     answered = defaultdict[str, list[str]](list)
     for span in trace.spans:
         if span.facts.response_id is not None:

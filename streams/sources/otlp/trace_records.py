@@ -24,7 +24,6 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from audit.diagnosis.events import NormalisedEvent, normalise_event, normalise_payload, to_record
@@ -41,15 +40,15 @@ from streams.sources.otlp.trace import (
     KeptSpan,
     Links,
     Trace,
+    instrumentor_of,
     links_of,
-    place_of,
-    told_by,
+    order_key,
     without_evaluations,
 )
-from streams.sources.otlp.trace_exchanges import TracedExchange, TracedRating, exchanges_of, places_of, ratings_of
+from streams.sources.otlp.trace_exchanges import TracedExchange, TracedRating, exchange_indices, exchanges_of, ratings_of
 
 COMPLETE, CONTINUED, NOT_UNDERSTOOD, NO_MODEL = "complete", "continued", "not_understood", "no_model"
-_NONE: Counter[str] = Counter()
+_NO_SECRETS: Counter[str] = Counter()
 _MARKER = re.compile(r"\[SECRET:([a-z][a-z0-9_]{0,31}):[0-9a-f]{8}\]")
 UNKNOWN_KIND, NO_CONTENT, HELPER = "unknown_kind", "no_content", "helper"
 EVALUATION, REPEATED, RETRIEVAL, NOT_A_MODEL_CALL = "evaluation", "repeated", "retrieval", "not_a_model_call"
@@ -58,15 +57,15 @@ STATES = (UNKNOWN_KIND, NO_CONTENT, HELPER, EVALUATION, REPEATED, RETRIEVAL, NOT
 MAX_GROUPS = 32
 """Groups of one trace that are kept."""
 _TEXTS = ("question", "answer", "thinking", "calls", "results", "called", "returned")
-_BY_KIND = {"helper": HELPER, "evaluation": EVALUATION, "retrieval": RETRIEVAL, "other": NOT_A_MODEL_CALL}
-_CALLS = frozenset({"tool_call", "tool_output"})
-_FILED = frozenset({"event_id", "exchange_id"})
-_LONGEST_NAME = 256
+_STATE_BY_KIND = {"helper": HELPER, "evaluation": EVALUATION, "retrieval": RETRIEVAL, "other": NOT_A_MODEL_CALL}
+_CALL_EVENTS = frozenset({"tool_call", "tool_output"})
+_OWNER_FIELDS = frozenset({"event_id", "exchange_id"})
+_MAX_TOOL_NAME = 256
 SOURCE = "otlp"
 """The source that events of traces name."""
 Json = dict[str, Any]
 _handoff = re.compile(r"(?:transfer|hand_?off)[ _-]to[ _-](.+)", re.IGNORECASE | re.DOTALL).match
-_apart = partial(re.compile(r"[^a-z0-9]+").sub)
+_replace_separators = partial(re.compile(r"[^a-z0-9]+").sub)
 
 
 class Assembly(NamedTuple):
@@ -100,87 +99,102 @@ class Decision(NamedTuple):
 def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
     """Make a trace into records, together with the spans of linked traces that belong to the same turns.
 
-    The same spans give the same exchanges and events, whatever the order and however often they came.
+    The same spans give the same exchanges and events, in whatever order and however often they arrive.
     """
-    first = min(records, key=place_of)
-    kept = sorted(map(kept_span, records), key=place_of)
+    first = min(records, key=order_key)
+    spans = sorted(map(kept_span, records), key=order_key)
     trace_id = decision.trace_id or first.trace_id
-    own = [span for span in kept if span.trace_id == trace_id]
-    trace = Trace(first.trace_id, without_evaluations(kept), decision.session)
-    earlier = {one.exchange_id: one for one in decision.earlier if not one.withdrawn}
-    traced = exchanges_of(trace)
-    named = {name: one for name, one in earlier.items() if not _is_misfiled(one, traced, decision)}
-    traced, absorbed = _keep_earlier_ids(traced, named, {span.span_id for span in kept})
-    absorbed |= earlier.keys() - named.keys()
-    exchanges = [_exchange(one, first, decision.now) for one in traced]
-    withdrawn = [replace(one, withdrawn=True, ingested_at=decision.now) for name, one in earlier.items() if name in absorbed]
+    own_spans = [span for span in spans if span.trace_id == trace_id]
+    trace = Trace(first.trace_id, without_evaluations(spans), decision.session)
+    earlier = {exchange.exchange_id: exchange for exchange in decision.earlier if not exchange.withdrawn}
+    traced, withdrawn_ids = _identify_exchanges(exchanges_of(trace), earlier, decision, {span.span_id for span in spans})
+    withdrawn = [
+        replace(exchange, withdrawn=True, ingested_at=decision.now)
+        for exchange_id, exchange in earlier.items()
+        if exchange_id in withdrawn_ids
+    ]
     events = events_of(trace)
+    new_events = _drop_repeated_events(trace, events, decision.earlier_events)
     ratings = list(ratings_of(trace, traced))
+    used_ids = {event.span.span_id for event in events}
+    used_ids |= {exchange.span.span_id for exchange in traced}
+    used_ids |= {rating.span_id for rating in ratings}
+    new_exchanges = [exchange for exchange in traced if exchange.exchange_id not in earlier]
     all_facts = [span.facts for span in trace.spans]
-    used = {event.span.span_id for event in events} | {one.span.span_id for one in traced} | {one.span_id for one in ratings}
     return Assembly(
-        exchanges=[*exchanges, *withdrawn],
-        events=_event_records(
-            trace, _drop_repeated_events(trace, events, decision.earlier_events), traced, first, decision.now
-        ),
+        exchanges=[*(_exchange_record(exchange, first, decision.now) for exchange in traced), *withdrawn],
+        events=_event_records(trace, new_events, traced, first, decision.now),
         ratings=ratings,
         decision=TraceAssembly(
             connection=first.connection,
             project=first.project,
             agent=trace.agent_of(trace.spans[0]) if trace.spans else None,
-            session_id=traced[0].session_id if traced else trace.session_of(trace.spans[0]) if trace.spans else first.trace_id,
+            session_id=_session_of(trace, traced, first),
             trace_id=trace_id,
             revision=decision.revision,
             reason=decision.reason,
-            spans=len(own),
-            exchanges=sum(one.exchange_id not in earlier for one in traced if one.span.trace_id == trace_id),
+            spans=len(own_spans),
+            exchanges=sum(exchange.span.trace_id == trace_id for exchange in new_exchanges),
             kept_exchanges=0,
             withdrawn_exchanges=len(withdrawn),
             events=sum(event.span.trace_id == trace_id for event in events),
-            state=_trace_state(own, traced),
-            unused_spans=unused_spans(own, used, trace.helper_ids, has_exchange=bool(traced)),
+            state=_trace_state(own_spans, traced),
+            unused_spans=unused_spans(own_spans, used_ids, trace.helper_ids, has_exchange=bool(traced)),
             truncated=any(TRUNCATED in facts.tags for facts in all_facts),
             sampling_probability=next((facts.probability for facts in all_facts if facts.probability is not None), None),
-            started_at=own[0].started_at,
-            ended_at=max(span.ended_at for span in own),
+            started_at=own_spans[0].started_at,
+            ended_at=max(span.ended_at for span in own_spans),
             assembled_at=decision.now,
         ),
-        links=links_of(own),
+        links=links_of(own_spans),
     )
 
 
+def _session_of(trace: Trace, traced: Sequence[TracedExchange], first: Span) -> str:
+    if traced:
+        return traced[0].session_id
+    if trace.spans:
+        return trace.session_of(trace.spans[0])
+    return first.trace_id
+
+
+def _identify_exchanges(
+    traced: Sequence[TracedExchange], earlier: Mapping[str, Exchange], decision: Decision, span_ids: Collection[str]
+) -> tuple[list[TracedExchange], set[str]]:
+    """Give exchanges the ids of the earlier ones they continue. Also return the ids of the earlier ones to withdraw."""
+    misfiled = {exchange_id for exchange_id, exchange in earlier.items() if _is_misfiled(exchange, traced, decision)}
+    kept_ids = [exchange_id for exchange_id in earlier if exchange_id not in misfiled]
+    identified, absorbed = _keep_earlier_ids(traced, kept_ids, span_ids)
+    return identified, absorbed | misfiled
+
+
 def _is_misfiled(exchange: Exchange, traced: Sequence[TracedExchange], decision: Decision) -> bool:
-    """Tell whether an earlier exchange has the id of its trace for a session, and a trace that is linked to it names the session."""
-    names_session = any(SESSION_FROM_TRACE not in one.tags for one in traced)
-    return decision.trace_id is not None and SESSION_FROM_TRACE in exchange.tags and names_session
+    """Return whether an earlier exchange uses its trace's id as a session although a linked trace now names the session."""
+    if decision.trace_id is None or SESSION_FROM_TRACE not in exchange.tags:
+        return False
+    return any(SESSION_FROM_TRACE not in current.tags for current in traced)
 
 
-def _keep_earlier_ids(exchanges: Sequence[TracedExchange], earlier_ids: Iterable[str], present: Collection[str]) -> _EarlierIds:
-    """Give exchanges the ids under which an earlier revision of the trace made them, the oldest first where there were several.
+def _keep_earlier_ids(
+    traced: Sequence[TracedExchange], earlier_ids: Iterable[str], span_ids: Collection[str]
+) -> tuple[list[TracedExchange], set[str]]:
+    """Give exchanges the ids that an earlier revision gave them, the oldest if there are several. Also return the absorbed ids.
 
-    Of a span that is not among the `present` ones nothing is known, so its exchange stays as it is.
+    An exchange whose span is not among `span_ids` stays as it is, because nothing is known about it.
     """
-    indices = places_of(exchanges)
-    ids: dict[int, str] = {}
+    indices = exchange_indices(traced)
+    id_by_index: dict[int, str] = {}
     absorbed: set[str] = set()
     for exchange_id in earlier_ids:
         index = indices.get(exchange_id)
-        if index is not None and index not in ids:
-            ids[index] = exchange_id
-        elif exchange_id in present:
+        if index is not None and index not in id_by_index:
+            id_by_index[index] = exchange_id
+        elif exchange_id in span_ids:
             absorbed.add(exchange_id)
-    named = [msgspec.structs.replace(one, earlier_id=ids.get(index)) for index, one in enumerate(exchanges)]
-    return _EarlierIds(named, frozenset(absorbed))
+    return [replace(exchange, earlier_id=id_by_index.get(index)) for index, exchange in enumerate(traced)], absorbed
 
 
-class _EarlierIds(NamedTuple):
-    """Exchanges of a trace, some under the ids that they had, and the ids of those that are part of another one now."""
-
-    exchanges: list[TracedExchange]
-    absorbed: frozenset[str]
-
-
-def _exchange(traced: TracedExchange, span: Span, now: datetime) -> Exchange:
+def _exchange_record(traced: TracedExchange, span: Span, now: datetime) -> Exchange:
     draft = ExchangeDraft(
         exchange_id=traced.exchange_id,
         session_id=traced.session_id,
@@ -211,7 +225,7 @@ def _labels(labels: Mapping[str, str]) -> tuple[Label, ...]:
 
 def _count_secrets(text: str) -> tuple[str, Counter[str]]:
     """The text, whose secrets were taken out when its span came in, and how many there were."""
-    return text, Counter(_MARKER.findall(text)) if "[SECRET:" in text else _NONE
+    return text, Counter(_MARKER.findall(text)) if "[SECRET:" in text else _NO_SECRETS
 
 
 def _keep_wrapped(text: str) -> Unwrapped:
@@ -221,55 +235,53 @@ def _keep_wrapped(text: str) -> Unwrapped:
 def _event_records(
     trace: Trace, events: Iterable[TracedEvent], exchanges: Sequence[TracedExchange], span: Span, now: datetime
 ) -> list[AgentEvent]:
-    counts: Counter[str] = Counter()
-    filings = _Filings(trace, exchanges)
-    made = []
+    owners = _EventOwners(trace, exchanges)
+    next_seq: Counter[str] = Counter()
+    records = []
     for event in events:
-        filed = filings[event.span]
-        session = filed.session_id
-        normalised = _normalise(event, filed, counts[session])
-        made.append(
+        owner = owners.owner_of(event.span)
+        seq = next_seq[owner.session_id]
+        next_seq[owner.session_id] += 1
+        normalised = _normalise(event, owner, seq)
+        records.append(
             to_record(
                 normalised,
                 connection=span.connection,
                 project=span.project,
-                agent=filed.agent,
-                session_id=session,
-                seq=counts[session],
+                agent=owner.agent,
+                session_id=owner.session_id,
+                seq=seq,
                 occurred_at=event.at,
                 ingested_at=now,
                 payload_json=canonical_json(normalised.payload),
-                labels=filed.labels,
+                labels=owner.labels,
             )
         )
-        counts[session] += 1
-    return made
+    return records
 
 
-class _Filings:
-    """The fields that the events of each span have in common, computed once per span."""
+class _EventOwners:
+    """The owner of the events of each span, computed once per span."""
 
     def __init__(self, trace: Trace, exchanges: Sequence[TracedExchange]) -> None:
         self._trace = trace
-        self._places = places_of(exchanges)
-        self._ids = [one.exchange_id for one in exchanges]
-        self._found: dict[str, _Filed] = {}
+        self._exchange_ids = {span_id: exchanges[index].exchange_id for span_id, index in exchange_indices(exchanges).items()}
+        self._owners: dict[str, _EventOwner] = {}
 
-    def __getitem__(self, span: KeptSpan) -> _Filed:
-        filed = self._found.get(span.span_id)
-        if filed is None:
-            trace, index = self._trace, self._places.get(span.span_id)
-            filed = self._found[span.span_id] = _Filed(
-                trace.session_of(span),
-                trace.agent_of(span),
-                None if index is None else self._ids[index],
-                _labels(trace.labels_of(span)),
+    def owner_of(self, span: KeptSpan) -> _EventOwner:
+        owner = self._owners.get(span.span_id)
+        if owner is None:
+            owner = self._owners[span.span_id] = _EventOwner(
+                session_id=self._trace.session_of(span),
+                agent=self._trace.agent_of(span),
+                exchange_id=self._exchange_ids.get(span.span_id),
+                labels=_labels(self._trace.labels_of(span)),
             )
-        return filed
+        return owner
 
 
-class _Filed(NamedTuple):
-    """The fields that the events of a span have in common."""
+class _EventOwner(NamedTuple):
+    """Session, agent, exchange and labels of the events of a span."""
 
     session_id: str
     agent: str | None
@@ -277,96 +289,111 @@ class _Filed(NamedTuple):
     labels: tuple[Label, ...]
 
 
-def _normalise(event: TracedEvent, filed: _Filed, seq: int) -> NormalisedEvent:
-    payload = event.payload if filed.exchange_id is None else {**event.payload, "exchange_id": filed.exchange_id}
-    # What was read of a record's JSON can be written as JSON, if it is not too deep for one.
+def _normalise(event: TracedEvent, owner: _EventOwner, seq: int) -> NormalisedEvent:
+    payload = event.payload
+    if owner.exchange_id is not None:
+        payload = {**payload, "exchange_id": owner.exchange_id}
+    # The payload was read from JSON, so unless it is too deep it needs no cleaning.
     return normalise_event(payload, seq) if is_too_deep(payload) else normalise_payload(payload, seq)
 
 
 def _drop_repeated_events(trace: Trace, events: Sequence[TracedEvent], earlier: Sequence[EarlierEvent]) -> list[TracedEvent]:
-    """The events that no earlier revision made, neither under their ids nor by another span."""
+    """Return the events that no earlier revision reported, neither under the same id nor by another span."""
     if not earlier:
         return list(events)
-    ids, earlier_ids = {event.event_id for event in events}, {earlier_event.event_id for earlier_event in earlier}
+    current_ids = {event.event_id for event in events}
+    earlier_ids = {event.event_id for event in earlier}
     fresh: dict[str, list[TracedEvent]] = defaultdict(list)
     for event in events:
         if event.event_id not in earlier_ids:
             fresh[event.payload["event"]].append(event)
     superseded: dict[str, list[EarlierEvent]] = defaultdict(list)
     for earlier_event in earlier:
-        if earlier_event.event_id not in ids:
+        if earlier_event.event_id not in current_ids:
             superseded[earlier_event.payload["event"]].append(earlier_event)
-    new_ids = {
-        event.event_id
-        for name, of_type in fresh.items()
-        for event in (_new_calls if name in _CALLS else _new_events)(trace, of_type, superseded[name])
-    }
+    new_ids: set[str] = set()
+    for event_type, fresh_events in fresh.items():
+        if event_type in _CALL_EVENTS:
+            new_events = _new_calls(fresh_events, superseded[event_type])
+        else:
+            new_events = _new_events(trace, fresh_events, superseded[event_type])
+        new_ids.update(event.event_id for event in new_events)
     return [event for event in events if event.event_id in new_ids]
 
 
-def _new_calls(_: Trace, fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
-    """The calls that no superseded event covers: matched by the id of the call, else, where one of the two has none, by the name of the tool."""
-    by_id: dict[Any, EarlierEvent] = {}
+def _new_calls(fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
+    """Yield the calls that no superseded event covers: by call id, or by tool name if one of the two has no id."""
+    by_call_id: dict[Any, EarlierEvent] = {}
     by_name: dict[tuple[str, bool], dict[str, EarlierEvent]] = defaultdict(dict)
     for candidate in superseded:
         call_id = candidate.payload.get("tool_call_id")
         by_name[candidate.payload.get("tool", ""), call_id is None][candidate.event_id] = candidate
         if call_id is not None:
-            by_id[call_id] = candidate
+            by_call_id[call_id] = candidate
     for event in fresh:
         call_id = event.payload.get("tool_call_id")
-        match = None if call_id is None else by_id.get(call_id)
-        match = match or next(_of_same_name(event.payload.get("tool", ""), by_name, has_id=call_id is not None), None)
+        match = None if call_id is None else by_call_id.get(call_id)
+        if match is None:
+            match = next(_same_tool_events(event.payload.get("tool", ""), by_name, has_id=call_id is not None), None)
         if match is None:
             yield event
             continue
-        by_id.pop(match.payload.get("tool_call_id"), None)
-        for has_none in (True, False):
-            by_name[match.payload.get("tool", ""), has_none].pop(match.event_id, None)
+        by_call_id.pop(match.payload.get("tool_call_id"), None)
+        for lacks_id in (True, False):
+            by_name[match.payload.get("tool", ""), lacks_id].pop(match.event_id, None)
 
 
-def _of_same_name(
+def _same_tool_events(
     tool: str, by_name: Mapping[tuple[str, bool], Mapping[str, EarlierEvent]], *, has_id: bool
 ) -> Iterator[EarlierEvent]:
-    """The events of a tool, or of its transport, whose name is the end of its own; not both have an id."""
-    for start in range(max(0, len(tool) - _LONGEST_NAME), len(tool)):
-        for lacks_id in (True,) if has_id else (True, False):
-            yield from by_name.get((tool[start:], lacks_id), {}).values()
+    """Yield the events of a tool, or of its transport, whose name is a suffix of the tool's. At most one of the two has an id."""
+    for start in range(max(0, len(tool) - _MAX_TOOL_NAME), len(tool)):
+        yield from by_name.get((tool[start:], True), {}).values()
+        if not has_id:
+            yield from by_name.get((tool[start:], False), {}).values()
 
 
 def _new_events(trace: Trace, fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
-    """The events that no superseded one covers: spans within each other report the same thing; other spans do once for each equal content."""
-    inside = trace.in_line_with({one.span_id for one in superseded})
-    beside = trace.in_line_with({event.span.span_id for event in fresh})
-    alike = Counter(_content_key(one.payload) for one in superseded if one.span_id not in beside)
+    """Yield the events that no superseded one covers.
+
+    Spans inside each other report the same thing. Of other spans, each superseded event covers one event with equal content.
+    """
+    near_superseded = trace.ids_on_path({event.span_id for event in superseded})
+    near_fresh = trace.ids_on_path({event.span.span_id for event in fresh})
+    uncovered = Counter(_content_key(event.payload) for event in superseded if event.span_id not in near_fresh)
     for event in fresh:
-        if event.span.span_id in inside:
+        if event.span.span_id in near_superseded:
             continue
         key = _content_key(event.payload)
-        if alike[key] > 0:
-            alike[key] -= 1
+        if uncovered[key] > 0:
+            uncovered[key] -= 1
         else:
             yield event
 
 
 def _content_key(payload: Mapping[str, Any]) -> str:
-    return canonical_json({name: value for name, value in payload.items() if name not in _FILED})
+    return canonical_json({name: value for name, value in payload.items() if name not in _OWNER_FIELDS})
 
 
 def _trace_state(spans: Sequence[KeptSpan], traced: Sequence[TracedExchange]) -> str:
-    """The state of a trace; if it made no exchange, the reason that its sender can do most about."""
+    """Return the state of a trace: if it made no exchange, the reason that its sender can do most about."""
     ids = {span.span_id for span in spans}
-    if any(one.span.span_id in ids for one in traced):
+    if any(exchange.span.span_id in ids for exchange in traced):
         return COMPLETE
-    if any(not ids.isdisjoint(one.within) for one in traced):
+    if any(not ids.isdisjoint(exchange.within) for exchange in traced):
         return CONTINUED
-    own = without_evaluations(spans)
-    if not own:
+    agent_spans = without_evaluations(spans)
+    if not agent_spans:
         return EVALUATION
-    kinds = {span.facts.kind for span in own}
-    if any(span.facts.unknown is not None for span in own):
+    if any(span.facts.unknown is not None for span in agent_spans):
         return NOT_UNDERSTOOD
-    return NO_CONTENT if kinds & {"inference", "agent"} else HELPER if "helper" in kinds else NO_MODEL
+    return _contentless_state({span.facts.kind for span in agent_spans})
+
+
+def _contentless_state(kinds: Collection[str]) -> str:
+    if "inference" in kinds or "agent" in kinds:
+        return NO_CONTENT
+    return HELPER if "helper" in kinds else NO_MODEL
 
 
 def unused_spans(
@@ -385,7 +412,9 @@ def unused_spans(
             counts[group] = counts.get(group, 0) + 1
             examples.setdefault(group, span.facts.unknown or span.facts.name)
     groups = sorted(counts, key=lambda group: (STATES.index(group.state), -counts[group], group.scope))[:MAX_GROUPS]
-    return tuple([UnusedSpans(state=one.state, scope=one.scope, example=examples[one], spans=counts[one]) for one in groups])
+    return tuple(
+        [UnusedSpans(state=group.state, scope=group.scope, example=examples[group], spans=counts[group]) for group in groups]
+    )
 
 
 class _Group(NamedTuple):
@@ -402,8 +431,8 @@ def _unused_state(span: KeptSpan, used: Collection[str], helpers: Collection[str
         return None
     if facts.unknown is not None and facts.kind == "other":
         return UNKNOWN_KIND
-    if facts.kind in _BY_KIND or is_helper:
-        return _BY_KIND.get(facts.kind, HELPER)
+    if facts.kind in _STATE_BY_KIND or is_helper:
+        return _STATE_BY_KIND.get(facts.kind, HELPER)
     # Frameworks put a span around each step: within an exchange it needs no texts of its own.
     return REPEATED if has_exchange or _has_texts(span) else NO_CONTENT
 
@@ -439,7 +468,7 @@ def events_of(trace: Trace) -> list[TracedEvent]:
     if _has_served_calls_alone(trace):
         return []
     events = [event for span in trace.spans for event in _own_events(trace, span)]
-    events += _calls_of_tools(trace)
+    events += _tool_events(trace)
     return sorted(events, key=lambda event: (event.at, event.rank, event.event_id))
 
 
@@ -448,13 +477,15 @@ def _has_served_calls_alone(trace: Trace) -> bool:
 
     The agent reports each of these calls in a trace of its own: here it would count twice, and the server would be an agent with a run.
     """
-    told_facts = [span.facts for span in trace.spans if span.facts.kind != "other"]
-    return bool(told_facts) and all(facts.is_served_call and facts.session_id is None for facts in told_facts)
+    known = [span.facts for span in trace.spans if span.facts.kind != "other"]
+    return bool(known) and all(facts.is_served_call and facts.session_id is None for facts in known)
 
 
 def _own_events(trace: Trace, span: KeptSpan) -> Iterator[TracedEvent]:
     facts = span.facts
-    if facts.usage is not None and (span.span_id in trace.request_ids or (facts.kind == "helper" and trace.spoken)):
+    if facts.usage is not None and (
+        span.span_id in trace.request_ids or (facts.kind == "helper" and trace.conversation_requests)
+    ):
         payload = {"event": "token_usage", "usage": _usage_fields(facts.usage), **_drop_missing(model=facts.model)}
         yield _build_event(span.ended_at, 3, span, "usage", payload)
     if facts.compacted and facts.kind == "inference":
@@ -489,22 +520,22 @@ def _build_event(at: datetime, rank: int, span: KeptSpan, suffix: str, payload: 
     return TracedEvent(at, rank, event_id, span, {"event_id": event_id, "source": SOURCE, **payload})
 
 
-def _calls_of_tools(trace: Trace) -> Iterator[TracedEvent]:
-    every = [span for span in trace.spans if span.facts.kind == "tool" and span.span_id not in trace.helper_ids]
-    better = find_transports(every)
-    inner = (span for span in every if not _repeats_inner(trace, span) and span.span_id not in better)
-    tools = _drop_repeated_tools(_with_wrappers(trace, span) for span in inner)
-    messages = [
-        _MessageCall(span, index, call) for span in _speaking_spans(trace) for index, call in enumerate(span.facts.calls)
-    ]
+def _tool_events(trace: Trace) -> Iterator[TracedEvent]:
+    tool_spans = [span for span in trace.spans if span.facts.kind == "tool" and span.span_id not in trace.helper_ids]
+    transports = find_transports(tool_spans)
+    innermost = [span for span in tool_spans if span.span_id not in transports and not _repeats_inner(trace, span)]
+    tools = _drop_repeated_tools(_with_wrappers(trace, span) for span in innermost)
+    messages: list[_MessageCall] = []
+    for span in _spans_with_messages(trace):
+        messages += [_MessageCall(span, index, call) for index, call in enumerate(span.facts.calls)]
     outputs = _Outputs(trace)
     joined = _join_calls(tools, messages)
     for span in tools:
         message = joined.get(span.span_id)
         yield from _events_of_span(span, None if message is None else message.call, outputs)
-    taken = {(message.span.span_id, message.position) for message in joined.values()}
+    joined_keys = {message.key for message in joined.values()}
     for message in messages:
-        if (message.span.span_id, message.position) not in taken:
+        if message.key not in joined_keys:
             yield from _events_of_message(message, outputs)
 
 
@@ -525,7 +556,7 @@ def _drop_repeated_tools(tools: Iterable[KeptSpan]) -> list[KeptSpan]:
     for span in tools:
         call = None if span.facts.called is None else _by_arguments(span.facts.called)
         before = by_call.setdefault(call, span)
-        if call is None or told_by(before) == told_by(span) or span.started_at > before.ended_at:
+        if call is None or instrumentor_of(before) == instrumentor_of(span) or span.started_at > before.ended_at:
             kept.append(span)
             by_call[call] = span
     return kept
@@ -539,9 +570,7 @@ def _with_wrappers(trace: Trace, span: KeptSpan) -> KeptSpan:
     """A tool's span, completed from the spans that wrap it."""
     own, outer = span.facts, trace.parent(span)
     while outer is not None and outer.facts.kind == "tool" and _tool_name(outer.facts) == _tool_name(own):
-        own = msgspec.structs.replace(
-            own, called=_complete_call(own.called, outer.facts.called), returned=own.returned or outer.facts.returned
-        )
+        own = replace(own, called=_complete_call(own.called, outer.facts.called), returned=own.returned or outer.facts.returned)
         outer = trace.parent(outer)
     return span if own is span.facts else span._replace(facts=own)
 
@@ -560,71 +589,85 @@ class _MessageCall(NamedTuple):
     position: int
     call: ToolCall
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """The id of the span and the position."""
+        return self.span.span_id, self.position
 
-def _speaking_spans(trace: Trace) -> list[KeptSpan]:
+
+def _spans_with_messages(trace: Trace) -> list[KeptSpan]:
     """The spans whose messages count: the innermost requests, else whatever has any."""
-    return trace.spoken or [span for span in trace.spans if span.facts.kind == "agent" and span.span_id not in trace.helper_ids]
+    return trace.conversation_requests or [
+        span for span in trace.spans if span.facts.kind == "agent" and span.span_id not in trace.helper_ids
+    ]
 
 
 class _Outputs:
-    """The outputs in messages, by the id of the call; some senders number the calls of each turn from 1 again."""
+    """The tool outputs in messages, by call id. Some senders number the calls of each turn from 1 again."""
 
     def __init__(self, trace: Trace) -> None:
-        self._told = defaultdict[str, list[tuple[KeptSpan, ToolResult]]](list)
+        self._by_call = defaultdict[str, list[tuple[KeptSpan, ToolResult]]](list)
         for span in trace.spans:
             for result in span.facts.results:
                 if result.call_id is not None:
-                    self._told[result.call_id].append((span, result))
+                    self._by_call[result.call_id].append((span, result))
 
-    def of(self, call_id: str | None, caller: KeptSpan) -> tuple[KeptSpan, ToolResult] | None:
-        """The first output of a call that was reported after it, with its span; any output where clocks differ."""
-        outputs = self._told.get(call_id or "", [])
-        return next(
-            (one for one in outputs if one[0] is not caller and one[0].started_at >= caller.started_at),
-            outputs[0] if outputs else None,
-        )
+    def find(self, call_id: str | None, caller: KeptSpan) -> tuple[KeptSpan, ToolResult] | None:
+        """Return the first output reported after the call, with its span; any output of the call if the clocks differ."""
+        outputs = self._by_call.get(call_id or "", [])
+        for span, result in outputs:
+            if span is not caller and span.started_at >= caller.started_at:
+                return span, result
+        return outputs[0] if outputs else None
 
 
 def _join_calls(tools: list[KeptSpan], messages: list[_MessageCall]) -> dict[str, _MessageCall]:
-    """The message with the same call as a span, by the id of the span."""
+    """Return the message with the same call as a tool's span, by the id of the span."""
     joined: dict[str, _MessageCall] = {}
-    left_spans, left_told = list(tools), list(messages)
+    open_tools, open_messages = list(tools), list(messages)
     for key in (attrgetter("call_id"), _by_arguments, attrgetter("name"), _by_handoff):
-        waiting = defaultdict[Any, list[_MessageCall]](list)
-        for message in left_told:
-            waiting[key(message.call)].append(message)
-        for span in left_spans:
-            wanted = None if span.facts.called is None else key(span.facts.called)
-            if wanted is not None and (ready := waiting.get(wanted)):
-                joined[span.span_id] = ready.pop(0)
-        taken = {(message.span.span_id, message.position) for message in joined.values()}
-        left_spans = [span for span in left_spans if span.span_id not in joined]
-        left_told = [message for message in left_told if (message.span.span_id, message.position) not in taken]
+        candidates = defaultdict[Any, list[_MessageCall]](list)
+        for message in open_messages:
+            candidates[key(message.call)].append(message)
+        for span in open_tools:
+            call_key = None if span.facts.called is None else key(span.facts.called)
+            if call_key is not None and candidates.get(call_key):
+                joined[span.span_id] = candidates[call_key].pop(0)
+        joined_keys = {message.key for message in joined.values()}
+        open_tools = [span for span in open_tools if span.span_id not in joined]
+        open_messages = [message for message in open_messages if message.key not in joined_keys]
     return joined
 
 
 def _by_handoff(call: ToolCall) -> str | None:
     """The agent that takes over, as a name of a tool: a model calls `transfer_to_billing_desk`, and a span is a `handoff to Billing Desk`."""
     match = None if call.name is None else _handoff(call.name)
-    return None if match is None else _apart("_", match[1].lower())
+    return None if match is None else _replace_separators("_", match[1].lower())
 
 
 def _events_of_span(span: KeptSpan, message: ToolCall | None, outputs: _Outputs) -> Iterator[TracedEvent]:
-    own, message_call = span.facts.called or ToolCall(), message or ToolCall()
-    call_id = own.call_id or message_call.call_id
-    is_telling = own.arguments is not None and (isinstance(own.arguments, dict) or message_call.arguments is None)
-    is_handoff = message_call.name is not None and _by_handoff(own) is not None
-    name = message_call.name if is_handoff else own.name or message_call.name
-    call = ToolCall(name, call_id, own.arguments if is_telling and not is_handoff else message_call.arguments)
+    call = _merge_calls(span.facts.called or ToolCall(), message or ToolCall())
     yield _build_event(span.started_at, 1, span, "call", _call_fields(call))
-    told_output = outputs.of(call_id, span)
-    output = span.facts.returned or (None if told_output is None else told_output[1])
-    if output is not None and told_output is not None and told_output[1].is_error:
-        output = msgspec.structs.replace(output, is_error=True)
+    reported = outputs.find(call.call_id, span)
+    output = span.facts.returned
+    if reported is not None:
+        if output is None:
+            output = reported[1]
+        elif reported[1].is_error:
+            output = replace(output, is_error=True)
     if output is not None:
         payload = _output_fields(output, call)
         payload["duration_ms"] = round((span.ended_at - span.started_at).total_seconds() * 1000, 3)
         yield _build_event(span.ended_at, 2, span, "out", payload)
+
+
+def _merge_calls(own: ToolCall, message: ToolCall) -> ToolCall:
+    """Return the call of a span, completed from the message that asked for it. A handoff is named as the model named it."""
+    call_id = own.call_id or message.call_id
+    if message.name is not None and _by_handoff(own) is not None:
+        return ToolCall(message.name, call_id, message.arguments)
+    has_arguments = own.arguments is not None and (isinstance(own.arguments, dict) or message.arguments is None)
+    return ToolCall(own.name or message.name, call_id, own.arguments if has_arguments else message.arguments)
 
 
 def _call_fields(call: ToolCall) -> Json:
@@ -642,10 +685,11 @@ def _output_fields(output: ToolResult, call: ToolCall) -> Json:
 def _events_of_message(message: _MessageCall, outputs: _Outputs) -> Iterator[TracedEvent]:
     span, call = message.span, message.call
     yield _build_event(span.ended_at, 1, span, f"call:{message.position}", _call_fields(call))
-    if (output := outputs.of(call.call_id, span)) is not None:
-        asking, result = output
+    reported = outputs.find(call.call_id, span)
+    if reported is not None:
+        reporter, result = reported
         yield _build_event(
-            max(span.ended_at, asking.started_at), 2, span, f"out:{message.position}", _output_fields(result, call)
+            max(span.ended_at, reporter.started_at), 2, span, f"out:{message.position}", _output_fields(result, call)
         )
 
 
@@ -654,47 +698,51 @@ def find_transports(tools: Iterable[KeptSpan]) -> frozenset[str]:
 
     The other one has arguments, and its tool's name ends as that of the transport's, which has neither id nor arguments.
     """
-    telling, transports = list[_ToolTimes](), defaultdict[str, list[KeptSpan]](list)
+    tools_with_arguments, transports = list[_ToolTimes](), defaultdict[str, list[KeptSpan]](list)
     for span in tools:
         called = span.facts.called
         if called is None:
             continue
         if called.arguments is not None:
-            telling.append(_ToolTimes((called.name or "")[::-1], span.started_at, span.ended_at))
+            tools_with_arguments.append(_ToolTimes((called.name or "")[::-1], span.started_at, span.ended_at))
         elif called.name is not None and called.call_id is None:
             transports[called.name].append(span)
-    if not telling or not transports:
+    if not tools_with_arguments or not transports:
         return frozenset()
-    telling.sort()
-    turned = [one.turned for one in telling]
+    tools_with_arguments.sort()
+    reversed_names = [tool.reversed_name for tool in tools_with_arguments]
     return frozenset(
         span.span_id
         for name, spans in transports.items()
-        for span in _within_times(_with_name_end(name, telling, turned), spans)
+        for span in _within_times(_with_name_end(name, tools_with_arguments, reversed_names), spans)
     )
 
 
 class _ToolTimes(NamedTuple):
     """A span with the arguments of its call: the name of the tool reversed, and the time it took."""
 
-    turned: str
+    reversed_name: str
     started_at: datetime
     ended_at: datetime
 
 
-def _within_times(telling: Sequence[_ToolTimes], spans: Iterable[KeptSpan]) -> Iterable[KeptSpan]:
+def _within_times(tools_with_arguments: Sequence[_ToolTimes], spans: Iterable[KeptSpan]) -> Iterable[KeptSpan]:
     """The spans that began within the time of one of these tools."""
-    by_start = sorted(telling, key=lambda one: one.started_at)
-    starts = [one.started_at for one in by_start]
-    latest = list(accumulate((one.ended_at for one in by_start), max))
+    by_start = sorted(tools_with_arguments, key=lambda tool: tool.started_at)
+    starts = [tool.started_at for tool in by_start]
+    latest = list(accumulate((tool.ended_at for tool in by_start), max))
     for span in spans:
         index = bisect_right(starts, span.started_at)
         if index and span.started_at <= latest[index - 1]:
             yield span
 
 
-def _with_name_end(name: str, telling: Sequence[_ToolTimes], turned: Sequence[str]) -> Sequence[_ToolTimes]:
+def _with_name_end(
+    name: str, tools_with_arguments: Sequence[_ToolTimes], reversed_names: Sequence[str]
+) -> Sequence[_ToolTimes]:
     """The tools whose name ends with this one: they are adjacent in the sorted list."""
-    turned_name = name[::-1]
-    start = bisect_left(turned, turned_name)
-    return telling[start : bisect_left(turned, 1, start, key=lambda one: not one.startswith(turned_name))]
+    reversed_name = name[::-1]
+    start = bisect_left(reversed_names, reversed_name)
+    return tools_with_arguments[
+        start : bisect_left(reversed_names, 1, start, key=lambda name: not name.startswith(reversed_name))
+    ]

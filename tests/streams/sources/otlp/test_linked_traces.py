@@ -12,7 +12,7 @@ from support.otlp_spans import START, agent, chat, request, span, tool
 
 from schemas.records import Span
 from streams.sources.otlp.kept_spans import kept_span
-from streams.sources.otlp.trace import RecentRequests, ToldRequest, links_of
+from streams.sources.otlp.trace import RecentRequests, ReportedRequest, links_of
 from streams.sources.otlp.trace_records import Assembly, Decision, assemble
 
 A, B, C = ("a" * 32, "b" * 32, "c" * 32)
@@ -161,15 +161,15 @@ def test_a_part_of_a_turn_is_linked_by_its_question_and_its_open_calls(number: i
 def test_a_request_is_told_twice_where_it_is_told_at_the_same_time() -> None:
     """The same answer is given again in another turn."""
     recent: RecentRequests[str] = RecentRequests()
-    first = ToldRequest("r", NOW, NOW + timedelta(seconds=2))
-    later = ToldRequest("r", NOW + timedelta(seconds=9), NOW + timedelta(seconds=10))
+    first = ReportedRequest("r", NOW, NOW + timedelta(seconds=2))
+    later = ReportedRequest("r", NOW + timedelta(seconds=9), NOW + timedelta(seconds=10))
     assert list(recent.add([first], "x")) == []
     assert list(recent.add([first], "x")) == []
     assert list(recent.add([first], "y")) == ["x"]
     assert list(recent.add([later], "z")) == []
 
 
-def told_in(trace: str, session: str | None, **told: Any) -> ToldRequest:
+def told_in(trace: str, session: str | None, **told: Any) -> ReportedRequest:
     """The one request of a trace, whose root has the session."""
     texts = {"gen_ai.input.messages": json.dumps([QUESTION]), "gen_ai.output.messages": json.dumps([answer("Gate 4")])}
     root = span(0, None, trace=trace, attributes={} if session is None else {"session.id": session})
