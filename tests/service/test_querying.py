@@ -37,7 +37,7 @@ def test_every_query_is_listed_with_what_it_takes(driftline: Command) -> None:
     code, out, _ = driftline("sql", "--list", "--json")
     rows = {row["name"]: row for row in map(json.loads, out.splitlines())}
 
-    assert (0, set(queries())) == (code, set(rows))
+    assert (code, set(rows)) == (0, set(queries()))
     assert rows["trends"]["parameters"].startswith("$project (NULL for all")
     code, out, _ = driftline("sql", "--list")
     assert all(f"\n{name}\n" in f"\n{out}" for name in queries())

@@ -232,7 +232,7 @@ def test_what_reads_is_answered(statement: str, database: Path) -> None:
     """An analyst may use every way DuckDB has of asking."""
     _, rows, more = read_only_rows(database, statement, 1000)
 
-    assert (READING[statement], False) == (len(rows), more)
+    assert (len(rows), more) == (READING[statement], False)
 
 
 def test_the_tables_and_their_columns_can_be_asked_for_with_what_they_mean(database: Path) -> None:

@@ -335,7 +335,7 @@ def test_a_request_that_crosses_the_close_leaves_the_turn_one_of_the_last() -> N
     state, policy = closing_after([])
     _, state = close(state, policy)
     decision, revision, state = ask_again(state, "e1", ASKED, 1)
-    assert (Decision(sampled=True, reason="last_turns", probability=1.0, turn=9), 2) == (decision, revision)
+    assert (decision, revision) == (Decision(sampled=True, reason="last_turns", probability=1.0, turn=9), 2)
     known = Decision(sampled=True, reason="last_turns", probability=1.0, turn=9)
     assert ask_again(state, "e1", known, 3)[:2] == (known, 3)
 

@@ -236,7 +236,7 @@ def test_an_answer_that_breaks_a_rule_is_invalid_and_says_how(answer: object, ex
 @pytest.mark.parametrize(
     ("question", "field", "value", "expected"),
     [
-        (THINKING, "alignment", 1.5, "alignment must be a JSON number from 0 to 1"),
+        (THINKING, "alignment", 1.5, "alignment must be a JSON number"),
         (THINKING, "sycophancy", "no", "sycophancy must be true or false"),
         (THINKING, "advocacy_suppression", 1, "advocacy_suppression must be true or false"),
         (THINKING, "reasoning", "", "reasoning must not be empty"),

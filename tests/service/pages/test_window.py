@@ -44,7 +44,7 @@ def test_a_window_of_hours_ends_with_an_hour_and_one_of_days_with_a_day(
 ) -> None:
     """Half a point would look like a fall."""
     window = window_of(RangeRequest(length, until), LATE)  # type: ignore[arg-type]
-    assert (at(start), at(end), points) == (window.start, window.end, len(window.slots()))
+    assert (window.start, window.end, len(window.slots())) == (at(start), at(end), points)
     assert all(after - before == window.step for before, after in pairwise(window.slots()))
     assert window.slots()[-1] + window.step == window.end
 
@@ -105,7 +105,7 @@ def test_only_a_time_that_can_be_shown_is_kept() -> None:
     ("query", "words"),
     [
         ("window=5m", "window: must be "),
-        ("until=soon", "until: must be a day such as 2026-11-26, or a time such as 2026-11-26T14:00Z"),
+        ("until=soon", "until: must be a day such as 2026-11-26"),
         ("until=1999-01-01", "until: must be from "),
         ("until=9999-12-31T00:00Z", "until: must be from "),
         ("compare=never", "compare: must be "),

@@ -223,7 +223,7 @@ def test_a_decision_without_its_incident_is_made_good_by_the_next_check(store: S
     put(store, "reviews", [said])
     checked(store, END + timedelta(minutes=5))
     ((status, by, at),) = incidents(store, "status, resolved_by, resolved_at")
-    assert (wanted.status, "ann", END.replace(tzinfo=None)) == (status, by, at)
+    assert (status, by, at) == (wanted.status, "ann", END.replace(tzinfo=None))
 
 
 def test_re_opening_takes_a_decision_back(store: Store) -> None:

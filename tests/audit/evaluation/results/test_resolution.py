@@ -79,7 +79,7 @@ def test_each_policy_takes_its_score_from_what_there_is(
     said = DimensionPolicy.model_validate({"policy": policy, "judge_weight": 3, "deterministic_weight": 1})
     found = resolve("task", said, checks(*outcomes), judge)
     assert (found.source, found.final) == (source, final)
-    assert (judge, deterministic_score("task", checks(*outcomes))) == (found.judge, found.deterministic)
+    assert (found.judge, found.deterministic) == (judge, deterministic_score("task", checks(*outcomes)))
 
 
 @pytest.mark.parametrize(

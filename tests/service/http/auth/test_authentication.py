@@ -64,16 +64,17 @@ def test_a_wrong_token_is_unauthorized(call: Call, header: bytes) -> None:
 @pytest.mark.parametrize(
     ("headers", "words"),
     [
-        ([], "a Bearer token is required: Authorization: Bearer dl_…"),
-        ([b"Basic dXNlcjpwYXNz"], "a Bearer token is required: Authorization: Bearer dl_…; no other scheme is accepted"),
-        ([b"Bearer dl_wrong"], "the token is wrong, expired or revoked"),
+        ([], "Authorization: Bearer dl_…"),
+        ([b"Basic dXNlcjpwYXNz"], "no other scheme"),
+        ([b"Bearer dl_wrong"], "wrong, expired or revoked"),
         ([b"Bearer a", b"Bearer b"], "Authorization: must be given once"),
     ],
 )
 def test_the_refusal_says_what_is_wanted(call: Call, headers: list[bytes], words: str) -> None:
     """Somebody who sends a password should not look for a fault in it."""
     response = call("GET", "/api/audit/ops/scores", headers=[(b"authorization", value) for value in headers])
-    assert (response.status_code, response.json()["error"]) == (401, words)
+    assert response.status_code == 401
+    assert words in response.json()["error"]
 
 
 def test_a_token_with_one_wrong_character_is_wrong(call: Call, tokens: Tokens) -> None:

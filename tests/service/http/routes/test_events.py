@@ -132,18 +132,24 @@ def test_another_content_under_a_known_id_is_refused_and_kept(call: Call, tokens
 
 
 @pytest.mark.parametrize(
-    ("event_id", "words"),
+    ("event_id", "field", "difference"),
     [
-        (None, "events[1]: the log has another event at place 6 of the session (first_seq 5)"),
-        ("own", "events[1].event_id: the log has an event with this id and other content (it differs in n)"),
+        (None, "events[1]: ", "place 6 of the session (first_seq 5)"),
+        ("own", "events[1].event_id: ", "(it differs in n)"),
     ],
 )
-def test_a_conflict_names_what_tells_the_event(call: Call, tokens: Tokens, event_id: str | None, words: str) -> None:
+def test_a_conflict_names_what_tells_the_event(
+    call: Call, tokens: Tokens, event_id: str | None, field: str, difference: str
+) -> None:
     """Who sent no event_id has none to mend: the place is what was taken already."""
     own = {} if event_id is None else {"event_id": event_id}
     call("POST", EVENTS, tokens.ops, json=batch(tool_call(), tool_call(n=1, **own), first_seq=5))
     response = call("POST", EVENTS, tokens.ops, json=batch(tool_call(), tool_call(n=2, **own), first_seq=5))
-    assert response.json() == {"accepted": 0, "known": 1, "refused": [{"index": 1, "error": words}]}
+    assert (response.json()["accepted"], response.json()["known"]) == (0, 1)
+    (refused,) = response.json()["refused"]
+    assert refused["index"] == 1
+    assert refused["error"].startswith(field)
+    assert refused["error"].endswith(difference)
 
 
 def test_an_event_nested_too_deep_is_refused_alone(call: Call, tokens: Tokens, store: Store) -> None:

@@ -201,7 +201,7 @@ def test_a_heading_orders_and_turns_the_order_round(look: Look) -> None:
         ({"view": "heap"}, "view: must be one of cards, table"),
         ({"q": "x" * 513}, "q: must have at most 512 characters"),
         ({"down": "up"}, "down: must be true or false"),
-        ({"cursor": "!"}, "cursor: must be the nextCursor of an earlier answer"),
+        ({"cursor": "!"}, "cursor: must be the nextCursor"),
     ],
 )
 def test_a_wrong_address_is_told_what_is_wrong_with_it(look: Look, asked: dict[str, str], words: str) -> None:

@@ -166,7 +166,7 @@ def test_programs_and_the_command_line_are_told_the_same(
         filled(other, *records)
     assert run_command(["run", "s", "--json", "--db", str(path)]) == 0
     (printed,) = json.loads(capsys.readouterr().out)["findings"]
-    assert (failure, finding["severity"], len(ids)) == (printed["type"], printed["severity"], printed["markedCount"])
+    assert (printed["type"], printed["severity"], printed["markedCount"]) == (failure, finding["severity"], len(ids))
     assert [(one["turn"], [shown["eventId"] for shown in one["events"]]) for one in printed["turns"]] == [(2, ids)]
     assert run_command(["run", "s", "--db", str(path)]) == 0
     assert re.search(rf"turn 2 +{failure}", capsys.readouterr().out)
