@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -36,12 +36,14 @@ from schemas.errors import BoundsError, InputError
 from schemas.lazy import duckdb
 from schemas.records import Evaluation, EvaluationRequest, Judgement, Reservation
 from streams.finished_sessions import ReadRun, Wanted, finished_sessions, read_runs
-from streams.judges.batch_judge import Asked, BatchJudge
-from streams.judges.message_batches import BatchJournal
+from streams.judges.batch_plans import Asked, BatchJournal
 from streams.judging.call_budget import CallRecorder, DurableBudget, append_calls, interrupted
 from streams.judging.judged_stages import EVALUATION, JudgingTask, Subject, recorded_in
 from streams.replay.rescoring import ask_all
 from streams.stage_progress import stage_progress
+
+if TYPE_CHECKING:
+    from streams.judges.batch_judge import BatchJudge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,20 +42,9 @@ import httpx2
 import msgspec
 
 from audit.exchanges.questions import ANSWERED, Invalid
+from streams.judges.batch_plans import CANCELLED, Asked, BatchJournal, Plan, custom_id, newest
 from streams.judges.live import Asking, Traits
-from streams.judges.message_batches import (
-    CANCELLED,
-    Asked,
-    Batch,
-    BatchCalls,
-    BatchJournal,
-    BatchMaker,
-    JudgeUnavailableError,
-    Patience,
-    Plan,
-    custom_id,
-    newest,
-)
+from streams.judges.message_batches import Batch, BatchCalls, BatchMaker, JudgeUnavailableError, Patience
 from streams.judges.messages_api import (
     MAX_BODY_BYTES,
     PROVIDER_ERROR,

@@ -26,7 +26,7 @@ from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Score, ScoringTask
 from streams.engine.embedded import StageRuns, stage_failed
-from streams.judges.message_batches import CANCELLED, Asked
+from streams.judges.batch_plans import CANCELLED, Asked
 from streams.judging.call_budget import DurableBudget, Publish, StoppedError
 from streams.judging.judged_stages import SCORING, STATE, JudgedState, JudgingTask, Recorded, Subject, nothing_recorded
 from streams.log.admission import Accepted, Admission, Place

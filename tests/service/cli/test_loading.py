@@ -28,7 +28,7 @@ from service.setup.workspace import open_workspace
 
 async def rest(settings):
     with open_workspace(settings, writes=True) as workspace, AccessStore(access_file(settings.database), workspace.now) as access:
-        engine = server._engine(workspace, OpenedJudge(None, NONE))
+        engine = server._open_engine(workspace, OpenedJudge(None, NONE))
         app = server.create_app(engine, access, server.api_settings(settings, ()))
         tasks = server.periodic_tasks_of(engine, settings, app.state.context)
         await engine.start()

@@ -31,7 +31,6 @@ from schemas.codec.single_object import encode
 from schemas.records import Exchange, ScoringTask, SessionClosed
 from service.cli.terminal import heading, table
 from service.cli.views import SIMULATED
-from streams.judges.messages_api import Format, Rung, parameters
 from streams.stage_batches import OFFSET, StageBatch, encoded_exchange
 from streams.steps.intake import IntakeStep
 
@@ -168,6 +167,9 @@ def _tasks(records: Iterable[Exchange | SessionClosed], policy: Policy) -> Itera
 
 def _answer(question: Question, price: ModelPrice, cached: Answers, strictness: float) -> tuple[ParsedRequest, str]:
     """Return the request of the question as the simulated judge reads it, and its answer."""
+    # The client of the model's API takes half a second to load, which listing the commands does without.
+    from streams.judges.messages_api import Format, Rung, parameters  # noqa: PLC0415
+
     key = question.fingerprint, strictness
     if key not in cached:
         form = Format(Rung.STRUCTURED, price.cache_minimum, price.switch_off_thinking)

@@ -35,8 +35,9 @@ from driftline_trial.simulator import RunningJudge, running
 from driftline_trial.simulator.scripts import KINDS
 from schemas.errors import StoreError
 from streams.judges.batch_judge import CANCELLED, Asked, BatchJournal, BatchLimits, JudgeUnavailableError, open_batch_judge
+from streams.judges.batch_plans import Plan, custom_id
 from streams.judges.live import open_live_judge
-from streams.judges.message_batches import Plan, custom_id, results_in
+from streams.judges.message_batches import results_in
 from streams.judges.protocol import Verdict
 from streams.judges.rate_limits import MAX_UNREADABLE, Waiting
 
