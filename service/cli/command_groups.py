@@ -155,7 +155,7 @@ def _start_lines() -> Iterator[str]:
     yield "Driftline tells you which of your agents got worse, since when, and why."
     yield ""
     yield "Begin with one of these:"
-    yield from (f"  {command:<{_WIDTH}}  {words}" for command, words in FIRST_STEPS)
+    yield from (f"  {command:<{_WIDTH}}  {purpose}" for command, purpose in FIRST_STEPS)
     yield ""
     yield "Commands by topic:"
     yield from (f"  {group.title:<{_TITLES}}  {'  '.join(group.commands)}" for group in GROUPS)

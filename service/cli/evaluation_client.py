@@ -105,40 +105,40 @@ class EvaluationClient:
         """Estimate the cost; no judge is asked."""
         answer = self._post(terms, dry_run=True)
         estimate = msgspec.structs.asdict(msgspec.convert(answer["estimate"], EvaluationEstimate))
-        known = {name: value or 0 for name, value in estimate.items()}
-        return Prepared(estimate=Estimate(**known), sessions=answer["sessions"])
+        counts = {name: value or 0 for name, value in estimate.items()}
+        return Prepared(estimate=Estimate(**counts), sessions=answer["sessions"])
 
     def evaluate(self, terms: Terms, report: Callable[[Progress], None]) -> list[Evaluated]:
         """Have the server evaluate; return the evaluations in its order. InputError for failed ones."""
-        asked = self._post(terms, dry_run=False)["evaluations"]
+        requests = self._post(terms, dry_run=False)["evaluations"]
         calls: Counter[str] = Counter()
         made: list[Evaluated] = []
         missing = []
-        spent, total = 0.0, sum(not one["reused"] for one in asked)
-        for one in asked:
-            document = self._awaited(one)
+        spent, total = 0.0, sum(not request["reused"] for request in requests)
+        for request in requests:
+            document = self._awaited(request)
             if document["setAside"] is not None:
-                missing.append(f"{one['caseId']} on {one['sessionId']} ({document['setAside']})")
+                missing.append(f"{request['caseId']} on {request['sessionId']} ({document['setAside']})")
                 continue
-            found = _evaluated(one, document)
-            made.append(found)
-            if not found.reused:
+            evaluated = _evaluated(request, document)
+            made.append(evaluated)
+            if not evaluated.reused:
                 iterations = document["evaluation"]["judgeResult"]["iterations"]
                 calls.update(answer["outcome"] for answer in iterations if answer["attempts"])
-                spent += found.evaluation.cost_usd or 0.0
+                spent += evaluated.evaluation.cost_usd or 0.0
                 report(Progress(sum(not each.reused for each in made), total, dict(calls), spent))
         if missing:
-            raise failed_evaluations(missing, len(asked), "`driftline dead-letters list --stage evaluation` on the server")
+            raise failed_evaluations(missing, len(requests), "`driftline dead-letters list --stage evaluation` on the server")
         return made
 
-    def _awaited(self, one: Mapping[str, Any]) -> Any:
+    def _awaited(self, request: Mapping[str, Any]) -> Any:
         """Wait until the requested attempt is answered, and return the evaluation's document."""
-        path = f"{EVALUATIONS}/{quote(one['id'], safe='')}"
+        path = f"{EVALUATIONS}/{quote(request['id'], safe='')}"
         pause, most = _LOOKS
         ends_at = self._clock() + self._quiet
         while True:
             document = self._call("GET", path)
-            if document["setAside"] is not None or _answered(document) >= one["attempt"]:
+            if document["setAside"] is not None or _answered(document) >= request["attempt"]:
                 return document
             if self._clock() >= ends_at:
                 raise ServerError(
@@ -155,7 +155,8 @@ class EvaluationClient:
         """Make a call, with retries if allowed; ServerError with the server's message."""
         request = f"{self._client.base_url}: {method} {path}"
         again = Retrying(
-            retry=retry_if_exception_type(httpx2.TransportError) | retry_if_result(lambda found: found.status_code in _LATER),
+            retry=retry_if_exception_type(httpx2.TransportError)
+            | retry_if_result(lambda response: response.status_code in _LATER),
             wait=wait_exponential(multiplier=0.5),
             stop=stop_after_attempt(_ATTEMPTS),
             sleep=self._sleep,
@@ -223,14 +224,14 @@ def _body(terms: Terms, *, dry_run: bool) -> dict[str, Any]:
 
 def _answered(document: Mapping[str, Any]) -> int:
     """Return the newest answered attempt, finished or failed; -1 if there is none."""
-    found, failed = document["evaluation"], document.get("failedAttempt")
-    return max(-1 if found is None else found["revision"], -1 if failed is None else failed)
+    evaluation, failed = document["evaluation"], document.get("failedAttempt")
+    return max(-1 if evaluation is None else evaluation["revision"], -1 if failed is None else failed)
 
 
-def _evaluated(one: Mapping[str, Any], document: Mapping[str, Any]) -> Evaluated:
+def _evaluated(request: Mapping[str, Any], document: Mapping[str, Any]) -> Evaluated:
     """Return the evaluation, numbered as requested."""
-    evaluation = numbered(evaluation_of(document["evaluation"]), one["attempt"], one["repetition"])
-    return Evaluated(evaluation, document["systemPrompt"] or "", document["userPrompt"] or "", reused=one["reused"])
+    evaluation = numbered(evaluation_of(document["evaluation"]), request["attempt"], request["repetition"])
+    return Evaluated(evaluation, document["systemPrompt"] or "", document["userPrompt"] or "", reused=request["reused"])
 
 
 def _json(answer: httpx2.Response) -> Any:
@@ -243,7 +244,7 @@ def _json(answer: httpx2.Response) -> Any:
 def _words(answer: httpx2.Response) -> str:
     """Return the server's message about the error, if any."""
     try:
-        said = msgspec.json.decode(answer.content, type=dict[str, Any]).get("error")
+        message = msgspec.json.decode(answer.content, type=dict[str, Any]).get("error")
     except (msgspec.DecodeError, msgspec.ValidationError):
-        said = None
-    return f"{answer.status_code} {said}" if isinstance(said, str) else str(answer.status_code)
+        message = None
+    return f"{answer.status_code} {message}" if isinstance(message, str) else str(answer.status_code)

@@ -46,21 +46,21 @@ def write_files(folder: Path, evaluated: Iterable[Evaluated]) -> list[Written]:
 
     A run keeps its number in the folder, so that evaluating runs one after another overwrites nothing.
     """
-    found = sorted(
-        evaluated, key=lambda one: (one.evaluation.repetition, one.evaluation.session_id, one.evaluation.evaluation_id)
+    ordered = sorted(
+        evaluated, key=lambda item: (item.evaluation.repetition, item.evaluation.session_id, item.evaluation.evaluation_id)
     )
-    rows = [(one, row_of(one)) for one in found]
+    rows = [(item, row_of(item)) for item in ordered]
     runs = folder_names(row.judge_run_id for _, row in rows)
     models = folder_names(row.model for _, row in rows)
     cases = folder_names(row.case_id for _, row in rows)
     numbers: dict[Path, _Numbers] = {}
     written = []
-    for one, row in rows:
-        place = folder / runs[row.judge_run_id] / models[row.model] / cases[row.case_id]
-        number = numbers.setdefault(place, _Numbers(place)).of(row)
-        for path, content in _files(place, one, row, number):
+    for item, row in rows:
+        folder_of_case = folder / runs[row.judge_run_id] / models[row.model] / cases[row.case_id]
+        number = numbers.setdefault(folder_of_case, _Numbers(folder_of_case)).of(row)
+        for path, content in _files(folder_of_case, item, row, number):
             write_file(path, content)
-        written.append(Written(place, number))
+        written.append(Written(folder_of_case, number))
     return written
 
 
@@ -70,20 +70,20 @@ def readable_json(document: BaseModel) -> str:
     return "".join(f"{visible(line)}\n" for line in lines)
 
 
-def _files(place: Path, one: Evaluated, row: EvaluationRow, number: int) -> Iterator[tuple[Path, bytes]]:
+def _files(folder: Path, evaluated: Evaluated, row: EvaluationRow, number: int) -> Iterator[tuple[Path, bytes]]:
     """Yield every file of an evaluation; the file that marks a complete result comes last."""
     texts: Mapping[Path, str] = {
-        place / f"judge_{number}.prompt.debug.md": _prompts(one, row),
-        place / RAW / f"judge_{number}.prompt.user.json": one.user_prompt,
-        place / RAW / f"judge_{number}.json": readable_json(row.result.judge_result),
-        place / RAW / f"final_result_{number}.json": readable_json(row.result.final_result),
-        Written(place, number).summary: summary_markdown(row, number),
+        folder / f"judge_{number}.prompt.debug.md": _prompts(evaluated, row),
+        folder / RAW / f"judge_{number}.prompt.user.json": evaluated.user_prompt,
+        folder / RAW / f"judge_{number}.json": readable_json(row.result.judge_result),
+        folder / RAW / f"final_result_{number}.json": readable_json(row.result.final_result),
+        Written(folder, number).summary: summary_markdown(row, number),
     }
     for path, text in texts.items():
         yield path, text.encode()
 
 
-def _prompts(one: Evaluated, row: EvaluationRow) -> str:
+def _prompts(evaluated: Evaluated, row: EvaluationRow) -> str:
     """Return both prompts as sent."""
     return (
         "# What the judge was sent\n\n"
@@ -92,16 +92,16 @@ def _prompts(one: Evaluated, row: EvaluationRow) -> str:
         f"- **Run:** session {inline(row.run)}\n"
         f"- **Judge:** {inline(row.judge_model)}, judge run {inline(row.judge_run_id)}\n\n"
         "What stands between the lines of a fence is the message byte by byte; only the line break before the second is not of it.\n\n"
-        f"## System prompt ({len(one.system_prompt.encode()):,} bytes)\n\n{fenced(one.system_prompt, 'markdown')}\n"
-        f"## User message ({len(one.user_prompt.encode()):,} bytes)\n\n{fenced(one.user_prompt, 'json')}"
+        f"## System prompt ({len(evaluated.system_prompt.encode()):,} bytes)\n\n{fenced(evaluated.system_prompt, 'markdown')}\n"
+        f"## User message ({len(evaluated.user_prompt.encode()):,} bytes)\n\n{fenced(evaluated.user_prompt, 'json')}"
     )
 
 
 class _Numbers:
     """The numbers of runs in a folder. Unreadable files belong to no session."""
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
+    def __init__(self, folder: Path) -> None:
+        self._place = folder
         self._runs: dict[int, str] | None = None
         self._given: set[int] = set()
 
@@ -117,15 +117,15 @@ class _Numbers:
         return number
 
 
-def _runs_in(place: Path) -> dict[int, str]:
+def _runs_in(folder: Path) -> dict[int, str]:
     """Return the sessions of the results in a folder, by the number of their files; unreadable files belong to none."""
-    found = {}
-    for path in place.joinpath(RAW).glob("final_result_*.json"):
+    sessions = {}
+    for path in folder.joinpath(RAW).glob("final_result_*.json"):
         number = path.stem.removeprefix("final_result_")
         session = _session(path)
         if number.isdecimal() and session is not None:
-            found[int(number)] = session
-    return found
+            sessions[int(number)] = session
+    return sessions
 
 
 def _session(path: Path) -> str | None:
@@ -205,8 +205,8 @@ def _overall(final: FinalResult) -> list[str]:
 
 def _dimensions(final: FinalResult) -> list[str]:
     rows = [
-        [name, _shown(one.deterministic_score), _shown(one.judge_score), _shown(one.final_score)]
-        for name, one in final.dimension_resolutions.items()
+        [name, _shown(resolution.deterministic_score), _shown(resolution.judge_score), _shown(resolution.final_score)]
+        for name, resolution in final.dimension_resolutions.items()
     ]
     return [_markdown_table(["Dimension", "Deterministic", "Judge", "Final"], rows)]
 
@@ -214,24 +214,28 @@ def _dimensions(final: FinalResult) -> list[str]:
 def _sources(final: FinalResult) -> list[str]:
     """Explain the final scores that do not come from the judge alone under the default policy."""
     others = {
-        name: one for name, one in final.dimension_resolutions.items() if one.policy != "judge_only" or one.source != "judge"
+        name: resolution
+        for name, resolution in final.dimension_resolutions.items()
+        if resolution.policy != "judge_only" or resolution.source != "judge"
     }
     if not others:
         return ["Every final score is the judge's."]
-    return ["\n".join(f"- {name} ({one.policy}) is made of {_made_of(one)}." for name, one in others.items())]
+    return [
+        "\n".join(f"- {name} ({resolution.policy}) is made of {_made_of(resolution)}." for name, resolution in others.items())
+    ]
 
 
-def _made_of(one: DimensionResolution) -> str:
-    if one.source == "weighted" and one.judge_weight is not None and one.deterministic_weight is not None:
-        return f"{one.judge_weight:.0%} judge and {one.deterministic_weight:.0%} checks"
-    return _MADE_OF[one.source]
+def _made_of(resolution: DimensionResolution) -> str:
+    if resolution.source == "weighted" and resolution.judge_weight is not None and resolution.deterministic_weight is not None:
+        return f"{resolution.judge_weight:.0%} judge and {resolution.deterministic_weight:.0%} checks"
+    return _MADE_OF[resolution.source]
 
 
 def _checks(final: FinalResult) -> list[str]:
     if not final.checks:
         return ["The case has none."]
     counts = final.summary
-    told = (
+    totals = (
         f"{counts.deterministic_passed_checks} passed, {counts.deterministic_failed_checks} failed, "
         f"{counts.deterministic_error_checks} could not be decided."
     )
@@ -239,7 +243,7 @@ def _checks(final: FinalResult) -> list[str]:
         [inline(check.check_id), check.outcome.upper(), ", ".join(check.dimensions), inline(check.detail, _FOUND)]
         for check in final.checks
     ]
-    return [told, _markdown_table(["Check", "Result", "Counts for", "What was found"], rows)]
+    return [totals, _markdown_table(["Check", "Result", "Counts for", "What was found"], rows)]
 
 
 def _iterations(judge: JudgeResult) -> list[str]:
@@ -247,41 +251,41 @@ def _iterations(judge: JudgeResult) -> list[str]:
     names = [*judge.aggregate.dimensions] if judge.aggregate else []
     rows = [
         [
-            str(one.iteration),
-            inline(one.outcome),
-            *_iteration_scores(one, names),
-            NOT_ASKED if one.cost_usd is None and not one.attempts else _usd(one.cost_usd),
-            inline(one.reason or "", _FOUND),
+            str(iteration.iteration),
+            inline(iteration.outcome),
+            *_iteration_scores(iteration, names),
+            NOT_ASKED if iteration.cost_usd is None and not iteration.attempts else _usd(iteration.cost_usd),
+            inline(iteration.reason or "", _FOUND),
         ]
-        for one in judge.iterations
+        for iteration in judge.iterations
     ]
     if judge.aggregate and judge.successful_iterations > 1:
         spread = [judge.aggregate.overall, *(judge.aggregate.dimensions[name] for name in names)]
-        rows.append(["", "spread", *(_shown(one.spread) for one in spread), "", ""])
+        rows.append(["", "spread", *(_shown(iteration.spread) for iteration in spread), "", ""])
     table = _markdown_table(["No.", "Outcome", "overall", *names, "Cost", "Why it does not count"], rows)
-    taken_over = [str(one.iteration) for one in judge.iterations if one.taken_over_from is not None]
+    taken_over = [str(iteration.iteration) for iteration in judge.iterations if iteration.taken_over_from is not None]
     which = f"answer{'s' if len(taken_over) > 1 else ''} {', '.join(taken_over)}"
-    told = f"Given before, to another evaluation that asked the same, and paid for there: {which}."
-    return [table, told] if taken_over else [table]
+    note = f"Given before, to another evaluation that asked the same, and paid for there: {which}."
+    return [table, note] if taken_over else [table]
 
 
-def _iteration_scores(one: Iteration, names: Sequence[str]) -> list[str]:
-    if one.scores is None:
+def _iteration_scores(iteration: Iteration, names: Sequence[str]) -> list[str]:
+    if iteration.scores is None:
         return [NOT_AVAILABLE] * (1 + len(names))
-    by_name = {str(name): score for name, score in one.scores.dimensions.items()}
-    return [_shown(one.scores.overall), *(_shown(by_name.get(name)) for name in names)]
+    by_name = {str(name): score for name, score in iteration.scores.dimensions.items()}
+    return [_shown(iteration.scores.overall), *(_shown(by_name.get(name)) for name in names)]
 
 
 def _evidence(final: FinalResult, judge: JudgeResult) -> Iterator[str]:
     if judge.aggregate and judge.successful_iterations > 1:
         yield f"From answer {judge.aggregate.evidence_iteration}, whose overall score is nearest to the {judge.aggregation_method}."
-    for name, found in final.judge_dimensions.items():
-        yield f"### {name}: {_of_judge(found)}"
-        yield from _listed(found.evidence, "No evidence was given.")
+    for name, dimension in final.judge_dimensions.items():
+        yield f"### {name}: {_of_judge(dimension)}"
+        yield from _listed(dimension.evidence, "No evidence was given.")
 
 
-def _of_judge(found: AggregateScore) -> str:
-    return f"{_shown(found.score)} / 10"
+def _of_judge(dimension: AggregateScore) -> str:
+    return f"{_shown(dimension.score)} / 10"
 
 
 def _costs(row: EvaluationRow) -> list[str]:
@@ -320,7 +324,7 @@ def _usd(cost: float | None) -> str:
 def _markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table whose columns are also aligned in the source, except the last, which may be long."""
     lines = [headers, *rows]
-    widths = [max(cell_len(line[place]) for line in lines) for place in range(len(headers) - 1)]
+    widths = [max(cell_len(line[column]) for line in lines) for column in range(len(headers) - 1)]
     widths.append(max(3, cell_len(headers[-1])))
     rule = ["-" * width for width in widths]
     return "\n".join(

@@ -101,7 +101,7 @@ def _heading(judge_run_id: str, rows: Sequence[EvaluationRow]) -> str:
 
 
 def _whose(summary: ModelSummary, report: Report) -> str:
-    several = len({one.judge_run_id for one in report.models}) > 1
+    several = len({model.judge_run_id for model in report.models}) > 1
     return model_name(summary.model) + (f", judge run {summary.judge_run_id}" if several else "")
 
 
@@ -129,7 +129,7 @@ def _table(columns: Columns, rows: Sequence[EvaluationRow], rooms: Mapping[str, 
 def shared(needs: Mapping[str, int], room: int) -> dict[str, int]:
     """Divide the room: what needs less than an equal share leaves the rest to others. None is cut below four columns."""
     rooms: dict[str, int] = {}
-    for left, (name, need) in zip(range(len(needs), 0, -1), sorted(needs.items(), key=lambda one: one[1]), strict=True):
+    for left, (name, need) in zip(range(len(needs), 0, -1), sorted(needs.items(), key=lambda item: item[1]), strict=True):
         rooms[name] = min(need, max(4, (room - sum(rooms.values())) // left))
     return rooms
 
@@ -148,13 +148,15 @@ def _widest(name: str, make: Callable[[EvaluationRow], Cell], rows: Sequence[Eva
 
 def _summary_tables(models: Sequence[ModelSummary], width: int) -> Iterator[RenderableType]:
     """Show the results of each model, in one table or two."""
-    several = len({one.judge_run_id for one in models}) > 1
-    names = [[model_name(one.model), *([plain(one.judge_run_id)] if several else [])] for one in models]
+    several = len({summary.judge_run_id for summary in models}) > 1
+    names = [[model_name(summary.model), *([plain(summary.judge_run_id)] if several else [])] for summary in models]
     headers = ["MODEL", *(["JUDGE_RUN"] if several else [])]
     scores = ["N", "FAILED", "MEAN", "95 % INTERVAL"]
-    score_cells = [[str(one.evaluations), str(one.failed), _number(one.mean, ".2f"), _interval(one)] for one in models]
+    score_cells = [
+        [str(summary.evaluations), str(summary.failed), _number(summary.mean, ".2f"), _interval(summary)] for summary in models
+    ]
     costs = ["RUN_COST", "EVAL_COST", "TOTAL_COST"]
-    cost_cells = [_cost_cells(one) for one in models]
+    cost_cells = [_cost_cells(summary) for summary in models]
     needed = sum(_GAP + max(map(len, column)) for column in zip(scores, *score_cells, strict=True))
     cost_width = sum(_GAP + max(map(len, column)) for column in zip(costs, *cost_cells, strict=True))
     whole = width - needed - cost_width >= _LEAST * len(headers)
@@ -182,34 +184,36 @@ def _bars(summary: ModelSummary) -> Iterator[Text]:
     """Show a bar per dimension: the mean of its final scores, and the number of evaluations if some have none."""
     longest = max(map(len, DIMENSIONS))
     for dimension in DIMENSIONS:
-        found = summary.dimensions[dimension]
-        if found.mean is None:
+        estimate = summary.dimensions[dimension]
+        if estimate.mean is None:
             # an empty bar would look like a score of 0
             yield Text(f"{dimension:<{longest}}  {'':<{len(bar(0, HIGHEST))}}    n/a", style="dim")
             continue
-        of_some = f"  ({found.evaluations} of {summary.evaluations})" if found.evaluations < summary.evaluations else ""
-        yield Text(f"{dimension:<{longest}}  {bar(found.mean, HIGHEST)}  {found.mean:5.2f}{of_some}")
+        of_some = f"  ({estimate.evaluations} of {summary.evaluations})" if estimate.evaluations < summary.evaluations else ""
+        yield Text(f"{dimension:<{longest}}  {bar(estimate.mean, HIGHEST)}  {estimate.mean:5.2f}{of_some}")
 
 
 def _excluded(rows: Sequence[EvaluationRow]) -> Iterator[str]:
     """Count the judge's invalid answers by reason."""
-    iterations = [one for row in rows for one in row.result.judge_result.iterations if one.scores is None]
-    found = Counter(plain(one.reason or one.outcome, 160) for one in iterations)
-    for reason, count in found.most_common(_REASONS):
+    iterations = [iteration for row in rows for iteration in row.result.judge_result.iterations if iteration.scores is None]
+    reasons = Counter(plain(iteration.reason or iteration.outcome, 160) for iteration in iterations)
+    for reason, count in reasons.most_common(_REASONS):
         yield f"Not counted, {counted(count, 'answer')} of the judge: {reason}"
-    if len(found) > _REASONS:
-        yield f"… and {counted(len(found) - _REASONS, 'more reason')}"
-    if found:
+    if len(reasons) > _REASONS:
+        yield f"… and {counted(len(reasons) - _REASONS, 'more reason')}"
+    if reasons:
         yield ""
 
 
 def _swayed(rows: Sequence[EvaluationRow]) -> Iterator[str]:
     """Name the runs that tried to sway the judge."""
-    found = [
-        f"Attempt to sway the judge in {plain(row.run, 64)}: {plain(one, 160)}" for row in rows for one in row.anomaly_reasons
+    attempts = [
+        f"Attempt to sway the judge in {plain(row.run, 64)}: {plain(reason, 160)}"
+        for row in rows
+        for reason in row.anomaly_reasons
     ]
-    yield from found[:_NAMED]
-    if len(found) > _NAMED:
-        yield f"… and {counted(len(found) - _NAMED, 'more attempt')}"
-    if found:
+    yield from attempts[:_NAMED]
+    if len(attempts) > _NAMED:
+        yield f"… and {counted(len(attempts) - _NAMED, 'more attempt')}"
+    if attempts:
         yield ""

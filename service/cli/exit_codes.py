@@ -41,12 +41,12 @@ MEANINGS: Mapping[ExitCode, str] = {
 _ATTRIBUTE = "fails_when"
 
 
-def fails_when(words: str) -> Callable[[Command], Command]:
+def fails_when(condition: str) -> Callable[[Command], Command]:
     """Declare when a command ends with `FAILED`; the words follow "Exit 1 if …" in its help."""
 
     def declare(command: Command) -> Command:
-        setattr(command, _ATTRIBUTE, words)
-        command.__doc__ = f"{inspect.cleandoc(command.__doc__ or '')}\n\nExit {ExitCode.FAILED} if {words}."
+        setattr(command, _ATTRIBUTE, condition)
+        command.__doc__ = f"{inspect.cleandoc(command.__doc__ or '')}\n\nExit {ExitCode.FAILED} if {condition}."
         return command
 
     return declare

@@ -109,14 +109,14 @@ def _runs_line(agents: list[dict[str, Any]]) -> str:
 
 def _agent_lines(cursor: duckdb.DuckDBPyConnection, project: str, agents: list[dict[str, Any]]) -> Iterator[str]:
     """Return the failures of each agent, the agents with the most unsafe runs first."""
-    found: dict[str, list[str]] = {}
+    failures: dict[str, list[str]] = {}
     for row in query_rows(cursor, "failures_by_agent", {"project": project}):
         critical = f", {row['critical']} critical" if row["critical"] else ""
-        found.setdefault(row["agent"], []).append(f"{row['failure_type']} in {counted(row['sessions'], 'run')}{critical}")
-    failing = [row for row in agents if (row["agent"] or "") in found]
+        failures.setdefault(row["agent"], []).append(f"{row['failure_type']} in {counted(row['sessions'], 'run')}{critical}")
+    failing = [row for row in agents if (row["agent"] or "") in failures]
     for row in failing[:AGENTS_NAMED]:
         name = row["agent"] or ""
-        yield f"{plain(name, 64) or 'runs without an agent'} ({counted(row['runs'], 'run')}): {'; '.join(found[name])}"
+        yield f"{plain(name, 64) or 'runs without an agent'} ({counted(row['runs'], 'run')}): {'; '.join(failures[name])}"
     if len(failing) > AGENTS_NAMED:
         yield f"… and {counted(len(failing) - AGENTS_NAMED, 'more agent')} with failures"
 
@@ -229,7 +229,7 @@ def pages_steps(program: str, database: Path, policy: Path | None, as_of: date |
 
 def typed(program: str, steps: Iterable[tuple[str, str]]) -> list[str]:
     """Return commands to copy, each below a comment with its purpose."""
-    return [line for words, command in steps for line in (f"# {words}", f"{program} {command}")]
+    return [line for purpose, command in steps for line in (f"# {purpose}", f"{program} {command}")]
 
 
 def program_name() -> str:

@@ -46,29 +46,29 @@ def incidents_table(incidents: Sequence[IncidentAnswer]) -> RenderableType:
 
 def check_view(checked: Sequence[Checked]) -> RenderableType:
     """Show the findings of a check, project by project."""
-    found = [(one, finding) for one in checked for finding in one.findings]
-    looked = [one for one in checked if one.looked]
-    quiet = [one for one in looked if not one.findings]
+    findings = [(check, finding) for check in checked for finding in check.findings]
+    looked = [check for check in checked if check.looked]
+    quiet = [check for check in looked if not check.findings]
     cells = [
-        [one.project, finding.severity, finding.rule, f"{finding.since:%m-%d} to {finding.until:%m-%d}", finding.title]
-        for one, finding in found
+        [check.project, finding.severity, finding.rule, f"{finding.since:%m-%d} to {finding.until:%m-%d}", finding.title]
+        for check, finding in findings
     ]
-    opened = sum(len(one.opened) for one in checked)
-    said = f"{counted(len(looked), 'project')} checked, nothing found in {len(quiet)}; {counted(opened, 'new incident')}"
+    opened = sum(len(check.opened) for check in checked)
+    summary = f"{counted(len(looked), 'project')} checked, nothing found in {len(quiet)}; {counted(opened, 'new incident')}"
     shown = [table(["project", "severity", "rule", "days", "what"], cells)] if cells else []
-    return Group(*shown, Text("\n".join([said, *check_limits(checked)]), style="dim"))
+    return Group(*shown, Text("\n".join([summary, *check_limits(checked)]), style="dim"))
 
 
 def check_limits(checked: Sequence[Checked]) -> list[str]:
     """List, one per line, what a check could not examine, or not far back enough, so that its silence means little there."""
-    unlooked = ", ".join(plain(one.project, 64) for one in checked if not one.looked)
-    short = [one.looked for one in checked if one.looked and one.looked.days < one.looked.baseline_days]
-    learning = ", ".join(f"{plain(one.project, 64)} ({one.days} of {one.baseline_days} days)" for one in short)
+    unlooked = ", ".join(plain(check.project, 64) for check in checked if not check.looked)
+    short = [check.looked for check in checked if check.looked and check.looked.days < check.looked.baseline_days]
+    learning = ", ".join(f"{plain(check.project, 64)} ({check.days} of {check.baseline_days} days)" for check in short)
     blind = [
-        f"{plain(one.project, 64)}: {plain(spot_words(asdict(spot)), 500)}"
-        for one in checked
-        if one.looked
-        for spot in one.looked.blind_spots
+        f"{plain(check.project, 64)}: {plain(spot_words(asdict(spot)), 500)}"
+        for check in checked
+        if check.looked
+        for spot in check.looked.blind_spots
     ]
     lines = {
         f"Not checked (no exchanges or runs in the {DAYS} days before): {unlooked}": unlooked,
@@ -83,16 +83,16 @@ def incident_view(incident: Incident, history: Sequence[IncidentEvent]) -> Rende
 
 
 def _parts(incident: Incident, history: Sequence[IncidentEvent]) -> Iterator[RenderableType]:
-    told, evidence = incident_answer(incident), evidence_of(incident)
-    yield Text(plain(told.title), style=SEVERITY_STYLES.get(told.severity, "") or "bold")
+    lines, evidence = incident_answer(incident), evidence_of(incident)
+    yield Text(plain(lines.title), style=SEVERITY_STYLES.get(lines.severity, "") or "bold")
     yield Text(
-        f"{told.id}  project {told.project}  {told.confidence} {told.severity}  {state_words(told)}"
-        f"  found {iso_time(told.detected_at)} by {told.rule}"
+        f"{lines.id}  project {lines.project}  {lines.confidence} {lines.severity}  {state_words(lines)}"
+        f"  found {iso_time(lines.detected_at)} by {lines.rule}"
     )
-    yield from _why(told.why)
-    yield Text(f"\n{plain(told.description, 2000)}")
-    if told.assignee:
-        yield Text(f"assigned to {plain(told.assignee, 64)}")
+    yield from _why(lines.why)
+    yield Text(f"\n{plain(lines.description, 2000)}")
+    if lines.assignee:
+        yield Text(f"assigned to {plain(lines.assignee, 64)}")
     for event in history:
         why = f": {plain(event.comment, 300)}" if event.comment else ""
         yield Text(f"{iso_time(event.at)}  {_event(event)} by {plain(event.by, 64)}{why}")
@@ -163,15 +163,15 @@ def state_words(incident: Incident | IncidentAnswer) -> str:
 def _moved_table(moved: Sequence[Moved]) -> RenderableType:
     cells = [
         [
-            one.name,
-            one.direction or MISSING,
-            MISSING if one.before is None else f"{one.before:.3f}",
-            MISSING if one.after is None else f"{one.after:.3f}",
-            f"{one.since}",
-            f"{one.interval[0]} to {one.interval[1]}",
-            "moved too" if one.fell_too else f"{'confirmed' if one.confirmed else 'suspected'} {one.severity}",
+            change.name,
+            change.direction or MISSING,
+            MISSING if change.before is None else f"{change.before:.3f}",
+            MISSING if change.after is None else f"{change.after:.3f}",
+            f"{change.since}",
+            f"{change.interval[0]} to {change.interval[1]}",
+            "moved too" if change.fell_too else f"{'confirmed' if change.confirmed else 'suspected'} {change.severity}",
         ]
-        for one in moved
+        for change in moved
     ]
     return table(["series", "went", "from", "to", "since", "first day within", "alarm"], cells, right=["from", "to"])
 

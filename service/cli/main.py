@@ -155,8 +155,8 @@ def _ended(command: Callable[[], object]) -> int:
     except DriftlineError as error:
         return _show_error(str(error), error.hint)
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        return _show_error(f"{place}{error.strerror or error}", "Check the path, its permissions and the space left.")
+        path = f"{error.filename}: " if error.filename else ""
+        return _show_error(f"{path}{error.strerror or error}", "Check the path, its permissions and the space left.")
     return code if isinstance(code, int) else ExitCode.DONE
 
 

@@ -36,7 +36,7 @@ def working(what: str) -> Iterator[Callable[[str], None]]:
     """Show that work of unknown length is running, and its duration. The work may change the text meanwhile."""
     with _line(SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()) as line:
         task = line.add_task(what, total=None)
-        yield lambda words: line.update(task, description=plain(words))
+        yield lambda text: line.update(task, description=plain(text))
 
 
 @contextmanager
@@ -62,8 +62,8 @@ def growing(what: str, total: float, size: Callable[[], float]) -> Iterator[None
 
 
 def _columns(count: ProgressColumn) -> tuple[ProgressColumn, ...]:
-    described, words = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[words]}", markup=False)
-    return described, BarColumn(), count, words, TimeRemainingColumn()
+    described, note = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[words]}", markup=False)
+    return described, BarColumn(), count, note, TimeRemainingColumn()
 
 
 @contextmanager
@@ -84,10 +84,10 @@ def _line(*columns: ProgressColumn) -> Progress:
 class _Growing(Progress):
     """A bar that polls its progress whenever it is drawn."""
 
-    def __init__(self, size: Callable[[], float], *columns: ProgressColumn, **given: object) -> None:
+    def __init__(self, size: Callable[[], float], *columns: ProgressColumn, **options: object) -> None:
         self._size = size
         self.task: TaskID | None = None
-        super().__init__(*columns, **given)  # type: ignore[arg-type]
+        super().__init__(*columns, **options)  # type: ignore[arg-type]
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Return the bar with its present progress."""

@@ -61,11 +61,11 @@ def _lines(widths: Sequence[int], room: int) -> list[list[int]]:
     """Return the columns for each line: as many as fit, at least one."""
     lines: list[list[int]] = [[]]
     taken = 0
-    for place, width in enumerate(widths):
+    for index, width in enumerate(widths):
         if lines[-1] and taken + GAP + width > room:
             lines.append([])
         taken = taken + GAP + width if lines[-1] else (INDENT if len(lines) > 1 else 0) + width
-        lines[-1].append(place)
+        lines[-1].append(index)
     return lines
 
 
@@ -74,7 +74,7 @@ def _row(
 ) -> Iterator[RenderableType]:
     """Return the lines of one row, without empty ones."""
     for number, line in enumerate(lines):
-        shown = Text(" " * GAP).join(_aligned(cells[place], columns[place], widths[place]) for place in line)
+        shown = Text(" " * GAP).join(_aligned(cells[index], columns[index], widths[index]) for index in line)
         shown.rstrip()
         if shown:
             yield Padding(shown, (0, 0, 0, INDENT if number else 0), expand=False)
@@ -99,9 +99,9 @@ def leave_quietly() -> NoReturn:
 class _Console(Console):
     """A console that exits quietly when the reader of its pipe is gone, as after `head`."""
 
-    def say(self, words: RenderableType, *, style: str | None = None) -> None:
+    def say(self, text: RenderableType, *, style: str | None = None) -> None:
         """Print words unchanged: brackets are not markup, and lines are not wrapped, so that they can be copied."""
-        self.print(words, style=style, markup=False, soft_wrap=True)
+        self.print(text, style=style, markup=False, soft_wrap=True)
 
     def on_broken_pipe(self) -> None:
         """Called by rich when a write fails."""
@@ -170,14 +170,14 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Seque
     """
     cells = [[cell if isinstance(cell, Text) else styled(cell) for cell in row] for row in rows]
     shown = Listing()
-    for place, header in enumerate(headers):
-        is_last = place == len(headers) - 1
+    for index, header in enumerate(headers):
+        is_last = index == len(headers) - 1
         shown.add_column(
             header,
             justify="right" if header in right else "left",
             overflow="fold" if is_last and not cut_last else "ellipsis",
             no_wrap=not is_last or cut_last,
-            min_width=max([len(header), *[len(row[place]) for row in cells]]) if cut_last and not is_last else None,
+            min_width=max([len(header), *[len(row[index]) for row in cells]]) if cut_last and not is_last else None,
         )
     for row in cells:
         shown.add_row(*row)

@@ -131,8 +131,8 @@ def diagnosis_view(document: Mapping[str, Any], run: Run | None = None) -> Rende
     if primary["root_cause_failure_type"] is None:
         parts += [Text(""), Text(plain(primary["causal_chain_explanation"]))]
     impacts = [cause["impact_score"] for cause in document["failure_causes"]]
-    for place, cause in enumerate(document["failure_causes"]):
-        parts += [Text(""), *_cause(cause, primary=place == impacts.index(min(impacts)))]
+    for index, cause in enumerate(document["failure_causes"]):
+        parts += [Text(""), *_cause(cause, primary=index == impacts.index(min(impacts)))]
     parts += [Text(""), _dimensions(document), Text(""), _evidence_summary(document)]
     return Group(*parts)
 
@@ -237,8 +237,8 @@ def _cause(cause: Mapping[str, Any], *, primary: bool) -> list[RenderableType]:
 
 
 def _event_line(event: Mapping[str, Any]) -> str:
-    said = canonical_json({name: value for name, value in event.items() if name not in IDENTIFYING})
-    return f"{event['event_id']}  {event['event']}  {event.get('timestamp', '')}  {said}"
+    content = canonical_json({name: value for name, value in event.items() if name not in IDENTIFYING})
+    return f"{event['event_id']}  {event['event']}  {event.get('timestamp', '')}  {content}"
 
 
 def _dimensions(document: Mapping[str, Any]) -> RenderableType:

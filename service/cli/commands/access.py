@@ -66,13 +66,13 @@ def add_operator(
 
     Scopes: read; review (human scores, decisions on incidents); query (own SQL; needs access to every project); admin.
     """
-    given: frozenset[str] = frozenset(SCOPES) - ({"query"} if project else set())
+    granted: frozenset[str] = frozenset(SCOPES) - ({"query"} if project else set())
     if scopes is not None:
-        given = scopes_of(one.strip() for one in scopes.split(","))
-    if project and "query" in given:
+        granted = scopes_of(scope.strip() for scope in scopes.split(","))
+    if project and "query" in granted:
         raise InputError("scopes: query is for operators of every project", hint="Leave out query, or --project.")
     with _opened(database) as access, _kept(access, "operators add", name, project):
-        token = access.add(Holder("operator", name, project, scopes=given), _days(expires))
+        token = access.add(Holder("operator", name, project, scopes=granted), _days(expires))
     _show_token(name, token, as_json=as_json)
 
 

@@ -33,16 +33,16 @@ def list_anchors(project: OfProject, database: Database = None, as_json: AsJson 
     """List the anchors of a project, their last round, and the verdict on the judge."""
     with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
         require_known(workspace, project)
-        found = project_anchors(cursor, project)
+        answer = project_anchors(cursor, project)
     if as_json:
-        print_json(document(found))
-    elif not found.anchors:
+        print_json(document(answer))
+    elif not answer.anchors:
         err.say(f"no anchor in project {plain(project, 64)} yet (driftline anchors add)")
     else:
         headers = ["anchor", "connection", "exchange", "judged", "by", "since"]
-        out.print(table(headers, [_row(anchor) for anchor in found.anchors]))
-        out.print(_last_round(found.rounds), markup=False)
-        for judge in found.judge:
+        out.print(table(headers, [_row(anchor) for anchor in answer.anchors]))
+        out.print(_last_round(answer.rounds), markup=False)
+        for judge in answer.judge:
             out.say(_in_words(judge))
 
 
@@ -89,13 +89,13 @@ def withdraw_anchor(
     """Stop judging an anchor; its results so far are kept."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
         require_known(workspace, project)
-        found = asyncio.run(withdraw(workspace.publisher, project, anchor_id, getpass.getuser()))
-    if found is None:
+        withdrawn = asyncio.run(withdraw(workspace.publisher, project, anchor_id, getpass.getuser()))
+    if withdrawn is None:
         raise InputError(f"no anchor {plain(anchor_id)!r} in project {project}", hint="`driftline anchors list` shows them.")
     if as_json:
-        print_json(document(anchored_exchange(found)))
+        print_json(document(anchored_exchange(withdrawn)))
     else:
-        out.say(f"{plain(found.exchange_id)} is no longer judged")
+        out.say(f"{plain(withdrawn.exchange_id)} is no longer judged")
 
 
 @anchors_app.command("run")
@@ -109,13 +109,13 @@ def run_anchors(project: OfProject, database: Database = None, policy: PolicyFil
             else:
                 judged = workspace.server.call("judge_anchors", int, project)
         with contextlib.closing(workspace.store.cursor()) as cursor:
-            found = project_anchors(cursor, project)
+            answer = project_anchors(cursor, project)
     if as_json:
-        shown = document(found)
+        shown = document(answer)
         print_json({"anchors": judged, "rounds": shown["rounds"], "judge": shown["judge"]})
         return
     out.print(f"{counted(judged, 'anchor')} judged again")
-    for judge in found.judge:
+    for judge in answer.judge:
         out.say(_in_words(judge))
 
 

@@ -103,9 +103,9 @@ def compared(first: Side, second: Side, project: str | None, top: int) -> Docume
         sides = {name: reading(name, "scores") for name in _SIDES} | {"project": project}
         exchanges = query_rows(connection, "compared_exchanges", sides)
         if not any(row["in_both"] for row in exchanges):
-            known = {row["project"] for row in query_rows(connection, "compared_exchanges", sides | {"project": None})}
-            if project is not None and known and project not in known:
-                raise unknown_project(project, sorted(known))
+            project_names = {row["project"] for row in query_rows(connection, "compared_exchanges", sides | {"project": None})}
+            if project is not None and project_names and project not in project_names:
+                raise unknown_project(project, sorted(project_names))
             where = "" if project is None else f" of project {plain(project, 64)}"
             raise InputError(
                 f"{first.label} and {second.label} have no exchange{where} in common",
@@ -162,7 +162,7 @@ def _replay_scope(path: Path) -> Document:
 def _measure(row: Row) -> Document:
     """Return one measure with the interval of its change; there is no interval for a single session."""
     interval = paired_interval(PairedSums(**{name: row[name] for name in _SUMS}))
-    told = {
+    measure = {
         "project": row["project"],
         "tier": row["tier"],
         "dimension": row["dimension"],
@@ -174,9 +174,9 @@ def _measure(row: Row) -> Document:
         "change": round(row["mean"], _DIGITS),
     }
     if interval is None:
-        return told | {"low": None, "high": None, "excludes_zero": None, "few_sessions": True}
+        return measure | {"low": None, "high": None, "excludes_zero": None, "few_sessions": True}
     ends = {"low": round(interval.low, _DIGITS), "high": round(interval.high, _DIGITS)}
-    return told | ends | {"excludes_zero": interval.excludes_zero, "few_sessions": interval.is_rough}
+    return measure | ends | {"excludes_zero": interval.excludes_zero, "few_sessions": interval.is_rough}
 
 
 def _intervals(measures: Sequence[Row]) -> Document:
@@ -239,11 +239,11 @@ def _measure_cells(row: Row) -> list[object]:
 
 def _states_table(states: Sequence[Row]) -> RenderableType:
     """Show a line per state of a tier on the first side, a column per state on the second."""
-    found = {row["state_a"] for row in states} | {row["state_b"] for row in states}
-    order = [state for state in (SCORED, *TIER_STATES) if state in found]
+    present_states = {row["state_a"] for row in states} | {row["state_b"] for row in states}
+    order = [state for state in (SCORED, *TIER_STATES) if state in present_states]
     across = [state for state in order if state in {row["state_b"] for row in states}]
     counts = {(row["tier"], row["state_a"], row["state_b"]): row["exchanges"] for row in states}
-    down = sorted({(tier, state) for tier, state, _ in counts}, key=lambda one: (one[0], order.index(one[1])))
+    down = sorted({(tier, state) for tier, state, _ in counts}, key=lambda pair: (pair[0], order.index(pair[1])))
     cells = [[f"tier {tier}", state, *(f"{counts.get((tier, state, other), 0):,}" for other in across)] for tier, state in down]
     return table(["tier", "state", *across], cells, right=across, cut_last=True)
 
@@ -258,8 +258,8 @@ def _costs_table(exchanges: Sequence[Row], labels: Labels) -> RenderableType:
 
 def _cost_cells(row: Row, label: str, side: str) -> list[object]:
     usd, unknown, exchanges = row[f"cost_usd_{side}"], row[f"unknown_costs_{side}"], row["in_both"]
-    known = exchanges - unknown
-    cost = f"${usd:.4f}" if known or not exchanges else MISSING
+    priced = exchanges - unknown
+    cost = f"${usd:.4f}" if priced or not exchanges else MISSING
     return [
         row["project"],
         label,
@@ -267,7 +267,7 @@ def _cost_cells(row: Row, label: str, side: str) -> list[object]:
         f"{row[f'judged_{side}']:,}",
         f"{row[f'anomalies_{side}']:,}",
         cost + (f" + {unknown:,} unknown" if unknown else ""),
-        f"${usd / known:.5f}" if known else MISSING,
+        f"${usd / priced:.5f}" if priced else MISSING,
         judged_by(row, side),
     ]
 
@@ -346,8 +346,8 @@ def headline(document: Row) -> str:
     """Name the changes whose interval excludes zero in a sentence, largest first."""
     moved = sorted((row for row in document["measures"] if verdict(row) in {"lower", "higher"}), key=_size, reverse=True)
     if moved:
-        said = "; ".join(_moved(row) for row in moved[:NAMED])
-        return f"Moved: {said}" + (f"; and {len(moved) - NAMED} more" if len(moved) > NAMED else "")
+        changes = "; ".join(_moved(row) for row in moved[:NAMED])
+        return f"Moved: {changes}" + (f"; and {len(moved) - NAMED} more" if len(moved) > NAMED else "")
     states = sum(row["exchanges"] for row in document["states"] if row["state_a"] != row["state_b"])
     if any(row["changed"] for row in document["measures"]):
         return "No mean moved clearly: every reliable interval includes zero"
@@ -361,10 +361,10 @@ def how_sure(document: Row) -> str:
     intervals = document["intervals"]
     if not intervals["counted"]:
         return "No interval has enough sessions to be reliable."
-    found, chance = intervals["exclude_zero"], intervals["by_chance"]
-    said = f"{found} of {counted(intervals['counted'], 'interval')} {'excludes' if found == 1 else 'exclude'} zero"
-    more = "; that is no more than chance" if found <= chance else ""
-    return f"{said}; without any change, about {chance:.1f} would by chance{more}."
+    excluding_zero, chance = intervals["exclude_zero"], intervals["by_chance"]
+    sentence = f"{excluding_zero} of {counted(intervals['counted'], 'interval')} {'excludes' if excluding_zero == 1 else 'exclude'} zero"
+    more = "; that is no more than chance" if excluding_zero <= chance else ""
+    return f"{sentence}; without any change, about {chance:.1f} would by chance{more}."
 
 
 def judged_by(row: Row, side: str) -> str:
@@ -413,8 +413,8 @@ def _judge(row: Row) -> str:
 
 def _listed(names: Iterator[str]) -> str:
     """Name each once, the first few by name."""
-    found: Sequence[str] = list(dict.fromkeys(names))
-    return "; ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
+    distinct: Sequence[str] = list(dict.fromkeys(names))
+    return "; ".join(distinct[:NAMED]) + (f" and {len(distinct) - NAMED} more" if len(distinct) > NAMED else "")
 
 
 def _labels(document: Row) -> tuple[str, str]:
@@ -436,9 +436,9 @@ def moved_view(moved: Sequence[Row], labels: Labels) -> Iterator[RenderableType]
     """Show each exchange with its place, and below it each side's scores with the reason for the largest change."""
     width = max(map(len, labels))
     for row in moved:
-        place = f"{plain(row['project'], 64)}  session {plain(row['session_id'], 64)} turn {row['turn_number']}"
+        location = f"{plain(row['project'], 64)}  session {plain(row['session_id'], 64)} turn {row['turn_number']}"
         yield Text(
-            f"{row['moved']:.2f}  {place}  exchange {plain(row['exchange_id'], 64)}  {row['exchange_at']:%Y-%m-%d %H:%M}"
+            f"{row['moved']:.2f}  {location}  exchange {plain(row['exchange_id'], 64)}  {row['exchange_at']:%Y-%m-%d %H:%M}"
         )
         for label, side, reason in zip(labels, SIDES, _reasons(row), strict=True):
             tiers = " ".join(f"{_tier(row, tier, side):>4}" for tier in TIERS)
@@ -456,7 +456,7 @@ def _tier(row: Row, tier: str, side: str) -> str:
 
 def _reasons(row: Row) -> tuple[str, str]:
     """Return each side's reason for the largest change."""
-    tier = max(TIERS, key=lambda one: _shift(row, one))
+    tier = max(TIERS, key=lambda tier_name: _shift(row, tier_name))
     if not _shift(row, tier):
         return _side_words(lambda side: "; ".join(row[f"anomaly_reasons_{side}"]))
     if tier == "tier1":
@@ -474,15 +474,15 @@ def _shift(row: Row, tier: str) -> float:
     return float(abs(values[1] - values[0])) / SPANS.get(tier.removeprefix("tier"), 1.0)
 
 
-def _side_words(words: Callable[[str], str]) -> tuple[str, str]:
+def _side_words(describe: Callable[[str], str]) -> tuple[str, str]:
     """Describe the scores of each side."""
-    first, second = map(words, SIDES)
+    first, second = map(describe, SIDES)
     return first, second
 
 
 def _dimension_words(row: Row, tier: str) -> tuple[str, str]:
     """Quote each side on the dimension that changed most, with its score."""
-    sides = [{one["dimension"]: one for one in row[f"{tier}_dimensions_{side}"]} for side in SIDES]
+    sides = [{dimension["dimension"]: dimension for dimension in row[f"{tier}_dimensions_{side}"]} for side in SIDES]
     both = [name for name in sides[0] if name in sides[1]]
     if not both:
         return "", ""

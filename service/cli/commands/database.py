@@ -60,7 +60,7 @@ def rebuild(
     with open_workspace(settings, writes=True, alone=STOP_IT) as workspace:
         with working("computing everything derived again") as tell:
             runner = embedded_runner(settings, workspace.store, workspace.policy, workspace.redactor, workspace.now)
-            runner.rebuild(lambda one: tell(f"stage {one.stage}: {one.position} of {one.end} records"))
+            runner.rebuild(lambda progress: tell(f"stage {progress.stage}: {progress.position} of {progress.end} records"))
         counts = {table: workspace.store.count(table) for table in derived_tables()}
     _say_counts("rebuilt", counts, "nothing", as_json=as_json)
 
@@ -132,10 +132,12 @@ def retention_run(
         print_json(document(outcome))
         return
     since = outcome.cutoff_date
-    words = (
+    remaining = (
         "history is kept for ever, unless a project sets a limit" if since is None else f"history begins on {since:%Y-%m-%d}"
     )
-    out.print(f"deleted: {counted(outcome.exchanges_purged, 'exchange')}, {counted(outcome.scores_purged, 'score')}; {words}")
+    out.print(
+        f"deleted: {counted(outcome.exchanges_purged, 'exchange')}, {counted(outcome.scores_purged, 'score')}; {remaining}"
+    )
 
 
 @fails_when("you decline")
@@ -155,8 +157,8 @@ def erase(
     with open_workspace(settings, writes=True, alone=ERASE_THERE) as workspace:
         whose = f"connection {connection}" if session is None else f"session {session} of connection {connection}"
         agree(f"Erase everything of {plain(whose)}? This cannot be undone.", yes=yes)
-        said = workspace.redactor.redact(comment)[0] if comment else None
-        record = erasure(connection, session, getpass.getuser(), said, workspace.now())
+        redacted_comment = workspace.redactor.redact(comment)[0] if comment else None
+        record = erasure(connection, session, getpass.getuser(), redacted_comment, workspace.now())
         accepted = Accepted()
         accepted.add(ERASURES, encode(record))
         with working("erasing"):

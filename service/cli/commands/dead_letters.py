@@ -87,14 +87,14 @@ def show_letter(
 ) -> None:
     """Show one dead letter: its source, the reason, what a retry would do, and its bytes."""
     with letter_box(settings_of(database, kafka=kafka)) as box:
-        found = letter_of(box.store, start)
-        (way,) = box.ways_back([found.letter])
+        stored = letter_of(box.store, start)
+        (way,) = box.ways_back([stored.letter])
     if raw:
-        _write(found.letter.body)
+        _write(stored.letter.body)
     elif as_json:
-        print_json(document(stored_letter(found, way)))
+        print_json(document(stored_letter(stored, way)))
     else:
-        out.print(letter_view(found, way), soft_wrap=True)
+        out.print(letter_view(stored, way), soft_wrap=True)
 
 
 @letters_app.command("retry")
@@ -188,9 +188,9 @@ def place_of(letter: OpenLetter | DeadLetter) -> str:
     return f"{source}:{letter.position}" if letter.partition is None else f"{source}[{letter.partition}] at {letter.position}"
 
 
-def letter_view(found: Found, way: Return | Stays) -> RenderableType:
+def letter_view(stored: Found, way: Return | Stays) -> RenderableType:
     """Show one letter: its place, the reason, the expected outcome of a retry, and its bytes."""
-    letter = found.letter
+    letter = stored.letter
     fields = {
         "id": letter.dead_letter_id,
         "from": place_of(letter),
@@ -198,23 +198,23 @@ def letter_view(found: Found, way: Return | Stays) -> RenderableType:
         "reason": f"{letter.reason}: {letter.detail}",
         "size": f"{letter.size:,} bytes, {kept(letter)}",
         "sha-256": letter.digest,
-        "retry": fate_of(found, way),
+        "retry": fate_of(stored, way),
     }
     width = max(map(len, fields))
     lines = [Text(f"{name:<{width}}  {plain(value, 1200)}") for name, value in fields.items()]
     return Group(*lines, "", *(Text(line) for line in body_lines(letter.body)))
 
 
-def stored_letter(found: Found, way: Return | Stays) -> StoredLetter:
+def stored_letter(stored: Found, way: Return | Stays) -> StoredLetter:
     """Return a letter for scripts: its fields, its bytes in hexadecimal, and as text if they are text."""
     return StoredLetter.of(
-        msgspec.structs.asdict(found.letter),
-        id=found.letter.dead_letter_id,
-        body=_as_text(found.letter.body),
-        body_hex=found.letter.body.hex(),
-        whole=is_whole(found.letter),
-        retried_at=found.retried_at,
-        retry=fate_of(found, way),
+        msgspec.structs.asdict(stored.letter),
+        id=stored.letter.dead_letter_id,
+        body=_as_text(stored.letter.body),
+        body_hex=stored.letter.body.hex(),
+        whole=is_whole(stored.letter),
+        retried_at=stored.retried_at,
+        retry=fate_of(stored, way),
     )
 
 
@@ -227,10 +227,10 @@ def kept(letter: DeadLetter) -> str:
     return "stored without secrets, or different from the digest"
 
 
-def fate_of(found: Found, way: Return | Stays) -> str:
+def fate_of(stored: Found, way: Return | Stays) -> str:
     """Describe the expected outcome of a retry, or its time if it was done."""
-    if found.retried_at is not None:
-        return f"done at {found.retried_at:%Y-%m-%d %H:%M:%S}"
+    if stored.retried_at is not None:
+        return f"done at {stored.retried_at:%Y-%m-%d %H:%M:%S}"
     if isinstance(way, Stays):
         return f"not possible: {way.reason}"
     return f"possible, as {_with_article(type(way.record).__name__)} onto {way.topic}"
@@ -242,10 +242,10 @@ def outcome_lines(outcome: Outcome, done: Sequence[str]) -> Iterator[str]:
         yield f"{stay.letter.dead_letter_id[:8]} not retried: {plain(stay.reason, 400)}"
     if len(outcome.stays) > _NAMED:
         yield f"… and {len(outcome.stays) - _NAMED} more not retried"
-    for one in done:
-        yield f"{one[:8]} was retried before"
-    said = f"{counted(len(outcome.returned), 'dead letter')} retried, {len(outcome.stays)} not retried"
-    yield f"{said}; {counted(outcome.again, 'record')} refused again" if outcome.again else said
+    for letter_id in done:
+        yield f"{letter_id[:8]} was retried before"
+    summary = f"{counted(len(outcome.returned), 'dead letter')} retried, {len(outcome.stays)} not retried"
+    yield f"{summary}; {counted(outcome.again, 'record')} refused again" if outcome.again else summary
 
 
 def retried_letters(outcome: Outcome, done: Sequence[str]) -> RetriedLetters:
@@ -273,7 +273,7 @@ def body_lines(body: bytes) -> Iterator[str]:
     else:
         for start in range(0, min(len(body), DUMPED), _IN_A_ROW):
             row = body[start : start + _IN_A_ROW]
-            shown = "".join(chr(one) if 0x20 <= one < 0x7F else "." for one in row)
+            shown = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)
             yield f"{start:08x}  {row.hex(' '):<{3 * _IN_A_ROW}} {shown}"
         if len(body) > DUMPED:
             yield f"… and {len(body) - DUMPED:,} more bytes; --raw writes all"
@@ -285,7 +285,7 @@ def _as_text(body: bytes) -> str | None:
         text = body.decode()
     except UnicodeDecodeError:
         return None
-    controls = sum(one < " " and one not in _BLANKS for one in text)
+    controls = sum(character < " " and character not in _BLANKS for character in text)
     return None if controls * 10 > len(text) else text
 
 

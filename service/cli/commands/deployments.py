@@ -90,8 +90,8 @@ def add_deployment(
     if as_json:
         print_json(document(shown))
     else:
-        known = "known already" if before else "recorded"
-        out.print(f"{plain(shown.label)} {plain(shown.version)} at {iso_time(shown.at)}: {known}", markup=False)
+        state = "known already" if before else "recorded"
+        out.print(f"{plain(shown.label)} {plain(shown.version)} at {iso_time(shown.at)}: {state}", markup=False)
 
 
 @deployments_app.command("list")

@@ -56,8 +56,8 @@ class FaultReport:
         """Report one line."""
         self.count += 1
         if self.count <= FAULTS_SHOWN:
-            place = "standard input" if name == STANDARD_INPUT else name
-            err.say(f"{plain(place)}:{line}: {plain(detail, 400)}")
+            source = "standard input" if name == STANDARD_INPUT else name
+            err.say(f"{plain(source)}:{line}: {plain(detail, 400)}")
 
     def finish(self) -> None:
         """Report the number of lines that were not named."""
@@ -89,10 +89,10 @@ def _each(names: Iterable[str], report: FaultReport) -> list[str]:
         if name == STANDARD_INPUT:
             files[name] = None
             continue
-        found = input_files([Path(name)], SESSIONS)
-        warn_skipped(found.refused)
-        report.count += len(found.refused)
-        files.update(dict.fromkeys(map(str, found.files)))
+        inputs = input_files([Path(name)], SESSIONS)
+        warn_skipped(inputs.refused)
+        report.count += len(inputs.refused)
+        files.update(dict.fromkeys(map(str, inputs.files)))
     return list(files)
 
 

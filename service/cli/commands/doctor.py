@@ -120,8 +120,10 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
         return
     yield Finding("database", "ok", f"{path} ({path.stat().st_size / 1e6:.1f} MB): {', '.join(counts)}")
     if waiting:
-        words = f"{counted(waiting, 'record')} in {log_folder(path)} {'is' if waiting == 1 else 'are'} not in the tables yet"
-        yield Finding("write-ahead log", "note", words, "they land with the next command that reads, or when the server starts")
+        detail = f"{counted(waiting, 'record')} in {log_folder(path)} {'is' if waiting == 1 else 'are'} not in the tables yet"
+        yield Finding(
+            "write-ahead log", "note", detail, "they land with the next command that reads, or when the server starts"
+        )
     if lag:
         yield Finding("stages", "problem", lag, CATCH_UP)
     yield from _unused_spans(unused)
@@ -168,8 +170,8 @@ def _unopened(settings: Settings, error: DriftlineError) -> Finding:
     if error.hint != IN_USE:
         return Finding("database", "problem", str(error), error.hint)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    asked = f"By these settings the server is at http://{host}:{settings.port} (/readyz)."
-    return Finding("database", "note", f"in use, so not checked: {error}", f"{IN_USE} {asked}")
+    address_hint = f"By these settings the server is at http://{host}:{settings.port} (/readyz)."
+    return Finding("database", "note", f"in use, so not checked: {error}", f"{IN_USE} {address_hint}")
 
 
 def _look_at_judge(settings: Settings) -> Iterator[Finding]:
@@ -178,25 +180,25 @@ def _look_at_judge(settings: Settings) -> Iterator[Finding]:
     except DriftlineError:  # reported as a separate finding
         return
     try:
-        found = who_judges(settings, policy)
+        judge = who_judges(settings, policy)
     except DriftlineError as error:
         yield Finding("judge", "problem", str(error), error.hint)
         return
-    if found.name == NONE:
+    if judge.name == NONE:
         advice = "set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to your own server; driftline simulate-judge is one for trials"
         yield Finding("judge", "note", "none: Tiers 2, 2.5 and 3 stay unscored with the reason no_judge", advice)
         return
-    if found.note:
-        yield Finding("judge", "note", found.note, "start it, or set ANTHROPIC_BASE_URL to its address")
+    if judge.note:
+        yield Finding("judge", "note", judge.note, "start it, or set ANTHROPIC_BASE_URL to its address")
     else:
-        yield Finding("judge", "note" if found.name == SIMULATED else "ok", f"{found.name} at {found.address}")
+        yield Finding("judge", "note" if judge.name == SIMULATED else "ok", f"{judge.name} at {judge.address}")
     yield from _prices(policy)
 
 
 def _prices(policy: Policy) -> Iterator[Finding]:
     """Report the prices of all projects' models, and projects whose judge is not asked because it has no price."""
     projects = [policy.for_project(name) for name in ("", *policy.projects)]
-    for model, price in {one.settings.judge_model: one.price for one in projects}.items():
+    for model, price in {project.settings.judge_model: project.price for project in projects}.items():
         if price is not None:
             detail = f"{model}: {price.input:g} / {price.output:g} USD per million tokens, as of {price.read_on}"
             yield Finding("price", "ok", detail)
@@ -227,19 +229,21 @@ def _look_at_kafka(settings: Settings) -> Iterator[Finding]:
 def _collector(topics: Sequence[CollectorTopic]) -> Iterator[Finding]:
     """Report whether an OpenTelemetry Collector's topics exist, and whether their messages are read."""
     subject = "Collector"
-    if not any(one.partitions for one in topics):
-        names = " and none ".join(one.topic for one in topics)
-        words = f"no topic {names}: no OpenTelemetry Collector has put anything on this cluster"
-        yield Finding(subject, "note", words, "see docs/how-to/collector.md if one should")
+    if not any(topic.partitions for topic in topics):
+        names = " and none ".join(topic.topic for topic in topics)
+        detail = f"no topic {names}: no OpenTelemetry Collector has put anything on this cluster"
+        yield Finding(subject, "note", detail, "see docs/how-to/collector.md if one should")
         return
-    for one in topics:
-        if not one.partitions:
-            yield Finding(subject, "note", f"there is no topic {one.topic}")
-        elif one.unread is None:
-            yield Finding(subject, "note", f"{one.topic}: nothing of it was read yet", f"driftline worker --stages {COLLECTOR}")
+    for topic in topics:
+        if not topic.partitions:
+            yield Finding(subject, "note", f"there is no topic {topic.topic}")
+        elif topic.unread is None:
+            yield Finding(
+                subject, "note", f"{topic.topic}: nothing of it was read yet", f"driftline worker --stages {COLLECTOR}"
+            )
         else:
-            words = f"{one.topic}: {counted(one.partitions, 'partition')}, {counted(one.unread, 'message')} not read yet"
-            yield Finding(subject, "ok", words)
+            detail = f"{topic.topic}: {counted(topic.partitions, 'partition')}, {counted(topic.unread, 'message')} not read yet"
+            yield Finding(subject, "ok", detail)
 
 
 def _look_at_access(settings: Settings) -> Iterator[Finding]:
@@ -281,8 +285,8 @@ def _openclaw(settings: Settings, state: OpenClawState) -> Iterator[Finding]:
     detail = f"{version}, {counted(state.agents, 'agent')} under {state.folder}: {forms}"
     command = for_database(f"driftline import openclaw {shlex.quote(str(state.folder))}", settings.database)
     yield Finding("OpenClaw", "ok", detail, command)
-    for words in state.unreadable:
-        yield Finding("OpenClaw", "problem", words, "an import takes the other agents; stop the gateway and check the file")
+    for problem in state.unreadable:
+        yield Finding("OpenClaw", "problem", problem, "an import takes the other agents; stop the gateway and check the file")
     yield _openclaw_plugin(state)
 
 

@@ -147,15 +147,15 @@ def evaluate(
         make_folder(folder)  # check this before anything is paid
     agreement = Agreement(dry_run, yes, as_json, is_capped=all(plan.cost_cap_usd is not None for plan in plans))
     if server is None:
-        found = _evaluate_here(settings, terms, agreement)
+        evaluated = _evaluate_here(settings, terms, agreement)
     else:
-        found = _evaluate_there(terms, agreement, server, insecure=insecure)
-    if found is None:
+        evaluated = _evaluate_there(terms, agreement, server, insecure=insecure)
+    if evaluated is None:
         return
-    report = report_of(found, fail_under)
+    report = report_of(evaluated, fail_under)
     _show(report, as_json=as_json)
     if folder is not None:
-        err.say(f"{counted(len(write_files(folder, found)), 'result')} written to {folder}")
+        err.say(f"{counted(len(write_files(folder, evaluated)), 'result')} written to {folder}")
     leave(failed=bool(report.failed or report.below))
 
 
@@ -175,7 +175,7 @@ def _wanted(
         )
     prefix = "" if connection is None else f"{connection}/"
     return Wanted(
-        sessions=[f"{prefix}{one}" for one in sessions or ()],
+        sessions=[f"{prefix}{session_id}" for session_id in sessions or ()],
         tags=list(tags or ()),
         project=project,
         since=since_of(since),
@@ -243,16 +243,16 @@ CASE_FILES = ("*.yaml", "*.yml")
 def load_cases(paths: Sequence[Path]) -> list[Case]:
     """Load cases from files and folders in the order of names; InputError if two have one id or there is none."""
     files = [file for path in paths for file in (files_below(path, CASE_FILES) if path.is_dir() else [path])]
-    found: dict[str, Path] = {}
+    files_by_id: dict[str, Path] = {}
     cases = []
     for file in dict.fromkeys(files):
         case = load_case(file)
-        if case.case_id in found:
+        if case.case_id in files_by_id:
             raise InputError(
-                f"{file}: case_id: {case.case_id} is the id of {found[case.case_id]}, too",
+                f"{file}: case_id: {case.case_id} is the id of {files_by_id[case.case_id]}, too",
                 hint="Give each case its own id.",
             )
-        found[case.case_id] = file
+        files_by_id[case.case_id] = file
         cases.append(case)
     return cases
 
@@ -278,30 +278,32 @@ def chosen_plans(loaded: LoadedProfile, judge_runs: Sequence[str] | None, profil
 
 def estimate_in_words(prepared: Prepared, *, is_capped: bool) -> str:
     """Return an estimate for people; `is_capped`: each evaluation has a cap."""
-    found = prepared.estimate
+    estimate = prepared.estimate
     parts = [
-        f"{counted(prepared.sessions, 'session')}: {counted(found.evaluations, 'evaluation')} to make, {found.reused} reused"
+        f"{counted(prepared.sessions, 'session')}: {counted(estimate.evaluations, 'evaluation')} to make, {estimate.reused} reused"
     ]
-    if found.taken_up:
-        parts.append(f"{found.taken_up} of them asked for before, by a command that did not come to its end")
-    if found.calls:
-        known = f"and {found.expected_usd:.4f} USD, {found.at_most_usd:.4f} USD at most"
-        parts.append(f"about {counted(found.calls, 'call')} {known if _is_priced(found) else 'at a cost that is not known'}")
+    if estimate.taken_up:
+        parts.append(f"{estimate.taken_up} of them asked for before, by a command that did not come to its end")
+    if estimate.calls:
+        known_cost = f"and {estimate.expected_usd:.4f} USD, {estimate.at_most_usd:.4f} USD at most"
+        parts.append(
+            f"about {counted(estimate.calls, 'call')} {known_cost if _is_priced(estimate) else 'at a cost that is not known'}"
+        )
         parts.append("the cap of each evaluation holds" if is_capped else "cost_cap_usd is null: nothing bounds the cost")
     else:
         parts.append("no judge is asked")
-    if found.left_over and found.evaluations:
-        left = counted(found.left_over, "evaluation")
+    if estimate.left_over and estimate.evaluations:
+        left = counted(estimate.left_over, "evaluation")
         parts.append(
             f"{left} that an earlier command asked for and did not see made will be made, too, each within the cap that it was asked for with"
         )
-    if found.answered:
-        parts.append(f"{counted(found.answered, 'question')} answered before")
-    if 0 < found.unpriced < found.calls:
-        parts.append(f"the cost of {found.unpriced} is not known and not among that")
-    if found.not_asked:
+    if estimate.answered:
+        parts.append(f"{counted(estimate.answered, 'question')} answered before")
+    if 0 < estimate.unpriced < estimate.calls:
+        parts.append(f"the cost of {estimate.unpriced} is not known and not among that")
+    if estimate.not_asked:
         parts.append(
-            f"{counted(found.not_asked, 'question')} will not be asked: only recorded answers count, no price is known, "
+            f"{counted(estimate.not_asked, 'question')} will not be asked: only recorded answers count, no price is known, "
             "or the cap leaves no room"
         )
     return "; ".join(parts)
@@ -319,5 +321,5 @@ def _calls(progress: Progress) -> str:
     return f"{counted(progress.answered, 'answer')}{failed}, {progress.spent_usd:.4f} USD"
 
 
-def _is_priced(found: Estimate) -> bool:
-    return not found.calls or found.unpriced < found.calls
+def _is_priced(estimate: Estimate) -> bool:
+    return not estimate.calls or estimate.unpriced < estimate.calls

@@ -96,12 +96,12 @@ def evaluations(
             return
         if by is None:
             page = evaluation_page(cursor, project, case=case, model=model, session=session, limit=limit + 1)
-            found: Sequence[Any] = newest(page, start, lambda run: run.evaluated_at)
+            rows: Sequence[Any] = newest(page, start, lambda run: run.evaluated_at)
         else:
-            found = _added_up(cursor, by, project, case, unit)
+            rows = _added_up(cursor, by, project, case, unit)
     none = "no evaluation matches; `driftline evaluate` makes evaluations"
-    show_rows(found, _VIEWS[by], as_json=as_json, none=none, limit=limit, document=document)
-    if not as_json and by is not By.PEOPLE and any(answer.simulated for answer in found[:limit]):
+    show_rows(rows, _VIEWS[by], as_json=as_json, none=none, limit=limit, document=document)
+    if not as_json and by is not By.PEOPLE and any(answer.simulated for answer in rows[:limit]):
         err.say(f"note: {SIMULATED_NOTE}", style="yellow")
 
 
@@ -124,8 +124,8 @@ def _show_one(cursor: duckdb.DuckDBPyConnection, evaluation_id: str, *, as_json:
         why = state.answer.set_aside
         err.say("the judge has not been asked yet" if why is None else f"it was set aside: {plain(why)}")
     else:
-        known = Evaluated(evaluation, "", "", reused=True)
-        print_text(summary_markdown(row_of(known), evaluation.repetition))
+        evaluated = Evaluated(evaluation, "", "", reused=True)
+        print_text(summary_markdown(row_of(evaluated), evaluation.repetition))
 
 
 def _list(runs: Sequence[EvaluatedRun]) -> RenderableType:

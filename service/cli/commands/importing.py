@@ -147,17 +147,17 @@ def _add_command(source: TranscriptSource) -> None:
         files = source.files_in(paths)
         if not files and not follow:
             raise InputError(f"no transcript under {', '.join(map(str, paths))}", hint=source.hint)
-        found = checked(files, paths, source, allow_empty=follow)
-        warn_skipped(found.refused)
+        inputs = checked(files, paths, source, allow_empty=follow)
+        warn_skipped(inputs.refused)
         with filing.opened() as workspace:
             confirm_paid(workspace, yes=filing.yes)
             begin_history(workspace, workspace.settings.project)
-            with file_progress(found.files) as report:
-                summary = Importer(workspace, agent=filing.agent).transcripts(source, found.files, report)
+            with file_progress(inputs.files) as report:
+                summary = Importer(workspace, agent=filing.agent).transcripts(source, inputs.files, report)
             _show_with_drift(workspace, summary, show_findings, as_json=filing.as_json)
             if follow:
                 _follow(workspace, source, paths, filing, interval)
-        leave(failed=bool(summary.faults or found.refused))
+        leave(failed=bool(summary.faults or inputs.refused))
 
     import_transcripts.__doc__ = f"Import {source.label} transcripts, as in {source.folder}; importing twice changes nothing."
     imports_app.command(source.name)(fails_when(REFUSED)(with_option_group(import_transcripts)))
@@ -224,14 +224,14 @@ def import_events(
     filing: Filing,
 ) -> None:
     """Import files of runtime events; importing twice changes nothing."""
-    found = input_files(paths, EVENT_FILES)
-    warn_skipped(found.refused)
+    inputs = input_files(paths, EVENT_FILES)
+    warn_skipped(inputs.refused)
     with filing.opened() as workspace:
         begin_history(workspace, workspace.settings.project)
-        with file_progress(found.files) as report:
-            summary = Importer(workspace, agent=filing.agent).events(found.files, report)
+        with file_progress(inputs.files) as report:
+            summary = Importer(workspace, agent=filing.agent).events(inputs.files, report)
         _show_with_drift(workspace, summary, show_drift, as_json=filing.as_json)
-    leave(failed=bool(summary.faults or found.refused))
+    leave(failed=bool(summary.faults or inputs.refused))
 
 
 def _follow(workspace: Workspace, source: TranscriptSource, paths: list[Path], filing: Filing, interval: float) -> None:
@@ -315,7 +315,7 @@ def _judge(workspace: Workspace, project: str | None, *, yes: bool, as_json: boo
 
 def _save(path: Path, looked: Source, redactor: Redactor) -> None:
     """Write the proposed mapping of the first table. InputError if there is no table, or if the file exists."""
-    table = next((one for one in looked.looks.values() if not (one.own_table or one.export)), None)
+    table = next((look for look in looked.looks.values() if not (look.own_table or look.export)), None)
     if table is None:
         raise InputError("no mapping is needed: the files are known exports", hint="Import them without --save-map.")
     columns = redactor.redact(", ".join(table.columns))[0]
@@ -344,19 +344,19 @@ def _show_first(looked: Source, context: ReadingContext, rules: Policy, *, as_js
             _say_format(first)
         layout = first.layout(context.redactor)
         exchanges, faults = first_exchanges(path, context, layout, labels)
-        told = [f"row {fault.line}: {context.redactor.redact(fault.detail)[0]}" for fault in faults]
+        problems = [f"row {fault.line}: {context.redactor.redact(fault.detail)[0]}" for fault in faults]
         if as_json:
-            print_json(_document(first, layout, exchanges, told))
+            print_json(_document(first, layout, exchanges, problems))
             continue
         out.print(exchange_view(exchanges))
-        for words in told[:FAULTS_SHOWN]:
-            err.say(f"{plain(path)}: {plain(words, 400)}: would be set aside")
+        for problem in problems[:FAULTS_SHOWN]:
+            err.say(f"{plain(path)}: {plain(problem, 400)}: would be set aside")
 
 
 def _say_format(first: FileProfile) -> None:
-    known = first.export.name if first.export else "Driftline's export" if first.own_table else ""
-    out.say(f"{plain(first.path)}: {first.form.value}{f', {known}: no mapping is needed' if known else ''}")
-    if not known:
+    export_name = first.export.name if first.export else "Driftline's export" if first.own_table else ""
+    out.say(f"{plain(first.path)}: {first.form.value}{f', {export_name}: no mapping is needed' if export_name else ''}")
+    if not export_name:
         print_text(mapping_text(first.sources))
 
 
@@ -377,15 +377,15 @@ def exchange_view(exchanges: Sequence[Exchange]) -> RenderableType:
     headers = ["at", "session", "agent", "model", "tokens", "question", "answer"]
     cells = [
         [
-            f"{one.occurred_at:%Y-%m-%d %H:%M:%S}",
-            plain(one.session_id, SHOWN_LENGTH),
-            plain(one.agent, SHOWN_LENGTH) or MISSING,
-            plain(one.agent_model, SHOWN_LENGTH) or MISSING,
-            _tokens(one),
-            plain(one.user_message, SHOWN_LENGTH),
-            plain(one.agent_response, SHOWN_LENGTH) or one.outcome,
+            f"{exchange.occurred_at:%Y-%m-%d %H:%M:%S}",
+            plain(exchange.session_id, SHOWN_LENGTH),
+            plain(exchange.agent, SHOWN_LENGTH) or MISSING,
+            plain(exchange.agent_model, SHOWN_LENGTH) or MISSING,
+            _tokens(exchange),
+            plain(exchange.user_message, SHOWN_LENGTH),
+            plain(exchange.agent_response, SHOWN_LENGTH) or exchange.outcome,
         ]
-        for one in exchanges
+        for exchange in exchanges
     ]
     return table(headers, cells, right=["tokens"])
 
@@ -444,8 +444,8 @@ def show(summary: ImportSummary, database: Path, *, as_json: bool, more: dict[st
         f"{summary.known} known already; {counted(summary.sessions_closed, 'session')} ended",
     )
     for (state, example), traces in summary.left_out.most_common(REASONS_SHOWN):
-        said = f" ({plain(example, 100)})" if example else ""
-        out.say(f"{counted(traces, 'trace')} gave no exchange: {LEFT_OUT[state]}{said}")
+        example_note = f" ({plain(example, 100)})" if example else ""
+        out.say(f"{counted(traces, 'trace')} gave no exchange: {LEFT_OUT[state]}{example_note}")
     if summary.revised:
         revised = counted(summary.revised, "exchange")
         out.say(f"{revised} {'was' if summary.revised == 1 else 'were'} revised: more was written after the answer")

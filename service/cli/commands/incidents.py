@@ -153,34 +153,34 @@ class Filters:
 
 @incidents_app.command("list")
 @with_option_group
-def list_incidents(project: Project = None, *, asked: Filters) -> None:
+def list_incidents(project: Project = None, *, filters: Filters) -> None:
     """List the incidents of all projects, the one found last first, or in another order."""
-    wanted = _build_filter(project, asked)
-    with opened_to_show(asked.database, project) as workspace:
-        found = inbox(workspace.store.cursor(), wanted, None, asked.limit + 1).listed
-        checks = [] if found else _read_checks(workspace, project)
-    rows = [incident_answer(one.incident, with_sql=False) for one in found]
-    state = "".join(f"{one} " for one in [" or ".join(wanted.statuses), confidence_of(confirmed=asked.confirmed)] if one)
-    other = (asked.kind, asked.severity, asked.agent, asked.assignee, asked.text, asked.since)
+    wanted = _build_filter(project, filters)
+    with opened_to_show(filters.database, project) as workspace:
+        listed = inbox(workspace.store.cursor(), wanted, None, filters.limit + 1).listed
+        checks = [] if listed else _read_checks(workspace, project)
+    rows = [incident_answer(item.incident, with_sql=False) for item in listed]
+    state = "".join(f"{part} " for part in [" or ".join(wanted.statuses), confidence_of(confirmed=filters.confirmed)] if part)
+    other = (filters.kind, filters.severity, filters.agent, filters.assignee, filters.text, filters.since)
     matching = "" if other == (None,) * len(other) else " that matches"
     none = f"no {state}incident{of_project(project)}{matching}. {unchecked_words(checks)}"
-    show_rows(rows, incidents_table, as_json=asked.as_json, none=none, limit=asked.limit, document=document)
+    show_rows(rows, incidents_table, as_json=filters.as_json, none=none, limit=filters.limit, document=document)
 
 
 @incidents_app.command("show")
 def show_incident(incident: IncidentId, database: Database = None, as_json: AsJson = False) -> None:
     """Show an incident with its evidence: days, numbers, the exchanges that moved it most, queries to reproduce it."""
     with opened_to_show(database) as workspace:
-        found = _find_incident(workspace, incident)
-        history = history_of(workspace.store.cursor(), found.incident_id)
+        record = _find_incident(workspace, incident)
+        history = history_of(workspace.store.cursor(), record.incident_id)
     if as_json:
-        print_json(document(one_incident(found, history)))
+        print_json(document(one_incident(record, history)))
     else:
-        out.print(incident_view(found, history))
+        out.print(incident_view(record, history))
 
 
-def _add_decision(name: str, decision: str, words: str, *, hidden: bool = False) -> None:
-    @incidents_app.command(name, help=words, hidden=hidden)
+def _add_decision(name: str, decision: str, summary: str, *, hidden: bool = False) -> None:
+    @incidents_app.command(name, help=summary, hidden=hidden)
     def decide(
         incident: IncidentId,
         by: Who = None,
@@ -226,12 +226,12 @@ def assign(
     as_json: AsJson = False,
 ) -> None:
     """Assign an incident to a person, or to no one. Its state does not change."""
-    said = None if reason is None else _require_reason(reason)
+    reason_text = None if reason is None else _require_reason(reason)
     with _open_to_write(database, as_of) as workspace:
-        found, who = _find_incident(workspace, incident), by or getpass.getuser()
-        given = {ME: who, NOBODY: None}.get(assignee, assignee)
-        _require_operator(workspace, found.project, given, who)
-        made = _apply_change(workspace, found, Change(assigns=True, assignee=given, comment=said), who)
+        record, who = _find_incident(workspace, incident), by or getpass.getuser()
+        person = {ME: who, NOBODY: None}.get(assignee, assignee)
+        _require_operator(workspace, record.project, person, who)
+        made = _apply_change(workspace, record, Change(assigns=True, assignee=person, comment=reason_text), who)
     _show_result(made, f"has {plain(assignee_of(made) or NOBODY, 64)} as its assignee", as_json=as_json)
 
 
@@ -248,10 +248,10 @@ def comment(
     as_json: AsJson = False,
 ) -> None:
     """Comment on an incident without changing it."""
-    said = _require_reason(reason)
+    reason_text = _require_reason(reason)
     with _open_to_write(database, as_of) as workspace:
-        found, who = _find_incident(workspace, incident), by or getpass.getuser()
-        made = _apply_change(workspace, found, Change(comment=said), who)
+        record, who = _find_incident(workspace, incident), by or getpass.getuser()
+        made = _apply_change(workspace, record, Change(comment=reason_text), who)
     _show_result(made, "has your comment", as_json=as_json)
 
 
@@ -296,8 +296,8 @@ def check_drift(
         checked = check_projects(workspace, None if project is None else [project])
         failed = failing_incidents(workspace.store.cursor(), project, kinds)
     if as_json:
-        for one in checked:
-            print_json(document(drift_check(one, workspace.policy.for_project(one.project).methodology.version)))
+        for check in checked:
+            print_json(document(drift_check(check, workspace.policy.for_project(check.project).methodology.version)))
     elif checked:
         out.print(check_view(checked))
     else:
@@ -336,41 +336,41 @@ def failing_incidents(cursor: duckdb.DuckDBPyConnection, project: str | None, ki
     return [incident for incident in live if any(FAILING[kind](incident) for kind in kinds)]
 
 
-def gate_lines(found: Collection[Incident], kinds: Collection[FailOn]) -> Iterator[str]:
+def gate_lines(incidents: Collection[Incident], kinds: Collection[FailOn]) -> Iterator[str]:
     """Describe the incidents that fail the check, and what to do about them."""
-    asked = " or ".join(kinds)
-    for incident in list(found)[:NAMED]:
+    kind_names = " or ".join(kinds)
+    for incident in list(incidents)[:NAMED]:
         yield f"FAIL {plain(incident.project, 64)} {incident.incident_id}: {plain(incident.title)} ({incident.status})"
-    if len(found) > NAMED:
-        yield f"… and {len(found) - NAMED} more"
-    number = "1 incident is" if len(found) == 1 else f"{len(found)} incidents are"
-    yield f"{number} {asked}. `driftline incidents show ID` says why; `driftline incidents resolve ID` closes one."
+    if len(incidents) > NAMED:
+        yield f"… and {len(incidents) - NAMED} more"
+    number = "1 incident is" if len(incidents) == 1 else f"{len(incidents)} incidents are"
+    yield f"{number} {kind_names}. `driftline incidents show ID` says why; `driftline incidents resolve ID` closes one."
 
 
-def _build_filter(project: str | None, asked: Filters) -> InboxFilter:
+def _build_filter(project: str | None, filters: Filters) -> InboxFilter:
     """Return the filter from the options; InputError names a wrong one."""
-    statuses = [current_status(one) for one in asked.status or ()]
-    for one in statuses:
-        if one not in STATUSES:
-            raise InputError(f"--status {plain(one, 40)} is not a state", hint=f"Use one of {', '.join(STATUSES)}.")
-    for option, value, words in (
-        ("--type", asked.kind, TYPES),
-        ("--severity", asked.severity, SEVERITIES),
-        ("--sort", asked.sort, SORTS),
+    statuses = [current_status(name) for name in filters.status or ()]
+    for name in statuses:
+        if name not in STATUSES:
+            raise InputError(f"--status {plain(name, 40)} is not a state", hint=f"Use one of {', '.join(STATUSES)}.")
+    for option, value, choices in (
+        ("--type", filters.kind, TYPES),
+        ("--severity", filters.severity, SEVERITIES),
+        ("--sort", filters.sort, SORTS),
     ):
-        if value is not None and value not in words:
-            raise InputError(f"{option}: {plain(value, 40)} is none of them", hint=f"Use one of {', '.join(words)}.")
+        if value is not None and value not in choices:
+            raise InputError(f"{option}: {plain(value, 40)} is none of them", hint=f"Use one of {', '.join(choices)}.")
     return InboxFilter(
         project=project,
         statuses=statuses,
-        kind=asked.kind,
-        confirmed=asked.confirmed,
-        severity=asked.severity,
-        agent=asked.agent,
-        assignee=getpass.getuser() if asked.assignee == ME else asked.assignee,
-        text=asked.text,
-        since=since_of(asked.since),
-        sort=next(one for one in SORTS if one == asked.sort),
+        kind=filters.kind,
+        confirmed=filters.confirmed,
+        severity=filters.severity,
+        agent=filters.agent,
+        assignee=getpass.getuser() if filters.assignee == ME else filters.assignee,
+        text=filters.text,
+        since=since_of(filters.since),
+        sort=next(name for name in SORTS if name == filters.sort),
     )
 
 
@@ -386,18 +386,18 @@ def _decide(
     """Record a decision and return the updated incident. InputError if the decision is not possible."""
     why = _require_reason(reason)  # ask before the database is opened
     with _open_to_write(database, as_of) as workspace:
-        found = _find_incident(workspace, incident)
-        return _apply_change(workspace, found, Change(decision=decision, comment=why), by or getpass.getuser())
+        record = _find_incident(workspace, incident)
+        return _apply_change(workspace, record, Change(decision=decision, comment=why), by or getpass.getuser())
 
 
 def _apply_change(workspace: Workspace, incident: Incident, wanted: Change, who: str) -> Incident:
     """Change an incident, in this process or through the server that has the database; InputError if the change is not possible."""
-    which, said = (incident.project, incident.incident_id), wanted.comment
+    which, comment_text = (incident.project, incident.incident_id), wanted.comment
     redacted = Change(
         decision=wanted.decision,
         assigns=wanted.assigns,
         assignee=wanted.assignee,
-        comment=None if said is None else workspace.redactor.redact(said)[0],
+        comment=None if comment_text is None else workspace.redactor.redact(comment_text)[0],
     )
     made: Changed
     if workspace.server is None:
@@ -424,26 +424,26 @@ def _require_operator(workspace: Workspace, project: str, name: str | None, who:
         raise InputError(problem, hint="`driftline operators list` shows them.")
 
 
-def _require_reason(given: str | None) -> str:
+def _require_reason(typed_reason: str | None) -> str:
     """Return the reason of a decision, from the option or asked for on a terminal. InputError if it is blank or too long."""
-    if given is None and sys.stdin.isatty():
-        given = typer.prompt("Reason", err=True)
-    said = (given or "").strip()
-    if not said:
-        raise InputError(f"--reason: {'is missing' if given is None else 'is blank'}", hint=GIVE_REASON)
-    if len(said) > MAX_COMMENT:
-        raise InputError(f"--reason: has {len(said)} characters; at most {MAX_COMMENT} are taken", hint=GIVE_REASON)
-    return said
+    if typed_reason is None and sys.stdin.isatty():
+        typed_reason = typer.prompt("Reason", err=True)
+    reason_text = (typed_reason or "").strip()
+    if not reason_text:
+        raise InputError(f"--reason: {'is missing' if typed_reason is None else 'is blank'}", hint=GIVE_REASON)
+    if len(reason_text) > MAX_COMMENT:
+        raise InputError(f"--reason: has {len(reason_text)} characters; at most {MAX_COMMENT} are taken", hint=GIVE_REASON)
+    return reason_text
 
 
 def _find_incident(workspace: Workspace, incident: str) -> Incident:
     """Return the only incident whose id begins with this text; InputError if there is none, or several."""
     values = {"project": None, "incident": incident}
-    found = list(query_records(workspace.store.cursor(), "incident_by_id", Incident, values))
-    if len(found) != 1:
-        many = f"{len(found)} incidents begin with" if found else "no incident begins with"
+    matches = list(query_records(workspace.store.cursor(), "incident_by_id", Incident, values))
+    if len(matches) != 1:
+        many = f"{len(matches)} incidents begin with" if matches else "no incident begins with"
         raise InputError(f"{many} {plain(incident, 64)!r}", hint="`driftline incidents list` lists them.")
-    return found[0]
+    return matches[0]
 
 
 @contextlib.contextmanager
@@ -452,11 +452,11 @@ def _open_to_write(database: Path | None, as_of: str | None) -> Iterator[Workspa
         yield workspace
 
 
-def _show_result(made: Incident, words: str, *, as_json: bool) -> None:
+def _show_result(made: Incident, result: str, *, as_json: bool) -> None:
     if as_json:
         print_json(document(incident_answer(made, with_sql=False)))
     else:
-        out.say(f"{made.incident_id} {words}: {made.title}")
+        out.say(f"{made.incident_id} {result}: {made.title}")
 
 
 async def _check_in_batches(watch: Watch, projects: Sequence[str]) -> list[Checked]:

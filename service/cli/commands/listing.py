@@ -47,10 +47,10 @@ def runs(
     start = since_of(since)
     with opened_to_show(database, project) as workspace:
         runs = runs_of(workspace.store, project, newest=limit + 1)
-    found = newest(sorted(runs, key=_last_at, reverse=True), start, _last_at)
+    shown = newest(sorted(runs, key=_last_at, reverse=True), start, _last_at)
     of, when = of_project(project), "yet" if start is None else f"since {start:%Y-%m-%d %H:%M}"
     none = f"no runs{of} {when}: a session becomes one when it ends (driftline finalize SESSION)"
-    show_rows(found, runs_table, as_json=as_json, none=none, limit=limit, document=document)
+    show_rows(shown, runs_table, as_json=as_json, none=none, limit=limit, document=document)
 
 
 def scores(
@@ -66,8 +66,8 @@ def scores(
     start = since_of(since)
     with opened_to_show(database, project) as workspace:
         wanted = Wanted(session=session, anomalies=anomalies, limit=limit + 1)
-        found = project_scores(workspace.store.cursor(), project, wanted)
-    shown = newest(found, start, lambda score: score.exchange_at)
+        matches = project_scores(workspace.store.cursor(), project, wanted)
+    shown = newest(matches, start, lambda score: score.exchange_at)
     show_rows(shown, scores_table, as_json=as_json, none="no score matches", limit=limit, document=document)
 
 

@@ -201,8 +201,8 @@ def with_option_group(command: Command) -> Command:
     names = [field.name for field in fields(group)]
 
     @functools.wraps(command)
-    def called(**given: Any) -> Any:
-        return command(**{last.name: group(**{name: given.pop(name) for name in names})}, **given)
+    def called(**arguments: Any) -> Any:
+        return command(**{last.name: group(**{name: arguments.pop(name) for name in names})}, **arguments)
 
     taken = [
         inspect.Parameter(
@@ -213,7 +213,7 @@ def with_option_group(command: Command) -> Command:
         )
         for field in fields(group)
     ]
-    mine = [one.replace(annotation=hints[one.name], kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+    mine = [parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     called.__signature__ = inspect.Signature([*mine, *taken])  # type: ignore[attr-defined]
-    called.__annotations__ = {one.name: one.annotation for one in (*mine, *taken)}
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in (*mine, *taken)}
     return called  # type: ignore[return-value]

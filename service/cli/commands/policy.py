@@ -65,18 +65,20 @@ def tune(
         require_known(workspace, project)
         since = workspace.now() - timedelta(days=days)
         for name in _agents(workspace, project, agent):
-            found = tune_agent(workspace.store.cursor(), workspace.policy, project, name, since=since, limit=limit, share=share)
-            if not found.profiles and agent is not None:
-                others = " but " + " and ".join(map(_left_out_words, found.left_out)) if found.left_out else ""
+            answer = tune_agent(
+                workspace.store.cursor(), workspace.policy, project, name, since=since, limit=limit, share=share
+            )
+            if not answer.profiles and agent is not None:
+                others = " but " + " and ".join(map(_left_out_words, answer.left_out)) if answer.left_out else ""
                 raise InputError(
                     f"there are no runs of agent {plain(agent)!r} in the {days} days before {workspace.now():%Y-%m-%d}{others}",
                     hint="Change --days or --as-of; `driftline runs` lists the runs.",
                 )
             if not as_json:
-                for runs in found.left_out:
+                for runs in answer.left_out:
                     out.print(f"Left out: {_left_out_words(runs)}.", markup=False, soft_wrap=True)
-            for tuning in found.profiles:
-                _show(project, name, tuning, share, left_out=found.left_out if as_json else None)
+            for tuning in answer.profiles:
+                _show(project, name, tuning, share, left_out=answer.left_out if as_json else None)
 
 
 def _left_out_words(left_out: RunsLeftOut) -> str:
@@ -181,8 +183,8 @@ def policy_check(
 
 def _methodology(file: Path) -> tuple[dict[str, Any], Table, str]:
     """Describe a methodology file as a document and as a table, without notes."""
-    found = load_methodology(file)
-    document = {"methodology": found.name, "version": found.version, "digest": found.digest}
+    methodology = load_methodology(file)
+    document = {"methodology": methodology.name, "version": methodology.version, "digest": methodology.digest}
     return document, table(list(document), [list(document.values())]), ""
 
 
@@ -195,18 +197,20 @@ def _policy(file: Path) -> tuple[dict[str, Any], Table, str]:
     return document, shown, unpriced_note(policy)
 
 
-def _in_force(found: ProjectPolicy) -> dict[str, Any]:
+def _in_force(project_policy: ProjectPolicy) -> dict[str, Any]:
     """Return the settings of a project: in short, and in full."""
-    sampling = found.settings.sampling
+    sampling = project_policy.settings.sampling
     return {
-        "audit": "on" if found.settings.enabled else "off",
-        "methodology": f"{found.methodology.name} {found.methodology.version}",
+        "audit": "on" if project_policy.settings.enabled else "off",
+        "methodology": f"{project_policy.methodology.name} {project_policy.methodology.version}",
         "sampling": f"1 routine turn in {sampling.routine_interval}" if sampling.enabled else "everything",
-        "judge": found.settings.judge_model,
-        "cap": "none" if found.settings.cost_cap_per_session is None else f"{found.settings.cost_cap_per_session:g} USD",
-        "price": _price(found.price),
-        "digest": found.digest,
-        "settings": found.settings.model_dump(by_alias=True),
+        "judge": project_policy.settings.judge_model,
+        "cap": "none"
+        if project_policy.settings.cost_cap_per_session is None
+        else f"{project_policy.settings.cost_cap_per_session:g} USD",
+        "price": _price(project_policy.price),
+        "digest": project_policy.digest,
+        "settings": project_policy.settings.model_dump(by_alias=True),
     }
 
 

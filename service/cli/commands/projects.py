@@ -60,19 +60,19 @@ def projects(
     except ValueError as error:
         raise SettingsError(f"--until {until}: {error}", hint="Give the last day of the figures.") from None
     with opened_to_show(database, policy=policy) as workspace:
-        found = [project for project in read_fleet(workspace, last) if health in (None, project.health)]
+        shown = [project for project in read_fleet(workspace, last) if health in (None, project.health)]
     none = f"no projects yet. {IMPORT_FIRST}" if health is None else f"no project is {health}"
-    show_rows(found, projects_table, as_json=as_json, none=none, limit=limit, document=document)
-    if not as_json and (words := silent_words(found[:limit])):
-        err.say(words, style="yellow")
+    show_rows(shown, projects_table, as_json=as_json, none=none, limit=limit, document=document)
+    if not as_json and (silent_note := silent_words(shown[:limit])):
+        err.say(silent_note, style="yellow")
 
 
 def read_fleet(workspace: Workspace, until: date | None) -> list[Project]:
     """Return every project with its change, the worst first; figures cover the days up to a given one, by default today."""
     cursor = workspace.store.cursor()
-    found = read_projects(cursor, workspace.policy, workspace.now(), until=until, connected=connected_projects(workspace))
+    fleet = read_projects(cursor, workspace.policy, workspace.now(), until=until, connected=connected_projects(workspace))
     worst = worst_incidents(cursor, None)
-    return with_blind_spots(cursor, with_changes(worst_first(found, standings(found, worst)), worst))
+    return with_blind_spots(cursor, with_changes(worst_first(fleet, standings(fleet, worst)), worst))
 
 
 def connected_projects(workspace: Workspace) -> set[str]:
@@ -144,9 +144,9 @@ def banner(
     with open_workspace(settings_of(database, policy)) as workspace:
         warn_if_unknown(workspace, project)
         settings = workspace.policy.for_project(project).settings
-        found = read_project(workspace.store.cursor(), workspace.policy, workspace.now(), project)
+        answer = read_project(workspace.store.cursor(), workspace.policy, workspace.now(), project)
         judge = who_judges(workspace.settings, workspace.policy).name
-        text = banner_text(settings, found.open_incidents, judge, check_words(found))
+        text = banner_text(settings, answer.open_incidents, judge, check_words(answer))
     if as_json:
         print_json({"project": project, "banner": text})
     else:

@@ -120,8 +120,8 @@ def sql(
         _require_known(settings, parameters.get("project"))
         with readable_file(settings) as file:
             _add_up(file)
-            found = frame_of_query(file, query, parameters, limit)
-        _show(*found, form, output, limit)
+            frame_and_rest = frame_of_query(file, query, parameters, limit)
+        _show(*frame_and_rest, form, output, limit)
         return
     if project is not None or as_of is not None or values:
         raise SettingsError("sql: --project, --as-of and --set need a named query", hint="Write the values into the statement.")
@@ -131,17 +131,17 @@ def sql(
         _print_rows(*rows, form, limit)
         return
     with readable_file(settings) as file:
-        found = frame_of_statement(file, statement, limit)
-    _show(*found, form, output, limit)
+        frame_and_rest = frame_of_statement(file, statement, limit)
+    _show(*frame_and_rest, form, output, limit)
 
 
 def _list(*, as_json: bool) -> None:
-    for one in queries().values():
+    for query in queries().values():
         if as_json:
-            print_json({"name": one.name, "purpose": one.purpose, "grain": one.grain, "parameters": one.explained})
+            print_json({"name": query.name, "purpose": query.purpose, "grain": query.grain, "parameters": query.explained})
         else:
-            out.print(one.name, style="bold", markup=False)
-            for what, text in (("", one.purpose), ("grain: ", one.grain), ("parameters: ", one.explained)):
+            out.print(query.name, style="bold", markup=False)
+            for what, text in (("", query.purpose), ("grain: ", query.grain), ("parameters: ", query.explained)):
                 out.say(f"  {what}{text}")
 
 
@@ -155,40 +155,40 @@ def _check(form: Form, output: Path | None) -> None:
 
 
 def _named(name: str) -> Query:
-    found = queries().get(name)
-    if found is None:
+    query = queries().get(name)
+    if query is None:
         near = difflib.get_close_matches(name, queries(), n=3)
         raise QueryError(f"there is no query {name}", hint=(f"Did you mean {' or '.join(near)}? " if near else "") + SEE_LIST)
-    return found
+    return query
 
 
-def _pairs(given: Sequence[str]) -> dict[str, str]:
+def _pairs(assignments: Sequence[str]) -> dict[str, str]:
     pairs = {}
-    for one in given:
-        name, equals, value = one.partition("=")
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
         if not equals:
-            raise SettingsError(f"--set {one}: no value", hint="Write NAME=VALUE, such as --set days=7.")
+            raise SettingsError(f"--set {assignment}: no value", hint="Write NAME=VALUE, such as --set days=7.")
         pairs[name] = value
     return pairs
 
 
-def _parameters(query: Query, given: _Given) -> dict[str, Any]:
+def _parameters(query: Query, typed: _Given) -> dict[str, Any]:
     """Return a value for each parameter; QueryError if one is missing, unknown, or not a number where one is needed."""
-    said: dict[str, Any] = {name: _value(name, value) for name, value in given.values.items()}
-    if given.project is not None:
-        said["project"] = given.project
-    unknown = sorted(set(said) - set(query.parameters))
+    values: dict[str, Any] = {name: _value(name, value) for name, value in typed.values.items()}
+    if typed.project is not None:
+        values["project"] = typed.project
+    unknown = sorted(set(values) - set(query.parameters))
     takes = f"It takes {query.explained}."
     if unknown:
         raise QueryError(f"query {query.name} has no parameter {', '.join(unknown)}", hint=takes)
-    defaults = {"as_of": given.as_of, "days": DAYS, "limit": given.limit, "anomalies": False}
+    defaults = {"as_of": typed.as_of, "days": DAYS, "limit": typed.limit, "anomalies": False}
     defaults |= dict.fromkeys(query.optional)
-    missing = [name for name in query.parameters if name not in defaults | said]
+    missing = [name for name in query.parameters if name not in defaults | values]
     if missing:
         raise QueryError(
             f"query {query.name} needs {', '.join(missing)}", hint=f"{takes} Give it with --project or --set NAME=VALUE."
         )
-    return {name: said[name] if name in said else defaults[name] for name in query.parameters}
+    return {name: values[name] if name in values else defaults[name] for name in query.parameters}
 
 
 def _value(name: str, text: str) -> Any:

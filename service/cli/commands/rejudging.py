@@ -65,8 +65,8 @@ def rejudge(
     settings = settings_of(database, policy)
     with open_workspace(settings, writes=True) as workspace:
         require_known(workspace, project)
-        found = judge_of(workspace)
-        say_who_judges(found, dry_run=dry_run)
+        judge = judge_of(workspace)
+        say_who_judges(judge, dry_run=dry_run)
         outcome = judge_unscored(workspace, project, reason, limit, dry_run=dry_run, yes=yes, as_json=as_json)
     if outcome is None:
         return
@@ -95,10 +95,10 @@ def judge_unscored(
     if as_json and dry_run:
         print_json(expected.document())
         return None
-    words = expected.in_words() if rows else _nothing(workspace.store, project, reason)
+    summary = expected.in_words() if rows else _nothing(workspace.store, project, reason)
     if rows and not dry_run and expected.not_asked == len(rows):
-        raise SettingsError(words, hint=PRICE_IT)
-    err.say(f"{words}. {PRICE_IT}" if expected.not_asked else words)
+        raise SettingsError(summary, hint=PRICE_IT)
+    err.say(f"{summary}. {PRICE_IT}" if expected.not_asked else summary)
     if not rows or dry_run:
         return None
     agree("Ask the judge?", yes=yes)
@@ -171,16 +171,16 @@ class Expected:
 
     def document(self) -> dict[str, Any]:
         """For scripts; an unknown cost is null."""
-        known: dict[str, Any] = {} if self._is_priced else {"expected_usd": None, "at_most_usd": None}
-        return self.bulk.__dict__ | known | {"not_asked": self.not_asked}
+        unknown_costs: dict[str, Any] = {} if self._is_priced else {"expected_usd": None, "at_most_usd": None}
+        return self.bulk.__dict__ | unknown_costs | {"not_asked": self.not_asked}
 
     def in_words(self) -> str:
         """For people."""
         bulk, unscored_ones = self.bulk, f"{counted(self.bulk.exchanges, 'exchange')} unscored"
         if self.not_asked == bulk.exchanges:
             return f"{unscored_ones}: not asked about, because their sessions have a cap and the price of their judge's model is not known"
-        known = f"and {bulk.expected_usd:.4f} USD, {bulk.at_most_usd:.4f} USD at most"
-        cost = known if self._is_priced else "at an unknown cost"
+        known_cost = f"and {bulk.expected_usd:.4f} USD, {bulk.at_most_usd:.4f} USD at most"
+        cost = known_cost if self._is_priced else "at an unknown cost"
         calls = f"about {counted(bulk.calls, 'call')} {cost}, without Tier 3, which depends on the earlier tiers"
         parts = [f"{unscored_ones}: {calls}", "the cap of each session holds"]
         if bulk.unpriced and self._is_priced:
@@ -199,18 +199,18 @@ class Expected:
 def expected_in_words(bulk: BulkEstimate, most: int) -> str:
     """Describe the cost of having files' exchanges judged, of which at most `most` were examined."""
     number = f"the first {most} exchanges" if bulk.exchanges == most else counted(bulk.exchanges, "exchange")
-    known = f"and {bulk.expected_usd:.4f} USD, {bulk.at_most_usd:.4f} USD at most"
-    cost = known if bulk.unpriced < bulk.exchanges else "at an unknown cost"
+    known_cost = f"and {bulk.expected_usd:.4f} USD, {bulk.at_most_usd:.4f} USD at most"
+    cost = known_cost if bulk.unpriced < bulk.exchanges else "at an unknown cost"
     more = f"; the cost of {bulk.unpriced} is not known and not included" if 0 < bulk.unpriced < bulk.exchanges else ""
     calls = f"about {counted(bulk.calls, 'call')} {cost}, without Tier 3, if all are new and sampled"
     return f"{number} in the files: {calls}{more}"
 
 
-def say_who_judges(found: OpenedJudge, *, dry_run: bool) -> None:
+def say_who_judges(judge: OpenedJudge, *, dry_run: bool) -> None:
     """Report a fault of the judge before the estimate; SettingsError if there is no judge."""
-    if found.name == NONE and not dry_run:
+    if judge.name == NONE and not dry_run:
         raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
-    if note := f"there is no judge. {NAME_A_JUDGE}" if found.name == NONE else found.note:
+    if note := f"there is no judge. {NAME_A_JUDGE}" if judge.name == NONE else judge.note:
         err.say(f"note: {note}", style="yellow")
 
 
@@ -225,8 +225,8 @@ def _not_asked(rows: Sequence[dict[str, Any]], policy: Policy) -> int:
 def _nothing(store: Store, project: str | None, reason: str | None) -> str:
     """Report that there is nothing to judge; if a filter is the cause, report what it left out."""
     filters = {"--project": project, "--reason": reason}
-    given = " ".join(f"{name} {plain(value, 64)}" for name, value in filters.items() if value is not None)
-    others = unscored(store, None, None, ALL) if given else []
+    filter_text = " ".join(f"{name} {plain(value, 64)}" for name, value in filters.items() if value is not None)
+    others = unscored(store, None, None, ALL) if filter_text else []
     if not others:
         return "nothing is unscored"
     reasons = Counter(why for row in others for why in row["reasons"])
@@ -234,11 +234,9 @@ def _nothing(store: Store, project: str | None, reason: str | None) -> str:
     named = ", ".join(f"{name} ({count})" for name, count in projects.most_common(_NAMED)) + (
         ", …" if len(projects) > _NAMED else ""
     )
-    place = f" in {named}" if project is not None else ""
+    where = f" in {named}" if project is not None else ""
     verb = "is" if len(others) == 1 else "are"
-    return (
-        f"nothing matches {given}: {counted(len(others), 'exchange')}{place} {verb} unscored for: {', '.join(sorted(reasons))}"
-    )
+    return f"nothing matches {filter_text}: {counted(len(others), 'exchange')}{where} {verb} unscored for: {', '.join(sorted(reasons))}"
 
 
 def outcome_in_words(outcome: dict[str, Any]) -> str:

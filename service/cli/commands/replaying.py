@@ -86,51 +86,62 @@ def replay(
     settings = settings_of(database, policy, kafka=kafka)
     scope = _scope(project, since, until)
     offsets = OffsetRange(from_offset, to_offset)
-    found = replay_of(settings, Wanted(source, scope, judge, label, workers or default_workers(), offsets))
-    if found.note:
-        err.say(f"note: {found.note}", style="yellow")
-    if found.outcome is not None:
-        err.say(f"{found.plan.label} is complete: nothing to do")
-        _show(found, found.outcome, None, as_json=as_json)
+    planned = replay_of(settings, Wanted(source, scope, judge, label, workers or default_workers(), offsets))
+    if planned.note:
+        err.say(f"note: {planned.note}", style="yellow")
+    if planned.outcome is not None:
+        err.say(f"{planned.plan.label} is complete: nothing to do")
+        _show(planned, planned.outcome, None, as_json=as_json)
         return
-    asked = found.who_judges() if judge.pays and not dry_run else None
-    if (dry_run or judge.pays) and not _agreed(found, dry_run=dry_run, yes=yes, as_json=as_json):
+    asked_judge = planned.who_judges() if judge.pays and not dry_run else None
+    if (dry_run or judge.pays) and not _agreed(planned, dry_run=dry_run, yes=yes, as_json=as_json):
         return
     try:
-        with telling("replaying", found.positions) as tell:
-            outcome = found.run(tell)
+        with telling("replaying", planned.positions) as tell:
+            outcome = planned.run(tell)
     except (KeyboardInterrupt, StoppedError):
         err.say("stopped; run the same command to continue")
         leave_interrupted()
-    _show(found, outcome, asked, as_json=as_json)
+    _show(planned, outcome, asked_judge, as_json=as_json)
 
 
 def replays(since: Since = None, limit: Limit = SHOWN, database: Database = None, as_json: AsJson = False) -> None:
     """List the replays of a database, newest first: the scope of each, and whether its scores match the live ones."""
     settings, start = settings_of(database), since_of(since)
-    found = sorted(replays_in(settings.database), key=lambda one: _started(one) or EARLIEST, reverse=True)
-    shown = newest(found, start, _started)
+    stored = sorted(replays_in(settings.database), key=lambda replay_record: _started(replay_record) or EARLIEST, reverse=True)
+    shown = newest(stored, start, _started)
     folder = str(settings.database.with_name(f"{settings.database.name}.replays"))
-    none = "no replays since then" if found else "no replays yet: `driftline replay` makes one"
-    show_rows(shown, replays_table, as_json=as_json, none=none, limit=limit, document=lambda one: _document(one, folder))
+    none = "no replays since then" if stored else "no replays yet: `driftline replay` makes one"
+    show_rows(
+        shown,
+        replays_table,
+        as_json=as_json,
+        none=none,
+        limit=limit,
+        document=lambda replay_record: _document(replay_record, folder),
+    )
 
 
-def _started(found: Outcome | Plan) -> datetime | None:
-    return (found.plan if isinstance(found, Outcome) else found).started_at
+def _started(replay_record: Outcome | Plan) -> datetime | None:
+    return (replay_record.plan if isinstance(replay_record, Outcome) else replay_record).started_at
 
 
-def _document(found: Outcome | Plan, folder: str) -> dict[str, Any]:
-    return outcome_document(found, folder) if isinstance(found, Outcome) else plan_document(found) | {"finished_at": None}
+def _document(replay_record: Outcome | Plan, folder: str) -> dict[str, Any]:
+    return (
+        outcome_document(replay_record, folder)
+        if isinstance(replay_record, Outcome)
+        else plan_document(replay_record) | {"finished_at": None}
+    )
 
 
-def _agreed(found: Replay, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
+def _agreed(planned: Replay, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
     """Show the replay's estimate and, if it may cost anything, ask for consent. Tell whether to go on."""
-    with telling("estimating", found.positions) as tell:
-        expected = found.estimate(tell)
+    with telling("estimating", planned.positions) as tell:
+        expected = planned.estimate(tell)
     if dry_run and as_json:
-        print_json(estimate_document(found, expected))
+        print_json(estimate_document(planned, expected))
         return False
-    err.say(estimate_in_words(found, expected))
+    err.say(estimate_in_words(planned, expected))
     if dry_run:
         return False
     if expected.calls:
@@ -138,9 +149,9 @@ def _agreed(found: Replay, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
     return True
 
 
-def _show(found: Replay, outcome: Outcome, judge: OpenedJudge | None, *, as_json: bool) -> None:
+def _show(planned: Replay, outcome: Outcome, judge: OpenedJudge | None, *, as_json: bool) -> None:
     if as_json:
-        print_json(outcome_document(outcome, str(found.files.result)))
+        print_json(outcome_document(outcome, str(planned.files.result)))
         return
     for line in outcome_in_words(outcome, judge):
         out.say(line)
@@ -154,47 +165,45 @@ def _scope(project: str | None, since: str | None, until: str | None) -> Scope:
     return Scope(project, start, end)
 
 
-def estimate_document(replay: Replay, found: Estimate) -> dict[str, Any]:
+def estimate_document(replay: Replay, estimate: Estimate) -> dict[str, Any]:
     """Return an estimate for scripts; an unknown cost is null."""
     asks = replay.plan.asking.pays
-    is_priced = not found.calls or found.unpriced < found.calls
+    is_priced = not estimate.calls or estimate.unpriced < estimate.calls
     return {
         **plan_document(replay.plan),
-        "exchanges": found.exchanges,
-        "sampled": found.tasks,
-        "reused": found.reused,
-        "calls": found.calls,
-        "tier3_open": found.open,
-        "not_asked": found.not_asked,
-        "unpriced": found.unpriced,
-        "expected_usd": usd_of(found.expected) if is_priced else None,
-        "at_most_usd": usd_of(found.at_most) if is_priced else None,
+        "exchanges": estimate.exchanges,
+        "sampled": estimate.tasks,
+        "reused": estimate.reused,
+        "calls": estimate.calls,
+        "tier3_open": estimate.open,
+        "not_asked": estimate.not_asked,
+        "unpriced": estimate.unpriced,
+        "expected_usd": usd_of(estimate.expected) if is_priced else None,
+        "at_most_usd": usd_of(estimate.at_most) if is_priced else None,
         "pays": asks,
     }
 
 
-def estimate_in_words(replay: Replay, found: Estimate) -> str:
+def estimate_in_words(replay: Replay, estimate: Estimate) -> str:
     """Return an estimate for people."""
-    sampled = (
-        f"{counted(found.exchanges, 'exchange')}, {counted(found.tasks, 'scoring')} by the cascade, later revisions included"
-    )
-    parts = [sampled, f"{counted(found.reused, 'recorded answer')} will be used"]
+    sampled = f"{counted(estimate.exchanges, 'exchange')}, {counted(estimate.tasks, 'scoring')} by the cascade, later revisions included"
+    parts = [sampled, f"{counted(estimate.reused, 'recorded answer')} will be used"]
     if replay.plan.asking is Asking.NONE:
         return f"{sampled}; no judge is asked and no recorded answer is used"
     if not replay.plan.asking.pays:
         return "; ".join([*parts, "no judge is asked"])
-    if found.calls:
-        known = f"and {usd_of(found.expected):.4f} USD, {usd_of(found.at_most):.4f} USD at most"
-        cost = known if found.unpriced < found.calls else "at an unknown cost"
+    if estimate.calls:
+        known_cost = f"and {usd_of(estimate.expected):.4f} USD, {usd_of(estimate.at_most):.4f} USD at most"
+        cost = known_cost if estimate.unpriced < estimate.calls else "at an unknown cost"
         half = " in batches at half the price" if replay.plan.asking is Asking.BATCH else ""
-        more = f", without Tier 3 of {found.open}, which depends on the earlier tiers" if found.open else ""
-        parts += [f"about {counted(found.calls, 'call')}{half} {cost}{more}", "the cap of each session holds"]
+        more = f", without Tier 3 of {estimate.open}, which depends on the earlier tiers" if estimate.open else ""
+        parts += [f"about {counted(estimate.calls, 'call')}{half} {cost}{more}", "the cap of each session holds"]
     else:
         parts.append("no questions are left")
-    if 0 < found.unpriced < found.calls:
-        parts.append(f"the cost of {found.unpriced} is not known and not included")
-    if found.not_asked:
-        parts.append(f"{counted(found.not_asked, 'question')} will not be asked: no price is known, or a cap leaves no room")
+    if 0 < estimate.unpriced < estimate.calls:
+        parts.append(f"the cost of {estimate.unpriced} is not known and not included")
+    if estimate.not_asked:
+        parts.append(f"{counted(estimate.not_asked, 'question')} will not be asked: no price is known, or a cap leaves no room")
     return "; ".join(parts)
 
 
@@ -253,18 +262,18 @@ def outcome_in_words(outcome: Outcome, judge: OpenedJudge | None) -> Iterator[st
     )
 
 
-def replays_table(found: Sequence[Outcome | Plan]) -> Table:
+def replays_table(records: Sequence[Outcome | Plan]) -> Table:
     """Show each replay on a line."""
     headers = ["label", "source", "judge", "project", "policy", "started", "exchanges", "cost", "equal to live"]
-    return table(headers, [_row(one) for one in found], right=["exchanges", "cost"])
+    return table(headers, [_row(record) for record in records], right=["exchanges", "cost"])
 
 
-def _row(found: Outcome | Plan) -> list[Any]:
-    plan = found.plan if isinstance(found, Outcome) else found
+def _row(record: Outcome | Plan) -> list[Any]:
+    plan = record.plan if isinstance(record, Outcome) else record
     started = MISSING if plan.started_at is None else f"{plan.started_at:%Y-%m-%d %H:%M}"
     cells = [plan.label, plan.origin.kind, plan.asking.value, plan.scope.project or "all", plan.policy_digest, started]
-    if isinstance(found, Outcome):
-        return [*cells, found.exchanges, f"{found.cost_usd:.4f}", "yes" if found.is_equal else "no"]
+    if isinstance(record, Outcome):
+        return [*cells, record.exchanges, f"{record.cost_usd:.4f}", "yes" if record.is_equal else "no"]
     return [*cells, MISSING, MISSING, "not complete"]
 
 

@@ -41,13 +41,13 @@ def review_next(
         require_known(workspace, project)
         require_human_scores(workspace.policy, project)
         with contextlib.closing(workspace.store.cursor()) as cursor:
-            found = next_to_review(cursor, project, _who(rater), skip or [], blind=blind)
+            item = next_to_review(cursor, project, _who(rater), skip or [], blind=blind)
     if as_json:
-        print_json(None if found is None else document(found))
-    elif found is None:
+        print_json(None if item is None else document(item))
+    elif item is None:
         err.print(f"nothing is left to review in project {plain(project, 64)}", markup=False)
     else:
-        for line in _lines(found):
+        for line in _lines(item):
             out.say(line)
 
 
@@ -67,16 +67,16 @@ def review_score(
         require_known(workspace, project)
         require_human_scores(workspace.policy, project)
         with contextlib.closing(workspace.store.cursor()) as cursor:
-            known = score_by_id(cursor, project, score_id)
-        if known is None:
+            score = score_by_id(cursor, project, score_id)
+        if score is None:
             raise InputError(f"no score {plain(score_id)!r} in project {project}", hint="`driftline review next` shows ids.")
         who, now = _who(rater), workspace.now()
-        said = human_score(project, score_id, who, value, comment, redactor=workspace.redactor, now=now)
-        asyncio.run(workspace.publisher.publish(REVIEWS, [said]))
+        review = human_score(project, score_id, who, value, comment, redactor=workspace.redactor, now=now)
+        asyncio.run(workspace.publisher.publish(REVIEWS, [review]))
     if as_json:
-        print_json(document(with_human_score(known, said)))
+        print_json(document(with_human_score(score, review)))
     else:
-        out.say(f"{plain(said.reviewer)} gives {plain(known.exchange_id)} {value} of 5")
+        out.say(f"{plain(review.reviewer)} gives {plain(score.exchange_id)} {value} of 5")
 
 
 def agreement(
@@ -87,18 +87,18 @@ def agreement(
     """Show how far people and the judge agree: weighted kappa and bias with intervals, per reviewer and overall."""
     with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
         require_known(workspace, project)
-        found = project_agreement(cursor, project)
+        answer = project_agreement(cursor, project)
     if as_json:
-        print_json(document(found))
+        print_json(document(answer))
         return
-    rows = [("everybody", found.overall), *((estimate.rater, estimate) for estimate in found.raters)]
-    rows.append(("people among themselves", found.between_raters))
+    rows = [("everybody", answer.overall), *((estimate.rater, estimate) for estimate in answer.raters)]
+    rows.append(("people among themselves", answer.between_raters))
     headers = ["judge against", "labels", "exchanges", "sessions", "kappa", "judge minus people"]
     out.print(table(headers, [agreement_cells(name, estimate) for name, estimate in rows], right=headers[1:4]))
-    if found.covered is not None:
-        out.print(f"The labels represent {found.covered:.0%} of the exchanges that Tier 3 has judged.")
-    if found.unjudged:
-        out.print(f"{found.unjudged} more labels are on exchanges that Tier 3 has not judged.")
+    if answer.covered is not None:
+        out.print(f"The labels represent {answer.covered:.0%} of the exchanges that Tier 3 has judged.")
+    if answer.unjudged:
+        out.print(f"{answer.unjudged} more labels are on exchanges that Tier 3 has not judged.")
 
 
 def _who(rater: str | None) -> str:

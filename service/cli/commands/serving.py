@@ -115,8 +115,8 @@ def worker(
         for note in (f"judge: {opened.name}", opened.note, unpriced_note(in_force) if opened.name != "none" else ""):
             if note:
                 out.say(note)
-    given = {"--stages": stages, "--kafka": kafka, "--policy": policy, "--judge": judge}
-    arguments = [part for name, value in given.items() if value is not None for part in (name, str(value))]
+    passed_on = {"--stages": stages, "--kafka": kafka, "--policy": policy, "--judge": judge}
+    arguments = [part for name, value in passed_on.items() if value is not None for part in (name, str(value))]
     supervise(settings, [*arguments, "--child"], processes)
 
 

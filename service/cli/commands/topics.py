@@ -58,7 +58,7 @@ def create(
         made = administration.create(partitions, replication)
         mismatches = administration.check(partitions)
     if as_json:
-        print_json({"created": made, "mismatches": [found._asdict() for found in mismatches]})
+        print_json({"created": made, "mismatches": [mismatch._asdict() for mismatch in mismatches]})
     else:
         for name in made:
             out.print(f"created {name}", markup=False)
@@ -71,7 +71,7 @@ def describe(kafka: Kafka = None, as_json: AsJson = False) -> None:
     """Show the topics of the cluster: Driftline's, then those of an OpenTelemetry Collector that the worker reads."""
     settings = settings_of(kafka=kafka)
     with administration_of(settings) as administration:
-        found, collected = administration.describe(), topics_of_collector(settings, administration)
+        states, collected = administration.describe(), topics_of_collector(settings, administration)
     rows = [
         {
             "topic": name,
@@ -80,14 +80,14 @@ def describe(kafka: Kafka = None, as_json: AsJson = False) -> None:
             "replication": state.replication,
             "config": {key: state.config.get(key) for key in sorted({*_SHOWN, *TOPICS[name].config})},
         }
-        for name, state in found.items()
-    ] + [one._asdict() for one in collected]
+        for name, state in states.items()
+    ] + [topic_row._asdict() for topic_row in collected]
     if as_json:
         for row in rows:
             print_json(row)
         return
-    if found:
-        out.print(_table(rows[: len(found)]))
+    if states:
+        out.print(_table(rows[: len(states)]))
     else:
         err.say("no topics yet (driftline topics create)")
     for topic in collected:
@@ -102,8 +102,8 @@ def check(kafka: Kafka = None, partitions: Partitions = None, as_json: AsJson = 
     with administration_of(settings) as administration:
         mismatches, collected = administration.check(partitions), topics_of_collector(settings, administration)
     if as_json:
-        for found in mismatches:
-            print_json(found._asdict())
+        for mismatch in mismatches:
+            print_json(mismatch._asdict())
     elif not mismatches:
         out.print(f"{counted(len(TOPICS), 'topic')}: all are as they should be")
     for topic in collected:
@@ -135,9 +135,9 @@ class CollectorTopic(NamedTuple):
 def topics_of_collector(settings: Settings, administration: TopicAdministration) -> list[CollectorTopic]:
     """Return the topics of an OpenTelemetry Collector, existing or not. BrokerError if the cluster does not answer."""
     wanted = collector_topics(settings)
-    found = administration.foreign(wanted)
-    unread = administration.unread(found)
-    return [CollectorTopic(name, signal, found.get(name, 0), unread.get(name)) for name, signal in wanted.items()]
+    partitions = administration.foreign(wanted)
+    unread = administration.unread(partitions)
+    return [CollectorTopic(name, signal, partitions.get(name, 0), unread.get(name)) for name, signal in wanted.items()]
 
 
 def administration_of(settings: Settings) -> TopicAdministration:
@@ -152,9 +152,9 @@ def administration_of(settings: Settings) -> TopicAdministration:
 
 def _report(mismatches: Sequence[Mismatch], *, as_json: bool) -> None:
     """Print the faults, unless they were printed as JSON, and exit with the matching code."""
-    for advice, alike in itertools.groupby(() if as_json else mismatches, key=lambda found: found.advice):
-        for found in alike:
-            err.say(plain(f"{found.topic} {found.what}", 400), style="red")
+    for advice, alike in itertools.groupby(() if as_json else mismatches, key=lambda mismatch: mismatch.advice):
+        for mismatch in alike:
+            err.say(plain(f"{mismatch.topic} {mismatch.what}", 400), style="red")
         err.say(f"    → {advice}")
     leave(failed=bool(mismatches))
 
